@@ -1,0 +1,5 @@
+"""`python -m tpx` is `tpx`."""
+
+from tpx.cli.main import main
+
+main()

@@ -1,0 +1,276 @@
+"""One option, one line: a dataclass field is the flag, the YAML key, the default and the help at once.
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class ServeConfig:
+        http_port: Annotated[int, Option("port of the HTTP endpoint", section="HTTP")] = 8000
+
+    from_argv(ServeConfig, ["--http-port=9000"]) == from_mapping(ServeConfig, {"http_port": 9000})
+
+Spellings follow getopt_long, as tritonserver and perf_analyzer do: `--name value`, `--name=value`,
+unambiguous prefixes, `-b4`, `-b 4`. A bool takes an optional value (true, on, 1, false, off, 0);
+a tuple field is repeatable; unknown names fail with the nearest known one.
+"""
+
+import dataclasses
+import difflib
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from tpx.errors import UsageError
+
+C = TypeVar("C")
+
+TRUE_WORDS = frozenset({"true", "on", "1", "yes"})
+FALSE_WORDS = frozenset({"false", "off", "0", "no"})
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What a config field says about itself beside its type and default."""
+
+    help: str
+    names: tuple[str, ...] = ()
+    """Further spellings with their dashes: ("-u", "--url")."""
+    section: str = "Options"
+    metavar: str = ""
+    positional: bool = False
+    comma: bool = False
+    """A tuple field that also takes "a,b,c" in one value."""
+    parse: Callable[[str], Any] | None = None
+    """From the text of the flag to the value; raises ValueError with what was expected."""
+    inert: bool = False
+    """Accepted for compatibility; setting it warns that it changes nothing here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One option of a config dataclass: its Option with the name, type and default of the field."""
+
+    name: str
+    type: Any
+    default: Any
+    option: Option
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        return (self.flag, *self.option.names)
+
+    @property
+    def item_type(self) -> Any:
+        """The type of one value: inside Optional and tuple[T, ...]."""
+        kind = _without_none(self.type)
+        return get_args(kind)[0] if get_origin(kind) is tuple else kind
+
+    @property
+    def repeatable(self) -> bool:
+        return get_origin(_without_none(self.type)) is tuple
+
+    @property
+    def is_switch(self) -> bool:
+        return self.item_type is bool and not self.repeatable
+
+
+def _without_none(kind: Any) -> Any:
+    if get_origin(kind) in (Union, types.UnionType):
+        rest = [a for a in get_args(kind) if a is not type(None)]
+        return rest[0] if len(rest) == 1 else kind
+    return kind
+
+
+def fields_of(config: type) -> list[Field]:
+    """The options of a config dataclass, in the order they were written."""
+    hints = get_type_hints(config, include_extras=True)
+    out = []
+    for field in dataclasses.fields(config):
+        kind, *meta = get_args(hints[field.name]) if hasattr(hints[field.name], "__metadata__") else (None,)
+        option = next((m for m in meta if isinstance(m, Option)), None)
+        if option is None:
+            continue
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        out.append(Field(field.name, kind, default, option))
+    return out
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """` (did you mean 'x'?)`, or an empty string when nothing is near."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+def from_mapping(config: type[C], values: Mapping[str, Any], *, source: str = "configuration") -> C:
+    """A config from a YAML mapping; keys are field names, with underscores or dashes."""
+    by_name = {f.name: f for f in fields_of(config)}
+    chosen: dict[str, Any] = {}
+    for key, value in values.items():
+        field = by_name.get(str(key).replace("-", "_"))
+        if field is None:
+            raise UsageError(f"{source}: unknown key '{key}'{nearest(str(key), by_name)}")
+        if value is None:
+            continue
+        items = value if isinstance(value, list | tuple) else [value]
+        converted = [_convert(field, _as_text(item), f"{source}: {key}") for item in items]
+        chosen[field.name] = _collect(field, converted) if field.repeatable else converted[-1]
+    return _build(config, chosen)
+
+
+def from_argv(config: type[C], argv: Sequence[str], base: Mapping[str, Any] | None = None) -> C:
+    """A config from command-line words; `base` holds values that the words override (a YAML file, say)."""
+    chosen: dict[str, Any] = dict(base or {})
+    given: dict[str, list[Any]] = {}
+    for field, name, text in _Words(fields_of(config), argv).pairs():
+        given.setdefault(field.name, []).append(_convert(field, text, name))
+        chosen[field.name] = _collect(field, given[field.name]) if field.repeatable else given[field.name][-1]
+    return _build(config, chosen)
+
+
+def inert_flags(config: type, argv: Sequence[str]) -> list[str]:
+    """Names of the given flags that are accepted for compatibility only, for one warning each."""
+    return [name for field, name, _ in _Words(fields_of(config), argv).pairs() if field.option.inert]
+
+
+def _build(config: type[C], chosen: Mapping[str, Any]) -> C:
+    missing = [
+        f.option.metavar or f.flag
+        for f in fields_of(config)
+        if f.default is dataclasses.MISSING and f.name not in chosen
+    ]
+    if missing:
+        raise UsageError(f"missing: {', '.join(missing)}")
+    return config(**chosen)
+
+
+def _collect(field: Field, items: Sequence[Any]) -> tuple[Any, ...]:
+    if field.option.comma or field.option.parse is not None:
+        flat: list[Any] = []
+        for item in items:
+            if isinstance(item, tuple):
+                flat.extend(item)
+            else:
+                flat.append(item)
+        return tuple(flat)
+    return tuple(items)
+
+
+def _as_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _convert(field: Field, text: str, name: str) -> Any:
+    try:
+        if field.option.parse is not None:
+            return field.option.parse(text)
+        if field.option.comma:
+            return tuple(_scalar(field.item_type, part.strip()) for part in text.split(",") if part.strip())
+        return _scalar(field.item_type, text)
+    except ValueError as exc:
+        raise UsageError(f"Failed to parse {name}. Invalid value provided: {text} ({exc})") from exc
+
+
+def _number(kind: type, text: str) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        raise ValueError("expected an integer" if kind is int else "expected a number") from None
+
+
+def _scalar(kind: Any, text: str) -> Any:
+    """One value of a field's item type; ValueError says what was expected."""
+    if kind is bool:
+        word = text.lower()
+        if word not in TRUE_WORDS | FALSE_WORDS:
+            raise ValueError("expected true, on, 1, false, off or 0")
+        return word in TRUE_WORDS
+    if kind in (int, float):
+        return _number(kind, text)
+    if kind is Path:
+        return Path(text)
+    choices = [m.value for m in kind] if isinstance(kind, type) and issubclass(kind, Enum) else None
+    if choices is None and get_origin(kind) is Literal:
+        choices = list(get_args(kind))
+    if choices is None:
+        return text
+    for choice in choices:
+        if str(choice).lower() == text.lower():
+            return kind(choice) if isinstance(kind, type) else choice
+    raise ValueError(f"expected one of: {', '.join(map(str, choices))}{nearest(text, map(str, choices))}")
+
+
+class _Words:
+    """The words of a command line, read against the known options."""
+
+    def __init__(self, fields: Sequence[Field], argv: Sequence[str]) -> None:
+        self._argv = list(argv)
+        self._positionals = [f for f in fields if f.option.positional]
+        self._by_spelling = {s: f for f in fields if not f.option.positional for s in f.spellings}
+
+    def pairs(self) -> Iterable[tuple[Field, str, str]]:
+        """Yields (field, spelling used, text of its value)."""
+        words = list(reversed(self._argv))
+        positionals = list(self._positionals)
+        while words:
+            word = words.pop()
+            if word.startswith("--") and len(word) > 2:
+                yield self._long(word, words)
+            elif word.startswith("-") and len(word) > 1:
+                yield self._short(word, words)
+            elif positionals:
+                field = positionals[0]
+                if not field.repeatable:
+                    positionals.pop(0)
+                yield field, field.option.metavar or field.name, word
+            else:
+                raise UsageError(f"Unknown command-line argument '{word}': options start with '--'")
+
+    def _long(self, word: str, words: list[str]) -> tuple[Field, str, str]:
+        name, equals, text = word.partition("=")
+        name = name.replace("_", "-")
+        field, negated = self._lookup(name)
+        if negated:
+            return field, name, "false"
+        if equals:
+            return field, name, text
+        return field, name, self._value(field, name, words)
+
+    def _lookup(self, name: str) -> tuple[Field, bool]:
+        field = self._by_spelling.get(name)
+        if field is not None:
+            return field, False
+        if name.startswith("--no-"):
+            positive = self._by_spelling.get("--" + name[5:])
+            if positive is not None and positive.is_switch:
+                return positive, True
+        starting = {f.name: f for s, f in self._by_spelling.items() if s.startswith(name)}
+        if len(starting) == 1:
+            return next(iter(starting.values())), False
+        if starting:
+            flags = ", ".join(f.flag for f in starting.values())
+            raise UsageError(f"Option '{name}' is ambiguous: {flags}")
+        raise UsageError(f"Invalid long option '{name}'{nearest(name, self._by_spelling)}")
+
+    def _short(self, word: str, words: list[str]) -> tuple[Field, str, str]:
+        name = word[:2]
+        field = self._by_spelling.get(name)
+        if field is None:
+            raise UsageError(f"Invalid short option '{name}'{nearest('-' + word, self._by_spelling)}")
+        attached = word[2:].removeprefix("=")
+        if attached and field.is_switch:
+            words.append("-" + attached)
+            return field, name, "true"
+        return field, name, attached or self._value(field, name, words)
+
+    def _value(self, field: Field, name: str, words: list[str]) -> str:
+        """The next word where the option needs one; a switch takes it only if it reads as a boolean."""
+        boolean = field.item_type is bool
+        if boolean and not (words and words[-1].lower() in TRUE_WORDS | FALSE_WORDS):
+            return "true"
+        if not words:
+            raise UsageError(f"Missing value for option '{name}'")
+        return words.pop()
