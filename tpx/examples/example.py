@@ -1,0 +1,20 @@
+"""What one example is, to the code that writes it into a model repository."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """One example model: its config.pbtxt as text, and the function that writes its other files."""
+
+    name: str
+    description: str
+    config: str
+    size_bytes: int
+    """Disk space of the whole model directory, rounded up; checked before anything is written."""
+    needs_onnx: bool
+    """Whether `write_files` builds its graph with the `onnx` package."""
+    write_files: Callable[[Path], None]
+    """Takes the model directory, in which version directory `1` exists."""

@@ -1,0 +1,171 @@
+"""Writing the examples as a Triton model repository, all of a model or nothing of it."""
+
+import fcntl
+import importlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tpx.errors import Code, UsageError
+from tpx.examples.alexnet import ALEXNET
+from tpx.examples.elementwise import ADD_SUB, IDENTITY
+from tpx.examples.example import Example
+from tpx.examples.mnist import MNIST
+
+EXAMPLES = {example.name: example for example in (ALEXNET, MNIST, ADD_SUB, IDENTITY)}
+ALL: tuple[str, ...] = tuple(EXAMPLES)
+STAGING_PREFIX = ".tpx-example-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenModel:
+    """One example in a model repository."""
+
+    name: str
+    path: Path
+    """The model's directory: config.pbtxt and version directory 1."""
+    description: str
+    kept: bool
+    """It was there already and was left as it was."""
+
+
+def default_directory() -> Path:
+    """Where `tpx serve` without arguments keeps the examples: tpx/models in the user's cache.
+
+    The cache is $XDG_CACHE_HOME, or ~/.cache where that is unset or (XDG Base Directory
+    Specification) relative. Raises UsageError where there is no home directory either.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not cache.is_absolute():
+        try:
+            cache = Path.home() / ".cache"
+        except RuntimeError as exc:
+            raise UsageError(
+                "no place for the example models: this user has no home directory; "
+                "set XDG_CACHE_HOME to an absolute path, or name a model repository"
+            ) from exc
+    return cache / "tpx" / "models"
+
+
+def write(directory: Path, names: Sequence[str] = ALL, *, overwrite: bool = False) -> list[WrittenModel]:
+    """Write the named examples into a model repository, which is made where it is missing.
+
+    A model is built in a hidden sibling and renamed, so no one ever sees half of it; what a killed
+    process left of a sibling goes with the next write. A directory of a model's name is left
+    untouched unless `overwrite`. Several processes may write at once: the first to finish wins.
+    Raises UsageError: unknown name, `onnx` not installed, not enough disk space, directory not writable.
+    """
+    examples = [_example(name) for name in dict.fromkeys(names)]
+    wanted = [e for e in examples if overwrite or not _is_there(directory / e.name)]
+    if wanted:
+        _require_onnx([e.name for e in wanted if e.needs_onnx])
+        with _writing(directory, wanted):
+            fresh = {e.name for e in wanted if _write_one(directory, e, overwrite=overwrite)}
+    else:
+        fresh = set()
+    return [
+        WrittenModel(
+            name=e.name, path=directory / e.name, description=e.description, kept=e.name not in fresh
+        )
+        for e in examples
+    ]
+
+
+def _example(name: str) -> Example:
+    if name not in EXAMPLES:
+        raise UsageError(f"there is no example model '{name}' (there are: {', '.join(ALL)})")
+    return EXAMPLES[name]
+
+
+def _is_there(target: Path) -> bool:
+    try:
+        if target.is_dir():
+            return True
+    except OSError:
+        return False  # not even to be looked at: making the directory reports why
+    if os.path.lexists(target):
+        raise UsageError(
+            f"'{target}' is in the way of an example model and is not a directory: remove it first"
+        )
+    return False
+
+
+def _require_onnx(names: Sequence[str]) -> None:
+    if not names:
+        return
+    try:
+        importlib.import_module("onnx")
+    except ImportError as exc:
+        raise UsageError(
+            f"writing the example models {', '.join(names)} needs the package 'onnx' ({exc}): "
+            "pip install 'tpx[onnx]'"
+        ) from exc
+
+
+@contextmanager
+def _writing(directory: Path, wanted: Sequence[Example]) -> Iterator[None]:
+    """Make `directory`, check its space, hold off others' clearing meanwhile; converts OSError."""
+    size = sum(e.size_bytes for e in wanted)
+    what = f"example models {', '.join(e.name for e in wanted)} ({_megabytes(size)}) into '{directory}'"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with _clear_of_leftovers(directory):
+            free = shutil.disk_usage(directory).free
+            if free < size:
+                raise UsageError(
+                    f"no room for the {what}: {_megabytes(free)} free, {_megabytes(size)} needed",
+                    code=Code.RESOURCE_EXHAUSTED,
+                )
+            yield
+    except OSError as exc:
+        raise UsageError(f"cannot write the {what}: {exc.strerror or exc}; choose another directory") from exc
+
+
+@contextmanager
+def _clear_of_leftovers(directory: Path) -> Iterator[None]:
+    """Remove what killed writers left, unless another writer is at work.
+
+    A writer holds a shared lock on the directory; who gets it exclusively is alone, so any
+    sibling it finds is dead. Where locks do not work, leftovers stay.
+    """
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for leftover in directory.glob(f"{STAGING_PREFIX}*"):
+                shutil.rmtree(leftover, ignore_errors=True)
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _write_one(directory: Path, example: Example, *, overwrite: bool) -> bool:
+    """Build one model and move it into place; False where another writer was first."""
+    target = directory / example.name
+    with tempfile.TemporaryDirectory(dir=directory, prefix=STAGING_PREFIX) as staging:
+        built, replaced = Path(staging, example.name), Path(staging, "replaced")
+        (built / "1").mkdir(parents=True)
+        (built / "config.pbtxt").write_text(example.config, encoding="utf-8")
+        example.write_files(built)
+        if overwrite:
+            with suppress(FileNotFoundError):
+                target.rename(replaced)
+        try:
+            built.rename(target)
+        except OSError:
+            if target.is_dir():
+                return False
+            if os.path.lexists(replaced):
+                replaced.rename(target)
+            raise
+    return True
+
+
+def _megabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:.1f} MB"
