@@ -1,0 +1,120 @@
+"""Chunked bodies (RFC 9112 section 7.1), decoded strictly: what a lenient parser would guess at is an error
+here."""
+
+from tpx.protocol.http1.head import MAX_HEADERS, HttpError
+
+MAX_CHUNKS = 65536
+MAX_SIZE_LINE_BYTES = 16 + 2 + 256
+MAX_TRAILER_BYTES = 16 << 10
+
+_HEX = frozenset(b"0123456789abcdefABCDEF")
+
+
+class ChunkedDecoder:
+    """Collects the body of one message from pieces of the stream."""
+
+    __slots__ = (
+        "_buffer",
+        "_chunks",
+        "_in_trailers",
+        "_limit",
+        "_parts",
+        "_remaining",
+        "_size",
+        "_trailer_bytes",
+    )
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._buffer = b""
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._chunks = 0
+        self._remaining = -1  # bytes left of the chunk being read, with its CRLF; -1: at a size line
+        self._in_trailers = False
+        self._trailer_bytes = 0
+
+    def feed(self, data: bytes) -> bytes | None:
+        """Take the next bytes of the stream; when the body is complete, return what follows it.
+
+        Raises HttpError: 400 for broken framing or too many chunks, 413 beyond the limit, 431 for large
+        trailers.
+        """
+        data = self._buffer + data
+        at = 0
+        while True:
+            if self._remaining >= 0:
+                at = self._take_chunk(data, at)
+                if self._remaining >= 0:
+                    return None
+                continue
+            end = data.find(b"\r\n", at)
+            if end < 0:
+                self._hold(data[at:])
+                return None
+            line, at = data[at:end], end + 2
+            if self._in_trailers:
+                if not line:
+                    return data[at:]
+                self._count_trailer(line)
+            else:
+                self._start_chunk(line)
+
+    def body(self) -> bytes:
+        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+
+    def _hold(self, rest: bytes) -> None:
+        if len(rest) > (MAX_TRAILER_BYTES if self._in_trailers else MAX_SIZE_LINE_BYTES):
+            raise HttpError(400, "chunk size line too long")
+        if b"\n" in rest:
+            raise HttpError(400, "bare LF in chunked body")
+        self._buffer = rest
+
+    def _start_chunk(self, line: bytes) -> None:
+        digits, _, extension = line.partition(b";")
+        if len(extension) > 256:
+            raise HttpError(400, "chunk extension longer than 256 bytes")
+        digits = digits.rstrip(b" \t") if extension else digits
+        if not digits or len(digits) > 16 or not _HEX.issuperset(digits) or b"\n" in line or b"\r" in line:
+            raise HttpError(400, "malformed chunk size")
+        size = int(digits, 16)
+        self._buffer = b""
+        if size == 0:
+            self._in_trailers = True
+            return
+        self._chunks += 1
+        self._size += size
+        if self._chunks > MAX_CHUNKS:
+            raise HttpError(
+                400,
+                f"Chunked request body exceeds maximum of {MAX_CHUNKS} non-empty chunks. "
+                "Send fewer or larger HTTP chunks.",
+            )
+        if self._size > self._limit:
+            raise HttpError(
+                413, f"request body exceeds the maximum allowed input size of {self._limit} bytes"
+            )
+        self._remaining = size + 2
+
+    def _take_chunk(self, data: bytes, at: int) -> int:
+        """Consume what is there of the current chunk; its last two bytes must be CRLF."""
+        here = min(self._remaining, len(data) - at)
+        payload = min(here, max(0, self._remaining - 2))
+        if payload:
+            self._parts.append(data[at : at + payload])
+        tail = data[at + payload : at + here]
+        expected = b"\r\n"[2 - min(2, self._remaining - payload) :]
+        if not expected.startswith(tail):
+            raise HttpError(400, "chunk does not end with CRLF")
+        self._remaining -= here
+        if self._remaining == 0:
+            self._remaining = -1
+        self._buffer = b""
+        return at + here
+
+    def _count_trailer(self, line: bytes) -> None:
+        self._trailer_bytes += len(line) + 2
+        if self._trailer_bytes > MAX_TRAILER_BYTES or self._trailer_bytes > MAX_HEADERS * 256:
+            raise HttpError(431, "trailers too large")
+        if b":" not in line:
+            raise HttpError(400, "malformed trailer")

@@ -1,0 +1,185 @@
+"""The client's end of an HTTP/1.1 connection: prebuilt requests out, one callback per response."""
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from tpx.errors import WireError
+from tpx.protocol.buffers import new_scratch
+from tpx.protocol.http1.connection import HttpConnection
+from tpx.protocol.http1.head import Head, HeadCache, HttpError, parse_response_head
+from tpx.protocol.tensors import Buffer
+
+MAX_RESPONSE_BYTES = 8 << 30
+
+_clock = time.perf_counter_ns
+
+
+class HttpResponse:
+    """One response. Header names are lower case; `first_byte_ns` is on the clock of time.perf_counter_ns."""
+
+    __slots__ = ("body", "first_byte_ns", "headers", "status")
+
+    def __init__(self, status: int, headers: Mapping[bytes, bytes], body: Buffer, first_byte_ns: int) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+        self.first_byte_ns = first_byte_ns
+
+
+def encode_request(
+    method: str, path: str, host: str, headers: Mapping[str, str], body: Sequence[Buffer] = ()
+) -> list[Buffer]:
+    """The bytes of a request, its body parts uncopied behind the head."""
+    size = sum(len(part) for part in body)
+    lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", *(f"{k}: {v}" for k, v in headers.items())]
+    if size or method in ("POST", "PUT"):
+        lines.append(f"Content-Length: {size}")
+    return [("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"), *body]
+
+
+class HttpClientConnection(HttpConnection):
+    """One request in flight at a time.
+
+    The callback of `send` runs inside the read that completed the response, and may send the next request at
+    once.
+    `on_lost` is called once if the connection breaks or the server closes it; a request in flight then gets
+    no answer.
+    """
+
+    def __init__(self, heads: HeadCache, scratch: memoryview) -> None:
+        super().__init__(heads, scratch, MAX_RESPONSE_BYTES)
+        self.on_lost: Callable[[WireError], None] | None = None
+        self._on_response: Callable[[HttpResponse], None] | None = None
+        self._first_byte_ns = 0
+        self._until_close: list[bytes] | None = None
+        self._lost = False
+        self.closing = False
+        """The server will not answer another request on this connection."""
+
+    _is_request_reader = False
+
+    def send(self, request: Buffer | Sequence[Buffer], on_response: Callable[[HttpResponse], None]) -> None:
+        """Write a request made by `encode_request`."""
+        if self._on_response is not None or self.closing:
+            raise WireError("the connection is closing" if self.closing else "a request is already in flight")
+        self._on_response = on_response
+        self._first_byte_ns = 0
+        if isinstance(request, bytes | bytearray | memoryview):
+            self._transport.write(request)
+        else:
+            self._transport.writelines(request)
+
+    @property
+    def busy(self) -> bool:
+        return self._on_response is not None
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What the kernel has not taken yet of the requests written."""
+        return self._transport.get_write_buffer_size()
+
+    def close(self) -> None:
+        self._lost = self.closing = True
+        self._transport.abort()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if not self._first_byte_ns:
+            self._first_byte_ns = _clock()
+        if self._until_close is not None:
+            self._until_close.append(bytes(self._scratch[:nbytes]))
+            return
+        super().buffer_updated(nbytes)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._until_close is not None and exc is None:
+            self._complete(b"".join(self._until_close), b"")
+        if not self._lost:
+            self._fail(f"connection lost: {exc}" if exc else "the server closed the connection")
+
+    def _message(self, head: Head, body: Buffer) -> bool:
+        if head.status < 200:
+            return True
+        on_response, self._on_response = self._on_response, None
+        if on_response is None:
+            raise HttpError(400, "response without a request")
+        first_byte_ns, self._first_byte_ns = self._first_byte_ns, 0
+        if not head.keep_alive:
+            self.closing = True
+            self._transport.close()
+        on_response(HttpResponse(head.status, head.headers, body, first_byte_ns))
+        return True
+
+    def _begin_body(self, head: Head, first: bytes) -> None:
+        if head.content_length < 0:
+            self._head, self._until_close = head, [first]
+            return
+        super()._begin_body(head, first)
+
+    def _head_seen(self, head: Head) -> None:
+        pass
+
+    def _bad_message(self, error: HttpError) -> None:
+        self._fail(error.message)
+        self._transport.abort()
+
+    def _fail(self, message: str) -> None:
+        self._lost = self.closing = True
+        self._on_response = None
+        if self.on_lost is not None:
+            self.on_lost(WireError(message))
+
+
+class HttpConnector:
+    """Opens connections to one server; they share the memory of heads and the read buffer."""
+
+    def __init__(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> None:
+        self.host = host
+        self.port = port
+        self._tls = tls
+        self._heads = HeadCache(parse_response_head)
+        self._scratch = new_scratch()
+
+    async def connect(self, timeout_s: float = 10.0) -> HttpClientConnection:
+        """A new connection. Raises WireError naming the address."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout_s):
+                _, connection = await loop.create_connection(
+                    lambda: HttpClientConnection(self._heads, self._scratch),
+                    self.host,
+                    self.port,
+                    ssl=self._tls,
+                )
+        except (OSError, TimeoutError) as exc:
+            reason = f"no answer within {timeout_s} s" if isinstance(exc, TimeoutError) else str(exc)
+            raise WireError(f"cannot connect to {self.host}:{self.port}: {reason}") from exc
+        return connection
+
+
+async def fetch(
+    connection: HttpClientConnection, request: Sequence[Buffer], timeout_s: float = 30.0
+) -> HttpResponse:
+    """Send one request and wait for its response. Raises WireError if the connection breaks or time runs
+    out."""
+    answer: asyncio.Future[HttpResponse] = asyncio.get_running_loop().create_future()
+
+    def lost(error: WireError) -> None:
+        if not answer.done():
+            answer.set_exception(error)
+
+    def received(response: HttpResponse) -> None:
+        if not answer.done():
+            answer.set_result(response)
+
+    previous, connection.on_lost = connection.on_lost, lost
+    try:
+        connection.send(request, received)
+        async with asyncio.timeout(timeout_s):
+            return await answer
+    except TimeoutError as exc:
+        connection.close()
+        raise WireError(f"no response within {timeout_s} s") from exc
+    finally:
+        connection.on_lost = previous

@@ -1,0 +1,147 @@
+"""The reading half of an HTTP/1.1 connection, the same for servers and clients.
+
+Small messages are cut out of what one read brought. A large body of known length is read by the event loop
+straight
+into its own aligned buffer, so that a tensor is copied at most once between the socket and the model.
+"""
+
+import asyncio
+from abc import abstractmethod
+from typing import cast
+
+from tpx.protocol.buffers import aligned
+from tpx.protocol.http1.chunked import ChunkedDecoder
+from tpx.protocol.http1.head import Head, HeadCache, HttpError, check_partial_head
+
+HEAD_END = b"\r\n\r\n"
+
+
+class HttpConnection(asyncio.BufferedProtocol):
+    """Cuts the byte stream into messages and hands each to `_message`."""
+
+    def __init__(self, heads: HeadCache, scratch: memoryview, max_body_bytes: int) -> None:
+        self._find_head = heads.get
+        self._add_head = heads.add
+        self._scratch = scratch
+        self._max_body_bytes = max_body_bytes
+        self._transport: asyncio.Transport = cast("asyncio.Transport", None)
+        # the message being read
+        self._pending = b""
+        self._head: Head | None = None
+        self._body: memoryview | None = None
+        self._filled = 0
+        self._chunks: ChunkedDecoder | None = None
+
+    @abstractmethod
+    def _message(self, head: Head, body: bytes | memoryview) -> bool:
+        """Take one complete message; False holds further ones back until `_resume`."""
+
+    @abstractmethod
+    def _head_seen(self, head: Head) -> None:
+        """A head whose body is still to come, or that needs something first. May raise HttpError."""
+
+    @abstractmethod
+    def _bad_message(self, error: HttpError) -> None:
+        """The stream cannot be read on."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 (asyncio's signature)
+        if self._body is not None:
+            return self._body[self._filled :]
+        return self._scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._body is not None:
+            self._filled += nbytes
+            if self._filled == len(self._body):
+                self._finish(b"")
+            return
+        data = bytes(self._scratch[:nbytes])
+        if self._pending:
+            data = self._pending + data
+            self._pending = b""
+        self._read(data)
+
+    def _read(self, data: bytes) -> None:
+        """Cut `data`, which begins where the last message or piece of one ended."""
+        try:
+            if self._chunks is not None:
+                self._read_chunks(data)
+                return
+            at, end = 0, len(data)
+            while at < end:
+                head_end = data.find(HEAD_END, at)
+                if head_end < 0:
+                    self._hold_partial_head(data[at:])
+                    return
+                raw = data[at : head_end + 4]
+                head = self._find_head(raw) or self._add_head(raw)
+                at = head_end + 4
+                body_end = at + head.content_length
+                if not head.plain or body_end > end:
+                    self._begin_body(head, data[at:])
+                    return
+                body = data[at:body_end]
+                at = body_end
+                if not self._message(head, body):
+                    self._pending = data[at:]
+                    return
+        except HttpError as exc:
+            self._bad_message(exc)
+
+    def _resume(self) -> None:
+        """Go on with what was held back."""
+        data, self._pending = self._pending, b""
+        if data:
+            self._read(data)
+
+    def _hold_partial_head(self, rest: bytes) -> None:
+        check_partial_head(rest, request=self._is_request_reader)
+        self._pending = rest
+
+    _is_request_reader = True
+
+    def _begin_body(self, head: Head, first: bytes) -> None:
+        """A body that is chunked, incomplete, announced by Expect, or ended by the connection."""
+        if head.content_length > self._max_body_bytes:
+            raise HttpError(
+                413,
+                f"request body of {head.content_length} bytes exceeds the maximum allowed input size of "
+                f"{self._max_body_bytes} bytes. Use --http-max-input-size to increase the limit.",
+            )
+        self._head = head
+        self._head_seen(head)
+        if head.chunked:
+            self._chunks = ChunkedDecoder(self._max_body_bytes)
+            self._read_chunks(first)
+        elif head.content_length <= len(first):
+            # complete after all: only the head needed attention
+            body, rest = first[: head.content_length], first[head.content_length :]
+            self._complete(body, rest)
+        else:
+            self._body = aligned(head.content_length, head.tensor_offset)
+            self._body[: len(first)] = first
+            self._filled = len(first)
+
+    def _read_chunks(self, data: bytes) -> None:
+        chunks = cast("ChunkedDecoder", self._chunks)
+        rest = chunks.feed(data)
+        if rest is not None:
+            self._chunks = None
+            self._complete(chunks.body(), rest)
+
+    def _finish(self, rest: bytes) -> None:
+        body, self._body = cast("memoryview", self._body), None
+        try:
+            self._complete(body, rest)
+        except HttpError as exc:
+            self._bad_message(exc)
+
+    def _complete(self, body: bytes | memoryview, rest: bytes) -> None:
+        head, self._head = cast("Head", self._head), None
+        if self._message(head, body):
+            self._read(rest)
+        else:
+            self._pending = rest

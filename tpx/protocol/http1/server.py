@@ -1,0 +1,231 @@
+"""The server's end of an HTTP/1.1 connection: one request at a time, limits, deadlines, an answer to
+everything."""
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from http import HTTPStatus
+
+from tpx.protocol.http1.connection import HttpConnection
+from tpx.protocol.http1.head import Head, HeadCache, HttpError, parse_request_head
+from tpx.protocol.listener import Listener
+from tpx.protocol.tensors import Buffer
+
+STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
+JSON_TYPE = b"Content-Type: application/json\r\n"
+
+_JOIN_BELOW_BYTES = 32 << 10
+_LINGER_S = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    """What one connection may ask of the server; times in seconds."""
+
+    max_body_bytes: int = 64 << 20
+    head_timeout_s: int = 10
+    """From the first byte of a head to its end."""
+    body_timeout_s: int = 60
+    """Without a single byte of an announced body."""
+    idle_timeout_s: int = 120
+    """Between requests."""
+    write_timeout_s: int = 60
+    """Without the client taking a single byte of its answer."""
+
+
+class HttpRequest:
+    """One request and the way to answer it: exactly one call of `respond`, now or later, on the event
+    loop."""
+
+    __slots__ = ("_connection", "body", "head", "on_gone")
+
+    def __init__(self, connection: "HttpServerConnection", head: Head, body: Buffer) -> None:
+        self._connection = connection
+        self.head = head
+        self.body = body
+        self.on_gone: Callable[[], None] | None = None
+        """Called when the client goes away before the answer."""
+
+    def respond(self, status: int, headers: bytes, parts: Sequence[Buffer] = ()) -> None:
+        """Answer; `headers` are complete lines, Content-Length and Connection are added. Parts are not copied
+        if large, and must not change until they are sent."""
+        self._connection.respond(self, status, headers, parts)
+
+
+class _Stage(Enum):
+    """What the connection waits for, for the deadlines."""
+
+    IDLE = auto()
+    HEAD = auto()
+    BODY = auto()
+    ANSWER = auto()
+    CLOSED = auto()
+
+
+class HttpServerConnection(HttpConnection):
+    """Reads requests and writes their responses in order; a request in flight holds back the next."""
+
+    def __init__(
+        self, listener: Listener, heads: HeadCache, limits: HttpLimits, serve: Callable[[HttpRequest], None]
+    ) -> None:
+        super().__init__(heads, listener.scratch, limits.max_body_bytes)
+        self._listener = listener
+        self._limits = limits
+        self._serve = serve
+        self._request: HttpRequest | None = None
+        self._stage = _Stage.IDLE
+        self._since = listener.tick
+        self._writing_paused = False
+        self._in_message = False
+        self._half_closed = False
+
+    # asyncio's callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._listener.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio's signature)
+        self._stage = _Stage.CLOSED
+        self._listener.closed(self)
+        request, self._request = self._request, None
+        if request is not None and request.on_gone is not None:
+            request.on_gone()
+
+    def eof_received(self) -> bool:
+        """A client that closes its half in the middle of a body gets its answer; in flight, it still
+        reads."""
+        if self._head is not None:
+            self._bad_message(HttpError(400, "the connection ended before the announced body was complete"))
+        self._half_closed = True
+        return self._request is not None
+
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+        self._since = self._listener.tick
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+
+    # reading
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._request is not None:
+            self._hold_back(nbytes)
+        elif self._stage is not _Stage.CLOSED:
+            super().buffer_updated(nbytes)
+            self._note_stage()
+
+    def _note_stage(self) -> None:
+        """What the connection now waits for; a head's deadline runs from its first byte."""
+        if self._request is not None or self._stage is _Stage.CLOSED:
+            return
+        if self._head is not None:
+            self._stage, self._since = _Stage.BODY, self._listener.tick
+        elif not self._pending:
+            self._stage, self._since = _Stage.IDLE, self._listener.tick
+        elif self._stage is not _Stage.HEAD:
+            self._stage, self._since = _Stage.HEAD, self._listener.tick
+
+    def _hold_back(self, nbytes: int) -> None:
+        """A pipelined request: keep the bytes, read no more until the request in flight is answered."""
+        self._pending += bytes(self._scratch[:nbytes])
+        self._transport.pause_reading()
+
+    def _message(self, head: Head, body: Buffer) -> bool:
+        if self._stage is _Stage.CLOSED:
+            return False
+        self._request = request = HttpRequest(self, head, body)
+        self._stage = _Stage.ANSWER
+        self._in_message = True
+        self._serve(request)
+        self._in_message = False
+        return self._request is None
+
+    def _head_seen(self, head: Head) -> None:
+        if head.expects_continue:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _bad_message(self, error: HttpError) -> None:
+        """Answer and close: after a framing error nobody knows where the next request begins."""
+        if self._stage is _Stage.CLOSED:
+            return
+        body = json.dumps({"error": error.message}).encode()
+        self._transport.write(
+            b"%bContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
+            % (STATUS_LINES[error.status], len(body), body)
+        )
+        self._stage, self._since = _Stage.CLOSED, self._listener.tick
+        if self._transport.can_write_eof():
+            # closing with unread input resets the connection, and the client may never see the answer:
+            # end our half, ignore what still comes, and close when the client does or `sweep` loses patience
+            self._transport.write_eof()
+        else:
+            self._transport.close()
+
+    # writing
+
+    def respond(self, request: HttpRequest, status: int, headers: bytes, parts: Sequence[Buffer]) -> None:
+        if self._request is not request:
+            return  # the client has gone
+        self._request = None
+        size = 0
+        for part in parts:
+            size += len(part)
+        keep_alive = request.head.keep_alive and not (self._listener.draining or self._half_closed)
+        close = b"" if keep_alive else b"Connection: close\r\n"
+        head = b"%b%b%bContent-Length: %d\r\n\r\n" % (STATUS_LINES[status], headers, close, size)
+        if request.head.method == b"HEAD":
+            self._transport.write(head)
+        elif size < _JOIN_BELOW_BYTES:
+            self._transport.write(b"".join((head, *parts)))
+        else:
+            self._transport.writelines([head, *parts])
+        if not keep_alive:
+            self._close()
+            return
+        self._stage, self._since = _Stage.IDLE, self._listener.tick
+        if not self._in_message and self._pending:
+            self._transport.resume_reading()
+            self._resume()
+            self._note_stage()
+
+    def _close(self) -> None:
+        self._stage = _Stage.CLOSED
+        self._transport.close()
+
+    # called by the listener
+
+    def sweep(self, tick: int) -> None:
+        """Enforce the deadlines; called once a second."""
+        waited = tick - self._since
+        limits = self._limits
+        if self._writing_paused:
+            if waited > limits.write_timeout_s:
+                self._transport.abort()
+        elif self._stage is _Stage.HEAD and waited > limits.head_timeout_s:
+            self._bad_message(HttpError(408, f"no complete request head within {limits.head_timeout_s} s"))
+        elif self._stage is _Stage.BODY and waited > limits.body_timeout_s:
+            self._bad_message(HttpError(408, f"no byte of the announced body for {limits.body_timeout_s} s"))
+        elif (self._stage is _Stage.IDLE and waited > limits.idle_timeout_s) or (
+            self._stage is _Stage.CLOSED and waited > _LINGER_S
+        ):
+            self._close()
+
+    def drain(self) -> None:
+        """Close when idle; a request in flight is answered first, with `Connection: close`."""
+        if self._stage in (_Stage.IDLE, _Stage.HEAD):
+            self._close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+
+def connection_factory(
+    listener: Listener, limits: HttpLimits, serve: Callable[[HttpRequest], None]
+) -> Callable[[], HttpServerConnection]:
+    """What the listener calls for each accepted socket; all connections share one memory of heads."""
+    heads = HeadCache(parse_request_head)
+    return lambda: HttpServerConnection(listener, heads, limits, serve)

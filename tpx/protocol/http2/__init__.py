@@ -1,0 +1,2 @@
+"""HTTP/2 as gRPC uses it: framing, settings, flow control and header compression, the same class at both
+ends."""

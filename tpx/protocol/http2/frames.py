@@ -1,0 +1,101 @@
+"""HTTP/2 frames (RFC 9113 section 6): names, numbers, and how their bytes are packed."""
+
+import struct
+from enum import IntEnum
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
+    range(10)
+)
+
+END_STREAM = ACK = 0x1
+END_HEADERS = 0x4
+PADDED = 0x8
+PRIORITIZED = 0x20
+
+MAX_WINDOW = 2**31 - 1
+MAX_STREAM_ID = 2**31 - 1
+DEFAULT_WINDOW = 65535
+DEFAULT_FRAME_BYTES = 16384
+
+HEADER_BYTES = 9
+# length (high 8 bits, low 16), type, flags, stream
+header_at = struct.Struct(">BHBBI").unpack_from
+_pack_header = struct.Struct(">BHBBI").pack
+_pack_u32 = struct.Struct(">I").pack
+unpack_u32 = struct.Struct(">I").unpack_from
+_pack_setting = struct.Struct(">HI").pack
+_unpack_setting = struct.Struct(">HI").iter_unpack
+
+
+class ErrorCode(IntEnum):
+    """Why a stream or a connection ended (section 7)."""
+
+    NO_ERROR = 0
+    PROTOCOL_ERROR = 1
+    INTERNAL_ERROR = 2
+    FLOW_CONTROL_ERROR = 3
+    SETTINGS_TIMEOUT = 4
+    STREAM_CLOSED = 5
+    FRAME_SIZE_ERROR = 6
+    REFUSED_STREAM = 7
+    CANCEL = 8
+    COMPRESSION_ERROR = 9
+    CONNECT_ERROR = 10
+    ENHANCE_YOUR_CALM = 11
+    INADEQUATE_SECURITY = 12
+    HTTP_1_1_REQUIRED = 13
+
+
+class Setting(IntEnum):
+    """Parameters of a SETTINGS frame (section 6.5.2)."""
+
+    HEADER_TABLE_SIZE = 1
+    ENABLE_PUSH = 2
+    MAX_CONCURRENT_STREAMS = 3
+    INITIAL_WINDOW_SIZE = 4
+    MAX_FRAME_SIZE = 5
+    MAX_HEADER_LIST_SIZE = 6
+
+
+def frame_header(kind: int, flags: int, stream_id: int, length: int) -> bytes:
+    return _pack_header(length >> 16, length & 0xFFFF, kind, flags, stream_id)
+
+
+def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+    return frame_header(kind, flags, stream_id, len(payload)) + payload
+
+
+def settings_frame(values: dict[Setting, int]) -> bytes:
+    return frame(SETTINGS, 0, 0, b"".join(_pack_setting(k, v) for k, v in values.items()))
+
+
+def parse_settings(payload: bytes) -> list[tuple[int, int]]:
+    return list(_unpack_setting(payload))
+
+
+def window_update(stream_id: int, increment: int) -> bytes:
+    return frame(WINDOW_UPDATE, 0, stream_id, _pack_u32(increment))
+
+
+def rst_stream(stream_id: int, code: ErrorCode) -> bytes:
+    return frame(RST_STREAM, 0, stream_id, _pack_u32(code))
+
+
+def goaway(last_stream_id: int, code: ErrorCode, reason: bytes = b"") -> bytes:
+    return frame(GOAWAY, 0, 0, _pack_u32(last_stream_id) + _pack_u32(code) + reason)
+
+
+def headers_frames(stream_id: int, block: bytes, *, end_stream: bool, max_frame_bytes: int) -> bytes:
+    """A header block as HEADERS and, where it is larger than a frame, CONTINUATION."""
+    flags = END_STREAM if end_stream else 0
+    if len(block) <= max_frame_bytes:
+        return frame(HEADERS, flags | END_HEADERS, stream_id, block)
+    out = [frame(HEADERS, flags, stream_id, block[:max_frame_bytes])]
+    for at in range(max_frame_bytes, len(block), max_frame_bytes):
+        last = at + max_frame_bytes >= len(block)
+        out.append(
+            frame(CONTINUATION, END_HEADERS if last else 0, stream_id, block[at : at + max_frame_bytes])
+        )
+    return b"".join(out)

@@ -1,0 +1,102 @@
+"""Header blocks: decoding with a memory of blocks that leave the compression state alone, and constant
+encoding.
+
+A gRPC client repeats its header block from call to call. A block that neither inserts into the dynamic table
+nor resizes
+it decodes to the same headers until another block changes the table, so its bytes are a key to what was
+decoded.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from hpack import Decoder, HPACKError
+
+MAX_HEADER_LIST_BYTES = 64 << 10
+
+_CACHED_BLOCKS = 256
+_CACHED_BLOCK_BYTES = 2 << 10
+
+_STATIC_NAMES = {
+    b":authority": 1,
+    b":method": 2,
+    b":path": 4,
+    b":scheme": 6,
+    b":status": 8,
+    b"accept-encoding": 16,
+    b"content-type": 31,
+    b"user-agent": 58,
+}
+
+Header = tuple[bytes, bytes]
+
+
+class HeaderError(Exception):
+    """A header block that cannot be decoded, or that is larger than we accept."""
+
+
+class BlockDecoder:
+    """One direction of one connection. `get` finds a remembered block, `add` decodes one."""
+
+    def __init__(self, interpret: Callable[[list[Header]], Any]) -> None:
+        self._decoder = Decoder(MAX_HEADER_LIST_BYTES)
+        self._interpret = interpret
+        self._known: dict[bytes, Any] = {}
+        self.get = self._known.get
+
+    def add(self, block: bytes) -> Any:
+        """What `interpret` makes of the block's headers, remembered where that is safe. Raises
+        HeaderError."""
+        table = self._decoder.header_table.dynamic_entries
+        before = (len(table), table[0] if table else None)
+        try:
+            headers = self._decoder.decode(block, raw=True)
+        except HPACKError as exc:
+            raise HeaderError(str(exc)) from exc
+        after = (len(table), table[0] if table else None)
+        result = self._interpret(list(headers))
+        resizes = bool(block) and block[0] & 0xE0 == 0x20
+        if resizes or before[0] != after[0] or before[1] is not after[1]:
+            self._known.clear()
+        elif len(block) <= _CACHED_BLOCK_BYTES:
+            if len(self._known) >= _CACHED_BLOCKS:
+                self._known.clear()
+            self._known[block] = result
+        return result
+
+
+def encode_stateless(headers: Iterable[Header]) -> bytes:
+    """A block of literals without indexing (RFC 7541 section 6.2.2): the same bytes are valid on every
+    stream."""
+    out = bytearray()
+    for name, value in headers:
+        if (name, value) == (b":method", b"POST"):
+            out.append(0x83)
+        elif (name, value) == (b":scheme", b"http"):
+            out.append(0x86)
+        elif (name, value) == (b":scheme", b"https"):
+            out.append(0x87)
+        elif (name, value) == (b":status", b"200"):
+            out.append(0x88)
+        else:
+            index = _STATIC_NAMES.get(name)
+            if index is None:
+                out += b"\x00" + _integer(len(name), 7) + name
+            else:
+                out += _integer(index, 4)
+            out += _integer(len(value), 7) + value
+    return bytes(out)
+
+
+def _integer(value: int, prefix_bits: int) -> bytes:
+    """RFC 7541 section 5.1, with zero bits before the prefix."""
+    limit = (1 << prefix_bits) - 1
+    if value < limit:
+        return bytes((value,))
+    out = bytearray((limit,))
+    value -= limit
+    while value >= 128:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

@@ -1,0 +1,94 @@
+"""Listening sockets and the connections they accepted: limits, the clock of their deadlines, and draining."""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Protocol
+
+from tpx.protocol.buffers import new_scratch
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 1024
+
+
+class Connection(Protocol):
+    """What a listener needs of a connection it accepted."""
+
+    def sweep(self, tick: int) -> None: ...
+    def drain(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+class Listener:
+    """One endpoint: accepts, counts and, at the end, drains connections.
+
+    `tick` counts seconds, so that a connection notes times on its hot path without asking a clock.
+    """
+
+    def __init__(self, *, max_connections: int = 10_000) -> None:
+        self.scratch = new_scratch()
+        self.tick = 0
+        self.draining = False
+        self._max_connections = max_connections
+        self._connections: set[Connection] = set()
+        self._server: asyncio.Server | None = None
+        self._ticker: asyncio.TimerHandle | None = None
+
+    async def start(
+        self,
+        factory: Callable[[], asyncio.BaseProtocol],
+        address: str,
+        port: int,
+        *,
+        tls: ssl.SSLContext | None = None,
+        reuse_port: bool = False,
+    ) -> int:
+        """Listen; returns the port, which the system chooses for port 0. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            factory, address, port, ssl=tls, backlog=BACKLOG, reuse_port=reuse_port or None
+        )
+        self._ticker = loop.call_later(1, self._advance)
+        for sock in self._server.sockets:
+            if sock.family in (socket.AF_INET, socket.AF_INET6):
+                return int(sock.getsockname()[1])
+        return port
+
+    @property
+    def connections(self) -> int:
+        return len(self._connections)
+
+    def opened(self, connection: Connection) -> None:
+        """A connection reports itself; one too many is closed at once."""
+        self._connections.add(connection)
+        if len(self._connections) > self._max_connections:
+            log.warning("more than %d connections: closing the newest", self._max_connections)
+            connection.abort()
+
+    def closed(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+
+    def stop_accepting(self) -> None:
+        """Close the listening socket and let idle connections go; what is in flight goes on."""
+        self.draining = True
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.drain()
+
+    def close(self) -> None:
+        """End every connection."""
+        self.stop_accepting()
+        for connection in list(self._connections):
+            connection.abort()
+        if self._ticker is not None:
+            self._ticker.cancel()
+
+    def _advance(self) -> None:
+        self.tick += 1
+        for connection in list(self._connections):
+            connection.sweep(self.tick)
+        self._ticker = asyncio.get_running_loop().call_later(1, self._advance)

@@ -1,0 +1,76 @@
+"""config.pbtxt: the text form of ModelConfig, and the JSON form that clients read.
+
+The schema is Triton's, complete. An error names the file, the line and the field.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import json_format, text_format
+
+from tpx.errors import ConfigError
+from tpx.protocol import messages
+
+MAX_CONFIG_BYTES = 16 << 20
+
+
+def parse(text: str, source: str) -> Any:
+    """A ModelConfig message from protobuf text; `source` names it in errors."""
+    try:
+        return text_format.Parse(text, messages.ModelConfig())
+    except text_format.ParseError as exc:
+        raise ConfigError(f"{source}:{exc}") from exc
+    except RecursionError as exc:
+        raise ConfigError(f"{source}: nested too deeply") from exc
+
+
+def read(path: Path) -> Any:
+    """The ModelConfig of a config.pbtxt file."""
+    try:
+        if path.stat().st_size > MAX_CONFIG_BYTES:
+            raise ConfigError(
+                f"{path}: larger than {MAX_CONFIG_BYTES} bytes, which no model configuration is"
+            )
+        text = path.read_text(encoding="utf-8")
+    except OSError as exc:
+        raise ConfigError(f"failed to open text file for read {path}: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"{path}: not UTF-8 text at byte {exc.start}") from exc
+    return parse(text, str(path))
+
+
+def to_text(config: Any) -> str:
+    """The config as config.pbtxt holds it, one field a line."""
+    text: str = text_format.MessageToString(config)
+    return text
+
+
+def from_json(text: str | bytes, source: str = "model configuration") -> Any:
+    """A ModelConfig message from its JSON form (a load request's `config` parameter, a /config answer)."""
+    try:
+        return json_format.Parse(text, messages.ModelConfig())
+    except (json_format.ParseError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"{source}: {exc}") from exc
+
+
+def to_json(config: Any) -> dict[str, Any]:
+    """The config as clients read it: proto field names, defaults printed, 64-bit integers as numbers."""
+    out = json_format.MessageToDict(
+        config, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    fields = config.DESCRIPTOR.fields_by_name
+    return {key: _with_numbers(value, fields[key]) for key, value in out.items()}
+
+
+def _with_numbers(value: Any, field: Any) -> Any:
+    """Protobuf's JSON writes 64-bit integers as strings; clients read numbers (map keys stay strings)."""
+    if isinstance(value, list):
+        return [_with_numbers(item, field) for item in value]
+    kind = field.message_type
+    if kind is not None and kind.GetOptions().map_entry:
+        return {k: _with_numbers(v, kind.fields_by_name["value"]) for k, v in value.items()}
+    if kind is not None:
+        return {k: _with_numbers(v, kind.fields_by_name[k]) for k, v in value.items()}
+    if isinstance(value, str) and field.cpp_type in (field.CPPTYPE_INT64, field.CPPTYPE_UINT64):
+        return int(value)
+    return value

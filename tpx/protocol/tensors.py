@@ -1,0 +1,101 @@
+"""Tensors as they travel: a name, a datatype, a shape, and the raw bytes, row-major and little-endian."""
+
+import math
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tpx.errors import InvalidRequest
+from tpx.protocol.datatypes import BY_NAME, from_numpy
+
+Buffer = bytes | bytearray | memoryview
+
+_length = struct.Struct("<I")
+
+
+class Tensor:
+    """One named tensor in wire form; a BYTES tensor holds, per element, a uint32 length and the bytes."""
+
+    __slots__ = ("data", "datatype", "name", "shape")
+
+    def __init__(self, name: str, datatype: str, shape: Sequence[int], data: Buffer) -> None:
+        self.name = name
+        self.datatype = datatype
+        self.shape = tuple(shape)
+        self.data = data
+
+    def __repr__(self) -> str:
+        return f"Tensor({self.name!r}, {self.datatype}, {list(self.shape)}, {len(self.data)} bytes)"
+
+    @classmethod
+    def from_numpy(cls, name: str, array: npt.NDArray[Any], datatype: str | None = None) -> "Tensor":
+        """A tensor over `array`'s memory where it is contiguous, over a copy where it is not."""
+        datatype = datatype or from_numpy(array.dtype).name
+        return cls(name, datatype, array.shape, raw_bytes(array))
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """The data as an array of the tensor's shape: a view, but for BYTES, which become objects (bytes)."""
+        return as_array(self.data, self.datatype, self.shape)
+
+
+def as_array(data: Buffer, datatype: str, shape: Sequence[int]) -> npt.NDArray[Any]:
+    """Raw bytes as an array of `shape`. Raises InvalidRequest where BYTES elements do not fit the data."""
+    if datatype == "BYTES":
+        elements = np.empty(math.prod(shape), dtype=np.object_)
+        elements[:] = decode_bytes(data, len(elements))
+        return elements.reshape(shape)
+    return np.frombuffer(data, dtype=BY_NAME[datatype].numpy).reshape(shape)
+
+
+def raw_bytes(array: npt.NDArray[Any]) -> Buffer:
+    """The wire bytes of an array: a view of a contiguous numeric one, a copy otherwise."""
+    if array.dtype.kind in "SUO":
+        return encode_bytes([_element_bytes(e) for e in array.flat])
+    if array.dtype.byteorder == ">":
+        array = array.astype(array.dtype.newbyteorder("<"))
+    if not array.flags.c_contiguous:
+        array = np.ascontiguousarray(array)
+    return array.reshape(-1).view(np.uint8).data
+
+
+def _element_bytes(element: object) -> bytes:
+    return element if isinstance(element, bytes) else str(element).encode()
+
+
+def encode_bytes(elements: Sequence[bytes]) -> bytes:
+    """BYTES elements in wire form."""
+    parts: list[bytes] = []
+    for element in elements:
+        parts.append(_length.pack(len(element)))
+        parts.append(element)
+    return b"".join(parts)
+
+
+def decode_bytes(data: Buffer, count: int) -> list[bytes]:
+    """The `count` elements of a BYTES tensor; raises InvalidRequest where lengths and data do not agree."""
+    view = memoryview(data)
+    end = len(view)
+    at = 0
+    out: list[bytes] = []
+    while at < end:
+        if end - at < 4:
+            raise InvalidRequest(
+                f"incomplete string length indicator, expecting 4 bytes but only {end - at} bytes available. "
+                "Please make sure the string length indicator is in one buffer."
+            )
+        (size,) = _length.unpack_from(view, at)
+        at += 4
+        if size > end - at:
+            raise InvalidRequest(
+                f"incomplete string data, expecting {size} bytes but only {end - at} bytes available"
+            )
+        if len(out) == count:
+            raise InvalidRequest(f"unexpected number of string elements {count + 1}, expecting {count}")
+        out.append(bytes(view[at : at + size]))
+        at += size
+    if len(out) != count:
+        raise InvalidRequest(f"expected {count} string elements, got {len(out)}")
+    return out
