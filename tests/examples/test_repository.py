@@ -124,8 +124,12 @@ def test_overwrite_replaces_a_link_and_not_what_it_points_to(tmp_path: Path) -> 
     assert tree(elsewhere) == {"mine.txt": b"keep"}
 
 
-def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
-    (tmp_path / "identity").write_text("not a directory")
+@pytest.mark.parametrize("kind", ["file", "broken link"])
+def test_what_is_in_the_way_is_named(kind: str, tmp_path: Path) -> None:
+    if kind == "file":
+        (tmp_path / "identity").write_text("not a directory")
+    else:
+        (tmp_path / "identity").symlink_to("nowhere")
     with pytest.raises(UsageError, match=r"identity' is in the way"):
         examples.write(tmp_path, ["identity"])
 

@@ -1,9 +1,11 @@
 """Writing the examples as a Triton model repository, all of a model or nothing of it."""
 
+import errno
 import fcntl
 import importlib
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -82,16 +84,20 @@ def _example(name: str) -> Example:
 
 
 def _is_there(target: Path) -> bool:
+    """One look, no second: another writer may move a model in or out at any time."""
     try:
-        if target.is_dir():
-            return True
+        is_directory = stat.S_ISDIR(target.stat().st_mode)
+    except FileNotFoundError:
+        if not target.is_symlink():
+            return False
+        is_directory = False
     except OSError:
-        return False  # not even to be looked at: making the directory reports why
-    if os.path.lexists(target):
+        return False  # it may not even be looked at: making the directory reports why
+    if not is_directory:
         raise UsageError(
             f"'{target}' is in the way of an example model and is not a directory: remove it first"
         )
-    return False
+    return True
 
 
 def _require_onnx(names: Sequence[str]) -> None:
@@ -158,8 +164,8 @@ def _write_one(directory: Path, example: Example, *, overwrite: bool) -> bool:
                 target.rename(replaced)
         try:
             built.rename(target)
-        except OSError:
-            if target.is_dir():
+        except OSError as exc:
+            if exc.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 return False
             if os.path.lexists(replaced):
                 replaced.rename(target)
