@@ -10,17 +10,15 @@ spent.
 
 import asyncio
 from abc import abstractmethod
-from collections import deque
+from collections.abc import Callable
 from typing import cast
 
-from tpx.errors import WireError
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import (
     ACK,
     CONTINUATION,
     DATA,
     DEFAULT_FRAME_BYTES,
-    DEFAULT_WINDOW,
     END_HEADERS,
     END_STREAM,
     HEADER_BYTES,
@@ -29,58 +27,21 @@ from tpx.protocol.http2.frames import (
     PADDED,
     PRIORITIZED,
     ErrorCode,
+    Http2Error,
     Setting,
     header_at,
 )
 from tpx.protocol.http2.hpack import MAX_HEADER_LIST_BYTES, BlockDecoder
-from tpx.protocol.tensors import Buffer
+from tpx.protocol.http2.sender import Sender
+from tpx.protocol.http2.stream import STREAM_WINDOW, Stream
 
 MAX_FRAME_BYTES = 1 << 20
 """The largest frame we accept: large tensors arrive in fewer pieces."""
-STREAM_WINDOW = 8 << 20
 CONNECTION_WINDOW = 64 << 20
+WRITE_BUFFER_BYTES = 512 << 10
 
 _GLITCH_BURST = 2000
 _GLITCHES_PER_SECOND = 100
-
-
-class Http2Error(WireError):
-    """The peer broke HTTP/2: the connection ends with GOAWAY and this code."""
-
-    def __init__(self, code: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.error_code = code
-
-
-class Stream:
-    """One stream: the flow control of both directions and what waits to be sent."""
-
-    __slots__ = (
-        "ending",
-        "id",
-        "outbox",
-        "peer_ended",
-        "receive_window",
-        "send_window",
-        "trailers",
-        "we_ended",
-    )
-
-    def __init__(self, stream_id: int, send_window: int) -> None:
-        self.id = stream_id
-        self.send_window = send_window
-        self.receive_window = STREAM_WINDOW
-        self.peer_ended = False
-        self.we_ended = False
-        self.outbox: deque[memoryview] | None = None
-        self.ending = False
-        """The last byte of the outbox carries END_STREAM."""
-        self.trailers: bytes | None = None
-        """Complete frames that follow the outbox and end the stream."""
-
-    def landing(self, remaining: int) -> memoryview | None:  # noqa: ARG002
-        """Where the next `remaining` bytes of DATA may be read directly, or None to have them handed over."""
-        return None
 
 
 class Http2Connection(asyncio.BufferedProtocol):
@@ -102,12 +63,8 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._direct_flags = 0
         self._unacknowledged = 0  # received on the connection since our last WINDOW_UPDATE
         # writing
-        self._peer_frame_bytes = DEFAULT_FRAME_BYTES
-        self._peer_window = DEFAULT_WINDOW  # initial window of new streams
+        self.sender = Sender(self._sent_end)
         self._peer_max_streams = MAX_WINDOW
-        self._send_window = DEFAULT_WINDOW
-        self._blocked: dict[int, Stream] = {}
-        self._writing_paused = False
         # ending
         self._glitches = _GLITCH_BURST
         self._closed = False
@@ -147,6 +104,8 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self.sender.transport = self._transport
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 (asyncio's signature)
         return self._direct if self._direct is not None else self._scratch
@@ -167,13 +126,12 @@ class Http2Connection(asyncio.BufferedProtocol):
             self._break(exc)
 
     def pause_writing(self) -> None:
-        self._writing_paused = True
+        self.sender.paused = True
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        self._writing_paused = False
         self._transport.resume_reading()
-        self._pump_blocked()
+        self.sender.resume()
 
     # reading frames
 
@@ -201,7 +159,8 @@ class Http2Connection(asyncio.BufferedProtocol):
             elif kind == HEADERS and flags & (END_HEADERS | PADDED | PRIORITIZED) == END_HEADERS:
                 self._on_headers(stream_id, flags, data[start:stop])
             else:
-                self._uncommon(kind, flags, stream_id, data[start:stop])
+                take = _UNCOMMON.get(kind, Http2Connection._without_effect)
+                take(self, flags, stream_id, data[start:stop])
             if self._closed:
                 return
             at = stop
@@ -272,33 +231,24 @@ class Http2Connection(asyncio.BufferedProtocol):
         if self._direct is None:
             self._pending = frames.frame_header(DATA, flags, stream.id, left)
 
-    def _uncommon(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
-        """Everything but DATA and plain HEADERS."""
-        if kind == HEADERS:
-            self._begin_block(flags, stream_id, payload)
-        elif kind == CONTINUATION:
-            self._continue_block(flags, stream_id, payload)
-        elif kind == frames.WINDOW_UPDATE:
-            self._window_update(stream_id, payload)
-        elif kind == frames.SETTINGS:
-            self._settings(flags, stream_id, payload)
-        elif kind == frames.PING:
-            self._ping(flags, stream_id, payload)
-        elif kind == frames.RST_STREAM:
-            if len(payload) != 4 or not stream_id:
-                raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "malformed RST_STREAM")
-            self._glitch("stream resets")
-            self._blocked.pop(stream_id, None)
-            self._on_reset(stream_id, frames.unpack_u32(payload)[0])
-        elif kind == frames.GOAWAY:
-            if len(payload) < 8 or stream_id:
-                raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "malformed GOAWAY")
-            last, code = frames.unpack_u32(payload)[0] & MAX_WINDOW, frames.unpack_u32(payload, 4)[0]
-            self._on_goaway(last, code, payload[8:])
-        elif kind == frames.PUSH_PROMISE:
-            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE is switched off")
-        else:
-            self._glitch("frames without effect")  # PRIORITY and unknown types are ignored
+    def _reset(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
+        if len(payload) != 4 or not stream_id:
+            raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "malformed RST_STREAM")
+        self._glitch("stream resets")
+        self._on_reset(stream_id, frames.unpack_u32(payload)[0])
+
+    def _going_away(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
+        if len(payload) < 8 or stream_id:
+            raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "malformed GOAWAY")
+        last, code = frames.unpack_u32(payload)[0] & MAX_WINDOW, frames.unpack_u32(payload, 4)[0]
+        self._on_goaway(last, code, payload[8:])
+
+    def _push(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
+        raise Http2Error(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE is switched off")
+
+    def _without_effect(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
+        """PRIORITY and unknown types are ignored."""
+        self._glitch("frames without effect")
 
     def _begin_block(self, flags: int, stream_id: int, payload: bytes) -> None:
         start, stop = 0, len(payload)
@@ -335,21 +285,17 @@ class Http2Connection(asyncio.BufferedProtocol):
             self._apply_setting(name, value)
         self._transport.write(frames.frame(frames.SETTINGS, ACK, 0))
         self._on_settled()
-        self._pump_blocked()
+        self.sender.pump()
 
     def _apply_setting(self, name: int, value: int) -> None:
         if name == Setting.INITIAL_WINDOW_SIZE:
             if value > MAX_WINDOW:
                 raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "initial window over 2^31-1")
-            change, self._peer_window = value - self._peer_window, value
-            for stream in self.streams.values():
-                stream.send_window += change
-                if stream.send_window > MAX_WINDOW:
-                    raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "stream window over 2^31-1")
+            self.sender.change_initial_window(value, self.streams.values())
         elif name == Setting.MAX_FRAME_SIZE:
             if not DEFAULT_FRAME_BYTES <= value < 1 << 24:
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, "MAX_FRAME_SIZE out of range")
-            self._peer_frame_bytes = min(value, MAX_FRAME_BYTES)
+            self.sender.frame_bytes = min(value, MAX_FRAME_BYTES)
         elif name == Setting.MAX_CONCURRENT_STREAMS:
             self._peer_max_streams = value
         elif name == Setting.ENABLE_PUSH and value > 1:
@@ -365,84 +311,25 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._on_ping()
         self._transport.write(frames.frame(frames.PING, ACK, 0, payload))
 
-    def _window_update(self, stream_id: int, payload: bytes) -> None:
+    def _window_update(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
         if len(payload) != 4:
             raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "malformed WINDOW_UPDATE")
         increment = frames.unpack_u32(payload)[0] & MAX_WINDOW
         if not stream_id:
-            self._send_window += increment
-            if not increment or self._send_window > MAX_WINDOW:
-                raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "connection window out of range")
-            self._pump_blocked()
+            self.sender.widen(increment)
             return
         stream = self.streams.get(stream_id)
-        if stream is None:
-            return  # of a stream that has just ended
-        stream.send_window += increment
-        if not increment or stream.send_window > MAX_WINDOW:
-            self._on_reset(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
+        if stream is not None and not self.sender.widen_stream(stream, increment):
             self._transport.write(frames.rst_stream(stream_id, ErrorCode.FLOW_CONTROL_ERROR))
-        elif stream_id in self._blocked:
-            self._pump_blocked()
+            self._on_reset(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
 
-    # writing
-
-    def _queue(self, stream: Stream, parts: tuple[Buffer, ...], trailers: bytes | None, ending: bool) -> None:
-        """Send DATA as far as flow control lets it, then `trailers` (frames that end the stream)."""
-        if stream.outbox is None:
-            stream.outbox = deque()
-        stream.outbox.extend(memoryview(part).cast("B") for part in parts if len(part))
-        stream.trailers = trailers
-        stream.ending = ending
-        self._blocked[stream.id] = stream
-        self._pump_blocked()
-
-    def _pump_blocked(self) -> None:
-        """Let every waiting stream send what the windows allow, in turns of one frame each."""
-        out: list[Buffer] = []
-        turn = list(self._blocked.values())
-        while turn and not self._writing_paused:
-            turn = [stream for stream in turn if self._pump_one(stream, out)]
-            if len(out) >= 64:
-                self._transport.writelines(out)
-                out = []
-        if out:
-            self._transport.writelines(out)
-
-    def _pump_one(self, stream: Stream, out: list[Buffer]) -> bool:
-        """Append one DATA frame of the stream, or its end; False when it can do no more for now."""
-        outbox = cast("deque[memoryview]", stream.outbox)
-        if outbox:
-            room = min(self._send_window, stream.send_window, self._peer_frame_bytes)
-            if room <= 0:
-                return False
-            chunk = outbox.popleft()
-            if len(chunk) > room:
-                outbox.appendleft(chunk[room:])
-                chunk = chunk[:room]
-            self._send_window -= len(chunk)
-            stream.send_window -= len(chunk)
-            last = stream.ending and not outbox
-            out.append(frames.frame_header(DATA, END_STREAM if last else 0, stream.id, len(chunk)))
-            out.append(chunk)
-            if outbox:
-                return True
-        elif stream.ending and stream.trailers is None:
-            out.append(frames.frame_header(DATA, END_STREAM, stream.id, 0))
-        del self._blocked[stream.id]
-        if stream.trailers is not None:
-            out.append(stream.trailers)
-        if stream.trailers is not None or stream.ending:
-            self._sent_end(stream)
-        return False
+    # ending
 
     def _sent_end(self, stream: Stream) -> None:
         """Our half of the stream is complete."""
         stream.we_ended = True
         if stream.peer_ended:
             self.streams.pop(stream.id, None)
-
-    # ending
 
     def _glitch(self, what: str) -> None:
         self._glitches -= 1
@@ -456,3 +343,16 @@ class Http2Connection(asyncio.BufferedProtocol):
     @abstractmethod
     def _break(self, error: Http2Error) -> None:
         """Send GOAWAY with the error and end the connection."""
+
+
+_UNCOMMON: dict[int, Callable[[Http2Connection, int, int, bytes], None]] = {
+    HEADERS: Http2Connection._begin_block,
+    CONTINUATION: Http2Connection._continue_block,
+    frames.WINDOW_UPDATE: Http2Connection._window_update,
+    frames.SETTINGS: Http2Connection._settings,
+    frames.PING: Http2Connection._ping,
+    frames.RST_STREAM: Http2Connection._reset,
+    frames.GOAWAY: Http2Connection._going_away,
+    frames.PUSH_PROMISE: Http2Connection._push,
+}
+"""Everything but DATA and plain HEADERS."""

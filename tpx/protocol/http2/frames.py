@@ -3,6 +3,8 @@
 import struct
 from enum import IntEnum
 
+from tpx.errors import WireError
+
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
@@ -46,6 +48,14 @@ class ErrorCode(IntEnum):
     ENHANCE_YOUR_CALM = 11
     INADEQUATE_SECURITY = 12
     HTTP_1_1_REQUIRED = 13
+
+
+class Http2Error(WireError):
+    """The peer broke HTTP/2: the connection ends with GOAWAY and this code."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.error_code = code
 
 
 class Setting(IntEnum):

@@ -1,0 +1,42 @@
+"""Compressed bodies and messages: gzip and deflate (zlib), inflated only up to a limit."""
+
+import gzip
+import zlib
+
+from tpx.errors import Code, InvalidRequest, Unsupported
+from tpx.protocol.tensors import Buffer
+
+ENCODINGS = ("gzip", "deflate")
+
+_WINDOW_BITS = {"gzip": 31, "deflate": 15}
+
+
+def inflate(data: Buffer, encoding: str, limit: int) -> bytes:
+    """Decompress a complete body.
+
+    Raises Unsupported for an unknown encoding, InvalidRequest for broken or truncated data or trailing
+    bytes, and
+    InvalidRequest with code RESOURCE_EXHAUSTED as soon as the result exceeds `limit` bytes.
+    """
+    if encoding not in _WINDOW_BITS:
+        raise Unsupported(f"Unsupported compression type provided: '{encoding}' (known: gzip, deflate)")
+    inflater = zlib.decompressobj(_WINDOW_BITS[encoding])
+    try:
+        out = inflater.decompress(data, limit + 1)
+    except zlib.error as exc:
+        raise InvalidRequest(f"body is not valid {encoding} data: {exc}") from exc
+    if len(out) > limit:
+        raise InvalidRequest(
+            f"decompressed body exceeds the maximum allowed input size of {limit} bytes",
+            code=Code.RESOURCE_EXHAUSTED,
+        )
+    if not inflater.eof or inflater.unused_data:
+        raise InvalidRequest(f"body is not one complete {encoding} stream")
+    return out
+
+
+def deflate(data: Buffer, encoding: str, level: int = 6) -> bytes:
+    """Compress with an encoding of ENCODINGS."""
+    if encoding == "gzip":
+        return gzip.compress(data, level, mtime=0)
+    return zlib.compress(data, level)

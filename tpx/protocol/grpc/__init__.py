@@ -1,0 +1,1 @@
+"""gRPC over our HTTP/2, both ends of it."""

@@ -1,0 +1,361 @@
+"""The client's end of gRPC: prebuilt calls out, one callback per response, many calls on one connection."""
+
+import asyncio
+import ssl
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from tpx.errors import RequestError, ResponseError, WireError
+from tpx.protocol.buffers import new_scratch
+from tpx.protocol.compression import deflate
+from tpx.protocol.grpc.client_call import ClientCall, GrpcResponse, PreparedCall
+from tpx.protocol.grpc.framing import PREFIX_BYTES, MessageReader, frame_message, pack_prefix, whole_message
+from tpx.protocol.grpc.metadata import ResponseHead, request_block
+from tpx.protocol.grpc.status import Status, to_code
+from tpx.protocol.http2 import frames
+from tpx.protocol.http2.connection import CONNECTION_WINDOW, MAX_FRAME_BYTES, Http2Connection
+from tpx.protocol.http2.frames import (
+    DEFAULT_WINDOW,
+    END_STREAM,
+    MAX_STREAM_ID,
+    PREFACE,
+    ErrorCode,
+    Http2Error,
+    Setting,
+)
+from tpx.protocol.http2.hpack import BlockDecoder, HeaderError
+from tpx.protocol.http2.stream import STREAM_WINDOW, Stream
+from tpx.protocol.tensors import Buffer
+
+MAX_RESPONSE_BYTES = 2**31 - 1
+
+_clock = time.perf_counter_ns
+
+
+class GrpcClientConnection(Http2Connection):
+    """Callbacks run inside the read that completed the response, and may make the next call at once.
+
+    Calls beyond the server's limit of concurrent streams wait for their turn. `on_lost` is called once if the
+    connection breaks or the server ends it; calls in flight then get status UNAVAILABLE.
+    """
+
+    def __init__(self, scratch: memoryview, authority: str, *, tls: bool) -> None:
+        super().__init__(scratch, BlockDecoder(ResponseHead))
+        self.on_lost: Callable[[WireError], None] | None = None
+        self.closing = False
+        """No new call can be made on this connection."""
+        self._authority = authority
+        self._tls = tls
+        self._next_id = 1
+        self._waiting: deque[tuple[PreparedCall, Callable[[GrpcResponse], None]]] = deque()
+        self._lost_reason = ""
+
+    # making calls
+
+    def prepare(
+        self,
+        path: str,
+        message: Buffer,
+        metadata: Mapping[str, str | bytes] | None = None,
+        *,
+        encoding: str = "",
+        timeout: str = "",
+    ) -> PreparedCall:
+        """A unary call of `path` ("/package.Service/Method"), ready to be made any number of times.
+
+        `encoding` compresses the message; `timeout` is in gRPC's form, such as "500m" for 500 ms.
+        """
+        block = request_block(
+            path, self._authority, dict(metadata or {}), tls=self._tls, encoding=encoding, timeout=timeout
+        )
+        if encoding:
+            packed = deflate(message, encoding)
+            return PreparedCall(block, pack_prefix(1, len(packed)) + packed)
+        return PreparedCall(block, frame_message(message))
+
+    def call(self, prepared: PreparedCall, on_response: Callable[[GrpcResponse], None]) -> int:
+        """Make a unary call; returns its stream id, 0 while it waits for the server's limit of streams."""
+        if self.closing:
+            raise WireError(self._lost_reason or "the connection is closing")
+        if len(self.streams) >= self._peer_max_streams:
+            self._waiting.append((prepared, on_response))
+            return 0
+        stream_id = self._next_id
+        self._next_id = stream_id + 2
+        if stream_id > MAX_STREAM_ID - 2:
+            self.closing = True
+        call = ClientCall(self, stream_id, on_response)
+        self.streams[stream_id] = call
+        size = len(prepared.framed)
+        sender = self.sender
+        if (
+            size <= sender.frame_bytes
+            and size <= sender.window
+            and size <= call.send_window
+            and not sender.paused
+        ):
+            sender.window -= size
+            call.we_ended = True
+            number = stream_id.to_bytes(4, "big")
+            self._transport.write(
+                b"".join((prepared.start, number, prepared.middle, number, prepared.framed))
+            )
+        else:
+            self._transport.write(
+                frames.headers_frames(
+                    stream_id, prepared.block, end_stream=False, max_frame_bytes=sender.frame_bytes
+                )
+            )
+            sender.queue(call, (prepared.framed,), ending=True)
+        return stream_id
+
+    def open(
+        self,
+        path: str,
+        on_message: Callable[[Buffer], None],
+        on_end: Callable[[GrpcResponse], None],
+        metadata: Mapping[str, str | bytes] | None = None,
+        *,
+        timeout: str = "",
+    ) -> ClientCall:
+        """Begin a streaming call."""
+        if self.closing:
+            raise WireError(self._lost_reason or "the connection is closing")
+        block = request_block(path, self._authority, dict(metadata or {}), tls=self._tls, timeout=timeout)
+        call = ClientCall(self, self._next_id, on_end)
+        call.on_message = on_message
+        self._next_id += 2
+        self.streams[call.id] = call
+        self._transport.write(
+            frames.headers_frames(call.id, block, end_stream=False, max_frame_bytes=self.sender.frame_bytes)
+        )
+        return call
+
+    async def unary(
+        self,
+        path: str,
+        message: Buffer,
+        metadata: Mapping[str, str | bytes] | None = None,
+        *,
+        timeout_s: float = 30.0,
+    ) -> Buffer:
+        """Make one call and wait for its message. Raises ResponseError with the server's code, WireError."""
+        answer: asyncio.Future[GrpcResponse] = asyncio.get_running_loop().create_future()
+
+        def ended(response: GrpcResponse) -> None:
+            if not answer.done():
+                answer.set_result(response)
+
+        stream_id = self.call(self.prepare(path, message, metadata), ended)
+        try:
+            async with asyncio.timeout(timeout_s):
+                response = await answer
+        except TimeoutError as exc:
+            self.cancel(stream_id)
+            raise WireError(f"{path}: no response within {timeout_s} s") from exc
+        if response.status != Status.OK:
+            raise ResponseError(response.message, code=to_code(response.status))
+        return response.data
+
+    def cancel(self, stream_id: int) -> None:
+        """End a call with RST_STREAM; its callback gets status CANCELLED."""
+        if stream_id in self.streams:
+            self._transport.write(frames.rst_stream(stream_id, ErrorCode.CANCEL))
+            self._end(stream_id, Status.CANCELLED, "cancelled by this client")
+
+    def ping(self, payload: bytes) -> None:
+        """Send a PING of 8 bytes; any traffic of the server shows that it lives."""
+        self._transport.write(frames.frame(frames.PING, 0, 0, payload))
+
+    @property
+    def in_flight(self) -> int:
+        return len(self.streams) + len(self._waiting)
+
+    @property
+    def max_concurrent_streams(self) -> int:
+        return self._peer_max_streams
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What the kernel has not taken yet of the calls written."""
+        return self._transport.get_write_buffer_size()
+
+    def close(self) -> None:
+        """End the connection now; `on_lost` is not called."""
+        self.closing = True
+        self.on_lost = None
+        self._transport.abort()
+
+    # asyncio's callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        settings = {
+            Setting.HEADER_TABLE_SIZE: 0,  # header blocks of the server are then constant too
+            Setting.ENABLE_PUSH: 0,
+            Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
+            Setting.MAX_FRAME_SIZE: MAX_FRAME_BYTES,
+        }
+        self._transport.write(
+            PREFACE
+            + frames.settings_frame(settings)
+            + frames.window_update(0, CONNECTION_WINDOW - DEFAULT_WINDOW)
+        )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closed = self.closing = True
+        reason = self._lost_reason or (
+            f"connection lost: {exc}" if exc else "the server closed the connection"
+        )
+        waiting, self._waiting = self._waiting, deque()
+        for stream_id in list(self.streams):
+            self._end(stream_id, Status.UNAVAILABLE, reason)
+        for _, on_response in waiting:
+            on_response(GrpcResponse(Status.UNAVAILABLE, reason, b"", 0))
+        if self.on_lost is not None:
+            self.on_lost(WireError(reason))
+
+    # reading
+
+    def _on_headers(self, stream_id: int, flags: int, block: bytes) -> None:
+        head = self._blocks.get(block)
+        if head is None:
+            try:
+                head = self._blocks.add(block)
+            except HeaderError as exc:
+                raise Http2Error(ErrorCode.COMPRESSION_ERROR, str(exc)) from exc
+        call = cast("ClientCall | None", self.streams.get(stream_id))
+        if call is None:
+            self._check_known(stream_id)
+            return
+        if not call.first_byte_ns:
+            call.first_byte_ns = _clock()
+        if flags & END_STREAM:
+            call.peer_ended = True
+            self._finish(call, head)
+        elif call.head is None:
+            call.head = head
+
+    def _on_data(self, stream_id: int, flags: int, data: bytes, start: int, stop: int) -> None:
+        call = cast("ClientCall | None", self.streams.get(stream_id))
+        if call is None:
+            self._check_known(stream_id)
+            return
+        if not flags & END_STREAM:
+            call.receive_window -= stop - start
+            if call.receive_window < STREAM_WINDOW // 2:
+                self.take_from_window(call, 0)
+        if call.reader is None and call.on_message is None and whole_message(data, start, stop):
+            call.data = data[start + PREFIX_BYTES : stop]
+        elif start < stop:
+            self._assemble(call, data, start, stop)
+        if flags & END_STREAM:
+            self._end(stream_id, Status.UNKNOWN, "the response ended without trailers")
+
+    def _assemble(self, call: ClientCall, data: bytes, start: int, stop: int) -> None:
+        if call.reader is None:
+            call.reader = MessageReader(MAX_RESPONSE_BYTES, call.head.encoding if call.head else "")
+        try:
+            messages = call.reader.feed(data, start, stop)
+        except RequestError as exc:
+            self._reject(call, exc)
+            return
+        for message in messages:
+            call.take(message)
+
+    def _on_landed(self, stream: Stream, count: int, flags: int, last: bool) -> None:  # noqa: ARG002
+        call = cast("ClientCall", stream)
+        self.take_from_window(call, count)
+        try:
+            message = cast("MessageReader", call.reader).landed(count)
+        except RequestError as exc:
+            self._reject(call, exc)
+            return
+        if message is not None:
+            call.take(message)
+
+    def _reject(self, call: ClientCall, error: RequestError) -> None:
+        self._transport.write(frames.rst_stream(call.id, ErrorCode.CANCEL))
+        self._end(call.id, Status.INTERNAL, error.message)
+
+    def _check_known(self, stream_id: int) -> None:
+        if stream_id >= self._next_id or not stream_id & 1:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"response on idle stream {stream_id}")
+
+    def _on_reset(self, stream_id: int, code: int) -> None:
+        reasons = {ErrorCode.REFUSED_STREAM: Status.UNAVAILABLE, ErrorCode.CANCEL: Status.CANCELLED}
+        status = reasons.get(cast("ErrorCode", code), Status.INTERNAL)
+        self._end(stream_id, status, f"the server reset the stream (code {code})")
+
+    def _on_goaway(self, last_stream_id: int, code: int, reason: bytes) -> None:
+        self.closing = True
+        self._lost_reason = (
+            f"the server is going away (code {code}) {reason.decode('utf-8', 'replace')}".strip()
+        )
+        for stream_id in [s for s in self.streams if s > last_stream_id]:
+            self._end(stream_id, Status.UNAVAILABLE, self._lost_reason)
+        if not self.streams:
+            self._transport.close()
+
+    def _on_settled(self) -> None:
+        self._start_waiting()
+
+    # ending calls
+
+    def _finish(self, call: ClientCall, trailers: ResponseHead) -> None:
+        status, message = trailers.status, trailers.message
+        if status is None:
+            http = trailers.http_status or (call.head.http_status if call.head else "")
+            status, message = Status.UNKNOWN, f"the response has no grpc-status (HTTP status {http})"
+        self._end(call.id, status, message, trailers)
+
+    def _end(self, stream_id: int, status: int, message: str, trailers: ResponseHead | None = None) -> None:
+        call = cast("ClientCall | None", self.streams.pop(stream_id, None))
+        if call is None:
+            return
+        if not call.we_ended:
+            call.we_ended = True
+            self.sender.forget(stream_id)
+            if call.peer_ended:
+                self._transport.write(frames.rst_stream(stream_id, ErrorCode.CANCEL))
+        response = GrpcResponse(status, message, call.data, call.first_byte_ns)
+        if trailers is not None:
+            response.metadata = trailers.metadata
+        if self._waiting:
+            self._start_waiting()
+        call.on_response(response)
+        if self.closing and not self.streams:
+            self._transport.close()
+
+    def _start_waiting(self) -> None:
+        while self._waiting and len(self.streams) < self._peer_max_streams and not self.closing:
+            self.call(*self._waiting.popleft())
+
+    def _break(self, error: Http2Error) -> None:
+        self._lost_reason = error.message
+        self._transport.write(frames.goaway(0, error.error_code, error.message.encode()))
+        self._transport.close()
+
+
+async def connect(
+    host: str, port: int, *, tls: ssl.SSLContext | None = None, timeout_s: float = 10.0
+) -> GrpcClientConnection:
+    """A connection to a gRPC server. Raises WireError naming the address."""
+    if tls is not None:
+        tls.set_alpn_protocols(["h2"])
+    scratch = new_scratch()
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(timeout_s):
+            _, connection = await loop.create_connection(
+                lambda: GrpcClientConnection(scratch, f"{host}:{port}", tls=tls is not None),
+                host,
+                port,
+                ssl=tls,
+            )
+    except (OSError, TimeoutError) as exc:
+        reason = f"no answer within {timeout_s} s" if isinstance(exc, TimeoutError) else str(exc)
+        raise WireError(f"cannot connect to {host}:{port}: {reason}") from exc
+    return connection

@@ -1,0 +1,89 @@
+"""One gRPC call at the client: prebuilt, in flight, and ended."""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from tpx.protocol.grpc.framing import MessageReader, pack_prefix
+from tpx.protocol.grpc.metadata import ResponseHead
+from tpx.protocol.http2 import frames
+from tpx.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS
+from tpx.protocol.http2.sender import Sender
+from tpx.protocol.http2.stream import Stream
+from tpx.protocol.tensors import Buffer
+
+
+class CallConnection(Protocol):
+    """What a call needs of the connection it is made on."""
+
+    sender: Sender
+
+    def cancel(self, stream_id: int) -> None: ...
+
+
+class GrpcResponse:
+    """The end of a call. `data` is the last message; `first_byte_ns` is on the clock of
+    time.perf_counter_ns."""
+
+    __slots__ = ("data", "first_byte_ns", "message", "metadata", "status")
+
+    def __init__(self, status: int, message: str, data: Buffer, first_byte_ns: int) -> None:
+        self.status = status
+        self.message = message
+        self.data = data
+        self.first_byte_ns = first_byte_ns
+        self.metadata: Mapping[str, bytes] = {}
+        """Trailers."""
+
+
+class PreparedCall:
+    """A unary call whose bytes are the same each time, but for the stream's number."""
+
+    __slots__ = ("block", "framed", "middle", "start")
+
+    def __init__(self, block: bytes, framed: bytes) -> None:
+        self.block = block
+        self.framed = framed
+        # the frame headers without their stream id, for the one-write path
+        self.start = frames.frame_header(HEADERS, END_HEADERS, 0, len(block))[:5]
+        self.middle = block + frames.frame_header(DATA, END_STREAM, 0, len(framed) & 0xFFFFFF)[:5]
+
+
+class ClientCall(Stream):
+    """One call in flight. A streaming call is written to with `send` and `half_close`."""
+
+    __slots__ = ("_connection", "data", "first_byte_ns", "head", "on_message", "on_response", "reader")
+
+    def __init__(
+        self, connection: CallConnection, stream_id: int, on_response: Callable[[GrpcResponse], None]
+    ) -> None:
+        super().__init__(stream_id, connection.sender.initial_window)
+        self._connection = connection
+        self.on_response = on_response
+        self.on_message: Callable[[Buffer], None] | None = None
+        self.head: ResponseHead | None = None
+        self.reader: MessageReader | None = None
+        self.data: Buffer = b""
+        self.first_byte_ns = 0
+
+    def landing(self, remaining: int) -> memoryview | None:
+        return self.reader.landing(remaining) if self.reader is not None else None
+
+    def send(self, message: Buffer) -> None:
+        """Send one message of a streaming call, as flow control allows."""
+        if not self.we_ended:
+            self._connection.sender.queue(self, (pack_prefix(0, len(message)), message))
+
+    def half_close(self) -> None:
+        """No more messages will be sent."""
+        if not self.we_ended:
+            self._connection.sender.queue(self, (), ending=True)
+
+    def cancel(self) -> None:
+        """End the call; `on_response` gets status CANCELLED."""
+        self._connection.cancel(self.id)
+
+    def take(self, message: Buffer) -> None:
+        if self.on_message is not None:
+            self.on_message(message)
+        else:
+            self.data = message

@@ -1,0 +1,111 @@
+"""Length-prefixed messages: a compression flag, a 4-byte length, the message (gRPC over HTTP2,
+"Delimited-Message").
+
+A message that arrives in pieces is assembled in one aligned buffer, which the event loop can also fill
+directly.
+"""
+
+import struct
+
+from tpx.errors import Code, InvalidRequest
+from tpx.protocol.buffers import aligned
+from tpx.protocol.compression import inflate
+from tpx.protocol.tensors import Buffer
+
+PREFIX_BYTES = 5
+_LAND_FROM_BYTES = 16 << 10
+
+pack_prefix = struct.Struct(">BI").pack
+unpack_prefix = struct.Struct(">BI").unpack_from
+
+
+def frame_message(message: Buffer) -> bytes:
+    return pack_prefix(0, len(message)) + message
+
+
+def whole_message(data: bytes, start: int, stop: int) -> bool:
+    """Whether DATA holds exactly one uncompressed message."""
+    if stop - start < PREFIX_BYTES:
+        return False
+    flag, size = unpack_prefix(data, start)
+    return not flag and size == stop - start - PREFIX_BYTES
+
+
+class MessageReader:
+    """Assembles the messages of one stream."""
+
+    __slots__ = ("_buffer", "_compressed", "_encoding", "_filled", "_limit", "_prefix", "_tensor_offset")
+
+    def __init__(self, limit: int, encoding: str, tensor_offset: int = 0) -> None:
+        self._limit = limit
+        self._encoding = encoding
+        self._tensor_offset = tensor_offset  # where large messages are expected to hold aligned tensors
+        self._prefix = b""
+        self._buffer: memoryview | None = None
+        self._filled = 0
+        self._compressed = False
+
+    @property
+    def between_messages(self) -> bool:
+        return self._buffer is None and not self._prefix
+
+    def feed(self, data: bytes, start: int, stop: int) -> list[Buffer]:
+        """Take DATA; returns the messages it completed.
+
+        Raises InvalidRequest: RESOURCE_EXHAUSTED for a message over the limit, INTERNAL for a bad prefix.
+        """
+        out: list[Buffer] = []
+        while start < stop:
+            if self._buffer is None:
+                need = PREFIX_BYTES - len(self._prefix)
+                self._prefix += data[start : start + min(need, stop - start)]
+                start += min(need, stop - start)
+                if len(self._prefix) == PREFIX_BYTES:
+                    size = self._begin()
+                    if size <= stop - start:
+                        out.append(self._end(data[start : start + size]))
+                        start += size
+                    else:
+                        self._buffer = aligned(size, self._tensor_offset)
+                continue
+            count = min(len(self._buffer) - self._filled, stop - start)
+            self._buffer[self._filled : self._filled + count] = memoryview(data)[start : start + count]
+            start += count
+            message = self.landed(count)
+            if message is not None:
+                out.append(message)
+        return out
+
+    def landing(self, remaining: int) -> memoryview | None:
+        """Where the next bytes of a large message may be read directly."""
+        if self._buffer is None:
+            return None
+        room = min(len(self._buffer) - self._filled, remaining)
+        return self._buffer[self._filled : self._filled + room] if room >= _LAND_FROM_BYTES else None
+
+    def landed(self, count: int) -> Buffer | None:
+        """`count` bytes came into the landing; returns the message they completed."""
+        buffer = self._buffer
+        self._filled += count
+        if buffer is None or self._filled < len(buffer):
+            return None
+        self._buffer = None
+        return self._end(buffer)
+
+    def _begin(self) -> int:
+        flag, size = unpack_prefix(self._prefix)
+        self._prefix = b""
+        self._filled = 0
+        if flag > 1:
+            raise InvalidRequest(f"invalid compression flag {flag} in a gRPC message", code=Code.INTERNAL)
+        if flag and not self._encoding:
+            raise InvalidRequest("compressed gRPC message without grpc-encoding", code=Code.INTERNAL)
+        if size > self._limit:
+            raise InvalidRequest(
+                f"Received message larger than max ({size} vs. {self._limit})", code=Code.RESOURCE_EXHAUSTED
+            )
+        self._compressed = flag == 1
+        return int(size)
+
+    def _end(self, message: Buffer) -> Buffer:
+        return inflate(message, self._encoding, self._limit) if self._compressed else message

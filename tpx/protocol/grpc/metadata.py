@@ -1,0 +1,146 @@
+"""What a call's header block says: path, deadline, compression and custom metadata."""
+
+import base64
+import binascii
+import re
+from typing import Any
+
+from tpx.protocol.grpc.status import Status, percent_decode
+from tpx.protocol.http2.hpack import Header, encode_stateless
+
+_TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
+_UNIT_NS = {b"H": 3600 * 10**9, b"M": 60 * 10**9, b"S": 10**9, b"m": 10**6, b"u": 10**3, b"n": 1}
+_NAME = re.compile(rb":?[0-9a-z_.!#$%&'*+^`|~-]+")
+_FORBIDDEN = (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade")
+_RESERVED = (b"te", b"content-type", b"user-agent")
+
+
+class CallHead:
+    """The headers of a request, understood once and remembered with their block."""
+
+    __slots__ = ("accepts", "encoding", "fault", "http_status", "memo", "metadata", "path", "timeout_ns")
+
+    def __init__(self) -> None:
+        self.path = b""
+        self.timeout_ns = 0
+        self.encoding = ""
+        """Of the request's messages: "", "gzip" or "deflate"."""
+        self.accepts: tuple[str, ...] = ()
+        self.metadata: dict[str, str | bytes] = {}
+        self.fault: tuple[Status, str] | None = None
+        """What is wrong with the call as a gRPC status."""
+        self.http_status = 200
+        """What is wrong with the request as HTTP, where it is not gRPC at all."""
+        self.memo: Any = None
+        """For the owner of the connection: what it made of this head the first time."""
+
+
+def interpret_request(headers: list[Header]) -> CallHead | None:
+    """A request's headers; None where they break HTTP/2 (RFC 9113 section 8.2 and 8.3)."""
+    fields: dict[bytes, bytes] = {}
+    regular = False
+    for name, value in headers:
+        pseudo = name[:1] == b":"
+        if not _NAME.fullmatch(name) or (pseudo and (regular or name in fields)) or name in _FORBIDDEN:
+            return None
+        if b"\0" in value or b"\r" in value or b"\n" in value:
+            return None
+        regular = regular or not pseudo
+        fields[name] = fields[name] + b"," + value if name in fields else value
+    if (
+        not {b":method", b":scheme", b":path"} <= fields.keys()
+        or fields.get(b"te", b"trailers") != b"trailers"
+    ):
+        return None
+    return _call_head(fields)
+
+
+def _call_head(fields: dict[bytes, bytes]) -> CallHead:
+    head = CallHead()
+    head.path = fields[b":path"]
+    if fields[b":method"] != b"POST":
+        head.http_status = 405
+    elif not fields.get(b"content-type", b"").startswith(b"application/grpc"):
+        head.http_status = 415
+    timeout = fields.get(b"grpc-timeout")
+    if timeout is not None:
+        match = _TIMEOUT.fullmatch(timeout)
+        if match is None:
+            head.fault = (Status.INTERNAL, f"malformed grpc-timeout '{timeout.decode('latin-1')}'")
+        else:
+            head.timeout_ns = max(1, int(match[1]) * _UNIT_NS[match[2]])
+    encoding = fields.get(b"grpc-encoding", b"identity").decode("latin-1")
+    if encoding not in ("identity", "gzip", "deflate"):
+        head.fault = (
+            Status.UNIMPLEMENTED,
+            f"grpc-encoding '{encoding}' is not supported (known: gzip, deflate)",
+        )
+    elif encoding != "identity":
+        head.encoding = encoding
+    accepted = fields.get(b"grpc-accept-encoding", b"").decode("latin-1").split(",")
+    head.accepts = tuple(e.strip() for e in accepted if e.strip() in ("gzip", "deflate"))
+    _custom_metadata(head, fields)
+    return head
+
+
+def _custom_metadata(head: CallHead, fields: dict[bytes, bytes]) -> None:
+    for name, value in fields.items():
+        if name[:1] == b":" or name.startswith(b"grpc-") or name in _RESERVED:
+            continue
+        key = name.decode("ascii")
+        if not key.endswith("-bin"):
+            head.metadata[key] = value.decode("latin-1")
+            continue
+        try:
+            head.metadata[key] = base64.b64decode(value + b"=" * (-len(value) % 4), validate=True)
+        except binascii.Error:
+            head.fault = (Status.INTERNAL, f"metadata '{key}' is not base64")
+
+
+class ResponseHead:
+    """A response's header block or trailers."""
+
+    __slots__ = ("encoding", "http_status", "message", "metadata", "status")
+
+    def __init__(self, headers: list[Header]) -> None:
+        fields = dict(headers)
+        self.http_status = fields.get(b":status", b"").decode("latin-1")
+        raw = fields.get(b"grpc-status")
+        self.status = (
+            int(raw) if raw is not None and raw.isdigit() else None if raw is None else Status.UNKNOWN
+        )
+        self.message = percent_decode(fields.get(b"grpc-message", b""))
+        self.encoding = fields.get(b"grpc-encoding", b"").decode("latin-1").replace("identity", "")
+        self.metadata = {k.decode("latin-1"): v for k, v in fields.items() if k[:1] != b":"}
+
+
+def request_block(
+    path: str,
+    authority: str,
+    metadata: dict[str, str | bytes],
+    *,
+    tls: bool,
+    encoding: str = "",
+    timeout: str = "",
+) -> bytes:
+    """The constant header block of a call."""
+    headers: list[Header] = [
+        (b":method", b"POST"),
+        (b":scheme", b"https" if tls else b"http"),
+        (b":path", path.encode()),
+        (b":authority", authority.encode()),
+        (b"te", b"trailers"),
+        (b"content-type", b"application/grpc"),
+        (b"user-agent", b"tpx"),
+        (b"grpc-accept-encoding", b"gzip,deflate,identity"),
+    ]
+    if encoding:
+        headers.append((b"grpc-encoding", encoding.encode()))
+    if timeout:
+        headers.append((b"grpc-timeout", timeout.encode()))
+    for key, value in metadata.items():
+        raw = value if isinstance(value, bytes) else value.encode()
+        headers.append(
+            (key.lower().encode(), base64.b64encode(raw).rstrip(b"=") if key.endswith("-bin") else raw)
+        )
+    return encode_stateless(headers)

@@ -1,0 +1,291 @@
+"""A connection that gRPC clients opened: streams become calls; limits, keepalive and draining."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from tpx.protocol.grpc.framing import PREFIX_BYTES, whole_message
+from tpx.protocol.grpc.keepalive import Action, Keepalive, KeepaliveLimits
+from tpx.protocol.grpc.metadata import CallHead, interpret_request
+from tpx.protocol.grpc.server_call import Method, ServerCall, methods_by_path, unknown_method
+from tpx.protocol.http2 import frames
+from tpx.protocol.http2.connection import CONNECTION_WINDOW, MAX_FRAME_BYTES, Http2Connection
+from tpx.protocol.http2.frames import (
+    DEFAULT_WINDOW,
+    END_STREAM,
+    MAX_STREAM_ID,
+    PREFACE,
+    ErrorCode,
+    Http2Error,
+    Setting,
+)
+from tpx.protocol.http2.hpack import MAX_HEADER_LIST_BYTES, BlockDecoder, HeaderError
+from tpx.protocol.http2.stream import STREAM_WINDOW, Stream
+from tpx.protocol.listener import Listener
+
+_DRAIN_PING = b"tpxdrain"
+_ALIVE_PING = b"tpxalive"
+_NOT_HTTP2 = b"this is a gRPC endpoint: it speaks HTTP/2, not HTTP/1.1\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrpcLimits:
+    """What one connection may ask of the server; times in seconds."""
+
+    max_message_bytes: int = 2**31 - 1
+    max_streams: int = 10_000
+    preface_timeout_s: int = 10
+    frame_timeout_s: int = 60
+    """For the rest of a frame or header block whose beginning has come."""
+    write_timeout_s: int = 60
+    """Without the client taking a single byte."""
+    response_encoding: str = ""
+    """Compress responses with this where the client accepts it."""
+    keepalive: KeepaliveLimits = field(default_factory=KeepaliveLimits)
+
+
+class GrpcServerConnection(Http2Connection):
+    """Dispatches calls to methods."""
+
+    def __init__(self, listener: Listener, limits: GrpcLimits, methods: Mapping[bytes, Method]) -> None:
+        super().__init__(listener.scratch, BlockDecoder(interpret_request))
+        self.max_message_bytes = limits.max_message_bytes
+        self.response_encoding = limits.response_encoding
+        self.wrote = False
+        """A response was sent since the client's last PING."""
+        self._listener = listener
+        self._limits = limits
+        self._methods = methods
+        self._keepalive = Keepalive(limits.keepalive, listener.tick)
+        self._preface_seen = False
+        self._last_stream = 0
+        self._accept_up_to = MAX_STREAM_ID
+        self._draining_since: int | None = None
+        self._paused_at = 0
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    # asyncio's callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        settings = {
+            Setting.MAX_CONCURRENT_STREAMS: self._limits.max_streams,
+            Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
+            Setting.MAX_FRAME_SIZE: MAX_FRAME_BYTES,
+            Setting.MAX_HEADER_LIST_SIZE: MAX_HEADER_LIST_BYTES,
+        }
+        self._transport.write(
+            frames.settings_frame(settings) + frames.window_update(0, CONNECTION_WINDOW - DEFAULT_WINDOW)
+        )
+        self._listener.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio's signature)
+        self._closed = True
+        self._listener.closed(self)
+        streams = list(self.streams.values())
+        self.streams.clear()
+        for stream in streams:
+            cast("ServerCall", stream).gone()
+
+    def pause_writing(self) -> None:
+        self._paused_at = self._listener.tick
+        super().pause_writing()
+
+    # reading
+
+    def _parse(self, data: bytes, at: int) -> None:
+        self._keepalive.heard = self._listener.tick
+        if not self._preface_seen:
+            if len(data) < len(PREFACE) and PREFACE.startswith(data):
+                self._pending = data
+                return
+            if not data.startswith(PREFACE):
+                self._refuse_http1()
+                return
+            self._preface_seen = True
+            at = len(PREFACE)
+        super()._parse(data, at)
+
+    def _on_headers(self, stream_id: int, flags: int, block: bytes) -> None:
+        head = self._blocks.get(block)
+        if head is None:
+            try:
+                head = self._blocks.add(block)
+            except HeaderError as exc:
+                raise Http2Error(ErrorCode.COMPRESSION_ERROR, str(exc)) from exc
+        if stream_id <= self._last_stream or not stream_id & 1:
+            self._on_trailers(stream_id, flags)
+            return
+        self._last_stream = stream_id
+        if head is None:
+            self._glitch("malformed requests")
+            self.write(frames.rst_stream(stream_id, ErrorCode.PROTOCOL_ERROR))
+        elif len(self.streams) >= self._limits.max_streams or stream_id > self._accept_up_to:
+            self._glitch("streams over the limit")
+            self.write(frames.rst_stream(stream_id, ErrorCode.REFUSED_STREAM))
+        else:
+            self._begin_call(stream_id, flags, head)
+
+    def _begin_call(self, stream_id: int, flags: int, head: CallHead) -> None:
+        method = head.memo
+        if method is None:
+            method = head.memo = self._methods.get(head.path) or unknown_method(head)
+        call = ServerCall(self, stream_id, head, method)
+        self.streams[stream_id] = call
+        call.peer_ended = flags & END_STREAM != 0
+        if head.http_status != 200:
+            call.refuse(head.http_status)
+            return
+        if head.fault is not None or method.stream is not None:
+            call.open()
+        if call.peer_ended:
+            call.end()
+
+    def _on_trailers(self, stream_id: int, flags: int) -> None:
+        """A second header block on a stream: it must end it. On a stream of the past it is late."""
+        if not stream_id & 1:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"a client cannot open stream {stream_id}")
+        call = cast("ServerCall | None", self.streams.get(stream_id))
+        if call is None:
+            self._glitch("headers on closed streams")
+            return
+        if call.peer_ended or not flags & END_STREAM:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "headers in the middle of a stream")
+        call.peer_ended = True
+        call.end()
+
+    def _on_data(self, stream_id: int, flags: int, data: bytes, start: int, stop: int) -> None:
+        call = cast("ServerCall | None", self.streams.get(stream_id))
+        if call is None:
+            # of a call that was answered early, still on its way; of one that never was, an error
+            if stream_id > self._last_stream or not stream_id & 1:
+                raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"DATA on idle stream {stream_id}")
+            return
+        if call.peer_ended:
+            raise Http2Error(ErrorCode.STREAM_CLOSED, "DATA after END_STREAM")
+        if flags & END_STREAM:
+            call.peer_ended = True
+            unary = call.method.unary
+            if unary is not None and call.reader is None and whole_message(data, start, stop):
+                unary(call, data[start + PREFIX_BYTES : stop])
+                return
+        else:
+            self.take_from_window(call, stop - start)
+        if start < stop:
+            call.receive(data, start, stop)
+        if call.peer_ended:
+            call.end()
+
+    def _on_landed(self, stream: Stream, count: int, flags: int, last: bool) -> None:
+        call = cast("ServerCall", stream)
+        if last and flags & END_STREAM:
+            call.peer_ended = True
+        else:
+            self.take_from_window(call, count)
+        call.landed(count)
+        if call.peer_ended:
+            call.end()
+
+    def _on_reset(self, stream_id: int, code: int) -> None:  # noqa: ARG002
+        if stream_id > self._last_stream:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"RST_STREAM on idle stream {stream_id}")
+        self.sender.forget(stream_id)
+        call = self.streams.pop(stream_id, None)
+        if call is not None:
+            cast("ServerCall", call).gone()
+        self._close_if_drained()
+
+    def _on_goaway(self, last_stream_id: int, code: int, reason: bytes) -> None:  # noqa: ARG002
+        self._accept_up_to = self._last_stream
+        self._close_if_drained()
+
+    def _on_ping(self) -> None:
+        wrote, self.wrote = self.wrote, False
+        if not self._keepalive.ping_received(time.monotonic_ns(), calls=bool(self.streams), wrote=wrote):
+            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "too_many_pings")
+
+    def _on_ping_ack(self, payload: bytes) -> None:
+        if payload == _DRAIN_PING and self._draining_since is not None:
+            self._finish_drain()
+
+    # writing and ending
+
+    def _sent_end(self, stream: Stream) -> None:
+        cast("ServerCall", stream).sent()
+
+    def call_ended(self) -> None:
+        """A call has left `streams`."""
+        if self._draining_since is not None:
+            self._close_if_drained()
+
+    def drain(self) -> None:
+        """Let calls in flight end, refuse new ones: GOAWAY that refuses nothing yet, a PING, and when its
+        answer
+        shows that the client has read it, GOAWAY with the last call that will be served (RFC 9113 section
+        6.8)."""
+        if self._draining_since is not None or self._closed:
+            return
+        self._draining_since = self._listener.tick
+        self.write(
+            frames.goaway(MAX_STREAM_ID, ErrorCode.NO_ERROR) + frames.frame(frames.PING, 0, 0, _DRAIN_PING)
+        )
+        if not self._preface_seen:
+            self._transport.close()
+
+    def _finish_drain(self) -> None:
+        if self._accept_up_to == MAX_STREAM_ID:
+            self._accept_up_to = self._last_stream
+            self.write(frames.goaway(self._last_stream, ErrorCode.NO_ERROR))
+            self._close_if_drained()
+
+    def _close_if_drained(self) -> None:
+        if self._accept_up_to != MAX_STREAM_ID and not self.streams:
+            self._transport.close()
+
+    def _break(self, error: Http2Error) -> None:
+        self._closed = True
+        self.write(frames.goaway(self._last_stream, error.error_code, error.message.encode()))
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def _refuse_http1(self) -> None:
+        self._closed = True
+        head = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n"
+        self.write(head + b"Content-Length: %d\r\n\r\n%b" % (len(_NOT_HTTP2), _NOT_HTTP2))
+        self._transport.close()
+
+    def sweep(self, tick: int) -> None:
+        """Enforce the deadlines; called by the listener once a second."""
+        self.forgive()
+        limits, silent = self._limits, tick - self._keepalive.heard
+        stuck = (
+            (self.sender.paused and tick - self._paused_at > limits.write_timeout_s)
+            or (not self._preface_seen and silent > limits.preface_timeout_s)
+            or ((self._pending or self._block is not None) and silent > limits.frame_timeout_s)
+        )
+        if stuck:
+            self._transport.abort()
+            return
+        if self._draining_since is not None and tick - self._draining_since > 1:
+            self._finish_drain()
+        action = self._keepalive.look(tick, calls=bool(self.streams))
+        if action is Action.PING:
+            self.write(frames.frame(frames.PING, 0, 0, _ALIVE_PING))
+        elif action is Action.DRAIN:
+            self.drain()
+        elif action is not Action.NOTHING:
+            self._transport.abort()
+
+
+def connection_factory(
+    listener: Listener, limits: GrpcLimits, methods: Sequence[Method]
+) -> Callable[[], GrpcServerConnection]:
+    """What the listener calls for each accepted socket."""
+    by_path = methods_by_path(methods)
+    return lambda: GrpcServerConnection(listener, limits, by_path)

@@ -1,0 +1,298 @@
+"""One gRPC call at the server: its messages, its deadline, its response.
+
+Of the response to a small unary call everything but the message is constant: it leaves in one write.
+"""
+
+import asyncio
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, cast
+
+from tpx.errors import RequestError
+from tpx.protocol.compression import deflate
+from tpx.protocol.grpc.framing import PREFIX_BYTES, MessageReader, pack_prefix
+from tpx.protocol.grpc.metadata import CallHead
+from tpx.protocol.grpc.status import Status, from_code, trailers_block, trailers_only_block
+from tpx.protocol.http2 import frames
+from tpx.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, ErrorCode
+from tpx.protocol.http2.hpack import encode_stateless
+from tpx.protocol.http2.sender import Sender
+from tpx.protocol.http2.stream import Stream
+from tpx.protocol.tensors import Buffer
+
+_RESPONSE_HEAD = encode_stateless([(b":status", b"200"), (b"content-type", b"application/grpc")])
+_OK_TRAILERS = trailers_block(Status.OK)
+_JOIN_BELOW_BYTES = 16 << 10
+
+# HEADERS frame, its block, DATA frame header, message prefix
+_pack_start = struct.Struct(f">BHBBI{len(_RESPONSE_HEAD)}sBHBBIBI").pack
+_pack_trailers = struct.Struct(f">BHBBI{len(_OK_TRAILERS)}s").pack
+
+
+class MessageSink(Protocol):
+    """Takes the messages of a streaming call."""
+
+    def message(self, message: Buffer) -> None: ...
+    def half_closed(self) -> None:
+        """The client sends no more."""
+
+    def gone(self) -> None:
+        """The call was cancelled, its deadline passed, or the connection broke."""
+
+
+class Method:
+    """One RPC: `unary` takes a call and its one message, `stream` a call, for which it returns a sink."""
+
+    __slots__ = ("path", "stream", "tensor_offset", "unary")
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        unary: "Callable[[ServerCall, Buffer], None] | None" = None,
+        stream: "Callable[[ServerCall], MessageSink] | None" = None,
+    ) -> None:
+        self.path = path
+        self.unary = unary
+        self.stream = stream
+        self.tensor_offset = 0
+        """Where large messages lately held their first tensor, so that the next ones can be aligned."""
+
+
+class CallConnection(Protocol):
+    """What a call needs of the connection it came on."""
+
+    sender: Sender
+    streams: dict[int, Stream]
+    max_message_bytes: int
+    response_encoding: str
+    wrote: bool
+
+    def write(self, data: bytes) -> None: ...
+    def call_ended(self) -> None: ...
+
+
+class ServerCall(Stream):
+    """One call. A unary call is answered by `respond` or `fail`; a streaming one by `send`s, then `finish`
+    or `fail`.
+
+    After the client has gone every answer is dropped; `on_gone` tells it to whoever still works on the call.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_deadline",
+        "_headers_sent",
+        "_message",
+        "_sink",
+        "head",
+        "method",
+        "on_gone",
+        "reader",
+    )
+
+    def __init__(self, connection: CallConnection, stream_id: int, head: CallHead, method: Method) -> None:
+        super().__init__(stream_id, connection.sender.initial_window)
+        self._connection = connection
+        self.head = head
+        self.method = method
+        self.on_gone: Callable[[], None] | None = None
+        self.reader: MessageReader | None = None
+        """Present once DATA has come that was not one whole message."""
+        self._message: Buffer | None = None
+        self._sink: MessageSink | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._headers_sent = False
+        if head.timeout_ns:
+            loop = asyncio.get_running_loop()
+            self._deadline = loop.call_later(head.timeout_ns / 1e9, self._expire)
+
+    # reading: called by the connection
+
+    def open(self) -> None:
+        """The headers have come."""
+        if self.head.fault is not None:
+            self.fail(*self.head.fault)
+        elif self.method.stream is not None:
+            self._sink = self.method.stream(self)
+
+    def receive(self, data: bytes, start: int, stop: int) -> None:
+        """DATA of a message that is not alone and complete in it, or of a stream."""
+        if self.reader is None:
+            self.reader = MessageReader(
+                self._connection.max_message_bytes, self.head.encoding, self.method.tensor_offset
+            )
+        try:
+            messages = self.reader.feed(data, start, stop)
+        except RequestError as exc:
+            self.fail(from_code(exc.code), exc.message)
+            return
+        for message in messages:
+            self._take(message)
+
+    def landing(self, remaining: int) -> memoryview | None:
+        return self.reader.landing(remaining) if self.reader is not None else None
+
+    def landed(self, count: int) -> None:
+        try:
+            message = cast("MessageReader", self.reader).landed(count)
+        except RequestError as exc:
+            self.fail(from_code(exc.code), exc.message)
+            return
+        if message is not None:
+            self._take(message)
+
+    def end(self) -> None:
+        """The client's half has ended."""
+        if self.we_ended:
+            return
+        if self.reader is not None and not self.reader.between_messages:
+            self.fail(Status.INTERNAL, "the stream ended in the middle of a message")
+        elif self._sink is not None:
+            self._sink.half_closed()
+        elif self._message is None:
+            self.fail(Status.INTERNAL, "a unary call needs one request message, got none")
+        elif self.method.unary is not None:
+            message, self._message = self._message, None
+            self.method.unary(self, message)
+
+    def gone(self) -> None:
+        """Reset, expired or disconnected: nobody reads an answer any more."""
+        self.we_ended = True
+        self._stop_clock()
+        on_gone, self.on_gone = self.on_gone, None
+        if self._sink is not None:
+            self._sink.gone()
+        elif on_gone is not None:
+            on_gone()
+
+    def _take(self, message: Buffer) -> None:
+        if self._sink is not None:
+            self._sink.message(message)
+        elif self._message is not None:
+            self.fail(Status.INTERNAL, "a unary call takes one request message, got another")
+        else:
+            self._message = message
+
+    def _expire(self) -> None:
+        self._deadline = None
+        if not self.we_ended:
+            on_gone = self.on_gone
+            self.fail(Status.DEADLINE_EXCEEDED, "Deadline Exceeded")
+            self.on_gone = on_gone
+            self.gone()
+
+    # writing: called by whoever serves the method
+
+    def respond(self, parts: Sequence[Buffer], size: int) -> None:
+        """Answer a unary call with a message of `size` bytes in parts; large parts are not copied."""
+        if self._answered:
+            return
+        connection = self._connection
+        sender = connection.sender
+        total = size + PREFIX_BYTES
+        if (
+            total > _JOIN_BELOW_BYTES
+            or total > sender.window
+            or total > self.send_window
+            or sender.paused
+            or (connection.response_encoding and connection.response_encoding in self.head.accepts)
+        ):
+            self.send(parts, size)
+            self.finish()
+            return
+        sender.window -= total
+        start = _pack_start(
+            0, len(_RESPONSE_HEAD), HEADERS, END_HEADERS, self.id, _RESPONSE_HEAD,
+            total >> 16, total & 0xFFFF, DATA, 0, self.id, 0, size,
+        )  # fmt: skip
+        end = _pack_trailers(0, len(_OK_TRAILERS), HEADERS, END_HEADERS | END_STREAM, self.id, _OK_TRAILERS)
+        connection.write(b"".join((start, *parts, end)))
+        self.sent()
+
+    def send(self, parts: Sequence[Buffer], size: int) -> None:
+        """Send one message of a stream, as flow control allows."""
+        if self._answered:
+            return
+        connection = self._connection
+        encoding = connection.response_encoding if connection.response_encoding in self.head.accepts else ""
+        if not self._headers_sent:
+            self._headers_sent = True
+            block = _RESPONSE_HEAD
+            if encoding:
+                block += encode_stateless([(b"grpc-encoding", encoding.encode())])
+            connection.write(frames.frame(HEADERS, END_HEADERS, self.id, block))
+        if encoding:
+            message = deflate(b"".join(parts), encoding)
+            connection.sender.queue(self, (pack_prefix(1, len(message)), message))
+        else:
+            connection.sender.queue(self, (pack_prefix(0, size), *parts))
+
+    def finish(self) -> None:
+        """End a streaming call well."""
+        self._end_with(_OK_TRAILERS if self._headers_sent else trailers_only_block(Status.OK, ""))
+
+    def fail(self, status: Status, message: str) -> None:
+        """End the call with an error, before any message or after some; what still waits to be sent is
+        dropped."""
+        if self.outbox:
+            self.outbox.clear()
+        block = (
+            trailers_block(status, message) if self._headers_sent else trailers_only_block(status, message)
+        )
+        self._end_with(block)
+
+    def refuse(self, http_status: int) -> None:
+        """Answer what is not gRPC in plain HTTP."""
+        headers = [(b":status", b"%d" % http_status)]
+        if http_status == 415:
+            headers.append((b"accept-post", b"application/grpc"))
+        self._end_with(encode_stateless(headers))
+
+    def _end_with(self, block: bytes) -> None:
+        if self._answered:
+            return
+        connection = self._connection
+        trailers = frames.headers_frames(
+            self.id, block, end_stream=True, max_frame_bytes=connection.sender.frame_bytes
+        )
+        if self.outbox:
+            self._stop_clock()
+            connection.sender.queue(self, (), trailers=trailers)
+            return
+        connection.sender.forget(self.id)
+        connection.write(trailers)
+        self.sent()
+
+    @property
+    def _answered(self) -> bool:
+        return self.we_ended or self.trailers is not None
+
+    def sent(self) -> None:
+        """Our last frame is written; a client that is still sending is told to stop."""
+        self.we_ended = True
+        self.on_gone = None
+        self._stop_clock()
+        self._connection.wrote = True
+        if not self.peer_ended:
+            self._connection.write(frames.rst_stream(self.id, ErrorCode.NO_ERROR))
+        self._connection.streams.pop(self.id, None)
+        self._connection.call_ended()
+
+    def _stop_clock(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+def methods_by_path(methods: Sequence[Method]) -> Mapping[bytes, Method]:
+    return {method.path.encode(): method for method in methods}
+
+
+def unknown_method(head: CallHead) -> Method:
+    """A method that answers UNIMPLEMENTED."""
+
+    def refuse(call: ServerCall, message: Buffer) -> None:  # noqa: ARG001
+        call.fail(Status.UNIMPLEMENTED, f"unknown method {head.path.decode('latin-1')}")
+
+    return Method(head.path.decode("latin-1"), unary=refuse)

@@ -1,0 +1,37 @@
+"""One HTTP/2 stream: the flow control of both directions and what waits to be sent."""
+
+from collections import deque
+
+STREAM_WINDOW = 8 << 20
+"""What a peer may send on a stream before we give window back."""
+
+
+class Stream:
+    """State that both roles share; each adds what its streams mean."""
+
+    __slots__ = (
+        "ending",
+        "id",
+        "outbox",
+        "peer_ended",
+        "receive_window",
+        "send_window",
+        "trailers",
+        "we_ended",
+    )
+
+    def __init__(self, stream_id: int, send_window: int) -> None:
+        self.id = stream_id
+        self.send_window = send_window
+        self.receive_window = STREAM_WINDOW
+        self.peer_ended = False
+        self.we_ended = False
+        self.outbox: deque[memoryview] | None = None
+        self.ending = False
+        """The last byte of the outbox carries END_STREAM."""
+        self.trailers: bytes | None = None
+        """Complete frames that follow the outbox and end the stream."""
+
+    def landing(self, remaining: int) -> memoryview | None:  # noqa: ARG002
+        """Where the next `remaining` bytes of DATA may be read directly, or None to have them handed over."""
+        return None
