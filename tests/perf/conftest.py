@@ -1,0 +1,234 @@
+"""A client without a network, and builders of what the tests of the load generator look at."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tpx.errors import WireError
+from tpx.perf.clients.base import Failure, Lane, OnResponse
+from tpx.perf.clients.model import (
+    ModelCounters,
+    ModelDescription,
+    ModelKey,
+    ServerDescription,
+    TensorSpec,
+)
+from tpx.perf.latency import summarize
+from tpx.perf.records import Records
+from tpx.perf.results import (
+    ClientTimes,
+    ErrorCount,
+    LevelResult,
+    ServerBreakdown,
+    Verdict,
+    Window,
+)
+from tpx.perf.server_statistics import ModelTree, ServerStatistics
+from tpx.perf.target import Target
+from tpx.protocol.tensors import Tensor
+
+
+@dataclass
+class FakeResponse:
+    """An answer of FakeClient."""
+
+    status: int
+    first_byte_ns: int
+
+
+class FakeConnection:
+    """Answers one request at a time after the client's service time; can be broken."""
+
+    def __init__(self, client: "FakeClient") -> None:
+        self._client = client
+        self._timer: asyncio.TimerHandle | None = None
+        self.lane: Lane | None = None
+        self.broken = False
+
+    def send(self, request: Any, on_response: OnResponse) -> int:
+        if self.broken:
+            raise WireError("the connection is closing")
+        client = self._client
+        client.sent.append(request)
+        client.in_flight += 1
+        client.most_in_flight = max(client.most_in_flight, client.in_flight)
+        status = client.answer(len(client.sent))
+        if status is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(client.service_s, self._respond, status, on_response)
+        return len(client.sent)
+
+    def _respond(self, status: int, on_response: OnResponse) -> None:
+        self._client.in_flight -= 1
+        on_response(FakeResponse(status, perf_counter_ns()))
+
+    def lose(self) -> None:
+        """Break, as a server does that closes the connection while it owes an answer."""
+        self.broken = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._client.in_flight -= 1
+        if self.lane is not None:
+            self.lane.on_lost(WireError("connection lost"))
+
+
+class FakeClient:
+    """Implements Client; `answer` maps the number of a request to its status, None for no answer at all."""
+
+    success = 200
+
+    def __init__(self, service_s: float = 0.001, answer: Callable[[int], int | None] = lambda _: 200) -> None:
+        self.service_s = service_s
+        self.answer = answer
+        self.sent: list[Any] = []
+        self.in_flight = 0
+        self.most_in_flight = 0
+        self.lanes: list[Lane] = []
+        self.renewed = 0
+        self.refusals = 0
+        """How many renewals fail before one works."""
+        self.closed = False
+
+    async def prepare(self, tensors: Sequence[Tensor]) -> bytes:
+        return b"".join(bytes(t.data) for t in tensors)
+
+    async def open(self, count: int) -> Sequence[Lane]:
+        del self.lanes[count:]
+        while len(self.lanes) < count:
+            connection = FakeConnection(self)
+            lane = Lane(connection, connection.send)
+            connection.lane = lane
+            self.lanes.append(lane)
+        return self.lanes
+
+    async def renew(self, lane: Lane, call: object) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise WireError("cannot connect")
+        self.renewed += 1
+        connection = FakeConnection(self)
+        connection.lane = lane
+        lane.connection, lane.send = connection, connection.send
+
+    def failure(self, response: Any) -> Failure:
+        return Failure(f"HTTP {response.status}", f"the server said {response.status}")
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class FakeControl:
+    """Implements Control over counters that the test sets."""
+
+    def __init__(self) -> None:
+        self.counters: dict[ModelKey, dict[str, int]] = {}
+        self.fails: WireError | None = None
+
+    async def server(self) -> ServerDescription:
+        return ServerDescription(name="fake", version="1", extensions=frozenset({"statistics"}))
+
+    async def model(self, model: ModelKey) -> ModelDescription:
+        return ModelDescription(name=model.name, inputs=())
+
+    async def statistics(self, model: ModelKey) -> tuple[ModelCounters, ...]:
+        if self.fails is not None:
+            raise self.fails
+        return tuple(
+            ModelCounters(model=k.name, version=k.version, counters=dict(c))
+            for k, c in self.counters.items()
+            if model.name in ("", k.name)
+        )
+
+    async def close(self) -> None:
+        pass
+
+
+def make_target(client: FakeClient, control: FakeControl | None = None, batch_size: int = 1) -> Target:
+    """A target over fakes."""
+    control = control or FakeControl()
+    return Target(
+        url="fake:1",
+        protocol="http",
+        server=ServerDescription(name="fake", version="1", extensions=frozenset()),
+        model=ModelDescription(
+            name="m", inputs=(TensorSpec(name="x", datatype="FP32", shape=(1,)),), max_batch_size=8
+        ),
+        version="",
+        batch_size=batch_size,
+        client=client,
+        control=control,
+        requests=(b"request",),
+        statistics=ServerStatistics(control, ModelTree(ModelKey("m")), available=True),
+    )
+
+
+def make_window(throughput: float, latency_us: float, *, failed: int = 0, seconds: float = 1.0) -> Window:
+    """A window with that throughput, every request of that latency; none where the throughput is 0."""
+    count = int(throughput * seconds)
+    latencies = np.full(count, int(latency_us * 1000), dtype=np.int64)
+    return Window(
+        start_ns=0,
+        end_ns=int(seconds * 1e9),
+        requests=count,
+        failed=failed,
+        throughput_infer_per_s=throughput,
+        latency=summarize(latencies) if count else None,
+        client_busy=0.1,
+        stabilizing_percentile=None,
+    )
+
+
+def make_level(value: int = 1, throughput: float = 4478.72, **changes: Any) -> LevelResult:
+    """A level with the figures of a perf_analyzer run against Triton."""
+    latencies = np.array([211_000] * 50 + [275_000] * 41 + [295_000] * 5 + [340_000] * 4, dtype=np.int64)
+    fields: dict[str, Any] = {
+        "mode": "concurrency",
+        "value": value,
+        "batch_size": 1,
+        "verdict": Verdict.OK,
+        "stable": True,
+        "percentile": None,
+        "windows": (make_window(throughput, 221), make_window(throughput, 220), make_window(throughput, 222)),
+        "requests": 8152,
+        "duration_ns": 1_800_000_000,
+        "throughput_infer_per_s": throughput,
+        "latency": summarize(latencies),
+        "client": ClientTimes(send_ns=26_400, wait_ns=191_900, receive_ns=300),
+        "client_busy": 0.0111,
+        "server": ServerBreakdown(
+            model="identity",
+            version="1",
+            inference_count=8152,
+            execution_count=8152,
+            success_count=8152,
+            success_ns=8152 * 113_500,
+            queue_count=8152,
+            queue_ns=8152 * 25_400,
+            compute_count=8152,
+            compute_input_ns=8152 * 5_100,
+            compute_infer_ns=8152 * 63_200,
+            compute_output_ns=8152 * 17_300,
+        ),
+        "failed": 0,
+        "errors": (),
+    }
+    return LevelResult(**(fields | changes))
+
+
+def make_records(ends_ms: Sequence[float], latency_ms: float = 1.0, failed_at: Sequence[int] = ()) -> Records:
+    """Requests that ended at these times; those at the given positions failed."""
+    records = Records(block_rows=4)
+    for i, end_ms in enumerate(ends_ms):
+        end, start = int(end_ms * 1e6), int((end_ms - latency_ms) * 1e6)
+        records.append(start, start, start + 10, end - 20, end, 500 if i in failed_at else 0)
+    return records
+
+
+@pytest.fixture
+def error_count() -> ErrorCount:
+    return ErrorCount(code="HTTP 500", count=3, message="it broke")

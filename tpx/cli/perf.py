@@ -1,0 +1,168 @@
+"""`tpx perf`: options in, results on stdout, everything else on stderr, perf_analyzer's exit codes out."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Sequence
+from enum import IntEnum
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+
+from tpx.errors import TpxError, UsageError
+from tpx.options import from_argv
+from tpx.perf.observer import Progress
+from tpx.perf.options import PerfConfig
+from tpx.perf.report.console import level_block, settings_block, summary
+from tpx.perf.report.csv import csv_text
+from tpx.perf.report.json import json_text
+from tpx.perf.report.live import live_line
+from tpx.perf.report.model import Report
+from tpx.perf.results import LevelResult
+from tpx.perf.run import event_loop, run
+
+LIVE_INTERVAL_S = 0.5
+
+
+class Exit(IntEnum):
+    """perf_analyzer's exit statuses, and ours beyond them."""
+
+    OK = 0
+    UNSTABLE = 2
+    NO_VALID_REQUEST = 3
+    OVER_ERROR_BUDGET = 6
+    FAILED = 99
+    INTERRUPTED = 130
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run `tpx perf` with these words; returns the exit status."""
+    try:
+        config = from_argv(PerfConfig, argv)
+        _check_writable(config)
+        print(settings_block(config), flush=True)
+        with asyncio.Runner(loop_factory=event_loop) as runner:
+            report = runner.run(_run(config))
+        if report is None:
+            return Exit.INTERRUPTED
+        _write_files(report, argv)
+    except TpxError as exc:
+        print(f"Error: {exc}", file=sys.stderr)
+        return Exit.FAILED
+    print(summary(report.levels), end="", flush=True)
+    return exit_status(report)
+
+
+def exit_status(report: Report) -> Exit:
+    """What a finished run says to the shell; an interrupted one has succeeded if it measured anything."""
+    if report.over_budget:
+        return Exit.OVER_ERROR_BUDGET
+    if report.interrupted:
+        return Exit.OK if report.has_valid_requests else Exit.INTERRUPTED
+    if report.has_empty_level:
+        return Exit.NO_VALID_REQUEST
+    return Exit.UNSTABLE if report.only_unstable else Exit.OK
+
+
+async def _run(config: PerfConfig) -> Report | None:
+    """The report, or None when the run was interrupted twice."""
+    interrupts = Interrupts()
+    with Terminal(config) as terminal:
+        work = asyncio.ensure_future(run(config, observer=terminal, stop=interrupts.stop))
+        interrupts.watch(work, terminal)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if interrupts.count < 2:
+                raise
+            return None
+        finally:
+            asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
+
+
+class Interrupts:
+    """The first Ctrl-C ends the level and writes what was measured, the second ends the run at once."""
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self.count = 0
+
+    def watch(self, work: "asyncio.Future[Report]", terminal: "Terminal") -> None:
+        """Listen for SIGINT while `work` is done."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self.interrupt, work, terminal)
+
+    def interrupt(self, work: "asyncio.Future[Report]", terminal: "Terminal") -> None:
+        self.count += 1
+        if self.count == 1:
+            self.stop.set()
+            terminal.notice("interrupted: finishing this level; press Ctrl-C again to stop at once")
+        else:
+            work.cancel()
+
+
+class Terminal:
+    """An Observer that prints results as they come, and where stderr is a terminal the live line."""
+
+    def __init__(self, config: PerfConfig) -> None:
+        self._config = config
+        self._console = Console(stderr=True)
+        self._live: Live | None = None
+        self.progress_interval_s = LIVE_INTERVAL_S if self._console.is_terminal else 0.0
+
+    def __enter__(self) -> "Terminal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._hide()
+
+    def level_started(self, value: int) -> None:
+        if self.progress_interval_s:
+            self._live = Live(
+                f"concurrency {value}",
+                console=self._console,
+                transient=True,
+                auto_refresh=False,
+                redirect_stdout=False,
+            )
+            self._live.start(refresh=True)
+
+    def progress(self, progress: Progress) -> None:
+        if self._live is not None:
+            self._live.update(live_line(progress), refresh=True)
+
+    def level_finished(self, result: LevelResult) -> None:
+        self._hide()
+        print(level_block(result, self._config.protocol, verbose=self._config.verbose), flush=True)
+        if result.reason:
+            print(result.reason, file=sys.stderr, flush=True)
+
+    def notice(self, text: str) -> None:
+        print(f"WARNING: {text}", file=sys.stderr, flush=True)
+
+    def _hide(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+def _check_writable(config: PerfConfig) -> None:
+    """Fail before the run, not after it."""
+    for flag, path in (("-f", config.csv), ("--json", config.json)):
+        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+            raise UsageError(f"{flag} {path}: no file can be written there")
+
+
+def _write_files(report: Report, argv: Sequence[str]) -> None:
+    config = report.config
+    if config.csv is not None:
+        _write(config.csv, csv_text(report.levels, verbose=config.verbose_csv))
+    if config.json is not None:
+        _write(config.json, json_text(report, argv))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as exc:
+        raise UsageError(f"cannot write {path}: {exc.strerror}") from exc

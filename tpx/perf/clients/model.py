@@ -1,0 +1,154 @@
+"""What a server says about a model, read from the v2 protocol's JSON form, which both transports can give."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tpx.errors import MeasurementError
+from tpx.protocol.datatypes import BY_NAME
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """An input of a model: its shape without the batch dimension, -1 where it is dynamic."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerDescription:
+    """What a server says about itself."""
+
+    name: str
+    version: str
+    extensions: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelKey:
+    """A model by name and version; no version is whichever the server's policy picks."""
+
+    name: str
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelDescription:
+    """What a load generator must know of a model."""
+
+    name: str
+    versions: tuple[str, ...] = ()
+    platform: str = ""
+    inputs: tuple[TensorSpec, ...]
+    max_batch_size: int = 0
+    scheduler: str = "none"
+    decoupled: bool = False
+    response_cache: bool = False
+    steps: tuple[ModelKey, ...] = ()
+    """The models that an ensemble calls."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCounters:
+    """A model version's statistics since it was loaded."""
+
+    model: str
+    version: str
+    counters: Mapping[str, int]
+    """Flat names such as queue.count, queue.ns, inference_count."""
+
+    def __getitem__(self, name: str) -> int:
+        return self.counters.get(name, 0)
+
+
+def server_description(answer: Mapping[str, Any]) -> ServerDescription:
+    """From the answer of `GET v2`."""
+    return ServerDescription(
+        name=str(answer.get("name", "")),
+        version=str(answer.get("version", "")),
+        extensions=frozenset(answer.get("extensions", ())),
+    )
+
+
+def model_description(metadata: Mapping[str, Any], config: Mapping[str, Any] | None) -> ModelDescription:
+    """From the answers of `GET v2/models/M` and, where the server has that extension, `.../config`.
+
+    The metadata's shapes carry the batch dimension of a batching model, which is left out here.
+    """
+    config = config or {}
+    batches = int(config.get("max_batch_size", 0)) > 0
+    optional = {i["name"] for i in config.get("input", ()) if i.get("optional")}
+    inputs = []
+    for spec in metadata.get("inputs", ()):
+        if spec["datatype"] not in BY_NAME:
+            raise MeasurementError(
+                f"input '{spec['name']}' of model '{metadata.get('name')}' has the datatype "
+                f"'{spec['datatype']}', which the v2 protocol does not know (it has: {', '.join(BY_NAME)})"
+            )
+        shape = tuple(int(d) for d in spec.get("shape", ()))
+        inputs.append(
+            TensorSpec(
+                name=spec["name"],
+                datatype=spec["datatype"],
+                shape=shape[1:] if batches else shape,
+                optional=spec["name"] in optional,
+            )
+        )
+    return ModelDescription(
+        name=str(metadata.get("name", "")),
+        versions=tuple(metadata.get("versions", ())),
+        platform=str(metadata.get("platform", "")),
+        inputs=tuple(inputs),
+        max_batch_size=int(config.get("max_batch_size", 0)),
+        scheduler=_scheduler(config),
+        decoupled=bool(config.get("model_transaction_policy", {}).get("decoupled", False)),
+        response_cache=bool(config.get("response_cache", {}).get("enable", False)),
+        steps=_steps(config.get("ensemble_scheduling", {}).get("step", ())),
+    )
+
+
+def _scheduler(config: Mapping[str, Any]) -> str:
+    for key, name in (("sequence_batching", "sequence"), ("ensemble_scheduling", "ensemble")):
+        if key in config:
+            return name
+    return "dynamic" if "dynamic_batching" in config else "none"
+
+
+def _steps(steps: Sequence[Mapping[str, Any]]) -> tuple[ModelKey, ...]:
+    keys = [ModelKey(s["model_name"], _version(s.get("model_version", -1))) for s in steps]
+    return tuple(dict.fromkeys(keys))
+
+
+def _version(number: Any) -> str:
+    """-1 is the latest in an ensemble's step, and so is a missing version."""
+    return "" if int(number) < 0 else str(number)
+
+
+_DURATIONS = (
+    "success",
+    "fail",
+    "queue",
+    "compute_input",
+    "compute_infer",
+    "compute_output",
+    "cache_hit",
+    "cache_miss",
+)
+
+
+def model_counters(answer: Mapping[str, Any]) -> tuple[ModelCounters, ...]:
+    """From the answer of `GET v2/models/M/stats`; counters that a server leaves out are 0."""
+    out = []
+    for entry in answer.get("model_stats", ()):
+        counters = {key: int(entry.get(key, 0)) for key in ("inference_count", "execution_count")}
+        for name in _DURATIONS:
+            duration = entry.get("inference_stats", {}).get(name, {})
+            counters[f"{name}.count"] = int(duration.get("count", 0))
+            counters[f"{name}.ns"] = int(duration.get("ns", 0))
+        out.append(
+            ModelCounters(model=entry["name"], version=str(entry.get("version", "")), counters=counters)
+        )
+    return tuple(out)

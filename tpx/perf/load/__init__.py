@@ -1,0 +1,1 @@
+"""Keeping a server under a given load."""

@@ -1,0 +1,55 @@
+"""Telling whoever watches a run how it goes."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from tpx.perf.results import LevelResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """A look at a level that is being measured; the figures are those of the time since the last look."""
+
+    value: int
+    window: int
+    max_windows: int
+    throughput_infer_per_s: float
+    p99_ns: int | None
+    failed: int
+
+
+class Observer(Protocol):
+    """Hears about a run as it happens."""
+
+    progress_interval_s: float
+    """Seconds between two calls of `progress`; 0 for none, which costs the load nothing."""
+
+    def level_started(self, value: int) -> None: ...
+
+    def progress(self, progress: Progress) -> None: ...
+
+    def level_finished(self, result: LevelResult) -> None: ...
+
+    def notice(self, text: str) -> None:
+        """Something that the user should know, once."""
+
+
+class Silent:
+    """An Observer that does nothing."""
+
+    progress_interval_s = 0.0
+
+    def level_started(self, value: int) -> None:
+        """Nobody listens."""
+
+    def progress(self, progress: Progress) -> None:
+        """Nobody listens."""
+
+    def level_finished(self, result: LevelResult) -> None:
+        """Nobody listens."""
+
+    def notice(self, text: str) -> None:
+        """Nobody listens."""
+
+
+SILENT = Silent()

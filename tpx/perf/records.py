@@ -1,0 +1,72 @@
+"""What is kept of every request: one row of 64-bit integers, appended when the request ends.
+
+The row layout is the same bytes whether the block is private memory or memory shared with a worker process.
+"""
+
+import struct
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+FIELDS = ("start_ns", "intended_ns", "sent_ns", "first_byte_ns", "end_ns", "status")
+ROW = np.dtype([(name, "<i8") for name in FIELDS])
+
+ROW_BYTES = ROW.itemsize
+BLOCK_ROWS = 1 << 15
+
+SUCCESS = 0
+"""The status of a request that succeeded; every other value is the transport's own code of a failure."""
+
+Rows = npt.NDArray[np.void]
+"""Rows of dtype ROW: `rows["end_ns"]` is a column."""
+
+
+class Records:
+    """Rows in the order in which requests ended, so `end_ns` never falls.
+
+    start: the request was handed to the connection; sent: the connection had taken all of it; first_byte:
+    the first byte of the answer was read; intended: when it should have started (equal to start in a closed
+    loop).
+    """
+
+    __slots__ = ("_block", "_buffer", "_full", "_limit", "_offset", "_pack")
+
+    def __init__(self, block_rows: int = BLOCK_ROWS) -> None:
+        self._pack = struct.Struct(f"<{len(FIELDS)}q").pack_into
+        self._limit = block_rows * ROW_BYTES
+        self._full: list[Rows] = []
+        self._add_block()
+
+    def _add_block(self) -> None:
+        self._block: Rows = np.empty(self._limit // ROW_BYTES, dtype=ROW)
+        self._buffer = self._block.view(np.uint8).data
+        self._offset = 0
+
+    def append(
+        self, start_ns: int, intended_ns: int, sent_ns: int, first_byte_ns: int, end_ns: int, status: int
+    ) -> None:
+        offset = self._offset
+        self._pack(self._buffer, offset, start_ns, intended_ns, sent_ns, first_byte_ns, end_ns, status)
+        self._offset = offset = offset + ROW_BYTES
+        if offset == self._limit:
+            self._full.append(self._block)
+            self._add_block()
+
+    def __len__(self) -> int:
+        return (len(self._full) * self._limit + self._offset) // ROW_BYTES
+
+    def since(self, index: int) -> Rows:
+        """The rows from `index` on; a copy where they span blocks, else a view of rows that no longer
+        change."""
+        per_block = self._limit // ROW_BYTES
+        parts = [block for i, block in enumerate(self._full) if (i + 1) * per_block > index]
+        parts.append(self._block[: self._offset // ROW_BYTES])
+        skip = index - max(len(self._full) - len(parts) + 1, 0) * per_block
+        rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return rows[skip:]
+
+
+def succeeded(rows: Rows) -> Rows:
+    """The rows of successful requests."""
+    return cast("Rows", rows[rows["status"] == SUCCESS])

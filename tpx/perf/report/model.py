@@ -1,0 +1,44 @@
+"""The report of a run: everything that the text, CSV and JSON forms are made from."""
+
+from dataclasses import dataclass
+
+from tpx.perf.clients.model import ModelDescription, ServerDescription
+from tpx.perf.options import PerfConfig
+from tpx.perf.results import LevelResult, Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A finished run. Times are ISO 8601 in UTC."""
+
+    config: PerfConfig
+    server: ServerDescription
+    model: ModelDescription
+    levels: tuple[LevelResult, ...]
+    started: str
+    finished: str
+    interrupted: bool = False
+
+    @property
+    def best(self) -> LevelResult | None:
+        """The level of the highest throughput among those that met the limits."""
+        good = [r for r in self.levels if r.meets_limits]
+        return max(good, key=lambda r: r.throughput_infer_per_s, default=None)
+
+    @property
+    def over_budget(self) -> bool:
+        return any(r.over_budget for r in self.levels)
+
+    @property
+    def has_valid_requests(self) -> bool:
+        return any(r.requests for r in self.levels)
+
+    @property
+    def has_empty_level(self) -> bool:
+        """Whether no request succeeded in some level."""
+        return any(r.latency is None for r in self.levels)
+
+    @property
+    def only_unstable(self) -> bool:
+        """Whether levels were measured and none of them was stable."""
+        return bool(self.levels) and all(r.verdict is Verdict.UNSTABLE for r in self.levels)

@@ -1,0 +1,154 @@
+"""What a measurement yields: windows, levels, and the report of a run, as plain values."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from tpx.perf.latency import LatencySummary
+from tpx.perf.stability import Observation
+
+
+class Verdict(Enum):
+    """What became of a level."""
+
+    OK = "ok"
+    UNSTABLE = "unstable"
+    OVER_LIMIT = "over_limit"
+    ERRORS = "errors"
+    """No request succeeded, or more failed than the budget allows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorCount:
+    """Failed requests of one kind: `code` such as "HTTP 500", and the first one's message, verbatim."""
+
+    code: str
+    count: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerBreakdown:
+    """Growth of a model's server-side counters over a measurement; durations are sums in ns."""
+
+    model: str
+    version: str
+    inference_count: int = 0
+    execution_count: int = 0
+    success_count: int = 0
+    success_ns: int = 0
+    fail_count: int = 0
+    queue_count: int = 0
+    queue_ns: int = 0
+    compute_count: int = 0
+    compute_input_ns: int = 0
+    compute_infer_ns: int = 0
+    compute_output_ns: int = 0
+    cache_hit_count: int = 0
+    cache_hit_ns: int = 0
+    cache_miss_count: int = 0
+    cache_miss_ns: int = 0
+    response_cache: bool = False
+    """Whether the model's configuration turns the response cache on."""
+    composing: tuple["ServerBreakdown", ...] = ()
+    """Of an ensemble, its steps' models, each with its own composing models."""
+
+    @property
+    def mean_batch(self) -> float:
+        """Inferences in one execution of the model; 0 where nothing was executed."""
+        return self.inference_count / self.execution_count if self.execution_count else 0.0
+
+    @property
+    def compute_ns(self) -> int:
+        return self.compute_input_ns + self.compute_infer_ns + self.compute_output_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientTimes:
+    """Mean per successful request in ns: writing it, waiting for its answer, reading the answer."""
+
+    send_ns: int
+    wait_ns: int
+    receive_ns: int
+
+    @property
+    def total_ns(self) -> int:
+        return self.send_ns + self.wait_ns + self.receive_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """One window of a level; throughput and latency are those of the requests that succeeded in it."""
+
+    start_ns: int
+    end_ns: int
+    requests: int
+    failed: int
+    throughput_infer_per_s: float
+    latency: LatencySummary | None
+    client_busy: float
+    """Share of the window in which the client's event loop had the processor."""
+    stabilizing_percentile: float | None
+
+    @property
+    def duration_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+    @property
+    def observation(self) -> Observation:
+        """What this window says to the stability rule."""
+        if self.latency is None:
+            return Observation(0.0, 0)
+        return Observation(self.throughput_infer_per_s, self.latency.at(self.stabilizing_percentile))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelResult:
+    """One load level: its figures are those of the last three windows together, also where it is not stable.
+
+    `value` is the number of requests kept in flight. `latency`, `client` are None where no request succeeded.
+    `percentile` is the one that stands for latency (stability, limit, summary); None is the mean.
+    """
+
+    mode: str
+    value: int
+    batch_size: int
+    verdict: Verdict
+    stable: bool
+    interrupted: bool = False
+    over_budget: bool = False
+    """More requests failed than --max-errors allows."""
+    reason: str = ""
+    """Why the verdict is not ok, for a person."""
+    percentile: float | None
+    windows: tuple[Window, ...]
+    requests: int
+    duration_ns: int
+    throughput_infer_per_s: float
+    latency: LatencySummary | None
+    client: ClientTimes | None
+    client_busy: float
+    server: ServerBreakdown | None
+    failed: int
+    """Failed requests of the whole level, of which `errors` are the kinds."""
+    errors: tuple[ErrorCount, ...]
+
+    @property
+    def stabilizing_latency_ns(self) -> int:
+        """The latency that stands for the level; 0 where no request succeeded."""
+        return self.latency.at(self.percentile) if self.latency else 0
+
+    @property
+    def meets_limits(self) -> bool:
+        """Whether perf_analyzer would have taken the level into its results."""
+        return self.verdict is Verdict.OK and not self.interrupted
+
+    @property
+    def network_ns(self) -> int:
+        """Mean time per request between the client's waiting and the server's accounted times; never below
+        0."""
+        if self.client is None or self.server is None or not self.server.success_count:
+            return 0
+        accounted = self.server.queue_ns // max(self.server.queue_count, 1) + (
+            self.server.compute_ns // max(self.server.compute_count, 1)
+        )
+        return max(0, self.client.wait_ns - accounted)

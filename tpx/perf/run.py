@@ -1,0 +1,120 @@
+"""One run: connect, describe, make the requests, sweep, report. The command line and the analyzer start
+here."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+from tpx.errors import MeasurementError
+from tpx.perf.clients.endpoint import Endpoint, connect, parse_address
+from tpx.perf.clients.model import ModelDescription, ModelKey
+from tpx.perf.inputs.base import InputSettings
+from tpx.perf.inputs.shapes import resolve_shapes
+from tpx.perf.inputs.synthetic import make_inputs
+from tpx.perf.measure import measure_level
+from tpx.perf.observer import SILENT, Observer
+from tpx.perf.options import PerfConfig
+from tpx.perf.report.model import Report
+from tpx.perf.results import LevelResult
+from tpx.perf.server_statistics import ServerStatistics, model_tree
+from tpx.perf.settings import LevelSettings
+from tpx.perf.sweep import sweep
+from tpx.perf.target import Target
+
+__all__ = ["event_loop", "measure_level", "open_target", "run"]
+
+
+def event_loop() -> asyncio.AbstractEventLoop:
+    """A new event loop of the fastest kind that this machine has, for asyncio.Runner."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+@asynccontextmanager
+async def open_target(config: PerfConfig) -> AsyncIterator[Target]:
+    """The model that `config` names, connected and with its requests made; closed with the context.
+
+    Raises WireError where nothing answers, MeasurementError where the model cannot be measured, UsageError
+    where the options do not fit it.
+    """
+    key = ModelKey(config.model, config.model_version)
+    host, port = parse_address(config.address, config.protocol)
+    connections = connect(config.protocol, Endpoint(host=host, port=port, model=key, headers=config.header))
+    client, control = connections.client, connections.control
+    try:
+        server = await control.server()
+        model = await control.model(key)
+        _check_kind(model)
+        shapes = resolve_shapes(model, config.shape, config.batch_size)
+        tensors = make_inputs(model, shapes.by_input, _input_settings(config))
+        yield Target(
+            url=config.address,
+            protocol=config.protocol,
+            server=server,
+            model=model,
+            version=config.model_version,
+            batch_size=config.batch_size,
+            client=client,
+            control=control,
+            requests=(await client.prepare(tensors),),
+            statistics=ServerStatistics(
+                control, await model_tree(control, model, key), available="statistics" in server.extensions
+            ),
+            notices=shapes.notices,
+        )
+    finally:
+        await client.close()
+        await control.close()
+
+
+async def run(
+    config: PerfConfig, *, observer: Observer = SILENT, stop: asyncio.Event | None = None
+) -> Report:
+    """The whole run. Setting `stop` ends it with what was measured until then."""
+    stop = stop or asyncio.Event()
+    started = datetime.now(UTC)
+
+    async with open_target(config) as target:
+        for notice in target.notices:
+            observer.notice(notice)
+
+        async def measured(value: int, settings: LevelSettings) -> LevelResult:
+            return await measure_level(target, value, settings, observer=observer, stop=stop)
+
+        levels = await sweep(config.concurrency_range, config.level_settings, measured, stop)
+        return Report(
+            config=config,
+            server=target.server,
+            model=target.model,
+            levels=tuple(levels),
+            started=started.isoformat(timespec="milliseconds"),
+            finished=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            interrupted=stop.is_set(),
+        )
+
+
+def _input_settings(config: PerfConfig) -> InputSettings:
+    return InputSettings(
+        kind=config.input_data,
+        batch_size=config.batch_size,
+        shapes=config.shape,
+        string_length=config.string_length,
+        string_data=config.string_data,
+        seed=config.seed,
+    )
+
+
+def _check_kind(model: ModelDescription) -> None:
+    if model.decoupled:
+        raise MeasurementError(
+            f"model '{model.name}' is decoupled: it answers over a stream, which tpx perf cannot send yet"
+        )
+    if model.scheduler == "sequence":
+        raise MeasurementError(
+            f"model '{model.name}' takes sequences of requests, which tpx perf cannot send yet"
+        )

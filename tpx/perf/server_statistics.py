@@ -1,0 +1,131 @@
+"""The server's own account of a measurement: how much its statistics counters grew."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tpx.errors import MeasurementError, TpxError
+from tpx.perf.clients.base import Control
+from tpx.perf.clients.model import ModelCounters, ModelDescription, ModelKey
+from tpx.perf.results import ServerBreakdown
+
+Snapshot = Mapping[ModelKey, ModelCounters]
+"""Counters by model name and version."""
+
+MAX_ENSEMBLE_DEPTH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTree:
+    """A model and, where it is an ensemble, the models that it calls."""
+
+    key: ModelKey
+    response_cache: bool = False
+    composing: tuple["ModelTree", ...] = ()
+
+
+async def model_tree(control: Control, model: ModelDescription, key: ModelKey, depth: int = 0) -> ModelTree:
+    """Ask for the steps of an ensemble, and theirs."""
+    if depth > MAX_ENSEMBLE_DEPTH:
+        raise MeasurementError(f"ensemble '{model.name}' is nested more than {MAX_ENSEMBLE_DEPTH} deep")
+    composing = [
+        await model_tree(control, await control.model(step), step, depth + 1) for step in model.steps
+    ]
+    return ModelTree(key, model.response_cache, tuple(composing))
+
+
+class ServerStatistics:
+    """Reads a model's counters. A server without the statistics extension has none, and every answer is
+    None."""
+
+    def __init__(self, control: Control, tree: ModelTree, *, available: bool) -> None:
+        self._control = control
+        self._tree = tree
+        self._available = available
+        self._notices: list[str] = []
+        self._given = 0
+
+    async def read(self) -> Snapshot | None:
+        """The counters now; None, and a notice, where the server does not give them."""
+        if not self._available:
+            return None
+        try:
+            counters = await self._control.statistics(
+                ModelKey("") if self._tree.composing else self._tree.key
+            )
+        except TpxError as exc:
+            self._notice(f"no server-side statistics for a while: {exc}")
+            return None
+        return {ModelKey(c.model, c.version): c for c in counters}
+
+    def between(self, before: Snapshot | None, after: Snapshot | None) -> ServerBreakdown | None:
+        """The growth from one reading to another; None where either is missing or the model did nothing."""
+        if before is None or after is None:
+            return None
+        return self._breakdown(self._tree, before, after)
+
+    def _breakdown(self, tree: ModelTree, before: Snapshot, after: Snapshot) -> ServerBreakdown | None:
+        key = self._version(tree.key, before, after)
+        if key is None:
+            return None
+        parts = [self._breakdown(composing, before, after) for composing in tree.composing]
+        return replace(
+            growth(after[key], before.get(key)),
+            response_cache=tree.response_cache,
+            composing=tuple(p for p in parts if p is not None),
+        )
+
+    def _version(self, key: ModelKey, before: Snapshot, after: Snapshot) -> ModelKey | None:
+        """The version that was meant: the given one, or the highest of those that did something."""
+        if key.version:
+            return key if key in after else None
+        active = [
+            k for k in after if k.name == key.name and _grown(after[k], before.get(k), "success.count") > 0
+        ]
+        if len(active) > 1:
+            self._notice(
+                f"several versions of model '{key.name}' were used during the measurement and -x names none: "
+                "the server's figures are those of the highest"
+            )
+        return max(active, key=lambda k: (len(k.version), k.version), default=None)
+
+    def take_notices(self) -> list[str]:
+        """What was noticed since the last call; the same thing only once."""
+        fresh, self._given = self._notices[self._given :], len(self._notices)
+        return fresh
+
+    def _notice(self, text: str) -> None:
+        if text not in self._notices:
+            self._notices.append(text)
+
+
+def _grown(after: ModelCounters, before: ModelCounters | None, counter: str) -> int:
+    """Counters that fell, because the model was loaded again, count from zero."""
+    start = before[counter] if before is not None else 0
+    return after[counter] - start if after[counter] >= start else after[counter]
+
+
+def growth(after: ModelCounters, before: ModelCounters | None) -> ServerBreakdown:
+    """The difference of two readings of one model version."""
+
+    def grown(counter: str) -> int:
+        return _grown(after, before, counter)
+
+    return ServerBreakdown(
+        model=after.model,
+        version=after.version,
+        inference_count=grown("inference_count"),
+        execution_count=grown("execution_count"),
+        success_count=grown("success.count"),
+        success_ns=grown("success.ns"),
+        fail_count=grown("fail.count"),
+        queue_count=grown("queue.count"),
+        queue_ns=grown("queue.ns"),
+        compute_count=grown("compute_infer.count"),
+        compute_input_ns=grown("compute_input.ns"),
+        compute_infer_ns=grown("compute_infer.ns"),
+        compute_output_ns=grown("compute_output.ns"),
+        cache_hit_count=grown("cache_hit.count"),
+        cache_hit_ns=grown("cache_hit.ns"),
+        cache_miss_count=grown("cache_miss.count"),
+        cache_miss_ns=grown("cache_miss.ns"),
+    )

@@ -1,0 +1,180 @@
+"""Values that a user sets and several layers read: levels, shapes, headers, the error budget, the rules of
+a level."""
+
+from dataclasses import dataclass, field
+from typing import Literal, NoReturn
+
+from tpx.errors import UsageError
+
+
+def refuse(flag: str, reason: str) -> NoReturn:
+    """Raise perf_analyzer's message for a bad value."""
+    raise UsageError(f"Failed to parse {flag}. {reason}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelRange:
+    """The loads to measure, in order: start to end by `step`, by `factor`, or as a list.
+
+    `end` None is one level; 0 goes on from level to level until the latency limit is met.
+    """
+
+    start: int = 1
+    end: int | None = None
+    step: int = 1
+    factor: float = 0.0
+    listed: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if min(self.listed or (self.start,)) <= 0:
+            raise UsageError("The start of the search range must be > 0")
+        if self.step <= 0 or (self.factor and not self.factor > 1):
+            refuse("--concurrency-range", "The <step> must be > 0, or a factor > 1 such as x2.")
+        if self.end is not None and 0 != self.end < self.start:
+            refuse("--concurrency-range", "The <start> must be <= <end>.")
+
+    @property
+    def unbounded(self) -> bool:
+        return self.end == 0
+
+    @property
+    def highest(self) -> int | None:
+        """The greatest level; None where there is no end."""
+        if self.listed:
+            return max(self.listed)
+        return None if self.unbounded else max(self.start, self.end or 0)
+
+    def after(self, level: int) -> int | None:
+        """The level that follows `level` in a linear or geometric range; None past the end."""
+        following = max(level + 1, int(level * self.factor)) if self.factor else level + self.step
+        return following if self.unbounded or following <= (self.end or 0) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One `--shape NAME:D,D`: dimensions of an input without the batch dimension."""
+
+    name: str
+    dims: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """One `-H NAME:VALUE`; the value is sent as it was written."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorBudget:
+    """How many failed requests are accepted: a count over the run, or a share of a level's; neither is
+    any."""
+
+    count: int | None = None
+    percent: float | None = None
+
+    def exceeded(self, *, failed: int, sent: int) -> bool:
+        """Whether a level in which `failed` of `sent` requests failed has to end."""
+        if self.count is not None:
+            return failed > self.count
+        return self.percent is not None and failed * 100 > self.percent * sent
+
+    def after(self, failed: int) -> "ErrorBudget":
+        """What a level leaves of it for those that follow."""
+        return self if self.count is None else ErrorBudget(count=max(0, self.count - failed))
+
+    def __str__(self) -> str:
+        return f"{self.percent:g}%" if self.percent is not None else str(self.count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelSettings:
+    """The rules by which one level is measured.
+
+    A time window lasts 1.2 times `interval_ms`, as perf_analyzer's do, so that results compare. A count
+    window lasts until it has `window_requests` samples and `count_window_floor_ms` have passed
+    (perf_analyzer looks once a second), and ends with the request that fulfilled both. `request_count`
+    above zero is one window of exactly that many requests.
+    """
+
+    mode: Literal["time_windows", "count_windows"] = "time_windows"
+    interval_ms: int = 5000
+    window_requests: int = 50
+    count_window_floor_ms: int = 1000
+    stability: float = 0.1
+    max_windows: int = 10
+    latency_limit_ms: int = 0
+    percentile: float | None = None
+    request_count: int = 0
+    warmup_requests: int = 0
+    timeout_s: float = 0.0
+    max_errors: ErrorBudget = field(default_factory=ErrorBudget)
+
+    @property
+    def window_ns(self) -> int:
+        return self.interval_ms * 1_200_000
+
+
+def _integer(text: str, flag: str, whole: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        refuse(flag, f"Invalid value provided: {whole}")
+
+
+def parse_levels(text: str) -> LevelRange:
+    """`start:end:step` with empty parts for defaults, `start:end:xFACTOR`, or a list `1,2,8`."""
+    flag = "--concurrency-range"
+    if "," in text:
+        return LevelRange(listed=tuple(_integer(part, flag, text) for part in text.split(",")))
+    parts = text.split(":")
+    if len(parts) > 3:
+        refuse(flag, "The value does not match <start:end:step>.")
+    start, end, step = [*parts, "", ""][:3]
+    factor = 0.0
+    if step.startswith("x"):
+        try:
+            factor = float(step[1:])
+        except ValueError:
+            refuse(flag, f"Invalid value provided: {text}")
+        step = ""
+    return LevelRange(
+        start=_integer(start or "1", flag, text),
+        end=_integer(end, flag, text) if end else None,
+        step=_integer(step or "1", flag, text),
+        factor=factor,
+    )
+
+
+def parse_shape(text: str) -> Shape:
+    """`name:d,d`, split at the last colon as perf_analyzer does."""
+    name, _, dims = text.rpartition(":")
+    if not name:
+        refuse("--shape", "There must be a colon after input name.")
+    sizes = tuple(_integer(part, "--shape", text) for part in dims.split(","))
+    if min(sizes) <= 0:
+        refuse("--shape", "The dimensions of input tensor must be > 0.")
+    return Shape(name, sizes)
+
+
+def parse_header(text: str) -> Header:
+    """`name:value`, split at the first colon."""
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        refuse("-H", f"The value '{text}' does not match <name:value>.")
+    if any(c in text for c in "\r\n\0"):
+        refuse("-H", f"The value {text!r} contains a line break.")
+    return Header(name.strip(), value)
+
+
+def parse_budget(text: str) -> ErrorBudget:
+    """`N` failed requests in the run, or `P%` of a level's requests."""
+    number = text.removesuffix("%")
+    try:
+        budget = ErrorBudget(count=int(number)) if number == text else ErrorBudget(percent=float(number))
+    except ValueError:
+        refuse("--max-errors", f"The value '{text}' is neither a count nor a percentage such as 1%.")
+    if number.startswith("-"):
+        refuse("--max-errors", "The value must be >= 0.")
+    return budget

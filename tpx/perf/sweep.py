@@ -1,0 +1,42 @@
+"""Going from level to level."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+
+from tpx.perf.results import LevelResult, Verdict
+from tpx.perf.settings import LevelRange, LevelSettings
+
+Measure = Callable[[int, LevelSettings], Awaitable[LevelResult]]
+
+
+async def sweep(
+    levels: LevelRange, settings: LevelSettings, measure: Measure, stop: asyncio.Event
+) -> list[LevelResult]:
+    """Measure every level in order.
+
+    Ends early with a level over the latency limit (except in a list, whose order says nothing), one where
+    every request failed or the error budget was spent, or an interrupt. An unstable level does not end it,
+    as it does in perf_analyzer.
+    """
+    results: list[LevelResult] = []
+    for value in _values(levels):
+        if stop.is_set():
+            break
+        result = await measure(value, settings)
+        results.append(result)
+        settings = replace(settings, max_errors=settings.max_errors.after(result.failed))
+        over = result.verdict is Verdict.OVER_LIMIT and not levels.listed
+        if over or result.verdict is Verdict.ERRORS:
+            break
+    return results
+
+
+def _values(levels: LevelRange) -> Iterator[int]:
+    if levels.listed:
+        yield from levels.listed
+        return
+    value: int | None = levels.start
+    while value is not None:
+        yield value
+        value = levels.after(value)

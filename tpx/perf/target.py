@@ -1,0 +1,29 @@
+"""What is measured: a model on a server, connected, described, and with its requests made."""
+
+from dataclasses import dataclass
+
+from tpx.perf.clients.base import Client, Control, Prepared
+from tpx.perf.clients.model import ModelDescription, ServerDescription
+from tpx.perf.server_statistics import ServerStatistics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Open until `close`; serves any number of levels, one after the other, over the same connections."""
+
+    url: str
+    protocol: str
+    server: ServerDescription
+    model: ModelDescription
+    version: str
+    batch_size: int
+    client: Client
+    control: Control
+    requests: tuple[Prepared, ...]
+    statistics: ServerStatistics
+    notices: tuple[str, ...] = ()
+    """What was assumed about the model's inputs."""
+
+    async def close(self) -> None:
+        await self.client.close()
+        await self.control.close()
