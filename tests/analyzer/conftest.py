@@ -1,0 +1,62 @@
+"""Runs of the analyzer over recorded tables: the whole of it but a server."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.profile import Event, Profile
+from tpx.analyzer.results.journal import Journal, read_last_run
+from tpx.analyzer.results.measurement import Measurement
+from tpx.analyzer.results.run import Run
+from tpx.analyzer.runners.replay import ReplayRunner, read_table
+from tpx.analyzer.trial import Bench
+from tpx.analyzer.variants import OutputRepository
+
+HEADLINE = Path(__file__).parent / "headline.csv"
+"""Triton's published walkthrough of AlexNet: its four published rows and the concurrencies of its default are
+as printed there; the points between are filled in so that every printed figure comes out."""
+
+ALEXNET: dict[str, Any] = {
+    "name": "alexnet",
+    "platform": "onnxruntime_onnx",
+    "max_batch_size": 0,
+    "input": [{"name": "data_0", "data_type": "TYPE_FP32", "dims": [1, 3, 224, 224]}],
+    "output": [{"name": "prob_1", "data_type": "TYPE_FP32", "dims": [1, 1000]}],
+    "instance_group": [{"name": "alexnet", "count": 1, "kind": "KIND_GPU", "gpus": [0]}],
+}
+
+Replay = Callable[..., Run]
+
+
+@pytest.fixture
+def replay(tmp_path: Path) -> Replay:
+    """Profile `alexnet` over a table of measurements; keywords are options of the run."""
+
+    def run(
+        recorded: Iterable[Measurement] | None = None,
+        *,
+        default: dict[str, Any] | None = None,
+        stop_after: int | None = None,
+        **options: Any,
+    ) -> Run:
+        table = read_table(HEADLINE) if recorded is None else list(recorded)
+        config = ProfileConfig(profile_models=("alexnet",), export_path=tmp_path, **options)
+        runner = ReplayRunner({"alexnet": default or ALEXNET}, table)
+        bench = Bench(runner, OutputRepository(tmp_path / "output", None, override=True), monitoring_interval_s=1)
+        events: list[Event] = []
+        with Journal(tmp_path / "results" / "run.jsonl") as journal:
+
+            def observe(event: Event) -> None:
+                events.append(event)
+                if stop_after is not None and len(events) > 2 * stop_after:
+                    profile.stop()
+
+            profile = Profile(config, bench, journal, observe)
+            asyncio.run(profile.run(("tpx", "analyze", "profile")))
+        return Run.from_records(read_last_run(tmp_path / "results" / "run.jsonl"))
+
+    return run

@@ -1,0 +1,135 @@
+"""run.jsonl: what is written is read again, also after a crash in the middle of a line."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tpx.analyzer.results.goals import Goals
+from tpx.analyzer.results.journal import (
+    SCHEMA,
+    Journal,
+    Measured,
+    Provenance,
+    Record,
+    RunEnded,
+    RunStarted,
+    read_last_run,
+)
+from tpx.analyzer.results.measurement import GpuUse, Latency, Load, Measurement, MemoryUse
+from tpx.analyzer.results.run import Run
+from tpx.errors import MeasurementError
+
+STARTED = RunStarted(
+    schema=SCHEMA,
+    models=("m",),
+    goals=Goals(),
+    top=3,
+    tolerance_percent=10.0,
+    settings={"concurrency": [1, 2]},
+    provenance=Provenance(command=("tpx",), started="2026-01-01T00:00:00+00:00", versions={}, host={}),
+)
+MEASURED = Measured(
+    model="m",
+    measurement=Measurement(
+        variant="m_config_default",
+        load=Load(value=4, batch_size=2),
+        throughput=123.456,
+        latency=Latency(avg_ns=1, p99_ns=2),
+        stable=False,
+        note="windows differ",
+        memory=MemoryUse(rss_bytes=10, uss_bytes=5),
+        gpus=(GpuUse(uuid="GPU-1", used_bytes=1, total_bytes=2),),
+    ),
+)
+ENDED = RunEnded(outcome="complete", elapsed_ns=5)
+
+
+def write(path: Path, *records: Record) -> None:
+    with Journal(path) as journal:
+        for record in records:
+            journal.append(record)
+
+
+def test_records_are_read_as_they_were_written(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "run.jsonl"
+    write(path, STARTED, MEASURED, ENDED)
+    assert read_last_run(path) == [STARTED, MEASURED, ENDED]
+
+
+def test_every_record_is_one_line_on_the_disk_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    with Journal(path) as journal:
+        journal.append(STARTED)
+        assert path.read_bytes().count(b"\n") == 1
+        journal.append(MEASURED)
+        assert path.read_bytes().count(b"\n") == 2
+
+
+def test_a_line_cut_short_by_a_crash_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    write(path, STARTED, MEASURED)
+    whole = path.read_bytes()
+    for cut in (1, 20, 60):
+        path.write_bytes(whole[:-cut])
+        assert read_last_run(path) == [STARTED]
+
+
+def test_a_new_run_starts_a_line_of_its_own_after_a_crash(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    write(path, STARTED, MEASURED)
+    path.write_bytes(path.read_bytes()[:-9])
+    write(path, STARTED, ENDED)
+    assert read_last_run(path) == [STARTED, ENDED]
+    assert path.read_bytes().count(b"\n") == 3
+
+
+def test_the_last_of_several_runs_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    write(path, STARTED, MEASURED, ENDED)
+    write(path, STARTED)
+    assert read_last_run(path) == [STARTED]
+
+
+def test_a_damaged_line_before_the_end_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    write(path, STARTED, MEASURED)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + b'{"record": "measurement", "mo\n' + lines[1])
+    with pytest.raises(MeasurementError, match=r"run\.jsonl:2: not a record"):
+        read_last_run(path)
+
+
+def test_another_schema_is_refused_by_number(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    write(path, STARTED)
+    path.write_bytes(path.read_bytes().replace(b'"schema":1', b'"schema":99'))
+    with pytest.raises(MeasurementError, match="schema 99"):
+        read_last_run(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b'{"record":"end","outcome":"complete","elapsed_ns":1}\n'])
+def test_a_file_without_a_run_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(MeasurementError):
+        read_last_run(path)
+
+
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(MeasurementError, match="--export-path"):
+        Journal(tmp_path / "file" / "run.jsonl")
+
+
+def test_the_run_of_a_journal_without_an_end_is_unfinished(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    write(path, STARTED)
+    assert Run.from_records(read_last_run(path)).outcome == "unfinished"
+
+
+def test_a_whole_run_reads_back_to_the_same_figures(replay: Callable[..., Run], tmp_path: Path) -> None:
+    run = replay()
+    again = Run.from_records(read_last_run(tmp_path / "results" / "run.jsonl"))
+    assert again == run
+    assert sum(m.measurement_count for m in again.models) == 41

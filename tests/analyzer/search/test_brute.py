@@ -1,0 +1,163 @@
+"""The brute search against surfaces given by a formula: order, names, stop rules, size of the space."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tpx.analyzer.results.measurement import Failure, Load, Measurement, Outcome, Trial
+from tpx.analyzer.search.base import Done, LoadSpace, SearchSpace, Span
+from tpx.analyzer.search.brute import BruteSearch
+from tpx.analyzer.variants import ModelFacts
+
+Surface = Callable[[Trial], float | None]
+
+
+def space(
+    *,
+    concurrencies: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024),
+    batch_sizes: tuple[int, ...] = (1,),
+    until_plateau: bool = True,
+    instances: tuple[int, int] = (1, 5),
+    max_batch_sizes: tuple[int, int] = (1, 128),
+) -> SearchSpace:
+    return SearchSpace(
+        loads=LoadSpace(values=concurrencies, batch_sizes=batch_sizes, until_plateau=until_plateau),
+        instances=Span(name="instance-count", minimum=instances[0], maximum=instances[1]),
+        max_batch_sizes=Span(
+            name="model-batch-size", minimum=max_batch_sizes[0], maximum=max_batch_sizes[1]
+        ),
+    )
+
+
+def walk(search: BruteSearch, surface: Surface) -> list[Trial]:
+    """All trials of a search; the surface gives a trial's throughput, None for a failure."""
+    trials = []
+    while not isinstance(trial := search.ask(), Done):
+        trials.append(trial)
+        search.tell(trial, outcome(trial, surface(trial)))
+    return trials
+
+
+def outcome(trial: Trial, throughput: float | None) -> Outcome:
+    if throughput is None:
+        return Failure(variant=trial.variant.name, load=trial.load, reason="out of memory")
+    return Measurement(variant=trial.variant.name, load=trial.load, throughput=throughput)
+
+
+def names(trials: list[Trial]) -> list[str]:
+    return list(dict.fromkeys(t.variant.name for t in trials))
+
+
+def size_of(trial: Trial) -> int:
+    return int(trial.variant.delta.get("max_batch_size", 1))
+
+
+def growing(trial: Trial) -> float:
+    """Strictly more throughput with every step in any direction."""
+    instances = trial.variant.delta.get("instance_group", [{"count": 1}])[0]["count"]
+    return float(instances * 1_000_000 + size_of(trial) * 5000 + trial.load.value * 10)
+
+
+BATCHING = ModelFacts(model="m", max_batch_size=8)
+FIXED = ModelFacts(model="m", max_batch_size=0)
+
+
+def test_the_full_space_of_a_batching_model_is_451_measurements() -> None:
+    def steep(trial: Trial) -> float:
+        return growing(trial) * trial.load.value
+
+    trials = walk(BruteSearch(BATCHING, space()), steep)
+    assert len(trials) == 451
+    assert len(names(trials)) == 41
+
+
+def test_the_default_comes_first_and_variants_are_numbered_in_order() -> None:
+    search = BruteSearch(BATCHING, space(concurrencies=(1,), instances=(1, 2), max_batch_sizes=(1, 4)))
+    trials = walk(search, growing)
+    assert [(t.variant.name, t.variant.delta) for t in trials] == [
+        ("m_config_default", {}),
+        *(
+            (
+                f"m_config_{number}",
+                {
+                    "instance_group": [{"count": count, "kind": "KIND_CPU"}],
+                    "max_batch_size": size,
+                    "dynamic_batching": {},
+                },
+            )
+            for number, (count, size) in enumerate([(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4)])
+        ),
+    ]
+
+
+def test_a_model_without_batching_varies_only_its_instances() -> None:
+    trials = walk(BruteSearch(FIXED, space(concurrencies=(1,))), growing)
+    assert names(trials) == ["m_config_default", *(f"m_config_{i}" for i in range(5))]
+    assert trials[-1].variant.delta == {"instance_group": [{"count": 5, "kind": "KIND_CPU"}]}
+
+
+def test_a_sequence_model_gets_no_dynamic_batching() -> None:
+    facts = ModelFacts(model="m", max_batch_size=4, can_batch_dynamically=False)
+    trials = walk(BruteSearch(facts, space(concurrencies=(1,), instances=(1, 1), max_batch_sizes=(1, 1))), growing)
+    assert "dynamic_batching" not in trials[-1].variant.delta
+
+
+def test_minimum_batch_sizes_are_doubled_up_to_the_maximum() -> None:
+    search = BruteSearch(BATCHING, space(concurrencies=(1,), instances=(1, 1), max_batch_sizes=(3, 15)))
+    assert [size_of(t) for t in walk(search, growing)[1:]] == [3, 6, 12]
+
+
+def test_larger_batch_sizes_are_not_tried_once_one_brings_nothing() -> None:
+    def flat_from_four(trial: Trial) -> float:
+        return float(min(size_of(trial), 4) * 100)
+
+    search = BruteSearch(BATCHING, space(concurrencies=(1,), instances=(1, 2)))
+    trials = walk(search, flat_from_four)
+    assert [size_of(t) for t in trials[1:]] == [1, 2, 4, 8, 1, 2, 4, 8]
+    assert search.decisions[-1].text == (
+        "larger batch sizes not tried with this instance count: max_batch_size 8 gives 400 infer/sec, "
+        "a smaller one gave 400"
+    )
+
+
+def test_a_failed_variant_ends_the_walk_over_batch_sizes_but_not_the_search() -> None:
+    def breaks_at_two(trial: Trial) -> float | None:
+        return None if size_of(trial) == 2 else growing(trial)
+
+    search = BruteSearch(BATCHING, space(concurrencies=(1, 2), instances=(1, 2)))
+    trials = walk(search, breaks_at_two)
+    assert [size_of(t) for t in trials[2:]] == [1, 1, 2, 1, 1, 2]
+    assert [d.text for d in search.decisions if d.variant == "m_config_1"] == [
+        "stopped at concurrency 1: out of memory",
+        "larger batch sizes not tried with this instance count: this one failed",
+    ]
+
+
+def test_a_variant_below_the_preferred_batch_size_is_left_out() -> None:
+    facts = ModelFacts(model="m", max_batch_size=8, preferred_batch_sizes=(4,))
+    search = BruteSearch(facts, space(concurrencies=(1,), instances=(1, 1), max_batch_sizes=(2, 4)))
+    assert names(walk(search, growing)) == ["m_config_default", "m_config_1"]
+    assert search.decisions[1].text == "left out: preferred_batch_size 4 is above max_batch_size 2"
+
+
+def test_client_batches_above_max_batch_size_are_left_out_and_the_walk_goes_on() -> None:
+    facts = ModelFacts(model="m", max_batch_size=4)
+    chosen = space(concurrencies=(1,), batch_sizes=(4,), instances=(1, 1), max_batch_sizes=(1, 4))
+    trials = walk(BruteSearch(facts, chosen), growing)
+    assert [(t.variant.name, t.load.batch_size) for t in trials] == [("m_config_default", 4), ("m_config_2", 4)]
+
+
+def test_the_announced_size_of_the_space_is_never_exceeded() -> None:
+    search = BruteSearch(BATCHING, space())
+    trials = walk(search, growing)
+    assert len(names(trials)) <= search.configurations_at_most == 41
+    assert search.loads_at_most == 11
+
+
+def test_telling_what_was_not_asked_is_refused() -> None:
+    search = BruteSearch(FIXED, space())
+    trial = search.ask()
+    assert isinstance(trial, Trial)
+    other = Trial(variant=trial.variant, load=Load(value=999))
+    with pytest.raises(ValueError, match="asked for"):
+        search.tell(other, outcome(other, 1.0))

@@ -1,0 +1,253 @@
+"""Which measurement is better: metrics by their tag, scores, constraints, and the ranking of configurations.
+
+Scores are sums of logarithms, so that A over B and B over C add up to A over C; for one objective the order
+is Model Analyzer's.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tpx.analyzer.results.goals import Constraint, Goals
+from tpx.analyzer.results.measurement import Measurement, MemoryUse
+from tpx.analyzer.results.run import ModelRun, VariantRun
+from tpx.errors import UsageError
+from tpx.options import nearest
+
+NS_PER_MS = 1e6
+BYTES_PER_MB = 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """A figure of a measurement, under the tag and the header that Model Analyzer gives it."""
+
+    tag: str
+    header: str
+    better: Literal["higher", "lower"]
+    value: Callable[[Measurement], float | None]
+
+    @property
+    def name(self) -> str:
+        """The header without its unit."""
+        return self.header.partition(" (")[0]
+
+    @property
+    def unit(self) -> str:
+        return self.header.partition(" (")[2].removesuffix(")")
+
+
+def _ms(value_ns: int | None) -> float | None:
+    return None if value_ns is None else value_ns / NS_PER_MS
+
+
+def ram_mb(memory: MemoryUse | None) -> float | None:
+    """What the server holds for itself alone, or all that is resident where that is not known."""
+    if memory is None:
+        return None
+    return (memory.rss_bytes if memory.uss_bytes is None else memory.uss_bytes) / BYTES_PER_MB
+
+
+def _ram_left_mb(measurement: Measurement) -> float | None:
+    if measurement.memory is None or measurement.memory.host_available_bytes is None:
+        return None
+    return measurement.memory.host_available_bytes / BYTES_PER_MB
+
+
+def _gpu_sum_mb(measurement: Measurement, value: Callable[[int, int], int]) -> float | None:
+    """Memory is summed over GPUs."""
+    if not measurement.gpus:
+        return None
+    return sum(value(gpu.used_bytes, gpu.total_bytes) for gpu in measurement.gpus) / BYTES_PER_MB
+
+
+def _gpu_mean(values: Sequence[float | None]) -> float | None:
+    """Utilization and power are averaged over the GPUs that report them."""
+    known = [v for v in values if v is not None]
+    return sum(known) / len(known) if known else None
+
+
+METRICS: dict[str, Metric] = {
+    metric.tag: metric
+    for metric in (
+        Metric(
+            tag="perf_throughput",
+            header="Throughput (infer/sec)",
+            better="higher",
+            value=lambda m: m.throughput,
+        ),
+        Metric(
+            tag="perf_latency_avg",
+            header="Avg Latency (ms)",
+            better="lower",
+            value=lambda m: _ms(m.latency.avg_ns),
+        ),
+        Metric(
+            tag="perf_latency_p50",
+            header="p50 Latency (ms)",
+            better="lower",
+            value=lambda m: _ms(m.latency.p50_ns),
+        ),
+        Metric(
+            tag="perf_latency_p90",
+            header="p90 Latency (ms)",
+            better="lower",
+            value=lambda m: _ms(m.latency.p90_ns),
+        ),
+        Metric(
+            tag="perf_latency_p95",
+            header="p95 Latency (ms)",
+            better="lower",
+            value=lambda m: _ms(m.latency.p95_ns),
+        ),
+        Metric(
+            tag="perf_latency_p99",
+            header="p99 Latency (ms)",
+            better="lower",
+            value=lambda m: _ms(m.latency.p99_ns),
+        ),
+        Metric(
+            tag="perf_client_send_recv",
+            header="Client Send/Recv (ms)",
+            better="lower",
+            value=lambda m: _ms(m.breakdown.client_send_recv_ns),
+        ),
+        Metric(
+            tag="perf_client_response_wait",
+            header="Response Wait Time (ms)",
+            better="lower",
+            value=lambda m: _ms(m.breakdown.client_response_wait_ns),
+        ),
+        Metric(
+            tag="perf_server_queue",
+            header="Server Queue time (ms)",
+            better="lower",
+            value=lambda m: _ms(m.breakdown.queue_ns),
+        ),
+        Metric(
+            tag="perf_server_compute_input",
+            header="Server Compute Input time (ms)",
+            better="lower",
+            value=lambda m: _ms(m.breakdown.compute_input_ns),
+        ),
+        Metric(
+            tag="perf_server_compute_infer",
+            header="Server Compute Infer time (ms)",
+            better="lower",
+            value=lambda m: _ms(m.breakdown.compute_infer_ns),
+        ),
+        Metric(
+            tag="perf_server_compute_output",
+            header="Server Compute Output time (ms)",
+            better="lower",
+            value=lambda m: _ms(m.breakdown.compute_output_ns),
+        ),
+        Metric(tag="cpu_used_ram", header="RAM Usage (MB)", better="lower", value=lambda m: ram_mb(m.memory)),
+        Metric(tag="cpu_available_ram", header="RAM Available (MB)", better="higher", value=_ram_left_mb),
+        Metric(
+            tag="gpu_used_memory",
+            header="GPU Memory Usage (MB)",
+            better="lower",
+            value=lambda m: _gpu_sum_mb(m, lambda used, _: used),
+        ),
+        Metric(
+            tag="gpu_free_memory",
+            header="GPU Memory Available (MB)",
+            better="higher",
+            value=lambda m: _gpu_sum_mb(m, lambda used, total: total - used),
+        ),
+        Metric(
+            tag="gpu_utilization",
+            header="GPU Utilization (%)",
+            better="higher",
+            value=lambda m: _gpu_mean([g.utilization_percent for g in m.gpus]),
+        ),
+        Metric(
+            tag="gpu_power_usage",
+            header="GPU Power Usage (W)",
+            better="lower",
+            value=lambda m: _gpu_mean([g.power_w for g in m.gpus]),
+        ),
+    )
+}
+
+
+def metric(tag: str) -> Metric:
+    """The metric of a tag; UsageError with the nearest known tag."""
+    found = METRICS.get(tag)
+    if found is None:
+        raise UsageError(f"unknown metric '{tag}'{nearest(tag, METRICS)}")
+    return found
+
+
+def score(measurement: Measurement, goals: Goals) -> float:
+    """Higher is better; differences are comparable within one run, and transitive.
+
+    A measurement that lacks an objective's figure (or has none above 0) ranks below all that have it.
+    """
+    total = 0.0
+    for objective in goals.objectives:
+        measured = metric(objective.tag)
+        value = measured.value(measurement)
+        if value is None or value <= 0:
+            return -math.inf
+        total += objective.weight * math.log(value) * (1 if measured.better == "higher" else -1)
+    return total
+
+
+def failure_percent(measurement: Measurement, constraints: Sequence[Constraint]) -> float:
+    """By how much the measurement misses the constraints together, in percent; 0 when it satisfies all."""
+    return sum(c.failure_percent(metric(c.tag).value(measurement)) for c in constraints)
+
+
+def satisfies(measurement: Measurement, constraints: Sequence[Constraint]) -> bool:
+    return all(c.satisfied_by(metric(c.tag).value(measurement)) for c in constraints)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedVariant:
+    """A configuration's measurements from the best to the worst, those that satisfy the constraints first."""
+
+    run: VariantRun
+    passing: tuple[Measurement, ...]
+    failing: tuple[Measurement, ...]
+
+    @property
+    def name(self) -> str:
+        return self.run.variant.name
+
+    @property
+    def ordered(self) -> tuple[Measurement, ...]:
+        return self.passing + self.failing
+
+    @property
+    def best(self) -> Measurement:
+        """The best measurement that satisfies the constraints, or the one nearest to it."""
+        return self.ordered[0]
+
+    @property
+    def satisfies(self) -> bool:
+        return bool(self.passing)
+
+
+def rank(model: ModelRun, goals: Goals) -> tuple[RankedVariant, ...]:
+    """The measured configurations from the best to the worst; ties keep the order of the search.
+
+    Configurations that satisfy the constraints come first by their best such measurement, the others
+    by how little they miss.
+    """
+    ranked = [_order(variant, goals) for variant in model.measured]
+    passing = [r for r in ranked if r.satisfies]
+    failing = [r for r in ranked if not r.satisfies]
+    passing.sort(key=lambda r: -score(r.best, goals))
+    failing.sort(key=lambda r: failure_percent(r.best, goals.constraints))
+    return tuple(passing + failing)
+
+
+def _order(variant: VariantRun, goals: Goals) -> RankedVariant:
+    passing = [m for m in variant.measurements if satisfies(m, goals.constraints)]
+    failing = [m for m in variant.measurements if not satisfies(m, goals.constraints)]
+    passing.sort(key=lambda m: -score(m, goals))
+    failing.sort(key=lambda m: failure_percent(m, goals.constraints))
+    return RankedVariant(run=variant, passing=tuple(passing), failing=tuple(failing))

@@ -1,0 +1,195 @@
+"""The life of a search: the default read, trials asked for, carried out, written down and told."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tpx.analyzer.monitors.gpu import gpu_names
+from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.provenance import provenance
+from tpx.analyzer.results.journal import (
+    SCHEMA,
+    Configured,
+    Decided,
+    Failed,
+    Journal,
+    Measured,
+    ModelFailed,
+    RunEnded,
+    RunStarted,
+    ServerMeasured,
+)
+from tpx.analyzer.results.measurement import Configuration, Decision, Failure, Outcome, Trial, Variant
+from tpx.analyzer.search.base import Done, Search
+from tpx.analyzer.search.brute import BruteSearch
+from tpx.analyzer.trial import Bench
+from tpx.analyzer.variants import configure, facts_of
+from tpx.errors import TpxError, UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialStarted:
+    """A measurement begins: the `number`th configuration of at most `configurations_at_most`."""
+
+    trial: Trial
+    number: int
+    configurations_at_most: int
+    elapsed_ns: int
+    remaining_ns: int | None
+    """At most, judged by the pace so far; None until one configuration is finished."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialEnded:
+    trial: Trial
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelStarted:
+    """A model is loaded for the first time, to learn its default configuration."""
+
+    model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remark:
+    """Something a person wants to know while it happens."""
+
+    text: str
+
+
+Event = TrialStarted | TrialEnded | ModelStarted | Remark
+Observer = Callable[[Event], None]
+
+
+class Profile:
+    """One run over all its models. Everything found is in the journal when `run` returns or is cut off."""
+
+    def __init__(self, config: ProfileConfig, bench: Bench, journal: Journal, observe: Observer) -> None:
+        self._config = config
+        self._bench = bench
+        self._journal = journal
+        self._observe = observe
+        self._stop = asyncio.Event()
+        self._started_ns = time.perf_counter_ns()
+
+    def stop(self) -> None:
+        """End the run after the measurement in progress."""
+        self._stop.set()
+
+    async def run(self, command: tuple[str, ...]) -> None:
+        """Search every model. Raises UsageError and what the journal raises; the rest is written down."""
+        config = self._config
+        self._journal.append(
+            RunStarted(
+                schema=SCHEMA,
+                models=config.profile_models,
+                goals=config.goals,
+                top=config.num_configs_per_model,
+                tolerance_percent=config.stability_percentage,
+                settings=config.as_settings(),
+                provenance=provenance(command),
+            )
+        )
+        try:
+            await self._measure_server()
+            for model in config.profile_models:
+                if not self._stop.is_set():
+                    await self._model(model)
+        finally:
+            await self._bench.close()
+        self._journal.append(
+            RunEnded(
+                outcome="interrupted" if self._stop.is_set() else "complete",
+                elapsed_ns=time.perf_counter_ns() - self._started_ns,
+            )
+        )
+
+    async def _measure_server(self) -> None:
+        try:
+            server = await self._bench.server_only(self._config.duration_seconds)
+        except UsageError:
+            raise
+        except TpxError as exc:
+            self._observe(Remark(text=f"the server without models could not be measured: {exc.message}"))
+            return
+        if server is not None:
+            self._journal.append(ServerMeasured(server=server))
+
+    async def _model(self, model: str) -> None:
+        self._observe(ModelStarted(model=model))
+        try:
+            default = await self._bench.default_config(model)
+            configure(Variant(model=model, name=model), default)
+            facts = facts_of(model, default, gpu=bool(gpu_names()))
+        except UsageError:
+            raise
+        except TpxError as exc:
+            tail = self._bench.log_tail()
+            self._journal.append(ModelFailed(model=model, reason=exc.message, log_tail=tail))
+            self._observe(Remark(text=f"model '{model}' cannot be profiled: {exc.message}"))
+            return
+        await self._search(BruteSearch(facts, self._config.space), default)
+
+    async def _search(self, search: Search, default: dict[str, Any]) -> None:
+        walk = _Walk(search, self._started_ns)
+        configuration: Configuration | None = None
+        while not self._stop.is_set():
+            trial = search.ask()
+            if isinstance(trial, Done):
+                break
+            if configuration is None or configuration.variant != trial.variant:
+                configuration = configure(trial.variant, default)
+                self._journal.append(Configured(configuration=configuration))
+            self._observe(walk.started(trial))
+            outcome = await self._bench.run(configuration, trial.load)
+            self._keep(trial.variant.model, outcome)
+            self._observe(TrialEnded(trial=trial, outcome=outcome))
+            search.tell(trial, outcome)
+            for decision in walk.new_decisions():
+                self._journal.append(Decided(model=trial.variant.model, decision=decision))
+
+    def _keep(self, model: str, outcome: Outcome) -> None:
+        if isinstance(outcome, Failure):
+            self._journal.append(Failed(model=model, failure=outcome))
+        else:
+            self._journal.append(Measured(model=model, measurement=outcome))
+
+
+class _Walk:
+    """A search with what its progress line needs: how far it is and how long the rest may take."""
+
+    def __init__(self, search: Search, started_ns: int) -> None:
+        self._search = search
+        self._started_ns = started_ns
+        self._walk_started_ns = time.perf_counter_ns()
+        self._variants: list[str] = []
+        self._decisions_seen = 0
+
+    def started(self, trial: Trial) -> TrialStarted:
+        if trial.variant.name not in self._variants:
+            self._variants.append(trial.variant.name)
+        now_ns = time.perf_counter_ns()
+        return TrialStarted(
+            trial=trial,
+            number=len(self._variants),
+            configurations_at_most=self._search.configurations_at_most,
+            elapsed_ns=now_ns - self._started_ns,
+            remaining_ns=self._remaining_ns(now_ns),
+        )
+
+    def new_decisions(self) -> list[Decision]:
+        fresh = list(self._search.decisions[self._decisions_seen :])
+        self._decisions_seen += len(fresh)
+        return fresh
+
+    def _remaining_ns(self, now_ns: int) -> int | None:
+        finished = len(self._variants) - 1
+        if finished < 1:
+            return None
+        left = self._search.configurations_at_most - finished
+        per_configuration_ns = (now_ns - self._walk_started_ns) / (finished + 0.5)
+        return round(per_configuration_ns * (left - 0.5))

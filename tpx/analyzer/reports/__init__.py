@@ -1,0 +1,1 @@
+"""Tables, files and pages, each a pure function of a run."""

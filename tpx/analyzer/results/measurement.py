@@ -1,0 +1,150 @@
+"""The nouns of a search: a variant under a load is a trial, which ends as a measurement or a failure."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+LoadKind = Literal["concurrency", "request_rate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What the load generator keeps up: requests in flight (or requests a second), each of `batch_size`."""
+
+    value: int
+    kind: LoadKind = "concurrency"
+    batch_size: int = 1
+
+    def __str__(self) -> str:
+        text = f"{self.kind.replace('_', ' ')} {self.value}"
+        return text if self.batch_size == 1 else f"{text}, batch {self.batch_size}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """A model configuration as a change to the model's own; no change is the default."""
+
+    model: str
+    name: str
+    delta: dict[str, Any] = field(default_factory=dict)
+    """JSON of the ModelConfig fields that differ, merged into the default recursively."""
+
+    @property
+    def is_default(self) -> bool:
+        return not self.delta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """A variant worked out: its config.pbtxt and the figures that tables show."""
+
+    variant: Variant
+    text: str
+    """config.pbtxt without `name`, so that it fits under the model's own name and under the variant's."""
+    instance_group: str
+    """`5:CPU`, or `4:GPU + 1:CPU`."""
+    instances: int
+    max_batch_size: int
+    dynamic_batching: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One thing to measure."""
+
+    variant: Variant
+    load: Load
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """Request latency as the client saw it, over the whole measurement; None is not measured."""
+
+    avg_ns: int | None = None
+    p50_ns: int | None = None
+    p90_ns: int | None = None
+    p95_ns: int | None = None
+    p99_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakdown:
+    """Mean time of a request in each part of the server, and in the client's own parts where known."""
+
+    queue_ns: int | None = None
+    compute_input_ns: int | None = None
+    compute_infer_ns: int | None = None
+    compute_output_ns: int | None = None
+    client_send_recv_ns: int | None = None
+    client_response_wait_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryUse:
+    """The most memory that the server and its children held during a measurement."""
+
+    rss_bytes: int
+    uss_bytes: int | None = None
+    """Memory that nobody shares; None where the system does not say."""
+    host_available_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuUse:
+    """One GPU during a measurement: the most memory, the mean utilization and power."""
+
+    uuid: str
+    used_bytes: int
+    total_bytes: int
+    utilization_percent: float | None = None
+    power_w: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What one trial showed."""
+
+    variant: str
+    load: Load
+    throughput: float
+    """Inferences a second: requests a second times the batch size."""
+    latency: Latency = field(default_factory=Latency)
+    breakdown: Breakdown = field(default_factory=Breakdown)
+    stable: bool = True
+    note: str = ""
+    """What the load generator says about the quality of this measurement, for a person."""
+    requests: int = 0
+    duration_ns: int = 0
+    """Time the trial took, with warm-up and unstable windows."""
+    memory: MemoryUse | None = None
+    gpus: tuple[GpuUse, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A trial that could not be measured, and why."""
+
+    variant: str
+    load: Load
+    reason: str
+    log_tail: tuple[str, ...] = ()
+    """The last lines of the server's log, where there is one."""
+    duration_ns: int = 0
+
+
+Outcome = Measurement | Failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOnly:
+    """The server with no model: what memory is not the model's."""
+
+    memory: MemoryUse | None = None
+    gpus: tuple[GpuUse, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """A step the search took or left, and why: the search trace of the report."""
+
+    variant: str
+    text: str

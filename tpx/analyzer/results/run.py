@@ -1,0 +1,138 @@
+"""A run as its journal tells it: the one input of every table and report."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from tpx.analyzer.results import journal
+from tpx.analyzer.results.measurement import (
+    Configuration,
+    Decision,
+    Failure,
+    Measurement,
+    ServerOnly,
+    Variant,
+)
+from tpx.errors import MeasurementError
+
+RunOutcome = Literal["complete", "interrupted", "unfinished"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariantRun:
+    """One configuration with everything measured under it, in the order it was measured."""
+
+    configuration: Configuration
+    measurements: tuple[Measurement, ...]
+    failures: tuple[Failure, ...]
+
+    @property
+    def variant(self) -> Variant:
+        return self.configuration.variant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRun:
+    """One model's search."""
+
+    model: str
+    variants: tuple[VariantRun, ...]
+    decisions: tuple[Decision, ...]
+    unavailable: journal.ModelFailed | None = None
+
+    @property
+    def default(self) -> VariantRun | None:
+        return next((v for v in self.variants if v.variant.is_default), None)
+
+    @property
+    def measured(self) -> tuple[VariantRun, ...]:
+        """The configurations with at least one measurement."""
+        return tuple(v for v in self.variants if v.measurements)
+
+    @property
+    def measurement_count(self) -> int:
+        return sum(len(v.measurements) for v in self.variants)
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        return tuple(f for v in self.variants for f in v.failures)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Everything one `profile` found."""
+
+    started: journal.RunStarted
+    models: tuple[ModelRun, ...]
+    server_only: ServerOnly | None
+    outcome: RunOutcome
+    elapsed_ns: int
+
+    @classmethod
+    def from_records(cls, records: Iterable[journal.Record]) -> "Run":
+        """The run that these records tell; MeasurementError when they do not begin with a run's start."""
+        fold = _Fold()
+        for record in records:
+            fold.take(record)
+        return fold.run()
+
+
+class _Fold:
+    def __init__(self) -> None:
+        self._started: journal.RunStarted | None = None
+        self._server_only: ServerOnly | None = None
+        self._configurations: dict[str, list[Configuration]] = {}
+        self._measurements: dict[tuple[str, str], list[Measurement]] = {}
+        self._failures: dict[tuple[str, str], list[Failure]] = {}
+        self._decisions: dict[str, list[Decision]] = {}
+        self._unavailable: dict[str, journal.ModelFailed] = {}
+        self._ended: journal.RunEnded | None = None
+
+    def take(self, record: journal.Record) -> None:
+        match record:
+            case journal.RunStarted():
+                self._started = record
+            case journal.ServerMeasured(server=server):
+                self._server_only = server
+            case journal.Configured(configuration=configuration):
+                self._configurations.setdefault(configuration.variant.model, []).append(configuration)
+            case journal.Measured(model=model, measurement=measurement):
+                self._measurements.setdefault((model, measurement.variant), []).append(measurement)
+            case journal.Failed(model=model, failure=failure):
+                self._failures.setdefault((model, failure.variant), []).append(failure)
+            case journal.ModelFailed(model=model):
+                self._unavailable[model] = record
+            case journal.Decided(model=model, decision=decision):
+                self._decisions.setdefault(model, []).append(decision)
+            case journal.RunEnded():
+                self._ended = record
+
+    def run(self) -> Run:
+        if self._started is None:
+            raise MeasurementError("the journal does not begin with the start of a run")
+        return Run(
+            started=self._started,
+            models=tuple(self._model(name) for name in self._started.models),
+            server_only=self._server_only,
+            outcome=self._ended.outcome if self._ended else "unfinished",
+            elapsed_ns=self._ended.elapsed_ns if self._ended else self._measured_ns(),
+        )
+
+    def _model(self, name: str) -> ModelRun:
+        return ModelRun(
+            model=name,
+            variants=tuple(
+                VariantRun(
+                    configuration=configuration,
+                    measurements=tuple(self._measurements.get((name, configuration.variant.name), ())),
+                    failures=tuple(self._failures.get((name, configuration.variant.name), ())),
+                )
+                for configuration in self._configurations.get(name, ())
+            ),
+            decisions=tuple(self._decisions.get(name, ())),
+            unavailable=self._unavailable.get(name),
+        )
+
+    def _measured_ns(self) -> int:
+        measured = sum(m.duration_ns for found in self._measurements.values() for m in found)
+        return measured + sum(f.duration_ns for found in self._failures.values() for f in found)

@@ -1,0 +1,1 @@
+"""What carries out trials: a server started here, or a recorded table."""

@@ -1,0 +1,103 @@
+"""The load generator of `tpx perf`, asked for one level and its answer put into the analyzer's words."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tpx.analyzer.results.measurement import Breakdown, Latency, Load, Measurement
+from tpx.errors import MeasurementError
+from tpx.perf.latency import LatencySummary
+from tpx.perf.options import PerfConfig
+from tpx.perf.results import ClientTimes, LevelResult, ServerBreakdown, Verdict
+from tpx.perf.run import measure_level as measure
+from tpx.perf.run import open_target
+from tpx.perf.settings import Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSettings:
+    """How load is made and when a level counts as measured; the same for every trial of a run."""
+
+    protocol: Literal["http", "grpc"] = "grpc"
+    interval_ms: int = 1000
+    stability_percentage: float = 10.0
+    max_windows: int = 10
+    shapes: tuple[Shape, ...] = ()
+    input_data: Literal["zero", "random"] = "random"
+
+
+async def measure_level(
+    settings: LoadSettings, model: str, variant: str, address: str, load: Load
+) -> Measurement:
+    """Keep `load` up against `model` at host:port until the figures are stable or the windows are used up.
+
+    Raises MeasurementError when no request succeeds, WireError when nothing answers, UsageError when the
+    model's inputs need a shape.
+    """
+    config = PerfConfig(
+        model=model,
+        url=address,
+        protocol=settings.protocol,
+        batch_size=load.batch_size,
+        measurement_interval=settings.interval_ms,
+        stability_percentage=settings.stability_percentage,
+        max_trials=settings.max_windows,
+        shape=settings.shapes,
+        input_data=settings.input_data,
+    )
+    async with open_target(config) as target:
+        level = await measure(target, load.value, config.level_settings)
+    if level.verdict is Verdict.ERRORS:
+        raise MeasurementError(level.reason)
+    return to_measurement(level, variant, load)
+
+
+def to_measurement(level: LevelResult, variant: str, load: Load) -> Measurement:
+    """A level's figures, those of its last windows together."""
+    windows = level.windows
+    return Measurement(
+        variant=variant,
+        load=load,
+        throughput=level.throughput_infer_per_s,
+        latency=_latency(level.latency),
+        breakdown=_breakdown(level.server, level.client),
+        stable=level.stable,
+        note=_note(level),
+        requests=level.requests,
+        duration_ns=windows[-1].end_ns - windows[0].start_ns if windows else 0,
+    )
+
+
+def _latency(summary: LatencySummary | None) -> Latency:
+    if summary is None:
+        return Latency()
+    return Latency(
+        avg_ns=summary.mean_ns,
+        p50_ns=summary.percentiles_ns[50.0],
+        p90_ns=summary.percentiles_ns[90.0],
+        p95_ns=summary.percentiles_ns[95.0],
+        p99_ns=summary.percentiles_ns[99.0],
+    )
+
+
+def _breakdown(server: ServerBreakdown | None, client: ClientTimes | None) -> Breakdown:
+    """Means per request; a figure that nobody counted is absent."""
+    send_recv_ns = None if client is None else client.send_ns + client.receive_ns
+    wait_ns = None if client is None else client.wait_ns
+    if server is None or not server.success_count:
+        return Breakdown(client_send_recv_ns=send_recv_ns, client_response_wait_ns=wait_ns)
+    computed = max(1, server.compute_count)
+    return Breakdown(
+        queue_ns=server.queue_ns // max(1, server.queue_count),
+        compute_input_ns=server.compute_input_ns // computed,
+        compute_infer_ns=server.compute_infer_ns // computed,
+        compute_output_ns=server.compute_output_ns // computed,
+        client_send_recv_ns=send_recv_ns,
+        client_response_wait_ns=wait_ns,
+    )
+
+
+def _note(level: LevelResult) -> str:
+    parts = [] if level.stable else [level.reason]
+    if level.failed:
+        parts.append(f"{level.failed} requests failed")
+    return "; ".join(part for part in parts if part)

@@ -1,0 +1,1 @@
+"""Search strategies: pure, deterministic, replayable; they ask for trials and are told outcomes."""

@@ -1,0 +1,91 @@
+"""One trial carried out: the variant written, served, put under load and watched; a fault is a Failure."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tpx.analyzer.monitors.base import Probe, Watch
+from tpx.analyzer.monitors.gpu import open_gpu_probe
+from tpx.analyzer.monitors.process import ProcessProbe
+from tpx.analyzer.results.measurement import Configuration, Failure, Load, Outcome, ServerOnly
+from tpx.analyzer.runners.base import Runner
+from tpx.analyzer.variants import OutputRepository
+from tpx.errors import TpxError, UsageError
+
+
+class Bench:
+    """Where trials are carried out, one by one; a configuration stays served until another is asked for."""
+
+    def __init__(self, runner: Runner, repository: OutputRepository, *, monitoring_interval_s: float) -> None:
+        self._runner = runner
+        self._repository = repository
+        self._interval_s = monitoring_interval_s
+        self._served = ""
+
+    async def default_config(self, model: str) -> dict[str, Any]:
+        """JSON of the model's effective default configuration; TpxError when the model cannot be served."""
+        self._served = ""
+        return await self._runner.default_config(model)
+
+    def log_tail(self) -> tuple[str, ...]:
+        server = self._runner.server
+        return server.log_tail if server else ()
+
+    async def run(self, configuration: Configuration, load: Load) -> Outcome:
+        """Measure a configuration under a load. Only a UsageError is raised: every trial would fail alike."""
+        started_ns = time.perf_counter_ns()
+        variant = configuration.variant.name
+        try:
+            await self._serve(configuration)
+            async with Watch(self._probes(), self._interval_s) as watch:
+                measurement = await self._runner.measure(load)
+        except UsageError:
+            raise
+        except TpxError as exc:
+            self._served = ""  # what follows gets a fresh server
+            return Failure(
+                variant=variant,
+                load=load,
+                reason=exc.message,
+                log_tail=self.log_tail(),
+                duration_ns=time.perf_counter_ns() - started_ns,
+            )
+        return replace(
+            measurement,
+            variant=variant,
+            load=load,
+            memory=watch.memory or measurement.memory,
+            gpus=watch.gpus or measurement.gpus,
+            duration_ns=measurement.duration_ns or time.perf_counter_ns() - started_ns,
+        )
+
+    async def server_only(self, duration_s: float) -> ServerOnly | None:
+        """The server without a model, watched for a while; None where its process is not to be seen."""
+        self._served = ""
+        await self._runner.prepare(None, self._repository.path)
+        probes = self._probes()
+        if not probes:
+            return None
+        async with Watch(probes, self._interval_s) as watch:
+            await asyncio.sleep(duration_s)
+        return ServerOnly(memory=watch.memory, gpus=watch.gpus)
+
+    async def close(self) -> None:
+        await self._runner.close()
+
+    async def _serve(self, configuration: Configuration) -> None:
+        name = configuration.variant.name
+        if self._served == name:
+            return
+        self._served = ""
+        await self._runner.prepare(configuration, self._repository.write(configuration))
+        self._served = name
+
+    def _probes(self) -> Sequence[Probe]:
+        server = self._runner.server
+        if server is None or server.pid is None:
+            return ()
+        gpu = open_gpu_probe()
+        return (ProcessProbe(server.pid), gpu) if gpu else (ProcessProbe(server.pid),)

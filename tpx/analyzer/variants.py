@@ -1,0 +1,163 @@
+"""Variants worked out: the default configuration and a change, as config.pbtxt beside links to weights."""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tpx.analyzer.results.measurement import Configuration, Variant
+from tpx.errors import MeasurementError, UsageError
+from tpx.protocol import model_config
+
+CONFIG_FILE = "config.pbtxt"
+VARIANT_DIRECTORY = re.compile(r".+_config_(default|\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What a strategy must know about a model before it varies it."""
+
+    model: str
+    max_batch_size: int
+    """Of the default configuration; 0 where the model does not batch."""
+    instance_kind: str = "KIND_CPU"
+    can_batch_dynamically: bool = True
+    """False for sequence models and ensembles, which have another scheduler."""
+    preferred_batch_sizes: tuple[int, ...] = ()
+    """Of the default configuration's dynamic batcher; no variant's max_batch_size may be below them."""
+
+
+def merge(base: Any, delta: Any) -> Any:
+    """`base` with the change: mappings merge by key, equally long lists of mappings by item."""
+    if isinstance(base, Mapping) and isinstance(delta, Mapping):
+        kept = {key: value for key, value in base.items() if key not in delta}
+        return kept | {key: merge(base[key], value) if key in base else value for key, value in delta.items()}
+    if _mappings(base) and _mappings(delta) and len(base) == len(delta):
+        return [merge(old, new) for old, new in zip(base, delta, strict=True)]
+    return delta
+
+
+def _mappings(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) for item in value)
+
+
+def configure(variant: Variant, default: Mapping[str, Any]) -> Configuration:
+    """The configuration of a variant; `default` is the JSON of the model's effective default.
+
+    Raises ConfigError when the change does not fit the schema of a model configuration.
+    """
+    merged = {key: value for key, value in merge(default, variant.delta).items() if key != "name"}
+    message = model_config.from_json(json.dumps(merged), f"configuration {variant.name}")
+    groups = [
+        (group.count * max(1, len(group.gpus)), _kind(group.kind, message))
+        for group in message.instance_group
+    ] or [(1, "CPU")]
+    return Configuration(
+        variant=variant,
+        text=model_config.to_text(message),
+        instance_group=_label(groups),
+        instances=sum(count for count, _ in groups),
+        max_batch_size=message.max_batch_size,
+        dynamic_batching=message.HasField("dynamic_batching"),
+    )
+
+
+def _kind(number: int, message: Any) -> str:
+    field = message.DESCRIPTOR.fields_by_name["instance_group"].message_type.fields_by_name["kind"]
+    return str(field.enum_type.values_by_number[number].name).removeprefix("KIND_")
+
+
+def _label(groups: Sequence[tuple[int, str]]) -> str:
+    counts: dict[str, int] = {}
+    for count, kind in groups:
+        counts[kind] = counts.get(kind, 0) + count
+    return " + ".join(f"{count}:{kind}" for kind, count in counts.items())
+
+
+def facts_of(model: str, default: Mapping[str, Any], *, gpu: bool) -> ModelFacts:
+    """What a search must know of a model, from the JSON of its effective default configuration."""
+    groups = default.get("instance_group") or [{}]
+    kind = str(groups[0].get("kind", "KIND_AUTO"))
+    if kind == "KIND_AUTO":
+        kind = "KIND_GPU" if gpu else "KIND_CPU"
+    batcher = default.get("dynamic_batching") or {}
+    return ModelFacts(
+        model=model,
+        max_batch_size=int(default.get("max_batch_size", 0)),
+        instance_kind=kind,
+        can_batch_dynamically=not (default.get("sequence_batching") or default.get("ensemble_scheduling")),
+        preferred_batch_sizes=tuple(int(size) for size in batcher.get("preferred_batch_size", ())),
+    )
+
+
+class OutputRepository:
+    """Where each variant lies as a model of its own: its config.pbtxt and links to the model's files."""
+
+    def __init__(self, path: Path, source: Path | None, *, override: bool = False) -> None:
+        """`source` is the repository that holds the weights, None where they are elsewhere.
+
+        Raises UsageError when the directory exists and may not be replaced, or overlaps the source.
+        """
+        self.path = path.absolute()
+        self._source = None if source is None else source.absolute()
+        self._refuse_overlap()
+        try:
+            self._empty(override=override)
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            raise UsageError(f"cannot make the output model repository {path}: {exc.strerror}") from exc
+
+    def write(self, configuration: Configuration) -> Path:
+        """The directory of this variant, written anew."""
+        variant = configuration.variant
+        directory = self.path / variant.name
+        try:
+            if directory.exists():
+                shutil.rmtree(directory)
+            directory.mkdir(parents=True)
+            (directory / CONFIG_FILE).write_text(configuration.text, encoding="utf-8")
+            for entry in self._files_of(variant.model):
+                (directory / entry.name).symlink_to(entry, target_is_directory=entry.is_dir())
+        except OSError as exc:
+            raise MeasurementError(f"cannot write {directory}: {exc.strerror}") from exc
+        return directory
+
+    def _empty(self, *, override: bool) -> None:
+        """Make room; only directories that an earlier run wrote are ever removed."""
+        entries = sorted(self.path.iterdir()) if self.path.exists() else []
+        if entries and not override:
+            raise UsageError(
+                f"the output model repository {self.path} is not empty: name another with "
+                "--output-model-repository-path, or replace it with --override-output-model-repository"
+            )
+        for entry in entries:
+            if (
+                entry.is_symlink()
+                or not (entry / CONFIG_FILE).is_file()
+                or not VARIANT_DIRECTORY.fullmatch(entry.name)
+            ):
+                raise UsageError(
+                    f"--override-output-model-repository would remove {entry}, which is no variant that a "
+                    "run wrote: name another --output-model-repository-path"
+                )
+        for entry in entries:
+            shutil.rmtree(entry)
+
+    def _files_of(self, model: str) -> list[Path]:
+        if self._source is None:
+            return []
+        return [entry for entry in sorted((self._source / model).iterdir()) if entry.name != CONFIG_FILE]
+
+    def _refuse_overlap(self) -> None:
+        if self._source is None:
+            return
+        here, there = (Path(os.path.realpath(p)) for p in (self.path, self._source))
+        if here == there or here in there.parents or there in here.parents:
+            raise UsageError(
+                f"--output-model-repository-path {self.path} overlaps --model-repository {self._source}: "
+                "variants must lie outside of the models that they are made from"
+            )
