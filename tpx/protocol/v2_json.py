@@ -1,0 +1,258 @@
+"""The v2 protocol over HTTP: a JSON head, and tensors in it or as raw bytes behind it ("binary tensor
+data")."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import orjson
+
+from tpx.errors import InvalidRequest
+from tpx.protocol.datatypes import BY_NAME
+from tpx.protocol.json_values import MAX_JSON_DEPTH, encode_values, json_data, json_values
+from tpx.protocol.tensors import Buffer, Tensor
+from tpx.protocol.v2 import DecodedRequest, Parameter, RequestedOutput
+
+MAX_ELEMENTS = 2**63 - 1
+
+
+class _Input(msgspec.Struct):
+    name: str
+    datatype: str
+    shape: list[int]
+    data: Any = None
+    parameters: dict[str, Any] = {}
+
+
+class _DeferredInput(_Input):
+    data: msgspec.Raw = msgspec.Raw()
+
+
+class _Output(msgspec.Struct):
+    name: str
+    parameters: dict[str, Any] = {}
+
+
+class _Request(msgspec.Struct):
+    inputs: list[_Input]
+    id: str = ""
+    parameters: dict[str, Any] = {}
+    outputs: list[_Output] = []
+
+
+class _DeferredRequest(_Request):
+    inputs: list[_DeferredInput]  # type: ignore[assignment]
+
+
+_decode = msgspec.json.Decoder(_DeferredRequest).decode
+
+
+def decode_infer_request(model: str, body: Buffer, head_size: int | None, max_bytes: int) -> DecodedRequest:
+    """The request in a body whose first `head_size` bytes are JSON (None: all of it).
+
+    Tensors sent as bytes are views of `body`. Raises InvalidRequest with Triton's words where it has some.
+    """
+    head = body if head_size is None else body[:head_size]
+    request = _parse(head)
+    decoded = DecodedRequest(model_name=model, request_id=_no_nul("id", request.id))
+    default_binary = _bool_parameter(request.parameters, "binary_data_output", default=False)
+    decoded.parameters = _parameters(request.parameters)
+    decoded.default_binary = default_binary
+    offset = len(head)
+    all_raw = True
+    for item in request.inputs:
+        count = _check_size(item, max_bytes)
+        if _is_binary(item, has_tail=head_size is not None):
+            size = _binary_size(item)
+            missing = offset + size - len(body)
+            if missing > 0:
+                raise InvalidRequest(
+                    f"unexpected size for input '{item.name}', expecting {missing} additional bytes "
+                    f"for model '{model}'"
+                )
+            data: Buffer = memoryview(body)[offset : offset + size]
+            offset += size
+        else:
+            data = encode_values(item.name, item.datatype, count, json_values(item.name, item.data))
+            all_raw = False
+        decoded.inputs.append(Tensor(item.name, item.datatype, item.shape, data))
+    if offset != len(body):
+        raise InvalidRequest(f"unexpected additional input data for model '{model}'")
+    decoded.outputs = [_output(item) for item in request.outputs]
+    if all_raw and head_size is not None:
+        decoded.tensor_offset = head_size
+    return decoded
+
+
+def _parse(head: Buffer) -> _Request:
+    try:
+        return _decode(head)
+    except RecursionError:
+        raise InvalidRequest(f"JSON nesting depth exceeds maximum allowed limit ({MAX_JSON_DEPTH})") from None
+    except msgspec.ValidationError as exc:
+        raise InvalidRequest(_field_message(str(exc))) from exc
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        text = bytes(head)
+        if b"NaN" not in text and b"Infinity" not in text:
+            raise InvalidRequest(f"failed to parse the request JSON buffer: {exc}") from exc
+    return _parse_with_nan(text)
+
+
+def _parse_with_nan(text: bytes) -> _Request:
+    """The words NaN and Infinity, which JSON has not but Triton speaks."""
+    try:
+        return msgspec.convert(json.loads(text), _Request)
+    except RecursionError:
+        raise InvalidRequest(f"JSON nesting depth exceeds maximum allowed limit ({MAX_JSON_DEPTH})") from None
+    except msgspec.ValidationError as exc:
+        raise InvalidRequest(_field_message(str(exc))) from exc
+    except ValueError as exc:
+        raise InvalidRequest(f"failed to parse the request JSON buffer: {exc}") from exc
+
+
+def _field_message(detail: str) -> str:
+    """ "Expected `str`, got `int` - at `$.inputs[0].name`" in Triton's words, which name the last field."""
+    path = detail.rpartition("`$")[2].rstrip("`") if "`$" in detail else ""
+    name = path.rpartition(".")[2].partition("[")[0]
+    if "missing required field" in detail:
+        name = detail.split("`")[1]
+    return f"Unable to parse '{name or 'request'}': {detail}"
+
+
+def _no_nul(what: str, text: str) -> str:
+    if "\0" in text:
+        raise InvalidRequest(f"Unable to parse '{what}': it contains a NUL character")
+    return text
+
+
+def _check_size(item: _Input, max_bytes: int) -> int:
+    """The number of elements of an input, judged before a byte is allocated for them."""
+    name = _no_nul("name", item.name)
+    count = element_count(name, item.shape)
+    datatype = BY_NAME.get(item.datatype)
+    if datatype is None:
+        raise InvalidRequest(f"input '{name}' has unknown datatype '{item.datatype}'")
+    size = count * max(1, datatype.size)
+    if size > max_bytes:
+        raise InvalidRequest(
+            f"JSON input '{name}' has a byte_size ({size} bytes) that exceeds the maximum allowed value of "
+            f"{max_bytes} bytes. Use --http-max-input-size to increase the limit."
+        )
+    return count
+
+
+def _is_binary(item: _Input, *, has_tail: bool) -> bool:
+    """Whether an input comes behind the JSON. Exactly one source of data must be named."""
+    deferred = isinstance(item, _DeferredInput)
+    sources = {
+        "data": len(item.data) > 0 if deferred else item.data is not None,
+        "binary_data_size": "binary_data_size" in item.parameters,
+    }
+    named = [f"'{source}'" for source, there in sources.items() if there]
+    if len(named) != 1:
+        raise InvalidRequest(
+            "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
+            "'shared_memory_region' in 'parameters'. But "
+            + ("set " + " ".join(named) if named else "no field is set")
+        )
+    if sources["binary_data_size"] and not has_tail:
+        raise InvalidRequest(
+            "must specify valid 'Infer-Header-Content-Length' in request header and 'binary_data_size' "
+            "when passing inputs in binary data format"
+        )
+    return sources["binary_data_size"]
+
+
+def _binary_size(item: _Input) -> int:
+    size = item.parameters["binary_data_size"]
+    if type(size) is not int or not 0 <= size <= MAX_ELEMENTS:
+        raise InvalidRequest("Unable to parse 'binary_data_size': expected a non-negative integer")
+    return size
+
+
+def element_count(name: str, shape: Sequence[int]) -> int:
+    """How many elements a tensor of `shape` has. Raises InvalidRequest for what no tensor can be."""
+    count = 1
+    what = f"invalid shape for input '{name}': shape {_brackets(shape)}"
+    for dim in shape:
+        if dim < 0:
+            raise InvalidRequest(f"{what} contains one or more invalid dimensions")
+        count *= dim
+        if count > MAX_ELEMENTS:
+            raise InvalidRequest(
+                f"{what} causes total element count to exceed maximum size of {MAX_ELEMENTS}"
+            )
+    if count * 8 > MAX_ELEMENTS:
+        raise InvalidRequest(f"byte size overflow for input '{name}'")
+    return count
+
+
+def _brackets(shape: Sequence[int]) -> str:
+    return "[" + ",".join(map(str, shape)) + "]"
+
+
+def _output(item: _Output) -> RequestedOutput:
+    parameters = dict(item.parameters)
+    binary = _bool_parameter(parameters, "binary_data", default=False)
+    parameters.pop("binary_data", None)
+    classes = parameters.pop("classification", 0)
+    if type(classes) is not int or classes < 0:
+        raise InvalidRequest("Unable to parse 'classification': attempt to access JSON non-unsigned-integer")
+    output = RequestedOutput(name=_no_nul("name", item.name), binary=binary, classification=classes)
+    output.parameters = _parameters(parameters)
+    return output
+
+
+def _bool_parameter(parameters: Mapping[str, Any], key: str, *, default: bool) -> bool:
+    value = parameters.get(key, default)
+    if not isinstance(value, bool):
+        raise InvalidRequest(f"Unable to parse '{key}': attempt to access JSON non-boolean as boolean")
+    return value
+
+
+def _parameters(raw: Mapping[str, Any]) -> dict[str, Parameter]:
+    out: dict[str, Parameter] = {}
+    for key, value in raw.items():
+        if key == "binary_data_output":
+            continue
+        if not isinstance(value, str | int | float):
+            raise InvalidRequest(
+                f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'."
+            )
+        out[key] = value
+    return out
+
+
+def encode_infer_request(
+    inputs: Sequence[Tensor],
+    *,
+    request_id: str = "",
+    outputs: Sequence[str] | None = None,
+    binary: bool = True,
+    parameters: Mapping[str, Parameter] | None = None,
+) -> tuple[bytes, list[Buffer]]:
+    """A request's JSON head and the raw tensors behind it; with `binary` False everything is in the JSON.
+
+    `outputs` None asks for all of them, in the same form as the inputs.
+    """
+    items: list[dict[str, Any]] = []
+    tail: list[Buffer] = []
+    for tensor in inputs:
+        item: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
+        if binary:
+            item["parameters"] = {"binary_data_size": len(tensor.data)}
+            tail.append(tensor.data)
+        else:
+            item["data"] = orjson.Fragment(json_data(tensor))
+        items.append(item)
+    head: dict[str, Any] = {"id": request_id} if request_id else {}
+    settings: dict[str, Parameter] = dict(parameters or {})
+    if outputs is None and binary:
+        settings["binary_data_output"] = True
+    if settings:
+        head["parameters"] = settings
+    head["inputs"] = items
+    if outputs is not None:
+        head["outputs"] = [{"name": name, "parameters": {"binary_data": binary}} for name in outputs]
+    return orjson.dumps(head), tail

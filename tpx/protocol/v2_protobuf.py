@@ -1,0 +1,235 @@
+"""The v2 protocol over gRPC: inference requests and responses as protobuf, and their raw tensors without
+copies.
+
+The protobuf runtime copies every bytes field. Raw tensors are therefore cut out of the message by its own
+framing:
+what precedes `raw_input_contents` (field 7, the last) is parsed, what follows is viewed.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from tpx.errors import InvalidRequest
+from tpx.protocol import messages
+from tpx.protocol.datatypes import BY_NAME
+from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
+from tpx.protocol.v2 import DecodedRequest, Parameter, RequestedOutput
+
+RAW_INPUT_TAG = 7 << 3 | 2
+RAW_OUTPUT_TAG = 6 << 3 | 2
+
+_CONTENTS = {
+    "BOOL": "bool_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    "INT64": "int64_contents",
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+_ALL_CONTENTS = tuple(dict.fromkeys(_CONTENTS.values()))
+
+
+def decode_infer_request(data: Buffer) -> DecodedRequest:
+    """The request in a serialized ModelInferRequest. Raises InvalidRequest."""
+    head_size, raw = split_raw_inputs(data, 0)
+    try:
+        message = messages.ModelInferRequest.FromString(bytes(memoryview(data)[:head_size]))
+    except DecodeError as exc:
+        raise InvalidRequest("Unable to parse request: it is not a ModelInferRequest") from exc
+    raw = [*message.raw_input_contents, *raw]
+    decoded = DecodedRequest(
+        model_name=message.model_name,
+        model_version=message.model_version,
+        request_id=message.id,
+        parameters=_parameters(message.parameters),
+        default_binary=True,
+    )
+    decoded.inputs = _inputs(message, raw)
+    decoded.outputs = [_output(item) for item in message.outputs]
+    if len(message.raw_input_contents) == 0 and len(raw) == len(message.inputs):
+        decoded.tensor_offset = head_size
+    return decoded
+
+
+def split_raw_inputs(data: Buffer, start: int) -> tuple[int, list[memoryview]]:
+    """Where the trailing run of raw_input_contents begins, and views of its entries.
+
+    `start` is a field boundary to walk from. A message that is not a plain sequence of fields ends the walk
+    early:
+    its remainder is then left to the protobuf parser.
+    """
+    view = memoryview(data)
+    end = len(view)
+    at = start
+    begins = -1
+    raw: list[memoryview] = []
+    try:
+        while at < end:
+            field_start = at
+            tag, at = _varint(view, at)
+            kind = tag & 7
+            if kind == 2:
+                size, at = _varint(view, at)
+                if size > end - at:
+                    return end, []
+                if tag == RAW_INPUT_TAG:
+                    if begins < 0:
+                        begins = field_start
+                    raw.append(view[at : at + size])
+                elif begins >= 0:
+                    return end, []  # a field behind the tensors: not what encoders write
+                at += size
+            elif kind == 0:
+                _, at = _varint(view, at)
+            else:
+                return end, []
+    except IndexError:
+        return end, []
+    return (begins, raw) if begins >= 0 else (end, [])
+
+
+def _varint(view: memoryview, at: int) -> tuple[int, int]:
+    byte = view[at]
+    if byte < 128:
+        return byte, at + 1
+    value = shift = 0
+    while True:
+        byte = view[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise IndexError
+
+
+def _inputs(message: Any, raw: Sequence[Buffer]) -> list[Tensor]:
+    model = message.model_name
+    out = []
+    for index, item in enumerate(message.inputs):
+        has_contents = item.HasField("contents")
+        if raw and has_contents:
+            raise InvalidRequest(
+                "contents field must not be specified when using raw_input_contents "
+                f"for '{item.name}' for model '{model}'"
+            )
+        if item.datatype not in BY_NAME:
+            raise InvalidRequest(f"input '{item.name}' has unknown datatype '{item.datatype}'")
+        if raw:
+            if index >= len(raw):
+                raise InvalidRequest(
+                    f"unable to find data for input tensor '{item.name}' for model '{model}' in request."
+                )
+            data = raw[index]
+        elif has_contents:
+            data = _typed_contents(item, model)
+        else:
+            raise InvalidRequest(
+                f"unable to find data for input tensor '{item.name}' for model '{model}' in request."
+            )
+        out.append(Tensor(item.name, item.datatype, item.shape, data))
+    if len(raw) > len(out):
+        raise InvalidRequest(
+            f"unexpected additional input data for model '{model}': {len(raw)} raw_input_contents for "
+            f"{len(out)} inputs"
+        )
+    return out
+
+
+def _typed_contents(item: Any, model: str) -> Buffer:
+    """The raw bytes of a tensor given as numbers in the message."""
+    field = _CONTENTS.get(item.datatype)
+    for other in _ALL_CONTENTS:
+        if other != field and len(getattr(item.contents, other)):
+            raise InvalidRequest(
+                f"unexpected explicit tensor data for input tensor '{item.name}' for model '{model}' of type "
+                f"'{other}', expected datatype '{item.datatype}'"
+            )
+    if field is None:
+        raise InvalidRequest(
+            f"{item.datatype} data of input tensor '{item.name}' for model '{model}' must be sent as "
+            "raw_input_contents"
+        )
+    values = getattr(item.contents, field)
+    if item.datatype == "BYTES":
+        return encode_bytes(values)
+    try:
+        return np.array(values, dtype=BY_NAME[item.datatype].numpy).data.cast("B") if len(values) else b""
+    except OverflowError as exc:
+        raise InvalidRequest(
+            f"explicit tensor data for input tensor '{item.name}' for model '{model}' is out of range for "
+            f"{item.datatype}"
+        ) from exc
+
+
+def _output(item: Any) -> RequestedOutput:
+    parameters = _parameters(item.parameters)
+    classes = parameters.pop("classification", 0)
+    if type(classes) is not int:
+        raise InvalidRequest("invalid value type for 'classification' parameter, expected int64_param")
+    if classes < 0:
+        raise InvalidRequest("invalid value for 'classification' parameter, expected >= 0")
+    return RequestedOutput(name=item.name, classification=classes, parameters=parameters)
+
+
+def _parameters(raw: Any) -> dict[str, Parameter]:
+    out: dict[str, Parameter] = {}
+    for key, value in raw.items():
+        which = value.WhichOneof("parameter_choice")
+        if which is None:
+            raise InvalidRequest(
+                f"invalid value type for '{key}' parameter, "
+                "expected int64_param, bool_param, or string_param."
+            )
+        out[key] = getattr(value, which)
+    return out
+
+
+def set_parameters(target: Any, parameters: Mapping[str, Parameter]) -> None:
+    """Fill a map of InferParameter."""
+    for key, value in parameters.items():
+        if isinstance(value, bool):
+            target[key].bool_param = value
+        elif isinstance(value, int):
+            target[key].int64_param = value
+        elif isinstance(value, float):
+            target[key].double_param = value
+        else:
+            target[key].string_param = value
+
+
+def encode_infer_request(
+    model: str,
+    version: str,
+    inputs: Sequence[Tensor],
+    *,
+    request_id: str = "",
+    outputs: Sequence[str] | None = None,
+    parameters: Mapping[str, Parameter] | None = None,
+) -> bytes:
+    """A serialized ModelInferRequest with raw tensors; `outputs` None asks for all of them."""
+    message = messages.ModelInferRequest(model_name=model, model_version=version, id=request_id)
+    for tensor in inputs:
+        item = message.inputs.add(name=tensor.name, datatype=tensor.datatype)
+        item.shape.extend(tensor.shape)
+        message.raw_input_contents.append(bytes(tensor.data))
+    for name in outputs or ():
+        message.outputs.add(name=name)
+    set_parameters(message.parameters, parameters or {})
+    data: bytes = message.SerializeToString()
+    return data
+
+
+def encode_varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
