@@ -18,7 +18,7 @@ from tpx.perf.clients.model import (
     ServerDescription,
     TensorSpec,
 )
-from tpx.perf.latency import summarize
+from tpx.perf.latency import LatencySummary, summarize
 from tpx.perf.records import Records
 from tpx.perf.results import (
     ClientTimes,
@@ -184,8 +184,15 @@ def make_window(throughput: float, latency_us: float, *, failed: int = 0, second
 
 
 def make_level(value: int = 1, throughput: float = 4478.72, **changes: Any) -> LevelResult:
-    """A level with the figures of a perf_analyzer run against Triton."""
-    latencies = np.array([211_000] * 50 + [275_000] * 41 + [295_000] * 5 + [340_000] * 4, dtype=np.int64)
+    """A level with the figures that perf_analyzer 2.51 measured of an identity model on Triton."""
+    latency = LatencySummary(
+        count=8152,
+        mean_ns=221_400,
+        std_ns=259_300.0,
+        min_ns=150_000,
+        max_ns=5_000_000,
+        percentiles_ns={50.0: 211_900, 90.0: 275_100, 95.0: 295_500, 99.0: 340_000, 99.9: 900_000},
+    )
     fields: dict[str, Any] = {
         "mode": "concurrency",
         "value": value,
@@ -197,8 +204,8 @@ def make_level(value: int = 1, throughput: float = 4478.72, **changes: Any) -> L
         "requests": 8152,
         "duration_ns": 1_800_000_000,
         "throughput_infer_per_s": throughput,
-        "latency": summarize(latencies),
-        "client": ClientTimes(send_ns=26_400, wait_ns=191_900, receive_ns=300),
+        "latency": latency,
+        "client": ClientTimes(send_ns=26_400, wait_ns=192_300, receive_ns=300),
         "client_busy": 0.0111,
         "server": ServerBreakdown(
             model="identity",
@@ -208,11 +215,11 @@ def make_level(value: int = 1, throughput: float = 4478.72, **changes: Any) -> L
             success_count=8152,
             success_ns=8152 * 113_500,
             queue_count=8152,
-            queue_ns=8152 * 25_400,
+            queue_ns=8152 * 25_000,
             compute_count=8152,
-            compute_input_ns=8152 * 5_100,
-            compute_infer_ns=8152 * 63_200,
-            compute_output_ns=8152 * 17_300,
+            compute_input_ns=8152 * 5_800,
+            compute_infer_ns=8152 * 63_500,
+            compute_output_ns=8152 * 17_800,
         ),
         "failed": 0,
         "errors": (),

@@ -158,6 +158,21 @@ def parse_shape(text: str) -> Shape:
     return Shape(name, sizes)
 
 
+FRAMING_HEADERS = frozenset(
+    {
+        "connection",
+        "content-length",
+        "content-type",
+        "expect",
+        "inference-header-content-length",
+        "te",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+"""Headers that say how a request is to be read, which only its sender knows."""
+
+
 def parse_header(text: str) -> Header:
     """`name:value`, split at the first colon."""
     name, colon, value = text.partition(":")
@@ -165,6 +180,8 @@ def parse_header(text: str) -> Header:
         refuse("-H", f"The value '{text}' does not match <name:value>.")
     if any(c in text for c in "\r\n\0"):
         refuse("-H", f"The value {text!r} contains a line break.")
+    if name.strip().lower() in FRAMING_HEADERS:
+        refuse("-H", f"The header '{name.strip()}' is set by tpx perf itself.")
     return Header(name.strip(), value)
 
 

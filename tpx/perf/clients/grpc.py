@@ -20,7 +20,8 @@ from tpx.perf.clients.model import (
 )
 from tpx.protocol import messages, model_config
 from tpx.protocol.grpc import client as wire
-from tpx.protocol.grpc.client import GrpcClientConnection, GrpcResponse, PreparedCall
+from tpx.protocol.grpc.client import GrpcClientConnection
+from tpx.protocol.grpc.client_call import GrpcResponse, PreparedCall
 from tpx.protocol.grpc.status import Status
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2_protobuf import encode_infer_request
@@ -35,9 +36,10 @@ def connect(endpoint: Endpoint) -> Connections:
     return Connections(GrpcClient(endpoint), GrpcControl(endpoint))
 
 
-def _metadata(endpoint: Endpoint) -> dict[str, str]:
-    """Names of metadata are lower case; values carry no blanks at their ends."""
-    return {h.name.lower(): h.value.strip() for h in endpoint.headers}
+def _metadata(endpoint: Endpoint) -> dict[str, str | bytes]:
+    """Names of metadata are lower case, values carry no blanks at their ends; `-bin` ones are bytes."""
+    pairs = ((h.name.lower(), h.value.strip()) for h in endpoint.headers)
+    return {name: value.encode() if name.endswith("-bin") else value for name, value in pairs}
 
 
 class GrpcClient:

@@ -20,7 +20,6 @@ from tpx.perf.clients.model import (
     model_description,
     server_description,
 )
-from tpx.perf.settings import Header
 from tpx.protocol.http1.client import HttpClientConnection, HttpConnector, HttpResponse, encode_request, fetch
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2_json import encode_infer_request
@@ -32,9 +31,21 @@ CONNECTS_AT_ONCE = 64
 def connect(endpoint: Endpoint) -> Connections:
     """Connections over HTTP."""
     connector = HttpConnector(endpoint.host, endpoint.port)
-    return Connections(
-        HttpClient(connector, endpoint.model, endpoint.headers), HttpControl(connector, endpoint.headers)
-    )
+    return Connections(HttpClient(connector, endpoint), HttpControl(connector, endpoint))
+
+
+def _headers(endpoint: Endpoint) -> dict[str, str]:
+    """The user's headers without Host."""
+    return {h.name: h.value.strip() for h in endpoint.headers if h.name.lower() != "host"}
+
+
+def _host(endpoint: Endpoint) -> str:
+    """What the Host header says: the user's word, else host:port, an IPv6 address in brackets."""
+    for header in endpoint.headers:
+        if header.name.lower() == "host":
+            return header.value.strip()
+    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+    return f"{host}:{endpoint.port}"
 
 
 def model_path(model: ModelKey, verb: str = "") -> str:
@@ -57,19 +68,18 @@ class HttpClient:
 
     success = 200
 
-    def __init__(self, connector: HttpConnector, model: ModelKey, headers: Sequence[Header]) -> None:
+    def __init__(self, connector: HttpConnector, endpoint: Endpoint) -> None:
         self._connector = connector
-        self._host = host_header(connector)
-        self._path = model_path(model, "infer")
-        self._headers = headers
+        self._endpoint = endpoint
         self._lanes: list[Lane] = []
 
     async def prepare(self, tensors: Sequence[Tensor]) -> bytes:
         head, parts = encode_infer_request(tensors)
-        headers = {h.name: h.value for h in self._headers}
+        headers = _headers(self._endpoint)
         headers["Content-Type"] = "application/octet-stream"
         headers["Inference-Header-Content-Length"] = str(len(head))
-        request = encode_request("POST", self._path, self._host, headers, [head, *parts])
+        path = model_path(self._endpoint.model, "infer")
+        request = encode_request("POST", path, _host(self._endpoint), headers, [head, *parts])
         return b"".join(request)
 
     async def open(self, count: int) -> Sequence[Lane]:
@@ -114,18 +124,12 @@ def _lost(lane: Lane, connection: HttpClientConnection, error: WireError) -> Non
         lane.on_lost(error)
 
 
-def host_header(connector: HttpConnector) -> str:
-    """What the Host header says: host:port, an IPv6 address in brackets."""
-    host = f"[{connector.host}]" if ":" in connector.host else connector.host
-    return f"{host}:{connector.port}"
-
-
 class HttpControl:
     """Implements Control."""
 
-    def __init__(self, connector: HttpConnector, headers: Sequence[Header]) -> None:
+    def __init__(self, connector: HttpConnector, endpoint: Endpoint) -> None:
         self._connector = connector
-        self._headers = {h.name: h.value for h in headers}
+        self._endpoint = endpoint
         self._connection: HttpClientConnection | None = None
         self._turn = asyncio.Lock()
 
@@ -152,7 +156,7 @@ class HttpControl:
         return _parse(response)
 
     async def _fetch(self, path: str) -> HttpResponse:
-        request = encode_request("GET", path, host_header(self._connector), self._headers)
+        request = encode_request("GET", path, _host(self._endpoint), _headers(self._endpoint))
         async with self._turn:
             if self._connection is None or self._connection.closing:
                 self._connection = await self._connector.connect()

@@ -168,7 +168,7 @@ def _parts(server: ServerBreakdown, total_us: int) -> str:
         average_us(ns, server.compute_count)
         for ns in (server.compute_input_ns, server.compute_infer_ns, server.compute_output_ns)
     ]
-    over = max(0, total_us - queue - sum(steps))
+    over = max(0, total_us - queue - average_us(server.compute_ns, server.compute_count))
     return (
         f"(overhead {over} usec + queue {queue} usec + compute input {steps[0]} usec + "
         f"compute infer {steps[1]} usec + compute output {steps[2]} usec)"

@@ -1,0 +1,103 @@
+"""What a server says about a model, as the load generator reads it."""
+
+from typing import Any
+
+import pytest
+
+from tpx.errors import MeasurementError, UsageError
+from tpx.perf.clients.endpoint import parse_address
+from tpx.perf.clients.http import model_path
+from tpx.perf.clients.model import ModelKey, model_description
+
+METADATA: dict[str, Any] = {
+    "name": "net",
+    "versions": ["1"],
+    "platform": "onnxruntime_onnx",
+    "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 16]}],
+}
+
+
+def test_the_batch_dimension_of_a_batching_model_is_left_out() -> None:
+    assert model_description(METADATA, {"max_batch_size": 8}).inputs[0].shape == (16,)
+    assert model_description(METADATA, {"max_batch_size": 0}).inputs[0].shape == (-1, 16)
+
+
+def test_a_server_without_configurations_is_taken_not_to_batch() -> None:
+    model = model_description(METADATA, None)
+    assert (model.max_batch_size, model.scheduler, model.decoupled) == (0, "none", False)
+
+
+def test_64_bit_numbers_may_be_text() -> None:
+    metadata = METADATA | {"inputs": [{"name": "x", "datatype": "FP32", "shape": ["-1", "16"]}]}
+    assert model_description(metadata, {"max_batch_size": 8}).inputs[0].shape == (16,)
+
+
+@pytest.mark.parametrize(
+    ("config", "scheduler"),
+    [
+        ({"dynamic_batching": {}}, "dynamic"),
+        ({"sequence_batching": {}}, "sequence"),
+        ({"ensemble_scheduling": {"step": []}}, "ensemble"),
+        ({}, "none"),
+    ],
+)
+def test_the_scheduler_is_the_one_that_is_configured(config: dict[str, Any], scheduler: str) -> None:
+    assert model_description(METADATA, config).scheduler == scheduler
+
+
+def test_flags_and_steps_come_from_the_configuration() -> None:
+    config = {
+        "input": [{"name": "x", "optional": True}],
+        "model_transaction_policy": {"decoupled": True},
+        "response_cache": {"enable": True},
+        "ensemble_scheduling": {
+            "step": [
+                {"model_name": "a", "model_version": -1},
+                {"model_name": "b", "model_version": "2"},
+                {"model_name": "a", "model_version": "-1"},
+            ]
+        },
+    }
+    model = model_description(METADATA, config)
+    assert model.inputs[0].optional
+    assert model.decoupled
+    assert model.response_cache
+    assert model.steps == (ModelKey("a"), ModelKey("b", "2"))
+
+
+def test_an_unknown_datatype_names_the_input() -> None:
+    metadata = METADATA | {"inputs": [{"name": "x", "datatype": "FP8", "shape": [1]}]}
+    with pytest.raises(MeasurementError, match="input 'x' of model 'net' has the datatype 'FP8'"):
+        model_description(metadata, None)
+
+
+@pytest.mark.parametrize(
+    ("url", "protocol", "address"),
+    [
+        ("localhost:8000", "http", ("localhost", 8000)),
+        ("somewhere", "http", ("somewhere", 8000)),
+        ("somewhere", "grpc", ("somewhere", 8001)),
+        ("http://h:9/", "http", ("h", 9)),
+        ("grpc://h:9", "grpc", ("h", 9)),
+        ("[::1]:9", "http", ("::1", 9)),
+        ("[::1]", "http", ("::1", 8000)),
+    ],
+)
+def test_an_address_is_host_and_port(url: str, protocol: str, address: tuple[str, int]) -> None:
+    assert parse_address(url, protocol) == address
+
+
+@pytest.mark.parametrize("url", ["h:x", "h:0", "h:70000", ":8000", "h:1/path", ""])
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(UsageError, match="expected host:port"):
+        parse_address(url, "http")
+
+
+def test_a_scheme_that_is_not_there_yet_is_refused() -> None:
+    with pytest.raises(UsageError, match="cannot speak 'https' yet"):
+        parse_address("https://h:1", "http")
+
+
+def test_names_in_paths_are_quoted() -> None:
+    assert model_path(ModelKey("net"), "infer") == "/v2/models/net/infer"
+    assert model_path(ModelKey("a/b c", "1"), "stats") == "/v2/models/a%2Fb%20c/versions/1/stats"

@@ -1,0 +1,223 @@
+"""The command line of `tpx perf`: perf_analyzer's spellings, defaults and messages."""
+
+from pathlib import Path
+
+import pytest
+
+from tpx.errors import UsageError
+from tpx.options import from_argv
+from tpx.perf.options import PerfConfig
+from tpx.perf.settings import ErrorBudget, Header, LevelRange, Shape
+
+
+def parse(*words: str) -> PerfConfig:
+    return from_argv(PerfConfig, ["-m", "net", *words])
+
+
+def message(*words: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        parse(*words)
+    return caught.value.message
+
+
+def test_defaults_are_those_of_perf_analyzer() -> None:
+    config = parse()
+    assert (config.measurement_interval, config.stability_percentage, config.max_trials) == (5000, 10.0, 10)
+    assert (config.batch_size, config.measurement_mode, config.measurement_request_count) == (
+        1,
+        "time_windows",
+        50,
+    )
+    assert (config.string_length, config.input_data, config.latency_threshold) == (128, "random", 0)
+    assert config.address == "localhost:8000"
+    assert parse("-i", "gRPC").address == "localhost:8001"
+
+
+def test_short_and_long_spellings_agree() -> None:
+    short = parse(
+        *[
+            "-x",
+            "3",
+            "-i",
+            "grpc",
+            "-u",
+            "h:1",
+            "-b",
+            "4",
+            "-p",
+            "100",
+            "-s",
+            "20",
+            "-r",
+            "5",
+            "-l",
+            "9",
+            "-v",
+            "-f",
+            "a.csv",
+            "-H",
+            "A:b",
+        ],
+    )
+    long = parse(
+        *[
+            "--model-version",
+            "3",
+            "--protocol",
+            "grpc",
+            "--url",
+            "h:1",
+            "--batch-size",
+            "4",
+            "--measurement-interval",
+            "100",
+        ],
+        *[
+            "--stability-percentage",
+            "20",
+            "--max-trials",
+            "5",
+            "--latency-threshold",
+            "9",
+            "--verbose",
+            "--csv",
+            "a.csv",
+        ],
+        *["--header", "A:b"],
+    )
+    assert short == long
+    assert short.csv == Path("a.csv")
+
+
+def test_a_run_becomes_the_rules_of_its_levels() -> None:
+    settings = parse("-s", "25", "-p", "500", "--percentile", "99.9", "--timeout", "2").level_settings
+    assert settings.stability == 0.25
+    assert settings.window_ns == 600_000_000  # perf_analyzer's windows last 1.2 times the interval
+    assert settings.percentile == 99.9
+    assert settings.timeout_s == 2
+    assert parse("--percentile", "-1").level_settings.percentile is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("4", LevelRange(start=4)),
+        ("1:8", LevelRange(start=1, end=8)),
+        ("2:8:2", LevelRange(start=2, end=8, step=2)),
+        (":8", LevelRange(start=1, end=8)),
+        ("4::2", LevelRange(start=4, step=2)),
+        ("1:64:x2", LevelRange(start=1, end=64, factor=2)),
+        ("8,1,4", LevelRange(listed=(8, 1, 4))),
+    ],
+)
+def test_a_concurrency_range_is_linear_geometric_or_a_list(text: str, expected: LevelRange) -> None:
+    assert parse("--concurrency-range", text).concurrency_range == expected
+
+
+def test_repeatable_options_gather() -> None:
+    config = parse("--shape", "x:3,224,224", "--shape", "a:b:1", "-H", "A: b:c", "-H", "D:")
+    assert config.shape == (Shape("x", (3, 224, 224)), Shape("a:b", (1,)))
+    assert config.header == (Header("A", " b:c"), Header("D", ""))
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("-b 0", "Failed to parse -b (batch size). The value must be > 0."),
+        ("-p 0", "Failed to parse --measurement-interval (-p). The value must be > 0 msec."),
+        ("-s -1", "Failed to parse --stability-percentage (-s). The value must be >= 0.0."),
+        ("-s nan", "Failed to parse --stability-percentage (-s). The value must be >= 0.0."),
+        ("-r 0", "Failed to parse --max-trials (-r). The value must be > 0."),
+        ("-l -1", "Failed to parse --latency-threshold (-l). The value must be >= 0 msecs."),
+        ("-i tcp", "Failed to parse -i (protocol). The value should be either HTTP or gRPC."),
+        (
+            "--percentile 100",
+            "Failed to parse --percentile. The value must be -1 for not reporting or in range (0, 100).",
+        ),
+        (
+            "--percentile 0",
+            "Failed to parse --percentile. The value must be -1 for not reporting or in range (0, 100).",
+        ),
+        (
+            "--measurement-mode x",
+            "Failed to parse --measurement-mode. Unsupported type provided: 'x'. "
+            "The available options are 'time_windows' or 'count_windows'.",
+        ),
+        (
+            "--measurement-request-count 0",
+            "Failed to parse --measurement-request-count. The value must be > 0.",
+        ),
+        (
+            "--input-data data.json",
+            "Failed to parse --input-data. Unsupported type provided: 'data.json'. "
+            "The available options are 'zero' or 'random'.",
+        ),
+        ("--shape x", "Failed to parse --shape. There must be a colon after input name."),
+        ("--shape x:0", "Failed to parse --shape. The dimensions of input tensor must be > 0."),
+        ("--shape x:a", "Failed to parse --shape. Invalid value provided: x:a"),
+        ("--string-length 0", "Failed to parse --string-length. The value must be > 0"),
+        ("--warmup-request-count -1", "Failed to parse --warmup-request-count. The value must be >= 0."),
+        ("--request-count -1", "Failed to parse --request-count. The value must be > 0."),
+        ("--request-count 2 --concurrency-range 4", "--request-count can not be less than concurrency"),
+        ("--concurrency-range 0", "The start of the search range must be > 0"),
+        ("--concurrency-range 1,0", "The start of the search range must be > 0"),
+        (
+            "--concurrency-range 1:2:3:4",
+            "Failed to parse --concurrency-range. The value does not match <start:end:step>.",
+        ),
+        ("--concurrency-range 1:x", "Failed to parse --concurrency-range. Invalid value provided: 1:x"),
+        ("--concurrency-range 1,x", "Failed to parse --concurrency-range. Invalid value provided: 1,x"),
+        (
+            "--concurrency-range 1:0",
+            "The end of the search range and the latency limit can not be both 0 (or 0.0) simultaneously",
+        ),
+        ("--concurrency-range 8:4", "Failed to parse --concurrency-range. The <start> must be <= <end>."),
+        (
+            "--concurrency-range 1:8:0",
+            "Failed to parse --concurrency-range. The <step> must be > 0, or a factor > 1 such as x2.",
+        ),
+        (
+            "--concurrency-range 1:8:x1",
+            "Failed to parse --concurrency-range. The <step> must be > 0, or a factor > 1 such as x2.",
+        ),
+        ("-H abc", "Failed to parse -H. The value 'abc' does not match <name:value>."),
+        (
+            "--max-errors some",
+            "Failed to parse --max-errors. The value 'some' is neither a count nor a percentage such as 1%.",
+        ),
+        ("--max-errors=-1", "Failed to parse --max-errors. The value must be >= 0."),
+        ("--timeout -1", "Failed to parse --timeout. The value must be >= 0 seconds."),
+    ],
+)
+def test_a_bad_value_gets_its_message(words: str, text: str) -> None:
+    assert message(*words.split(" ")) == text
+
+
+def test_a_header_cannot_smuggle_another() -> None:
+    assert "line break" in message("-H", "A: b\r\nC: d")
+
+
+def test_a_missing_model_is_named() -> None:
+    with pytest.raises(UsageError, match=r"Failed to parse -m \(model name\). The value must be specified."):
+        from_argv(PerfConfig, [])
+
+
+@pytest.mark.parametrize(
+    "option", ["--request-rate-range", "--streaming", "--shared-memory", "--binary-search"]
+)
+def test_an_option_that_is_not_there_yet_is_refused_and_not_ignored(option: str) -> None:
+    assert message(option, "1").startswith(f"Invalid long option '{option}'")
+
+
+def test_an_unambiguous_prefix_is_enough() -> None:
+    assert parse("--concurrency", "4").concurrency_range.start == 4
+
+
+def test_budgets_are_counts_or_shares() -> None:
+    assert parse("--max-errors", "5").max_errors == ErrorBudget(count=5)
+    assert parse("--max-errors", "0.5%").max_errors == ErrorBudget(percent=0.5)
+    assert ErrorBudget(count=0).exceeded(failed=1, sent=10_000)
+    assert not ErrorBudget(percent=1).exceeded(failed=100, sent=10_000)
+    assert ErrorBudget(percent=1).exceeded(failed=101, sent=10_000)
+    assert not ErrorBudget().exceeded(failed=10, sent=10)
+    assert ErrorBudget(count=5).after(3) == ErrorBudget(count=2)

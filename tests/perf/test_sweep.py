@@ -1,0 +1,87 @@
+"""From level to level."""
+
+import asyncio
+
+import pytest
+
+from tests.perf.conftest import make_level
+from tpx.perf.results import LevelResult, Verdict
+from tpx.perf.settings import ErrorBudget, LevelRange, LevelSettings, parse_levels
+from tpx.perf.sweep import sweep
+
+
+class Ladder:
+    """Gives every level the verdict that the test wants."""
+
+    def __init__(self, verdicts: dict[int, Verdict] | None = None, failed: int = 0) -> None:
+        self.verdicts = verdicts or {}
+        self.failed = failed
+        self.seen: list[int] = []
+        self.budgets: list[ErrorBudget] = []
+        self.stop = asyncio.Event()
+        self.interrupt_at = 0
+
+    async def measure(self, value: int, settings: LevelSettings) -> LevelResult:
+        self.seen.append(value)
+        self.budgets.append(settings.max_errors)
+        if value == self.interrupt_at:
+            self.stop.set()
+        return make_level(value, verdict=self.verdicts.get(value, Verdict.OK), failed=self.failed)
+
+    def climb(self, levels: LevelRange, settings: LevelSettings | None = None) -> list[LevelResult]:
+        return asyncio.run(sweep(levels, settings or LevelSettings(), self.measure, self.stop))
+
+
+@pytest.mark.parametrize(
+    ("text", "levels"),
+    [
+        ("4", [4]),
+        ("1:4", [1, 2, 3, 4]),
+        ("2:9:3", [2, 5, 8]),
+        ("4:4", [4]),
+        ("1:64:x2", [1, 2, 4, 8, 16, 32, 64]),
+        ("1:6:x1.5", [1, 2, 3, 4, 6]),
+        ("8,1,8", [8, 1, 8]),
+    ],
+)
+def test_a_range_is_measured_level_by_level(text: str, levels: list[int]) -> None:
+    ladder = Ladder()
+    results = ladder.climb(parse_levels(text))
+    assert ladder.seen == levels == [r.value for r in results]
+
+
+def test_an_open_range_goes_on_until_the_limit_and_keeps_the_level_over_it() -> None:
+    ladder = Ladder({7: Verdict.OVER_LIMIT})
+    results = ladder.climb(LevelRange(start=1, end=0, step=2))
+    assert ladder.seen == [1, 3, 5, 7]
+    assert results[-1].verdict is Verdict.OVER_LIMIT
+
+
+def test_an_unstable_level_does_not_end_the_sweep() -> None:
+    ladder = Ladder({2: Verdict.UNSTABLE})
+    ladder.climb(LevelRange(start=1, end=3))
+    assert ladder.seen == [1, 2, 3]
+
+
+def test_a_level_over_the_limit_does_not_end_a_list() -> None:
+    ladder = Ladder({8: Verdict.OVER_LIMIT})
+    ladder.climb(LevelRange(listed=(8, 1)))
+    assert ladder.seen == [8, 1]
+
+
+def test_a_level_without_success_ends_the_sweep() -> None:
+    ladder = Ladder({2: Verdict.ERRORS})
+    ladder.climb(LevelRange(start=1, end=3))
+    assert ladder.seen == [1, 2]
+
+
+def test_an_interrupt_ends_the_sweep_behind_the_level_it_met() -> None:
+    ladder = Ladder()
+    ladder.interrupt_at = 3
+    assert [r.value for r in ladder.climb(LevelRange(start=1, end=5))] == [1, 2, 3]
+
+
+def test_failures_of_a_level_are_taken_from_the_budget_of_the_next() -> None:
+    ladder = Ladder(failed=3)
+    ladder.climb(LevelRange(start=1, end=3), LevelSettings(max_errors=ErrorBudget(count=7)))
+    assert [b.count for b in ladder.budgets] == [7, 4, 1]

@@ -1,0 +1,106 @@
+"""Which requests belong to a window, where a count window ends, and what windows say together."""
+
+from itertools import pairwise
+
+import pytest
+
+from tests.perf.conftest import make_records
+from tpx.perf.windows import (
+    Mark,
+    WindowRules,
+    client_times,
+    full_at,
+    index_after,
+    window_between,
+)
+
+MS = 1_000_000
+RULES = WindowRules(batch_size=1, percentile=None, clamped=False)
+
+
+def at(time_ms: float, index: int) -> Mark:
+    return Mark(time_ns=int(time_ms * MS), index=index, server=None, cpu_ns=0, read_ns=int(time_ms * MS))
+
+
+def test_a_request_counts_in_the_window_of_its_end_even_if_it_began_before() -> None:
+    records = make_records([5, 12, 20, 25], latency_ms=10)
+    first = index_after(records, 0, 10 * MS)
+    second = index_after(records, first, 20 * MS)
+    assert (first, second) == (1, 3)
+    window = window_between(records, at(10, first), at(20, second), RULES)
+    assert window.requests == 2
+
+
+def test_an_end_on_the_border_counts_once() -> None:
+    records = make_records([10, 10, 20, 20, 30])
+    borders = [0]
+    for end_ms in (10, 20, 30):
+        borders.append(index_after(records, borders[-1], end_ms * MS))
+    assert borders == [0, 2, 4, 5]
+
+
+def test_throughput_is_successes_times_batch_over_the_windows_whole_length() -> None:
+    records = make_records(range(1, 101), failed_at=[7, 8])
+    rules = WindowRules(batch_size=4, percentile=None, clamped=False)
+    window = window_between(records, at(0, 0), at(200, 100), rules)
+    assert (window.requests, window.failed) == (98, 2)
+    assert window.throughput_infer_per_s == pytest.approx(98 * 4 / 0.2)
+
+
+def test_three_windows_as_one_equal_the_sum_of_three() -> None:
+    records = make_records([1, 4, 6, 12, 13, 14, 18, 25, 29], latency_ms=0.5)
+    marks = [at(t, index_after(records, 0, t * MS) if t else 0) for t in (0, 10, 20, 30)]
+    parts = [window_between(records, a, b, RULES) for a, b in pairwise(marks)]
+    merged = window_between(records, marks[0], marks[-1], RULES)
+    assert [w.requests for w in parts] == [3, 4, 2]
+    assert merged.requests == sum(w.requests for w in parts)
+    assert merged.duration_ns == sum(w.duration_ns for w in parts)
+    assert merged.throughput_infer_per_s == pytest.approx(9 / 0.03)
+
+
+def test_a_request_count_is_timed_from_the_first_start_to_the_last_end() -> None:
+    records = make_records([1010 + 10 * i for i in range(100)], latency_ms=10)
+    rules = WindowRules(batch_size=1, percentile=None, clamped=True)
+    window = window_between(records, at(0, 0), at(5000, 100), rules)
+    assert window.throughput_infer_per_s == pytest.approx(100.0)
+    assert window.start_ns == 1000 * MS
+
+
+def test_a_window_without_success_says_zero_to_the_stability_rule() -> None:
+    records = make_records([1, 2], failed_at=[0, 1])
+    window = window_between(records, at(0, 0), at(10, 2), RULES)
+    assert window.latency is None
+    assert window.observation.throughput == 0
+
+
+def test_a_count_window_ends_with_the_request_that_fills_it() -> None:
+    rows = make_records([1, 2, 3, 4, 5]).since(0)
+    assert full_at(rows, 3, 0) == 3 * MS
+    assert full_at(rows, 6, 0) is None
+
+
+def test_a_count_window_is_not_filled_by_failures() -> None:
+    rows = make_records([1, 2, 3, 4, 5], failed_at=[0, 2]).since(0)
+    assert full_at(rows, 3, 0) == 5 * MS
+
+
+def test_a_count_window_lasts_until_its_floor_too() -> None:
+    rows = make_records([1, 2, 3, 4, 9]).since(0)
+    assert full_at(rows, 2, 4 * MS) == 4 * MS
+    assert full_at(rows, 2, 5 * MS) == 9 * MS
+    assert full_at(rows, 2, 10 * MS) is None
+
+
+def test_client_times_split_the_latency_without_rest() -> None:
+    rows = make_records([10, 20], latency_ms=1, failed_at=[1]).since(0)
+    times = client_times(rows)
+    assert times is not None
+    assert (times.send_ns, times.receive_ns, times.total_ns) == (10, 20, MS)
+    assert client_times(rows[1:]) is None
+
+
+def test_busy_is_the_share_of_processor_time() -> None:
+    first = Mark(time_ns=0, index=0, server=None, cpu_ns=100, read_ns=0)
+    last = Mark(time_ns=10, index=0, server=None, cpu_ns=400, read_ns=1000)
+    window = window_between(make_records([]), first, last, RULES)
+    assert window.client_busy == pytest.approx(0.3)
