@@ -46,7 +46,9 @@ def replay(tmp_path: Path) -> Replay:
         table = read_table(HEADLINE) if recorded is None else list(recorded)
         config = ProfileConfig(profile_models=("alexnet",), export_path=tmp_path, **options)
         runner = ReplayRunner({"alexnet": default or ALEXNET}, table)
-        bench = Bench(runner, OutputRepository(tmp_path / "output", None, override=True), monitoring_interval_s=1)
+        bench = Bench(
+            runner, OutputRepository(tmp_path / "output", None, override=True), monitoring_interval_s=1
+        )
         events: list[Event] = []
         with Journal(tmp_path / "results" / "run.jsonl") as journal:
 

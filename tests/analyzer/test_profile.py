@@ -33,7 +33,11 @@ def test_the_published_headline_is_replayed_exactly(replay: Replay) -> None:
     )
     assert verdict.detail == "at concurrency 32, p99 22.3 ms"
     assert [len(v.measurements) for v in model.variants] == [6, 6, 7, 7, 7, 8]
-    assert [r.name for r in verdict.ranking[:3]] == ["alexnet_config_4", "alexnet_config_3", "alexnet_config_2"]
+    assert [r.name for r in verdict.ranking[:3]] == [
+        "alexnet_config_4",
+        "alexnet_config_3",
+        "alexnet_config_2",
+    ]
     assert [(r.best.throughput, r.best.load.value) for r in verdict.ranking[:3]] == [
         (1675.98, 32),
         (1612.95, 64),
@@ -49,8 +53,8 @@ def test_a_latency_budget_is_a_bound_on_what_may_be_recommended(replay: Replay) 
     verdict = judge(run.models[0], run.started.goals)
     assert verdict.finding is Finding.BETTER
     assert verdict.sentence == (
-        "In 41 measurements across 6 configurations, `alexnet_config_4` gives 1552 infer/sec, a 61% gain over the "
-        "default configuration (965 infer/sec), with a p99 latency of at most 6 ms"
+        "In 41 measurements across 6 configurations, `alexnet_config_4` gives 1552 infer/sec, a 61% gain over "
+        "the default configuration (965 infer/sec), with a p99 latency of at most 6 ms"
     )
 
 
@@ -59,8 +63,8 @@ def test_a_budget_that_nothing_meets_names_the_nearest(replay: Replay) -> None:
     verdict = judge(run.models[0], run.started.goals)
     assert verdict.finding is Finding.NONE_SATISFIES
     assert verdict.sentence == (
-        "In 41 measurements across 6 configurations, no configuration satisfies a p99 latency of at most 2 ms; "
-        "closest: `alexnet_config_1` (p99 latency 2.6 ms, 30% over)"
+        "In 41 measurements across 6 configurations, no configuration satisfies a p99 latency of at most 2 "
+        "ms; closest: `alexnet_config_1` (p99 latency 2.6 ms, 30% over)"
     )
 
 
@@ -80,8 +84,8 @@ def test_a_default_over_the_budget_is_said_to_miss_it(replay: Replay) -> None:
     verdict = judge(run.models[0], run.started.goals)
     assert verdict.finding is Finding.DEFAULT_FAILS
     assert verdict.sentence == (
-        "In 2 measurements across 2 configurations, `alexnet_config_0` gives 90 infer/sec, with a p99 latency of "
-        "at most 20 ms; the default configuration misses it (p99 latency 30.0 ms, 50% over)"
+        "In 2 measurements across 2 configurations, `alexnet_config_0` gives 90 infer/sec, with a p99 latency "
+        "of at most 20 ms; the default configuration misses it (p99 latency 30.0 ms, 50% over)"
     )
 
 
@@ -94,7 +98,9 @@ def test_a_failed_configuration_is_kept_with_its_reason_and_the_run_goes_on(repl
     assert (failure.variant, failure.load.value) == ("alexnet_config_0", 1)
     assert failure.reason == "'alexnet_config_0' at concurrency 1 was not recorded"
     verdict = judge(model, run.started.goals)
-    assert verdict.sentence.startswith("In 8 measurements across 2 configurations, `alexnet_config_1` gives 190")
+    assert verdict.sentence.startswith(
+        "In 8 measurements across 2 configurations, `alexnet_config_1` gives 190"
+    )
 
 
 def test_a_default_that_fails_is_said_not_to_have_been_measured(replay: Replay) -> None:
@@ -143,6 +149,9 @@ def test_listed_concurrencies_are_measured_as_listed(replay: Replay, loads: tupl
 
 def test_the_same_table_gives_the_same_run(replay: Replay) -> None:
     first, second = replay(), replay()
-    strip = [[replace(m, duration_ns=0) for v in r.models[0].variants for m in v.measurements] for r in (first, second)]
+    strip = [
+        [replace(m, duration_ns=0) for v in r.models[0].variants for m in v.measurements]
+        for r in (first, second)
+    ]
     assert strip[0] == strip[1]
     assert first.models[0].decisions == second.models[0].decisions

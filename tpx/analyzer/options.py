@@ -9,8 +9,11 @@ from tpx.analyzer.results.goals import Constraint, Goals
 from tpx.analyzer.runners.load import LoadSettings
 from tpx.analyzer.search.base import LoadSpace, SearchSpace, Span
 from tpx.errors import UsageError
-from tpx.options import Option, fields_of, from_argv, from_mapping
+from tpx.options import Option, fields_of, from_argv, from_mapping, nearest
 from tpx.perf.settings import Shape, parse_shape
+
+MODELS_SHOWN = 20
+"""So many names an error lists at most."""
 
 _MODELS = "Models"
 _SERVER = "Server"
@@ -233,11 +236,14 @@ def read_options(argv: Sequence[str]) -> ProfileConfig:
 
 
 def _check_model(repository: Path, model: str) -> None:
-    if (repository / model).is_dir() and Path(model).name == model:
-        return
     models = sorted(entry.name for entry in repository.iterdir() if entry.is_dir())
-    known = ", ".join(models) if models else "no model at all"
-    raise UsageError(f"--profile-models: {repository} has no model '{model}' (has: {known})")
+    if model in models:
+        return
+    known = ", ".join(models[:MODELS_SHOWN]) + (" ..." if len(models) > MODELS_SHOWN else "")
+    raise UsageError(
+        f"--profile-models: {repository} has no model '{model}'{nearest(model, models)} "
+        f"(has: {known or 'no model at all'})"
+    )
 
 
 def _from_file(path: Path) -> dict[str, Any]:

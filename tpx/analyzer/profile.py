@@ -82,21 +82,10 @@ class Profile:
 
     async def run(self, command: tuple[str, ...]) -> None:
         """Search every model. Raises UsageError and what the journal raises; the rest is written down."""
-        config = self._config
-        self._journal.append(
-            RunStarted(
-                schema=SCHEMA,
-                models=config.profile_models,
-                goals=config.goals,
-                top=config.num_configs_per_model,
-                tolerance_percent=config.stability_percentage,
-                settings=config.as_settings(),
-                provenance=provenance(command),
-            )
-        )
         try:
+            self._journal.append(self._start(command))
             await self._measure_server()
-            for model in config.profile_models:
+            for model in self._config.profile_models:
                 if not self._stop.is_set():
                     await self._model(model)
         finally:
@@ -106,6 +95,18 @@ class Profile:
                 outcome="interrupted" if self._stop.is_set() else "complete",
                 elapsed_ns=time.perf_counter_ns() - self._started_ns,
             )
+        )
+
+    def _start(self, command: tuple[str, ...]) -> RunStarted:
+        config = self._config
+        return RunStarted(
+            schema=SCHEMA,
+            models=config.profile_models,
+            goals=config.goals,
+            top=config.num_configs_per_model,
+            tolerance_percent=config.stability_percentage,
+            settings=config.as_settings(),
+            provenance=provenance(command),
         )
 
     async def _measure_server(self) -> None:

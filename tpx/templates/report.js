@@ -4,7 +4,11 @@ for (const table of document.querySelectorAll("table.sortable")) {
   const body = table.tBodies[0];
   const headers = [...table.tHead.rows[0].cells];
   headers.forEach((header, column) => {
-    header.querySelector("button").addEventListener("click", () => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.append(...header.childNodes);
+    header.append(button);
+    button.addEventListener("click", () => {
       const numeric = body.rows[0] && body.rows[0].cells[column].classList.contains("number");
       const before = header.getAttribute("aria-sort");
       const descending = before ? before === "ascending" : numeric;

@@ -23,9 +23,7 @@ def space(
     return SearchSpace(
         loads=LoadSpace(values=concurrencies, batch_sizes=batch_sizes, until_plateau=until_plateau),
         instances=Span(name="instance-count", minimum=instances[0], maximum=instances[1]),
-        max_batch_sizes=Span(
-            name="model-batch-size", minimum=max_batch_sizes[0], maximum=max_batch_sizes[1]
-        ),
+        max_batch_sizes=Span(name="model-batch-size", minimum=max_batch_sizes[0], maximum=max_batch_sizes[1]),
     )
 
 
@@ -98,7 +96,9 @@ def test_a_model_without_batching_varies_only_its_instances() -> None:
 
 def test_a_sequence_model_gets_no_dynamic_batching() -> None:
     facts = ModelFacts(model="m", max_batch_size=4, can_batch_dynamically=False)
-    trials = walk(BruteSearch(facts, space(concurrencies=(1,), instances=(1, 1), max_batch_sizes=(1, 1))), growing)
+    trials = walk(
+        BruteSearch(facts, space(concurrencies=(1,), instances=(1, 1), max_batch_sizes=(1, 1))), growing
+    )
     assert "dynamic_batching" not in trials[-1].variant.delta
 
 
@@ -144,7 +144,10 @@ def test_client_batches_above_max_batch_size_are_left_out_and_the_walk_goes_on()
     facts = ModelFacts(model="m", max_batch_size=4)
     chosen = space(concurrencies=(1,), batch_sizes=(4,), instances=(1, 1), max_batch_sizes=(1, 4))
     trials = walk(BruteSearch(facts, chosen), growing)
-    assert [(t.variant.name, t.load.batch_size) for t in trials] == [("m_config_default", 4), ("m_config_2", 4)]
+    assert [(t.variant.name, t.load.batch_size) for t in trials] == [
+        ("m_config_default", 4),
+        ("m_config_2", 4),
+    ]
 
 
 def test_the_announced_size_of_the_space_is_never_exceeded() -> None:

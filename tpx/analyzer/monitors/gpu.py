@@ -1,5 +1,6 @@
 """GPUs by NVML (package nvidia-ml-py, imported as pynvml), where both the package and a driver are there."""
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,19 +25,16 @@ class GpuProbe:
         self._seen = [self._open(index) for index in range(nvml.nvmlDeviceGetCount())]
 
     def sample(self) -> None:
-        for gpu in self._seen:
-            memory = self._nvml.nvmlDeviceGetMemoryInfo(gpu.handle)
-            gpu.used_bytes = max(gpu.used_bytes, int(memory.used))
-            gpu.total_bytes = int(memory.total)
-            self._sample_optional(gpu)
-
-    def _sample_optional(self, gpu: _Seen) -> None:
         """Utilization is not there on a partitioned GPU, power not on some cards: absent, not zero."""
-        try:
-            gpu.utilizations.append(float(self._nvml.nvmlDeviceGetUtilizationRates(gpu.handle).gpu))
-            gpu.powers_w.append(self._nvml.nvmlDeviceGetPowerUsage(gpu.handle) / 1000)
-        except self._nvml.NVMLError:
-            return
+        for gpu in self._seen:
+            with suppress(self._nvml.NVMLError):
+                memory = self._nvml.nvmlDeviceGetMemoryInfo(gpu.handle)
+                gpu.used_bytes = max(gpu.used_bytes, int(memory.used))
+                gpu.total_bytes = int(memory.total)
+            with suppress(self._nvml.NVMLError):
+                gpu.utilizations.append(float(self._nvml.nvmlDeviceGetUtilizationRates(gpu.handle).gpu))
+            with suppress(self._nvml.NVMLError):
+                gpu.powers_w.append(self._nvml.nvmlDeviceGetPowerUsage(gpu.handle) / 1000)
 
     def memory(self) -> None:
         return None

@@ -6,6 +6,7 @@ colour (Okabe and Ito's palette, made for colour-blind readers) and by marker.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tpx.analyzer.objectives import NS_PER_MS, RankedVariant
 from tpx.analyzer.reports.scales import Axis, Tick, axis_for, linear_axis
@@ -16,6 +17,19 @@ WIDTH, HEIGHT = 960, 470
 LEFT, RIGHT, TOP, BOTTOM = 74, 26, 20, 412
 LABEL_HEIGHT, LABEL_CHAR_WIDTH = 12, 6.5
 STYLES = 7
+
+_Box = tuple[float, float, float, float]
+_LABEL_PLACES = (
+    ("middle", 0.0, -10.0),
+    ("middle", 0.0, 19.0),
+    ("start", 10.0, 4.0),
+    ("end", -10.0, 4.0),
+    ("start", 7.0, -7.0),
+    ("end", -7.0, -7.0),
+    ("start", 7.0, 16.0),
+    ("end", -7.0, 16.0),
+)
+"""Anchor and offset of a label from its point, the most readable first."""
 
 _PLUS: tuple[tuple[float, float], ...] = (
     (-1.5, -5), (1.5, -5), (1.5, -1.5), (5, -1.5), (5, 1.5), (1.5, 1.5),
@@ -108,7 +122,12 @@ def draw(
     x = axis_for(latencies, LEFT, WIDTH - RIGHT)
     y = linear_axis([m.throughput for m in drawn], BOTTOM, TOP)
     layout = _Layout(x, y)
-    series = tuple(layout.series(ranked, index) for index, ranked in enumerate(shown))
+    for ranked in shown:
+        layout.reserve(ranked)
+    series = tuple(
+        layout.series(ranked, index, labelled=index == 0 or ranked.run.variant.is_default)
+        for index, ranked in enumerate(shown)
+    )
     kind = drawn[0].load.kind.replace("_", " ")
     scale = ", logarithmic scale" if x.logarithmic else ""
     return Chart(
@@ -149,18 +168,27 @@ def _limit(x: Axis, limit_ms: float | None) -> Limit | None:
 
 
 class _Layout:
-    """Places lines, markers, and as many labels as fit without touching each other or a marker."""
+    """Places lines and markers, then as many labels as fit off all lines, markers and labels."""
 
     def __init__(self, x: Axis, y: Axis) -> None:
         self._x = x
         self._y = y
-        self._taken: list[tuple[float, float, float, float]] = []
+        self._taken: list[_Box] = []
 
-    def series(self, ranked: RankedVariant, index: int) -> Series:
+    def reserve(self, ranked: RankedVariant) -> None:
+        """Keep labels off this configuration's line and markers."""
+        measurements = _by_load(ranked)
+        places = [self._place(m) for m in measurements]
+        self._taken += [(x - 6, y - 6, x + 6, y + 6) for x, y in places]
+        for before, after in pairwise(range(len(places))):
+            if measurements[before].load.batch_size == measurements[after].load.batch_size:
+                self._taken += _along(places[before], places[after])
+
+    def series(self, ranked: RankedVariant, index: int, *, labelled: bool) -> Series:
         style = index % STYLES
         measurements = _by_load(ranked)
         places = [self._place(m) for m in measurements]
-        self._taken += [(x - 5, y - 5, x + 5, y + 5) for x, y in places]
+        wanted = measurements if labelled else [m for m in measurements if m is ranked.best]
         return Series(
             name=ranked.name,
             style=style,
@@ -173,7 +201,7 @@ class _Layout:
             labels=tuple(
                 label
                 for (x, y), m in zip(places, measurements, strict=True)
-                if (label := self._label(x, y, str(m.load.value)))
+                if m in wanted and (label := self._label(x, y, str(m.load.value)))
             ),
             legend_marker=marker(style, 14, 7),
         )
@@ -191,17 +219,14 @@ class _Layout:
         return self._x.at(_latency_ms(measurement)), self._y.at(measurement.throughput)
 
     def _label(self, x: float, y: float, text: str) -> Label | None:
+        """Beside its point where there is room: above, below, right, left, then the corners."""
         width = len(text) * LABEL_CHAR_WIDTH
-        for left, top, anchor, at_x, at_y in (
-            (x - width / 2, y - 9 - LABEL_HEIGHT, "middle", x, y - 11),
-            (x - width / 2, y + 8, "middle", x, y + 18),
-            (x + 9, y - LABEL_HEIGHT / 2, "start", x + 9, y + 4),
-            (x - 9 - width, y - LABEL_HEIGHT / 2, "end", x - 9, y + 4),
-        ):
-            box = (left, top, left + width, top + LABEL_HEIGHT)
-            if top >= 0 and not any(_overlap(box, other) for other in self._taken):
+        for anchor, dx, dy in _LABEL_PLACES:
+            left = x + dx - {"start": 0, "middle": width / 2, "end": width}[anchor]
+            box = (left, y + dy - LABEL_HEIGHT + 2, left + width, y + dy + 1)
+            if box[1] >= 0 and not any(_overlap(box, other) for other in self._taken):
                 self._taken.append(box)
-                return Label(x=round(at_x, 1), y=round(at_y, 1), anchor=anchor, text=text)
+                return Label(x=round(x + dx, 1), y=round(y + dy, 1), anchor=anchor, text=text)
         return None
 
 
@@ -222,7 +247,15 @@ def _polyline(places: Sequence[tuple[float, float]]) -> str:
     return "M" + " L".join(f"{x:g},{y:g}" for x, y in places) if places else ""
 
 
-def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float, float]) -> bool:
+def _along(start: tuple[float, float], end: tuple[float, float]) -> list[_Box]:
+    """Small boxes along a line, close enough that no label fits between them."""
+    (x0, y0), (x1, y1) = start, end
+    steps = max(1, int(max(abs(x1 - x0), abs(y1 - y0)) / 5))
+    middles = [(x0 + (x1 - x0) * i / steps, y0 + (y1 - y0) * i / steps) for i in range(steps + 1)]
+    return [(x - 1, y - 1, x + 1, y + 1) for x, y in middles]
+
+
+def _overlap(a: _Box, b: _Box) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 

@@ -40,28 +40,35 @@ def configurations_grid(
         for ranked in ranking
     ]
     columns = (
-        _configuration_columns()
-        + _result_columns(constrained=constrained)
-        + (_GAIN,)
-        + _memory_columns(lines)
+        *_configuration_columns(lines),
+        *_load_columns(lines),
+        _THROUGHPUT,
+        _GAIN,
+        *_latency_columns(lines),
+        *_memory_columns(lines),
+        *_verdict_columns(lines, constrained=constrained),
     )
     best = ranking[0].name if ranking and ranking[0].satisfies else ""
     return _grid("Each configuration at its best load, the best first", columns, lines, best)
 
 
-def measurements_grid(ranking: Sequence[RankedVariant], *, constrained: bool) -> Grid:
+def measurements_grid(ranking: Sequence[RankedVariant], shown: int, *, constrained: bool) -> Grid:
     """Every measurement, in the order of the ranking."""
+    styles = chart_styles(ranking, shown)
     lines = [
-        _Line(ranked=ranked, measurement=m, passes=passes, style=None, gain_percent=None)
+        _Line(ranked=ranked, measurement=m, passes=passes, style=styles.get(ranked.name), gain_percent=None)
         for ranked in ranking
         for group, passes in ((ranked.passing, True), (ranked.failing, False))
         for m in group
     ]
     columns = (
         _NAME,
-        *_result_columns(constrained=constrained),
+        *_load_columns(lines),
+        _THROUGHPUT,
+        *_latency_columns(lines),
         *_breakdown_columns(lines),
         *_memory_columns(lines),
+        *_verdict_columns(lines, constrained=constrained),
     )
     return _grid("Every measurement, the best of each configuration first", columns, lines, "")
 
@@ -95,6 +102,11 @@ def _grid(caption: str, columns: Sequence[_Shown], lines: Sequence[_Line], best:
     )
 
 
+def signed_percent(percent: float) -> str:
+    """`+67 %`, `-3 %`, `0 %`."""
+    return f"{percent:+.0f} %" if round(percent) else "0 %"
+
+
 def number(value: float | None, digits: int = 1) -> Cell:
     """A figure, or a dash where there is none (which sorts last)."""
     if value is None:
@@ -114,69 +126,82 @@ def _metric_column(tag: str, header: str, digits: int = 1, hint: str = "") -> _S
 
 
 _NAME = _Shown(
-    column=Column(header="Configuration"),
+    column=Column(header="Configuration", marked=True),
     cell=lambda line: Cell(text=line.ranked.name, sort=line.ranked.name, chart_style=line.style),
 )
+_THROUGHPUT = _metric_column("perf_throughput", "infer/s", 1, "inferences a second")
 _GAIN = _Shown(
     column=Column(
         header="vs default", numeric=True, hint="throughput over the default's, each at its own best load"
     ),
     cell=lambda line: Cell(
-        text="\u2013" if line.gain_percent is None else f"{line.gain_percent:+.0f} %",
+        text="\u2013" if line.gain_percent is None else signed_percent(line.gain_percent),
         sort="" if line.gain_percent is None else repr(round(line.gain_percent, 6)),
         numeric=True,
     ),
 )
 
 
-def _configuration_columns() -> tuple[_Shown, ...]:
-    return (
-        _NAME,
-        _Shown(
-            column=Column(header="Instances"),
-            cell=lambda line: Cell(
-                text=line.ranked.run.configuration.instance_group,
-                sort=repr(line.ranked.run.configuration.instances),
-                numeric=True,
-            ),
-        ),
-        _Shown(
-            column=Column(header="Max batch", numeric=True),
-            cell=lambda line: number(line.ranked.run.configuration.max_batch_size, 0),
-        ),
-        _Shown(
-            column=Column(header="Dynamic batching"),
-            cell=lambda line: _text("on" if line.ranked.run.configuration.dynamic_batching else "off"),
+def _configuration_columns(lines: Sequence[_Line]) -> tuple[_Shown, ...]:
+    """What sets the configurations apart; batching only where some configuration batches."""
+    instances = _Shown(
+        column=Column(header="Instances", numeric=True),
+        cell=lambda line: Cell(
+            text=line.ranked.run.configuration.instance_group,
+            sort=repr(line.ranked.run.configuration.instances),
+            numeric=True,
         ),
     )
+    if not any(line.ranked.run.configuration.max_batch_size for line in lines):
+        return (_NAME, instances)
+    batching = _Shown(
+        column=Column(header="Max batch", numeric=True),
+        cell=lambda line: number(line.ranked.run.configuration.max_batch_size, 0),
+    )
+    dynamic = _Shown(
+        column=Column(header="Dynamic batching"),
+        cell=lambda line: _text("on" if line.ranked.run.configuration.dynamic_batching else "off"),
+    )
+    return (_NAME, instances, batching, dynamic)
 
 
-def _result_columns(*, constrained: bool) -> tuple[_Shown, ...]:
-    columns = [
-        _Shown(
-            column=Column(header="Concurrency", numeric=True, hint="requests in flight"),
-            cell=lambda line: number(line.measurement.load.value, 0),
+def _load_columns(lines: Sequence[_Line]) -> tuple[_Shown, ...]:
+    """The load, in every row of every table; the batch size only where it is not one throughout."""
+    concurrency = _Shown(
+        column=Column(header="Concurrency", numeric=True, hint="requests in flight"),
+        cell=lambda line: number(line.measurement.load.value, 0),
+    )
+    if all(line.measurement.load.batch_size == 1 for line in lines):
+        return (concurrency,)
+    batch = _Shown(
+        column=Column(header="Batch", numeric=True, hint="inferences in one request"),
+        cell=lambda line: number(line.measurement.load.batch_size, 0),
+    )
+    return (concurrency, batch)
+
+
+def _verdict_columns(lines: Sequence[_Line], *, constrained: bool) -> tuple[_Shown, ...]:
+    """Whether it became stable, where one did not; whether it satisfies, where there are constraints."""
+    stable = _Shown(
+        column=Column(header="Stable", hint="whether the last three windows agreed"),
+        cell=lambda line: _text("yes") if line.measurement.stable else _text("no", "warn"),
+    )
+    satisfies = _Shown(
+        column=Column(header="Satisfies", hint="whether it keeps the constraints of the run"),
+        cell=lambda line: _text("yes", "ok") if line.passes else _text("no", "bad"),
+    )
+    unstable = any(not line.measurement.stable for line in lines)
+    return (*((stable,) if unstable else ()), *((satisfies,) if constrained else ()))
+
+
+def _latency_columns(lines: Sequence[_Line]) -> tuple[_Shown, ...]:
+    return _measured_columns(
+        lines,
+        (
+            ("perf_latency_avg", "avg ms", 2, "mean latency of a request"),
+            ("perf_latency_p99", "p99 ms", 2, "latency that 99 of 100 requests do not exceed"),
         ),
-        _Shown(
-            column=Column(header="Batch", numeric=True, hint="inferences in one request"),
-            cell=lambda line: number(line.measurement.load.batch_size, 0),
-        ),
-        _metric_column("perf_throughput", "infer/s"),
-        _metric_column("perf_latency_avg", "avg ms", 2),
-        _metric_column("perf_latency_p99", "p99 ms", 2),
-        _Shown(
-            column=Column(header="Stable", hint="whether the last three windows agreed"),
-            cell=lambda line: _text("yes") if line.measurement.stable else _text("no", "warn"),
-        ),
-    ]
-    if constrained:
-        columns.append(
-            _Shown(
-                column=Column(header="Satisfies"),
-                cell=lambda line: _text("yes", "ok") if line.passes else _text("no", "bad"),
-            )
-        )
-    return tuple(columns)
+    )
 
 
 def _breakdown_columns(lines: Sequence[_Line]) -> tuple[_Shown, ...]:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tpx.analyzer.reports.chart import STYLES, marker
 from tpx.analyzer.reports.page import build
 from tpx.analyzer.results.run import Run
 from tpx.errors import MeasurementError, Unsupported
@@ -22,7 +23,12 @@ TEXT_COLORS = ("#00619a", "#b24e00", "#00795a", "#a3457b", "#855c00", "#1f79b3",
 def render(run: Run, repository: Path) -> str:
     """The page of a run whose variants lie in the output repository `repository`."""
     template = _environment().get_template("analyze_report.html.j2")
-    return template.render(page=build(run, repository), colors=COLORS, text_colors=TEXT_COLORS)
+    return template.render(
+        page=build(run, repository),
+        colors=COLORS,
+        text_colors=TEXT_COLORS,
+        markers=[marker(style, 7, 7) for style in range(STYLES)],
+    )
 
 
 def write_html(page: str, path: Path) -> None:

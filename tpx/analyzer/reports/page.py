@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tpx.analyzer.objectives import METRICS, RankedVariant
 from tpx.analyzer.reports.chart import draw
-from tpx.analyzer.reports.grids import configurations_grid, in_detail, measurements_grid
+from tpx.analyzer.reports.grids import configurations_grid, in_detail, measurements_grid, signed_percent
 from tpx.analyzer.reports.verdict import Finding, Verdict, judge
 from tpx.analyzer.reports.view import (
     DiffLine,
@@ -38,7 +38,6 @@ def build(run: Run, repository: Path) -> Page:
     """The report of a run whose variants lie in the output repository `repository`."""
     started = run.started
     names = ", ".join(started.models)
-    minutes, seconds = divmod(round(run.elapsed_ns / 1e9), 60)
     configurations = sum(len(m.measured) for m in run.models)
     measurements = sum(m.measurement_count for m in run.models)
     return Page(
@@ -46,7 +45,7 @@ def build(run: Run, repository: Path) -> Page:
         subtitle=(
             f"{started.provenance.started.replace('T', ' ').replace('+00:00', ' UTC')} \u00b7 "
             f"{started.provenance.host.get('Host', 'unknown host')} \u00b7 "
-            f"{measurements} measurements, {configurations} configurations, {minutes} min {seconds:02d} s"
+            f"{measurements} measurements, {configurations} configurations, {duration(run.elapsed_ns)}"
         ),
         notice=_notice(run),
         models=tuple(_model_page(model, run, repository, index) for index, model in enumerate(run.models)),
@@ -55,6 +54,15 @@ def build(run: Run, repository: Path) -> Page:
         versions=_facts(started.provenance.versions),
         settings=tuple(Fact(label=name, value=_as_text(value)) for name, value in started.settings.items()),
     )
+
+
+def duration(elapsed_ns: int) -> str:
+    """`42 s`, `3 min 05 s`, `2 h 07 min`."""
+    minutes, seconds = divmod(round(elapsed_ns / 1e9), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {seconds:02d} s" if minutes else f"{seconds} s"
 
 
 def _notice(run: Run) -> str:
@@ -80,7 +88,7 @@ def _model_page(model: ModelRun, run: Run, repository: Path, index: int) -> Mode
         configurations=configurations_grid(ranking, top, verdict.default, constrained=constrained)
         if ranking
         else None,
-        measurements=measurements_grid(ranking, constrained=constrained) if ranking else None,
+        measurements=measurements_grid(ranking, top, constrained=constrained) if ranking else None,
         failures=_failures(model),
         trace=tuple(_trace_step(variant, model) for variant in model.variants),
     )
@@ -217,7 +225,7 @@ _COMPARED = (
 
 def _comparison(default: RankedVariant, best: RankedVariant) -> tuple[tuple[str, ...], ...]:
     """Both at their best load, then both at the default's, so that nobody takes more load for more speed."""
-    rows = [("Load", str(default.best.load), str(best.best.load), "")]
+    rows = [("Each at its best load", str(default.best.load), str(best.best.load), "")]
     rows += _metric_rows(default.best, best.best)
     same = next((m for m in best.ordered if m.load == default.best.load), None)
     if same is not None and same.load != best.best.load:
@@ -232,7 +240,7 @@ def _metric_rows(before: Measurement, after: Measurement) -> list[tuple[str, str
         old, new = METRICS[tag].value(before), METRICS[tag].value(after)
         if old is None or new is None:
             continue
-        change = f"{(new / old - 1) * 100:+.0f} %" if old else _NO_VALUE
+        change = signed_percent((new / old - 1) * 100) if old else _NO_VALUE
         rows.append((label, f"{old:,.{digits}f}", f"{new:,.{digits}f}", change))
     return rows
 

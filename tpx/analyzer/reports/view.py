@@ -24,6 +24,8 @@ class Column:
     header: str
     numeric: bool = False
     hint: str = ""
+    marked: bool = False
+    """Its cells may carry a marker of the chart, so that the others keep the room of one free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

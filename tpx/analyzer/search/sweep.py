@@ -70,10 +70,7 @@ def _loads(variant: Variant, space: LoadSpace, batch_size: int, decide: Decide) 
         throughputs.append(outcome.throughput)
         gain = plateau_gain(throughputs) if space.until_plateau else None
         if gain is not None and gain <= PLATEAU_GAIN:
-            decide(
-                f"plateau after {load}: {gain:+.1%} over the last {PLATEAU_WINDOW} loads "
-                f"(at most {PLATEAU_GAIN:.0%} ends the sweep)"
-            )
+            decide(f"plateau after {load}: {gain:+.1%} over the last {PLATEAU_WINDOW} loads")
             break
     else:
         decide(f"no plateau: all {len(space.values)} loads were measured")

@@ -1,0 +1,213 @@
+"""The report page: complete, well-formed, self-contained, and showing exactly what was measured."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tpx.analyzer.reports.html import render, write_html, write_pdf
+from tpx.analyzer.results.measurement import Latency, Load, Measurement
+from tpx.analyzer.results.run import Run
+from tpx.errors import MeasurementError
+
+Replay = Callable[..., Run]
+
+VOID = {"meta", "br", "line", "path", "hr", "img", "link", "input"}
+REPOSITORY = Path("output")
+
+
+@dataclass
+class Reader(HTMLParser):
+    """Texts of every table row by table id, ids, texts by tag, and whether every tag was closed in order."""
+
+    rows: dict[str, list[list[str]]] = field(default_factory=dict)
+    ids: list[str] = field(default_factory=list)
+    urls: list[str] = field(default_factory=list)
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        self._open: list[str] = []
+        self._table = ""
+        self._row: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {name: value or "" for name, value in attrs}
+        self.ids += [values["id"]] if "id" in values else []
+        self.urls += [values[name] for name in ("href", "src", "xlink:href") if name in values]
+        if tag not in VOID:
+            self._open.append(tag)
+        if tag == "table":
+            self._table = values.get("id", "")
+            self.rows[self._table] = []
+        if tag == "tr":
+            self._row = []
+        if tag in ("td", "th"):
+            self._row.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in VOID:
+            return
+        assert self._open.pop() == tag, f"{tag} closes something else, line {self.getpos()}"
+        self.text += " " if tag in ("td", "th", "p", "li", "span", "pre") else ""
+        if tag == "tr" and self._table:
+            self.rows[self._table].append([cell.strip() for cell in self._row])
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] not in ("style", "script"):
+            self.text += data
+        if self._row and {"td", "th"} & set(self._open):
+            self._row[-1] += data
+
+    @property
+    def closed(self) -> bool:
+        return not self._open
+
+
+def read(page: str) -> Reader:
+    reader = Reader()
+    reader.feed(page)
+    reader.close()
+    return reader
+
+
+def measured(variant: str, concurrency: int, throughput: float, p99_ms: float) -> Measurement:
+    return Measurement(
+        variant=variant,
+        load=Load(value=concurrency),
+        throughput=throughput,
+        latency=Latency(p99_ns=round(p99_ms * 1e6)),
+    )
+
+
+def test_the_page_is_well_formed_and_its_ids_are_unique(replay: Replay) -> None:
+    page = render(replay(), REPOSITORY)
+    reader = read(page)
+    assert reader.closed
+    assert len(reader.ids) == len(set(reader.ids))
+
+
+def test_the_page_needs_nothing_from_elsewhere(replay: Replay) -> None:
+    page = render(replay(), REPOSITORY)
+    assert read(page).urls == []
+    assert not re.search(r"https?://|@import|url\(", page)
+    assert len(page.encode()) < 2_000_000
+
+
+def test_the_page_of_the_whole_space_stays_below_two_megabytes(replay: Replay) -> None:
+    names = ["alexnet_config_default", *(f"alexnet_config_{i}" for i in range(40))]
+    table = [measured(name, 2**i, 100.0 * 2**i, 1.0 + i) for name in names for i in range(11)]
+    run = replay(table, run_config_search_max_instance_count=40)
+    page = render(run, REPOSITORY)
+    assert run.models[0].measurement_count == 451
+    assert len(page.encode()) < 2_000_000
+    assert read(page).closed
+
+
+def test_the_table_of_configurations_shows_each_at_its_best_load(replay: Replay) -> None:
+    rows = read(render(replay(), REPOSITORY)).rows["model-0-configurations"]
+    assert rows[0] == ["Configuration", "Instances", "Concurrency", "infer/s", "vs default", "p99 ms"]
+    assert rows[1] == ["alexnet_config_4", "5:GPU", "32", "1,676.0", "+67 %", "22.33"]
+    assert [row[0] for row in rows[1:]] == [
+        "alexnet_config_4",
+        "alexnet_config_3",
+        "alexnet_config_2",
+        "alexnet_config_1",
+        "alexnet_config_default",
+        "alexnet_config_0",
+    ]
+
+
+def test_every_measurement_is_in_the_page_with_its_load(replay: Replay) -> None:
+    run = replay()
+    rows = read(render(run, REPOSITORY)).rows["model-0-measurements"]
+    shown = {(row[0], row[1], row[2]) for row in rows[1:]}
+    expected = {
+        (m.variant, str(m.load.value), f"{m.throughput:,.1f}")
+        for v in run.models[0].variants
+        for m in v.measurements
+    }
+    assert shown == expected
+    assert len(rows) == 42
+
+
+def test_the_verdict_the_change_and_the_search_trace_are_told(replay: Replay) -> None:
+    text = " ".join(read(render(replay(), REPOSITORY)).text.split())
+    assert "gives 1676 infer/sec, a 67% gain over the default configuration" in text
+    assert "output/alexnet_config_4/config.pbtxt" in text
+    assert "- count: 1" in text
+    assert "+ count: 5" in text
+    assert "plateau after concurrency 128: +1.7% over the last 4 loads" in text
+    assert "At the same load concurrency 8 concurrency 8" in text
+    assert "tpx analyze profile" in text
+
+
+def test_the_chart_is_valid_svg_with_a_title_a_line_a_configuration_and_its_loads(replay: Replay) -> None:
+    page = render(replay(latency_budget=30.0), REPOSITORY)
+    svg = ElementTree.fromstring(page[page.index('<svg class="plot"') : page.index("</svg>") + len("</svg>")])
+    lines = [p for p in svg.iter("path") if "line" in p.get("class", "").split()]
+    assert len(lines) == 4
+    assert len([p for p in svg.iter("path") if p.get("class") == "back"]) == 2
+    assert svg.find("title") is not None
+    description = svg.findtext("desc") or ""
+    assert "alexnet_config_4: at best 1676 infer/s, p99 22.3 ms, at concurrency 32" in description
+    labels = [t.text for t in svg.iter("text") if "load" in (t.get("class") or "").split()]
+    assert {"8", "16", "32", "64", "128"} <= set(labels)
+    assert [t.text for t in svg.iter("text") if t.get("class") == "limit-text"] == ["limit 30 ms"]
+    assert len({p.get("stroke") for p in lines}) == 4
+
+
+def test_names_and_reasons_are_escaped(replay: Replay) -> None:
+    default = {"name": "alexnet", "max_batch_size": "<script>alert(1)</script>"}
+    page = render(replay(default=default), REPOSITORY)
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert" in page
+
+
+def test_a_failed_configuration_is_shown_with_its_reason(replay: Replay) -> None:
+    table = [measured("alexnet_config_default", c, 100.0, 5.0) for c in (1, 2, 4, 8)]
+    page = render(replay(table, run_config_search_max_instance_count=1), REPOSITORY)
+    text = read(page).text
+    assert "Failed trials" in text
+    assert "'alexnet_config_0' at concurrency 1 was not recorded" in text
+    assert "Default is best" in text
+
+
+def test_a_gain_within_the_tolerance_is_called_about_equal(replay: Replay) -> None:
+    table = [measured("alexnet_config_default", c, 100.0, 5.0) for c in (1, 2, 4, 8)]
+    table += [measured("alexnet_config_0", c, 103.0, 5.0) for c in (1, 2, 4, 8)]
+    text = read(render(replay(table, run_config_search_max_instance_count=1), REPOSITORY)).text
+    assert "About equal" in text
+    assert "less than the 10 %" in text
+    assert "Better configuration found" not in text
+
+
+def test_an_interrupted_run_says_so(replay: Replay) -> None:
+    page = render(replay(stop_after=3), REPOSITORY)
+    assert "This run was interrupted" in read(page).text
+
+
+def test_no_measurement_at_all_still_makes_a_page(replay: Replay) -> None:
+    reader = read(render(replay([], run_config_search_max_instance_count=1), REPOSITORY))
+    assert reader.closed
+    assert "Nothing measured" in reader.text
+    assert "model-0-configurations" not in reader.ids
+
+
+def test_a_page_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(MeasurementError, match="cannot write"):
+        write_html("<html>", tmp_path / "file" / "report.html")
+
+
+@pytest.mark.slow
+def test_the_same_page_becomes_a_pdf(replay: Replay, tmp_path: Path) -> None:
+    pytest.importorskip("weasyprint")
+    write_pdf(render(replay(), REPOSITORY), tmp_path / "pdf" / "report.pdf")
+    content = (tmp_path / "pdf" / "report.pdf").read_bytes()
+    assert content.startswith(b"%PDF-")
+    assert len(content) > 10_000

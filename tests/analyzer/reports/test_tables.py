@@ -1,0 +1,123 @@
+"""Tables: Model Analyzer's columns, order and rounding, byte by byte."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tpx.analyzer.reports.export import CsvFiles, write_csv
+from tpx.analyzer.reports.tables import gpu_table, inference_table, server_table
+from tpx.analyzer.results.measurement import GpuUse, Latency, Load, Measurement, MemoryUse, ServerOnly
+from tpx.analyzer.results.run import Run
+from tpx.errors import MeasurementError
+
+Replay = Callable[..., Run]
+
+
+def measured(variant: str, throughput: float, p99_ms: float, *, gpu: bool = False) -> Measurement:
+    return Measurement(
+        variant=variant,
+        load=Load(value=4),
+        throughput=throughput,
+        latency=Latency(p99_ns=round(p99_ms * 1e6)),
+        memory=MemoryUse(rss_bytes=123_456_789, uss_bytes=98_765_432),
+        gpus=(
+            GpuUse(
+                uuid="GPU-1",
+                used_bytes=6_437_000_000,
+                total_bytes=16 << 30,
+                utilization_percent=31.66,
+                power_w=70,
+            ),
+        )
+        if gpu
+        else (),
+    )
+
+
+@pytest.fixture
+def two(replay: Replay) -> Run:
+    table = [measured("alexnet_config_default", 100.06, 9.94), measured("alexnet_config_0", 250.0, 31.25)]
+    return replay(table, concurrency=(4,), run_config_search_max_instance_count=1, latency_budget=20.0)
+
+
+def files(directory: Path, *, with_memory: bool = False) -> CsvFiles:
+    return CsvFiles(
+        directory=directory, inference="i.csv", gpu="g.csv", server_only="s.csv", with_memory=with_memory
+    )
+
+
+def test_the_inference_file_has_model_analyzers_bytes(two: Run, tmp_path: Path) -> None:
+    write_csv(two, files(tmp_path / "csv"))
+    assert (tmp_path / "csv" / "i.csv").read_bytes() == (
+        b"Model,Batch,Concurrency,Model Config Path,Instance Group,Max Batch Size,Satisfies Constraints,"
+        b"Throughput (infer/sec),p99 Latency (ms)\n"
+        b"alexnet,1,4,alexnet_config_default,1:GPU,0,Yes,100.1,9.9\n"
+        b"alexnet,1,4,alexnet_config_0,1:GPU,0,No,250.0,31.2\n"
+        b"\n"
+    )
+
+
+def test_without_a_gpu_its_files_hold_their_headers(two: Run, tmp_path: Path) -> None:
+    write_csv(two, files(tmp_path))
+    assert (tmp_path / "g.csv").read_text() == (
+        "Model,GPU UUID,Batch,Concurrency,Model Config Path,Instance Group,Satisfies Constraints,"
+        "GPU Memory Usage (MB),GPU Utilization (%),GPU Power Usage (W)\n\n"
+    )
+    assert (tmp_path / "s.csv").read_text() == (
+        "Model,GPU UUID,GPU Memory Usage (MB),GPU Utilization (%),GPU Power Usage (W)\n\n"
+    )
+
+
+def test_every_gpu_of_every_measurement_has_a_row(replay: Replay) -> None:
+    table = [measured(f"alexnet_config_{n}", 10.0, 1.0, gpu=True) for n in ("default", "0")]
+    run = replay(table, concurrency=(4,), run_config_search_max_instance_count=1)
+    rows = gpu_table(run).rows
+    assert rows[0] == (
+        "alexnet", "GPU-1", "1", "4", "alexnet_config_default", "1:GPU", "Yes", "6437.0", "31.7", "70.0",
+    )  # fmt: skip
+    assert len(rows) == 2
+
+
+def test_the_servers_memory_is_a_column_on_demand(two: Run) -> None:
+    table = inference_table(two, with_memory=True)
+    assert table.headers[-1] == "RAM Usage (MB)"
+    assert [row[-1] for row in table.rows] == ["98.8", "98.8"]
+
+
+def test_the_server_without_models_is_named_as_model_analyzer_names_it(two: Run) -> None:
+    server = ServerOnly(
+        memory=MemoryUse(rss_bytes=50_000_000),
+        gpus=(GpuUse(uuid="GPU-1", used_bytes=1_000_000, total_bytes=2_000_000),),
+    )
+    run = Run(started=two.started, models=(), server_only=server, outcome="complete", elapsed_ns=0)
+    assert server_table(run, with_memory=True).rows == (("triton-server", "GPU-1", "1.0", "", "", "50.0"),)
+    assert server_table(run, with_memory=False).rows == (("triton-server", "GPU-1", "1.0", "", ""),)
+
+
+def test_rows_go_from_the_best_configuration_to_the_worst_and_name_their_load(replay: Replay) -> None:
+    rows = inference_table(replay(), with_memory=False).rows
+    assert len(rows) == 41
+    assert rows[0][2:4] == ("32", "alexnet_config_4")
+    assert rows[0][-2:] == ("1676.0", "22.3")
+    assert list(dict.fromkeys(row[3] for row in rows)) == [
+        "alexnet_config_4",
+        "alexnet_config_3",
+        "alexnet_config_2",
+        "alexnet_config_1",
+        "alexnet_config_default",
+        "alexnet_config_0",
+    ]
+
+
+def test_console_columns_are_aligned(two: Run) -> None:
+    lines = inference_table(two, with_memory=False).to_console().splitlines()
+    assert lines[0] == "Models (Inference):"
+    assert lines[1].index("Concurrency") == lines[2].index("4 ")
+    assert lines[1].index("Satisfies") == lines[2].index("Yes") == lines[3].index("No")
+
+
+def test_a_directory_that_cannot_be_written_is_named(two: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(MeasurementError, match="cannot write"):
+        write_csv(two, files(tmp_path / "file"))

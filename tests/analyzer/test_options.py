@@ -1,0 +1,150 @@
+"""Options of `tpx analyze profile`: Model Analyzer's flags and YAML, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from tpx.analyzer.options import ProfileConfig, read_options
+from tpx.analyzer.results.goals import Constraint
+from tpx.errors import UsageError
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    for name in ("alexnet", "mnist"):
+        (tmp_path / "models" / name).mkdir(parents=True)
+    return tmp_path / "models"
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_model_analyzers_flags_are_understood(models: Path) -> None:
+    config = read_options(
+        [
+            *("-m", str(models), "--profile-models=alexnet,mnist", "-b", "1,4", "-c", "2,8", "-e", "out"),
+            *("--triton-launch-mode=local", "--client-protocol", "http", "--latency-budget", "0.5"),
+            *("--run-config-search-max-instance-count", "2", "--collect-cpu-metrics"),
+            *("--override-output-model-repository", "-d", "1", "-i", "0.2", "-r", "10"),
+        ]
+    )
+    assert config.profile_models == ("alexnet", "mnist")
+    assert config.space.loads.values == (2, 8)
+    assert config.space.loads.batch_sizes == (1, 4)
+    assert not config.space.loads.until_plateau
+    assert config.space.instances.steps() == (1, 2)
+    assert config.goals.constraints == (Constraint(tag="perf_latency_p99", bound="max", limit=0.5),)
+    assert (config.client_protocol, config.collect_cpu_metrics) == ("http", True)
+
+
+def test_concurrency_doubles_up_to_1024_unless_told_otherwise(models: Path) -> None:
+    config = read_options(["-m", str(models), "--profile-models", "alexnet"])
+    assert config.space.loads.values == (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+    assert config.space.loads.until_plateau
+    assert config.space.max_batch_sizes.doublings() == (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+def test_the_command_line_wins_over_the_file(models: Path, tmp_path: Path) -> None:
+    file = written(
+        tmp_path / "config.yml",
+        f"model_repository: {models}\nprofile_models: [alexnet, mnist]\nconcurrency: [1, 2]\n"
+        "run_config_search_max_instance_count: 3\nduration_seconds: 0\ncollect_cpu_metrics: true\n",
+    )
+    config = read_options(["-f", str(file), "--profile-models", "mnist", "-c", "16"])
+    assert config.profile_models == ("mnist",)
+    assert config.concurrency == (16,)
+    assert config.run_config_search_max_instance_count == 3
+    assert config.duration_seconds == 0
+    assert config.collect_cpu_metrics
+
+
+def test_a_minimum_of_the_file_may_be_raised_with_a_maximum_of_the_command_line(
+    models: Path, tmp_path: Path
+) -> None:
+    file = written(
+        tmp_path / "config.yml", "profile_models: alexnet\nrun_config_search_min_instance_count: 8\n"
+    )
+    words = ["-f", str(file), "-m", str(models), "--run-config-search-max-instance-count", "9"]
+    assert read_options(words).space.instances.steps() == (8, 9)
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("{start: 2, stop: 8, step: 3}", (2, 5, 8)),
+        ("{start: 1, stop: 3}", (1, 2, 3)),
+        ("'1,4'", (1, 4)),
+        ("7", (7,)),
+    ],
+)
+def test_numbers_of_the_file_may_be_lists_ranges_or_text(
+    models: Path, tmp_path: Path, text: str, values: tuple[int, ...]
+) -> None:
+    file = written(tmp_path / "config.yml", f"profile_models: {{alexnet: }}\nconcurrency: {text}\n")
+    assert read_options(["-f", str(file), "-m", str(models)]).concurrency == values
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("concurency: 1", r"unknown key 'concurency' \(did you mean 'concurrency'\?\)"),
+        ("concurrency: {start: 4, stop: 1}", "concurrency: start 4 to stop 1 by step 1 has no values"),
+        ("concurrency: {first: 4}", "expected a value, a list, or start, stop and step"),
+        ("concurrency: {start: a, stop: b}", "start, stop and step are integers"),
+        ("concurrency: [1, x]", "expected an integer"),
+        ("profile_models: {alexnet: {cpu_only: true}}", "settings of one model are not supported: alexnet"),
+        ("concurrency: [1", "not YAML"),
+        ("- a\n- b", "expected options as"),
+        ("triton_launch_mode: docker", "expected one of: local"),
+    ],
+)
+def test_a_bad_file_is_refused_with_its_place(models: Path, tmp_path: Path, text: str, message: str) -> None:
+    file = written(tmp_path / "config.yml", text)
+    with pytest.raises(UsageError, match=message):
+        read_options(["-f", str(file), "-m", str(models), "--profile-models", "alexnet"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--run-config-search-min-concurrency=64", "--run-config-search-max-concurrency=2"],
+         "--run-config-search-min-concurrency 64 is above --run-config-search-max-concurrency 2"),
+        (["--run-config-search-min-instance-count=6"], "min-instance-count 6 is above"),
+        (["--run-config-search-min-model-batch-size=0"], "min-model-batch-size must be at least 1, not 0"),
+        (["-c", "0"], "every concurrency must be at least 1"),
+        (["-b", "-1"], "every batch size must be at least 1"),
+        (["--latency-budget", "0"], "must be above 0"),
+        (["--num-configs-per-model=0"], "--num-configs-per-model must be at least 1, not 0"),
+        (["--monitoring-interval=0"], "--monitoring-interval must be above 0, not 0"),
+        (["--duration-seconds=-1"], "--duration-seconds must not be negative"),
+        (["--triton-launch-mode=docker"], "expected one of: local"),
+        (["--run-config-search-mode=quick"], "expected one of: brute"),
+        (["--export-pth=x"], r"did you mean '--export-path'\?"),
+        (["--profile-models", "alexnet,alexnet"], "names a model twice"),
+        (["--profile-models", "alexnett"], r"'alexnett' \(did you mean 'alexnet'\?\) \(has: "),
+        (["--profile-models", ".."], r"has no model '\.\.'"),
+        (["-m", "/nowhere/at/all"], "no such directory"),
+        (["-f", "/nowhere/at/all.yml"], "No such file"),
+    ],
+)  # fmt: skip
+def test_bad_options_are_refused_by_name(models: Path, words: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        read_options(["-m", str(models), "--profile-models", "alexnet", *words])
+
+
+def test_what_is_missing_is_named(models: Path) -> None:
+    with pytest.raises(UsageError, match="missing: --profile-models"):
+        read_options(["-m", str(models)])
+    with pytest.raises(UsageError, match="missing: --model-repository"):
+        read_options(["--profile-models", "alexnet"])
+
+
+def test_settings_hold_what_was_changed_as_plain_values() -> None:
+    config = ProfileConfig(profile_models=("alexnet",), export_path=Path("/tmp/out"), concurrency=(1, 2))
+    assert config.as_settings() == {
+        "profile_models": ["alexnet"],
+        "export_path": "/tmp/out",
+        "concurrency": [1, 2],
+    }
