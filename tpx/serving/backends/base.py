@@ -1,0 +1,60 @@
+"""The seam between the server and whatever computes a model."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from tpx.serving.batch import Arrays
+from tpx.serving.instances.placement import InstanceSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFiles:
+    """Where one version of a model lies."""
+
+    model_name: str
+    version: int
+    directory: Path
+    """Of the version; its parent is the model's directory."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """--backend-config of this backend."""
+
+
+class Executor(Protocol):
+    """One instance of a model. Used by one thread at a time."""
+
+    def execute(self, inputs: Arrays) -> Arrays:
+        """Compute; BYTES are object arrays of bytes, BF16 their bits in uint16. Raises ExecutionError."""
+
+    def close(self) -> None: ...
+
+
+class OpenModel(Protocol):
+    """A version of a model in memory."""
+
+    inline: bool
+    """A short execution may run on the event loop: it cannot hang and keeps no state of its thread."""
+
+    def complete(self, config: Any, *, default_max_batch_size: int) -> None:
+        """Fill what the ModelConfig leaves open from what the model file tells. Raises ConfigError."""
+
+    def check(self, config: Any) -> None:
+        """Raise ConfigError where configuration and model file disagree."""
+
+    def executor(self, spec: InstanceSpec, config: Any) -> Executor:
+        """An instance, ready to compute. Raises LoadError."""
+
+    def close(self) -> None: ...
+
+
+class Backend(Protocol):
+    """Opens models of one kind."""
+
+    default_filename: str
+
+    def open(self, files: ModelFiles, config: Any) -> OpenModel:
+        """Load a version; `config` may still be incomplete. Raises LoadError."""
+
+    def default_instance_count(self, kind: str) -> int:
+        """How many instances a group has that names no count."""

@@ -1,0 +1,136 @@
+"""What an ONNX file says of its inputs and outputs: completing a configuration from it, and checking one
+against it.
+
+The rules are Triton's (onnxruntime_backend/src/onnxruntime.cc), so that a configuration means the same on
+both.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tpx.errors import ConfigError, LoadError
+from tpx.protocol.datatypes import BY_NAME, BY_NUMBER
+
+_DATATYPES = {
+    "tensor(bool)": "BOOL",
+    "tensor(uint8)": "UINT8",
+    "tensor(uint16)": "UINT16",
+    "tensor(uint32)": "UINT32",
+    "tensor(uint64)": "UINT64",
+    "tensor(int8)": "INT8",
+    "tensor(int16)": "INT16",
+    "tensor(int32)": "INT32",
+    "tensor(int64)": "INT64",
+    "tensor(float16)": "FP16",
+    "tensor(float)": "FP32",
+    "tensor(double)": "FP64",
+    "tensor(string)": "BYTES",
+    "tensor(bfloat16)": "BF16",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnnxTensor:
+    """An input or output of the graph; dimensions that vary are -1."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, node: Any) -> "OnnxTensor":
+        """From a NodeArg of a session."""
+        datatype = _DATATYPES.get(node.type)
+        if datatype is None:
+            raise LoadError(f"'{node.name}' has type {node.type}, which the v2 protocol cannot carry")
+        shape = tuple(dim if isinstance(dim, int) and dim >= 0 else -1 for dim in node.shape)
+        return cls(name=node.name, datatype=datatype, shape=shape)
+
+
+def complete_signature(
+    config: Any,
+    inputs: Sequence[OnnxTensor],
+    outputs: Sequence[OnnxTensor],
+    *,
+    default_max_batch_size: int,
+) -> None:
+    """Fill batching, inputs and outputs where the configuration leaves them open."""
+    if config.input and config.output:
+        return
+    batching = all(t.shape[:1] == (-1,) for t in (*inputs, *outputs))
+    if not batching and config.max_batch_size:
+        raise ConfigError(
+            f"autofill failed for model '{config.name}': model does not support batching while non-zero "
+            "max_batch_size is specified"
+        )
+    if batching:
+        config.max_batch_size = config.max_batch_size or default_max_batch_size
+        if config.max_batch_size > 1 and config.WhichOneof("scheduling_choice") is None:
+            config.dynamic_batching.SetInParent()
+    for target, tensors in ((config.input, inputs), (config.output, outputs)):
+        if not target:
+            for tensor in tensors:
+                _add(target, tensor, batching=config.max_batch_size > 0)
+
+
+def _add(target: Any, tensor: OnnxTensor, *, batching: bool) -> None:
+    item = target.add(name=tensor.name, data_type=BY_NAME[tensor.datatype].number)
+    dims = tensor.shape[1:] if batching else tensor.shape
+    item.dims.extend(dims or (1,))
+    if not dims and batching:
+        item.reshape.SetInParent()  # one element a request, which the file takes without a dimension
+
+
+def check_signature(config: Any, inputs: Sequence[OnnxTensor], outputs: Sequence[OnnxTensor]) -> None:
+    """Raise ConfigError where the configuration asks for what the file does not have."""
+    name = config.name
+    if len(config.input) != len(inputs):
+        raise ConfigError(
+            f"unable to load model '{name}', configuration expects {len(config.input)} inputs, model "
+            "provides "
+            f"{len(inputs)}"
+        )
+    for kind, configured, tensors in (("input", config.input, inputs), ("output", config.output, outputs)):
+        provided = {tensor.name: tensor for tensor in tensors}
+        for item in configured:
+            tensor = provided.get(item.name)
+            if tensor is None:
+                raise ConfigError(
+                    f"unexpected inference {kind} '{item.name}', allowed {kind}s are: {', '.join(provided)}"
+                )
+            _check_tensor(config, kind, item, tensor)
+
+
+def _check_tensor(config: Any, kind: str, item: Any, tensor: OnnxTensor) -> None:
+    configured = BY_NUMBER[item.data_type]
+    if configured.name != tensor.datatype:
+        raise ConfigError(
+            f"unable to load model '{config.name}', configuration expects datatype {configured.config_name} "
+            "for "
+            f"{kind} '{item.name}', model provides {BY_NAME[tensor.datatype].config_name}"
+        )
+    dims = tuple(item.reshape.shape) if item.HasField("reshape") else tuple(item.dims)
+    full = (-1, *dims) if config.max_batch_size > 0 else dims
+    scalar = not tensor.shape and tuple(dims) == (1,) and not config.max_batch_size
+    fits = len(full) == len(tensor.shape) and all(
+        want == got or -1 in (want, got) for want, got in zip(full, tensor.shape, strict=True)
+    )
+    if fits or scalar:
+        return
+    detail = (
+        " (an initial batch dimension because max_batch_size > 0 followed by the explicit tensor shape, "
+        "making "
+        f"complete shape {_brackets(full)})"
+        if config.max_batch_size > 0
+        else f" (shape {_brackets(full)})"
+    )
+    raise ConfigError(
+        f"model '{config.name}', tensor '{item.name}': the model expects {len(tensor.shape)} dimensions "
+        "(shape "
+        f"{_brackets(tensor.shape)}) but the model configuration specifies {len(full)} dimensions{detail}"
+    )
+
+
+def _brackets(shape: Sequence[int]) -> str:
+    return "[" + ",".join(map(str, shape)) + "]"

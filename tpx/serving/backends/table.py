@@ -1,0 +1,47 @@
+"""The backends that tpx has, by name and by platform, and the files by which they are recognised."""
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import cast
+
+from tpx.errors import LoadError
+from tpx.options import nearest
+from tpx.serving.backends.base import Backend
+
+_CLASSES = {"onnxruntime": "tpx.serving.backends.onnxruntime:OnnxRuntimeBackend"}
+_PACKAGES = {"onnxruntime": ("onnxruntime", "pip install 'tpx[onnx]'")}
+
+PLATFORM_OF_BACKEND = {
+    "onnxruntime": "onnxruntime_onnx",
+    "tensorrt": "tensorrt_plan",
+    "pytorch": "pytorch_libtorch",
+}
+"""Platform and backend fill each other in."""
+BACKEND_OF_PLATFORM = {platform: backend for backend, platform in PLATFORM_OF_BACKEND.items()} | {
+    "torch_aoti": "pytorch"
+}
+
+RECOGNISED_FILES = {
+    "model.plan": ("tensorrt", "tensorrt_plan"),
+    "model.onnx": ("onnxruntime", "onnxruntime_onnx"),
+    "model.xml": ("openvino", ""),
+    "model.pt": ("pytorch", "pytorch_libtorch"),
+    "model.pt2": ("pytorch", "torch_aoti"),
+    "model.py": ("python", ""),
+}
+"""In the order in which Triton looks for them (core/src/model_config_utils.cc)."""
+
+
+def backend(name: str) -> Backend:
+    """The backend of a name. Raises LoadError that says what is missing."""
+    target = _CLASSES.get(name)
+    if target is None:
+        raise LoadError(
+            f"unable to find backend library for backend '{name}', try specifying runtime on the model "
+            f"configuration. (tpx has: {', '.join(_CLASSES)}){nearest(name, _CLASSES)}"
+        )
+    package, command = _PACKAGES[name]
+    if find_spec(package) is None:
+        raise LoadError(f"backend '{name}' needs the package {package}: {command}")
+    module, _, attribute = target.partition(":")
+    return cast("Backend", getattr(import_module(module), attribute)())

@@ -1,0 +1,179 @@
+"""Every verb of the v2 protocol once, free of transport: plain values in, plain values out, errors raised."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from tpx import __version__
+from tpx.errors import InvalidRequest
+from tpx.protocol.datatypes import BY_NUMBER
+from tpx.protocol.v2 import DecodedRequest
+from tpx.serving.model import ServedModel
+from tpx.serving.repository.repository import ModelRepository, State, parse_version
+from tpx.serving.request import InferRequest, RequestHead
+
+EXTENSIONS = (
+    "classification",
+    "schedule_policy",
+    "model_configuration",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+)
+"""What this server has of Triton's extensions, in Triton's order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorMetadata:
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelMetadata:
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerMetadata:
+    name: str
+    version: str
+    extensions: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexEntry:
+    name: str
+    version: str
+    state: str
+    reason: str
+
+
+class DataPlane:
+    """What frontends call. `generation` changes whenever a remembered RequestHead may have become stale."""
+
+    def __init__(self, repository: ModelRepository, server_name: str, *, strict_readiness: bool) -> None:
+        self._repository = repository
+        self._server_name = server_name
+        self._strict_readiness = strict_readiness
+        self.started = False
+        self.exiting = False
+
+    @property
+    def generation(self) -> int:
+        return self._repository.generation
+
+    # health
+
+    def live(self) -> bool:
+        return self.started
+
+    def ready(self) -> bool:
+        """Started, not on the way out and, if strict, every model ready."""
+        if not self.started or self.exiting:
+            return False
+        return self._repository.all_ready() or not self._strict_readiness
+
+    def model_ready(self, name: str, version: str) -> bool:
+        return self._repository.is_ready(name, version)
+
+    # metadata
+
+    def server_metadata(self) -> ServerMetadata:
+        return ServerMetadata(name=self._server_name, version=__version__, extensions=list(EXTENSIONS))
+
+    def model_metadata(self, name: str, version: str) -> ModelMetadata:
+        model = self._repository.get(name, version)
+        versions = [str(m.version) for m in self._repository.served() if m.name == name]
+        return ModelMetadata(
+            name=name,
+            versions=[str(model.version)] if version else versions,
+            platform=model.config.platform or model.config.backend,
+            inputs=_tensors(model, model.config.input),
+            outputs=_tensors(model, model.config.output),
+        )
+
+    def model_config(self, name: str, version: str) -> Any:
+        """The complete ModelConfig message."""
+        return self._repository.get(name, version).config
+
+    def index(self, *, ready_only: bool) -> list[IndexEntry]:
+        return [
+            IndexEntry(
+                name=name,
+                version=str(entry.version) if entry.version else "",
+                state=entry.state.value,
+                reason=entry.reason,
+            )
+            for name, entry in self._repository.index()
+            if entry.state is State.READY or not ready_only
+        ]
+
+    # statistics
+
+    def statistics(self, name: str, version: str) -> list[dict[str, Any]]:
+        """The members of `model_stats`: of one version, of all of a model, or with an empty name of all
+        models."""
+        served = self._repository.served()
+        if not name:
+            return [_model_statistics(model) for model in served]
+        chosen = [model for model in served if model.name == name]
+        if not chosen:
+            raise InvalidRequest(f"requested model '{name}' is not available")
+        if version:
+            number = parse_version(version)
+            chosen = [model for model in chosen if model.version == number]
+            if not chosen:
+                raise InvalidRequest(f"requested model version is not available for model '{name}'")
+        return [_model_statistics(model) for model in chosen]
+
+    def served(self) -> list[ServedModel]:
+        """The models whose counters the metrics page shows."""
+        return self._repository.served()
+
+    # inference
+
+    def bind(self, request: DecodedRequest) -> RequestHead:
+        """The validated head of a request. Raises NotFound, NotReady, InvalidRequest."""
+        return self._repository.get(request.model_name, request.model_version).bind(request)
+
+    def infer(self, request: InferRequest) -> None:
+        """Compute; the answer comes through the request's `reply`. Raises NotReady, Overloaded."""
+        request.head.model.submit(request)
+
+
+def _tensors(model: ServedModel, items: Any) -> list[TensorMetadata]:
+    specs = {**model.signature.inputs, **model.signature.outputs}
+    return [
+        TensorMetadata(
+            name=item.name,
+            datatype=BY_NUMBER[item.data_type].name,
+            shape=model.signature.wire_shape(specs[item.name]),
+        )
+        for item in items
+    ]
+
+
+def _model_statistics(model: ServedModel) -> dict[str, Any]:
+    statistics = model.statistics
+    return {
+        "name": model.name,
+        "version": str(model.version),
+        "last_inference": statistics.last_inference_ms,
+        "inference_count": statistics.inference_count,
+        "execution_count": statistics.execution_count,
+        "inference_stats": {phase: duration.as_dict() for phase, duration in statistics.durations.items()},
+        "batch_stats": [
+            {
+                "batch_size": size,
+                "compute_input": batch.compute_input.as_dict(),
+                "compute_infer": batch.compute_infer.as_dict(),
+                "compute_output": batch.compute_output.as_dict(),
+            }
+            for size, batch in sorted(statistics.batches.items())
+        ],
+    }

@@ -1,0 +1,91 @@
+"""An instance that computes in a thread of its own: its kernels release the interpreter lock."""
+
+import logging
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from tpx.errors import ExecutionError, TpxError
+from tpx.serving.backends.base import Executor
+from tpx.serving.batch import Batch, check_outputs
+from tpx.serving.instances.completions import Completions
+
+log = logging.getLogger(__name__)
+
+
+class ThreadInstance:
+    """Holds at most two batches: the one it computes and, so that it never waits for the loop, the next one.
+
+    While it holds none, the event loop may compute a batch itself with `run`.
+    """
+
+    __slots__ = ("_completions", "_executor", "_inbox", "_on_done", "_thread", "batched", "held", "name")
+
+    def __init__(
+        self,
+        name: str,
+        executor: Executor,
+        completions: Completions,
+        on_done: "Callable[[ThreadInstance, Batch], None]",
+        *,
+        batched: bool,
+    ) -> None:
+        self.name = name
+        self.batched = batched
+        self.held = 0
+        """Batches submitted and not yet handed back; counted on the event loop."""
+        self._executor = executor
+        self._completions = completions
+        self._on_done = on_done
+        self._inbox: SimpleQueue[Batch | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, batch: Batch) -> None:
+        self.held += 1
+        self._inbox.put(batch)
+
+    def run(self, batch: Batch) -> None:
+        """Compute a batch here and now; whatever the backend raises becomes an error of the requests.
+
+        When a batch fails, each of its requests is tried alone: a bad one then harms only itself.
+        """
+        try:
+            outputs = self._executor.execute(batch.gather())
+            check_outputs(outputs, batch, batched=self.batched)
+            batch.scatter(outputs, batched=self.batched)
+        except TpxError as exc:
+            self._failed(batch, exc)
+        except Exception as exc:
+            log.exception("instance %s failed", self.name)
+            self._failed(batch, ExecutionError(f"{type(exc).__name__}: {exc}"))
+
+    def _failed(self, batch: Batch, error: TpxError) -> None:
+        if len(batch.requests) == 1:
+            batch.fail(error)
+            return
+        batch.error = error
+        for request in batch.requests:
+            single = Batch([request])
+            self.run(single)
+            batch.responses += single.responses
+            batch.computed_ns, batch.ended_ns = single.computed_ns, single.ended_ns
+
+    def close(self) -> None:
+        """End the thread after what it holds. Waits for it; not for the event loop."""
+        self._inbox.put(None)
+        self._thread.join()
+        self._executor.close()
+
+    def _work(self) -> None:
+        push, done = self._completions.push, self._done
+        while True:
+            batch = self._inbox.get()
+            if batch is None:
+                return
+            self.run(batch)
+            push(done, batch)
+
+    def _done(self, batch: Batch) -> None:
+        self.held -= 1
+        self._on_done(self, batch)

@@ -1,0 +1,203 @@
+"""One version of a model, ready to serve: requests in, batches to its instances, answers out.
+
+Everything here runs on the event loop; only instances compute elsewhere.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from tpx.errors import Cancelled, NotReady
+from tpx.protocol.v2 import DecodedRequest
+from tpx.serving.backends.base import OpenModel
+from tpx.serving.batch import Batch
+from tpx.serving.instances.completions import Completions
+from tpx.serving.instances.placement import InstanceSpec
+from tpx.serving.instances.thread import ThreadInstance
+from tpx.serving.request import InferRequest, InferResponse, RequestHead
+from tpx.serving.scheduling.base import Scheduler
+from tpx.serving.signature import Signature
+from tpx.serving.statistics import ModelStatistics
+
+_clock = time.perf_counter_ns
+
+
+class ServedModel:
+    """Owns the scheduler, the instances and the statistics of one model version.
+
+    A model whose executions are shorter than a thread switch is computed on the event loop itself, as long as
+    `inline_below_ns` allows it; `_typical_ns` follows a rise at once and a fall slowly.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        version: int,
+        signature: Signature,
+        scheduler: Scheduler,
+        opened: OpenModel,
+        *,
+        inline_below_ns: int,
+    ) -> None:
+        self.config = config
+        self.name: str = config.name
+        self.version = version
+        self.signature = signature
+        self.statistics = ModelStatistics()
+        self.retired = False
+        """Takes no new requests: unloaded, or replaced by a newer load."""
+        self._scheduler = scheduler
+        self._opened = opened
+        self._instances: list[ThreadInstance] = []
+        self._idle: list[ThreadInstance] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._looking = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._in_flight = 0
+        self._inline_below_ns = inline_below_ns if opened.inline else 0
+        self._typical_ns = inline_below_ns + 1
+        self._batched = signature.max_batch_size > 0
+
+    def start(
+        self, specs: Sequence[InstanceSpec], completions: Completions, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        """Create the instances. Raises LoadError. May be called from any thread."""
+        self._loop = loop
+        for spec in specs:
+            executor = self._opened.executor(spec, self.config)
+            self._instances.append(
+                ThreadInstance(spec.name, executor, completions, self._computed, batched=self._batched)
+            )
+        self._idle = list(self._instances)
+
+    def close(self) -> None:
+        """End the instances after what they hold; nothing may be in flight. May be called from any thread."""
+        for instance in self._instances:
+            instance.close()
+        self._opened.close()
+
+    @property
+    def pending(self) -> int:
+        """Requests that wait for an instance."""
+        return len(self._scheduler)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests taken and not yet answered."""
+        return self._in_flight
+
+    def bind(self, request: DecodedRequest) -> RequestHead:
+        """Validate a request's head against this model. Raises InvalidRequest."""
+        return self.signature.bind(self, request)
+
+    def submit(self, request: InferRequest) -> None:
+        """Take a request; its `reply` is called later, or before this returns. Raises NotReady,
+        Overloaded."""
+        if self.retired:
+            raise NotReady(
+                f"Request for unknown model: '{self.name}' version {self.version} is not at ready state"
+            )
+        request.arrived_ns = _clock()
+        self._scheduler.add(request)
+        self._in_flight += 1
+        if not self._scheduler.waits:
+            self._look()
+        elif not self._looking:
+            # after everything that has arrived with this request was read
+            self._looking = True
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        """Hand to instances what may leave now."""
+        self._looking = False
+        scheduler, idle = self._scheduler, self._idle
+        while idle and len(scheduler):
+            requests = scheduler.take(_clock(), idle=True)
+            if not requests:
+                self._wake_later()
+                return
+            batch = self._batch(requests)
+            if batch is None:
+                continue
+            instance = idle.pop()
+            if self._typical_ns < self._inline_below_ns:
+                instance.run(batch)
+                idle.append(instance)
+                self._answer(batch)
+            else:
+                instance.submit(batch)
+        if len(scheduler):
+            self._prefetch()
+
+    def _prefetch(self) -> None:
+        """Give busy instances their next batch, so that none waits for the loop."""
+        for instance in self._instances:
+            while instance.held == 1:
+                requests = self._scheduler.take(_clock(), idle=False)
+                if not requests:
+                    self._wake_later()
+                    return
+                batch = self._batch(requests)
+                if batch is not None:
+                    instance.submit(batch)
+
+    def _batch(self, requests: Sequence[InferRequest]) -> Batch | None:
+        """A batch of those that are still wanted."""
+        if any(request.cancelled for request in requests):
+            for request in requests:
+                if request.cancelled:
+                    self._reply_cancelled(request)
+            requests = [request for request in requests if not request.cancelled]
+        return Batch(requests) if requests else None
+
+    def _wake_later(self) -> None:
+        wake_ns = self._scheduler.wake_ns()
+        if wake_ns is None or self._timer is not None:
+            return
+        delay = max(0, wake_ns - _clock()) / 1e9
+        self._timer = asyncio.get_running_loop().call_later(delay, self._woken)
+
+    def _woken(self) -> None:
+        self._timer = None
+        self._look()
+
+    def _computed(self, instance: ThreadInstance, batch: Batch) -> None:
+        """An instance has finished a batch: first give it work, then answer."""
+        if not instance.held:
+            self._idle.append(instance)
+        if len(self._scheduler):
+            self._look()
+        self._answer(batch)
+
+    def _answer(self, batch: Batch) -> None:
+        took = batch.ended_ns - batch.started_ns
+        self._typical_ns = max(took, self._typical_ns - (self._typical_ns - took) // 8)
+        now = _clock()
+        statistics = self.statistics
+        if batch.error is None:
+            statistics.executed(batch, now)
+        else:
+            statistics.failed(
+                batch.error, len(batch.requests), sum(now - r.arrived_ns for r in batch.requests)
+            )
+        self._in_flight -= len(batch.requests)
+        for request, response in zip(batch.requests, batch.responses, strict=True):
+            request.reply(request, response)
+
+    def _count_partly_failed(self, batch: Batch, now_ns: int) -> None:
+        """Some or all requests of a batch failed; what succeeded was computed alone."""
+        good = Batch([r for r, a in zip(batch.requests, batch.responses, strict=True) if a.error is None])
+        if good.requests:
+            good.started_ns, good.gathered_ns = batch.started_ns, batch.gathered_ns
+            good.computed_ns, good.ended_ns = batch.computed_ns, batch.ended_ns
+            self.statistics.executed(good, now_ns)
+        for request, response in zip(batch.requests, batch.responses, strict=True):
+            if response.error is not None:
+                self.statistics.failed(response.error, 1, now_ns - request.arrived_ns)
+
+    def _reply_cancelled(self, request: InferRequest) -> None:
+        error = Cancelled("")
+        self.statistics.failed(error, 1, _clock() - request.arrived_ns)
+        self._in_flight -= 1
+        request.reply(request, InferResponse([], error))

@@ -1,0 +1,177 @@
+"""From a config.pbtxt as written to a configuration that says everything (Triton:
+core/src/model_config_utils.cc)."""
+
+from pathlib import Path
+from typing import Any
+
+from tpx.errors import ConfigError
+from tpx.protocol import messages
+from tpx.protocol.datatypes import BY_NUMBER
+from tpx.serving.backends.base import Backend
+from tpx.serving.backends.table import BACKEND_OF_PLATFORM, PLATFORM_OF_BACKEND, RECOGNISED_FILES
+
+_KINDS = messages.ModelConfig.DESCRIPTOR.fields_by_name["instance_group"].message_type.fields_by_name["kind"]
+_AUTO, _GPU, _CPU, _MODEL = (
+    _KINDS.enum_type.values_by_name[f"KIND_{k}"].number for k in ("AUTO", "GPU", "CPU", "MODEL")
+)
+
+
+def set_name(config: Any, directory_name: str) -> None:
+    """The model is called as its directory; a different name in the file is an error."""
+    if config.name and config.name != directory_name:
+        raise ConfigError(
+            f"unexpected directory name '{directory_name}' for model '{config.name}', directory name must "
+            "equal "
+            "model name"
+        )
+    config.name = directory_name
+
+
+def fill_backend(config: Any, version_directory: Path | None) -> None:
+    """Platform and backend from each other, or from the name of the model file."""
+    if not config.platform and not config.backend and version_directory is not None:
+        for name, (backend, platform) in RECOGNISED_FILES.items():
+            if (version_directory / name).exists() or config.default_model_filename == name:
+                config.backend, config.platform = backend, platform
+                break
+    if config.platform and not config.backend:
+        backend = BACKEND_OF_PLATFORM.get(config.platform, "")
+        if not backend and config.platform != "ensemble":
+            raise ConfigError(f"unexpected platform type '{config.platform}' for {config.name}")
+        config.backend = backend
+    elif config.backend and not config.platform:
+        config.platform = PLATFORM_OF_BACKEND.get(config.backend, "")
+    elif config.platform and BACKEND_OF_PLATFORM.get(config.platform, config.backend) != config.backend:
+        raise ConfigError(
+            f"unexpected 'platform' and 'backend' pair, got:{config.platform}, {config.backend}"
+        )
+    if not config.backend and config.platform != "ensemble":
+        raise ConfigError(
+            f"Invalid model name: Could not determine backend for model '{config.name}' with no backend in "
+            "model "
+            "configuration. Expected model name of the form 'model.<backend_name>'."
+        )
+
+
+def fill_defaults(config: Any, backend: Backend) -> None:
+    """What does not depend on the model file: version policy, instance groups, pinned memory."""
+    if config.version_policy.WhichOneof("policy_choice") is None:
+        config.version_policy.latest.num_versions = 1
+    if not config.instance_group:
+        config.instance_group.add(name=config.name)
+    for index, group in enumerate(config.instance_group):
+        group.name = group.name or f"{config.name}_{index}"
+        if group.kind == _AUTO:
+            group.kind = _CPU
+        if not group.count:
+            group.count = backend.default_instance_count("KIND_GPU" if group.kind == _GPU else "KIND_CPU")
+    config.optimization.input_pinned_memory.enable = True
+    config.optimization.output_pinned_memory.enable = True
+
+
+def fill_batching(config: Any) -> None:
+    """What depends on the completed max_batch_size."""
+    if config.WhichOneof("scheduling_choice") == "dynamic_batching":
+        batching = config.dynamic_batching
+        if not batching.preferred_batch_size and config.max_batch_size > 0:
+            batching.preferred_batch_size.append(config.max_batch_size)
+
+
+def validate(config: Any) -> None:
+    """Raise ConfigError for what is wrong or not possible, naming the field."""
+    if config.max_batch_size < 0:
+        raise ConfigError(f"'max_batch_size' must be non-negative value for {config.name}")
+    if not config.output:
+        raise ConfigError(f"model '{config.name}' must specify at least one output")
+    for kind, items in (("input", config.input), ("output", config.output)):
+        for item in items:
+            _validate_tensor(config, kind, item)
+    _validate_batching(config)
+    _validate_instance_groups(config)
+
+
+def _validate_tensor(config: Any, kind: str, item: Any) -> None:
+    where = f"model {kind} '{item.name}' of '{config.name}'"
+    if not item.name:
+        raise ConfigError(f"model {kind} must specify 'name' in '{config.name}'")
+    if item.data_type not in BY_NUMBER:
+        raise ConfigError(f"{where} must specify 'data_type'")
+    if not item.dims and not (kind == "output" or item.HasField("reshape")):
+        raise ConfigError(f"{where} must specify 'dims'")
+    if any(dim < 1 and dim != -1 for dim in item.dims):
+        raise ConfigError(
+            f"{where}: dimension must be integer >= 1, or -1 to indicate a variable-size dimension"
+        )
+    if item.HasField("reshape"):
+        _validate_reshape(config, where, item)
+
+
+def _validate_reshape(config: Any, where: str, item: Any) -> None:
+    dims, shape = list(item.dims), list(item.reshape.shape)
+    if not shape and config.max_batch_size == 0:
+        raise ConfigError(
+            f"{where} cannot have empty reshape for non-batching model as scalar tensors are not supported"
+        )
+    if any(dim < 1 and dim != -1 for dim in shape):
+        raise ConfigError(f"{where}: reshape dimension must be integer >= 1, or -1")
+    if dims.count(-1) != shape.count(-1):
+        raise ConfigError(f"{where} has different number of variable-size dimensions for dims and reshape")
+    if _product(dims) != _product(shape):
+        raise ConfigError(f"{where} has different size for dims and reshape")
+
+
+def _product(dims: list[int]) -> int:
+    out = 1
+    for dim in dims:
+        out *= max(dim, 1)
+    return out
+
+
+def _validate_batching(config: Any) -> None:
+    if config.WhichOneof("scheduling_choice") != "dynamic_batching":
+        return
+    for size in config.dynamic_batching.preferred_batch_size:
+        if size <= 0:
+            raise ConfigError(f"dynamic batching preferred size must be positive for {config.name}")
+        if size > config.max_batch_size:
+            raise ConfigError(f"dynamic batching preferred size must be <= max batch size for {config.name}")
+
+
+def _validate_instance_groups(config: Any) -> None:
+    for group in config.instance_group:
+        where = f"instance group {group.name} of model {config.name}"
+        if group.count < 1:
+            raise ConfigError(f"{where} must have a count of at least 1")
+        if group.kind == _CPU and group.gpus:
+            raise ConfigError(f"{where} has kind KIND_CPU but specifies one or more GPU")
+        if group.kind == _MODEL and group.gpus:
+            raise ConfigError(f"{where} has kind KIND_MODEL but specifies one or more GPUs")
+        if group.profile:
+            raise ConfigError(f"{where} specifies profile field which is only supported for TensorRT models")
+
+
+def refuse_unsupported(config: Any) -> None:
+    """What this version of tpx does not do is refused: a model that loads does what its configuration
+    says."""
+    batching = config.dynamic_batching
+    present = {
+        "sequence_batching": config.HasField("sequence_batching"),
+        "ensemble_scheduling": config.HasField("ensemble_scheduling") or config.platform == "ensemble",
+        "model_transaction_policy.decoupled": config.model_transaction_policy.decoupled,
+        "response_cache": config.response_cache.enable,
+        "batch_input": bool(config.batch_input),
+        "batch_output": bool(config.batch_output),
+        "model_warmup": bool(config.model_warmup),
+        "model_repository_agents": bool(config.model_repository_agents.agents),
+        "model_operations": bool(config.model_operations.op_library_filename),
+        "dynamic_batching.preserve_ordering": batching.preserve_ordering,
+        "dynamic_batching.priority_levels": batching.priority_levels > 0,
+        "dynamic_batching.default_queue_policy": batching.HasField("default_queue_policy"),
+        "dynamic_batching.priority_queue_policy": bool(batching.priority_queue_policy),
+        "input.allow_ragged_batch": any(item.allow_ragged_batch for item in config.input),
+        "input.optional": any(item.optional for item in config.input),
+        "input.is_shape_tensor": any(item.is_shape_tensor for item in config.input),
+    }
+    names = [name for name, there in present.items() if there]
+    if names:
+        raise ConfigError(f"model '{config.name}': this version of tpx does not support {', '.join(names)}")

@@ -1,0 +1,121 @@
+"""Loading one version of a model: configuration, file, instances. Runs in a loader thread."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tpx.errors import ConfigError
+from tpx.serving.backends.base import ModelFiles, OpenModel
+from tpx.serving.backends.table import backend as find_backend
+from tpx.serving.instances.completions import Completions
+from tpx.serving.instances.placement import instance_specs
+from tpx.serving.model import ServedModel
+from tpx.serving.repository.configuration import (
+    fill_backend,
+    fill_batching,
+    fill_defaults,
+    refuse_unsupported,
+    set_name,
+    validate,
+)
+from tpx.serving.repository.layout import ModelSource, read_labels
+from tpx.serving.scheduling.base import Scheduler
+from tpx.serving.scheduling.direct import DirectScheduler
+from tpx.serving.scheduling.dynamic import DynamicBatcher
+from tpx.serving.signature import Signature
+
+_DEFAULT_MAX_BATCH_SIZE = 4  # Triton's `default-max-batch-size`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSettings:
+    """What loading takes from the server's options."""
+
+    auto_complete: bool = True
+    inline_below_ns: int = 100_000
+    backend_settings: Mapping[str, Mapping[str, str]]
+    """--backend-config by backend; "" holds those for all."""
+
+
+class Loader:
+    """Loads versions; shared by the loader threads."""
+
+    def __init__(
+        self, settings: LoadSettings, completions: Completions, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._settings = settings
+        self._completions = completions
+        self._loop = loop
+
+    def read_config(self, source: ModelSource) -> Any:
+        """The configuration of a model before its file is opened. Raises ConfigError, LoadError."""
+        if not self._settings.auto_complete and not source.has_config:
+            raise ConfigError(
+                f"failed to open text file for read {source.directory / 'config.pbtxt'}: No such file or "
+                "directory"
+            )
+        config = source.read_config()
+        set_name(config, source.name)
+        refuse_unsupported(config)
+        first = source.versions[min(source.versions)] if source.versions else None
+        fill_backend(config, first)
+        fill_defaults(config, find_backend(config.backend))
+        return config
+
+    def load(self, source: ModelSource, version: int, config: Any) -> ServedModel:
+        """One version, ready to serve; `config` is completed from its file. Raises LoadError."""
+        began = time.perf_counter_ns()
+        files = ModelFiles(
+            model_name=source.name,
+            version=version,
+            directory=source.versions[version],
+            settings=self._backend_settings(config.backend),
+        )
+        opened = find_backend(config.backend).open(files, config)
+        try:
+            self._complete(opened, config)
+            signature = Signature.of(config, read_labels(config, source.directory))
+            model = ServedModel(
+                config,
+                version,
+                signature,
+                _scheduler(config),
+                opened,
+                inline_below_ns=self._settings.inline_below_ns,
+            )
+            model.start(instance_specs(config), self._completions, self._loop)
+        except BaseException:
+            opened.close()
+            raise
+        model.statistics.load_ns = time.perf_counter_ns() - began
+        return model
+
+    def _complete(self, opened: OpenModel, config: Any) -> None:
+        if self._settings.auto_complete:
+            settings = self._backend_settings(config.backend)
+            size = settings.get("default-max-batch-size", str(_DEFAULT_MAX_BATCH_SIZE))
+            if not size.isdigit():
+                raise ConfigError(
+                    f"--backend-config default-max-batch-size must be a whole number, got '{size}'"
+                )
+            opened.complete(config, default_max_batch_size=int(size))
+        fill_batching(config)
+        validate(config)
+        opened.check(config)
+
+    def _backend_settings(self, backend: str) -> dict[str, str]:
+        settings = self._settings.backend_settings
+        return {**settings.get("", {}), **settings.get(backend, {})}
+
+
+def _scheduler(config: Any) -> Scheduler:
+    if config.WhichOneof("scheduling_choice") == "dynamic_batching" and config.max_batch_size > 1:
+        batching = config.dynamic_batching
+        return DynamicBatcher(
+            config.max_batch_size,
+            list(batching.preferred_batch_size),
+            batching.max_queue_delay_microseconds * 1000,
+        )
+    return DirectScheduler()

@@ -1,0 +1,142 @@
+"""An inference request inside the server.
+
+A request is a head and buffers. The head is everything but the tensors' bytes: validated once against the
+model, and
+shared by all requests that a client sends with the same head.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tpx.errors import TpxError
+from tpx.protocol.tensors import Buffer, Tensor
+from tpx.protocol.v2 import Parameter
+
+if TYPE_CHECKING:
+    from tpx.serving.model import ServedModel
+
+
+class TensorSpec:
+    """One input or output as the model's configuration has it.
+
+    `dims` are without the batch dimension, -1 where they vary; `model_dims` are what the model file itself
+    takes,
+    where `reshape` makes them differ.
+    """
+
+    __slots__ = ("datatype", "dims", "labels", "model_dims", "name", "optional")
+
+    def __init__(
+        self,
+        name: str,
+        datatype: str,
+        dims: tuple[int, ...],
+        *,
+        model_dims: tuple[int, ...] | None = None,
+        optional: bool = False,
+        labels: tuple[str, ...] = (),
+    ) -> None:
+        self.name = name
+        self.datatype = datatype
+        self.dims = dims
+        self.model_dims = dims if model_dims is None else model_dims
+        self.optional = optional
+        self.labels = labels
+
+
+class BoundInput:
+    """An input of a request: its spec, the shape for the model, and its size in bytes (-1: BYTES, which
+    vary)."""
+
+    __slots__ = ("shape", "size", "spec")
+
+    def __init__(self, spec: TensorSpec, shape: tuple[int, ...], size: int) -> None:
+        self.spec = spec
+        self.shape = shape
+        self.size = size
+
+
+class BoundOutput:
+    """An output that the client gets, and how."""
+
+    __slots__ = ("binary", "classification", "spec")
+
+    def __init__(self, spec: TensorSpec, *, binary: bool, classification: int) -> None:
+        self.spec = spec
+        self.binary = binary
+        self.classification = classification
+
+
+class RequestHead:
+    """A validated request without its data."""
+
+    __slots__ = (
+        "batch_key",
+        "batch_size",
+        "inputs",
+        "model",
+        "outputs",
+        "parameters",
+        "rendered",
+        "request_id",
+        "total_size",
+    )
+
+    def __init__(
+        self,
+        model: "ServedModel",
+        request_id: str,
+        inputs: tuple[BoundInput, ...],
+        outputs: tuple[BoundOutput, ...],
+        batch_size: int,
+        parameters: dict[str, Parameter],
+    ) -> None:
+        self.model = model
+        self.request_id = request_id
+        self.inputs = inputs
+        self.outputs = outputs
+        self.batch_size = batch_size
+        """Of the request; 1 where the model has no batch dimension."""
+        self.parameters = parameters
+        self.batch_key = tuple((i.spec.name, i.shape[1:]) for i in inputs)
+        """Requests with equal keys can be stacked."""
+        self.total_size = sum(i.size for i in inputs) if all(i.size >= 0 for i in inputs) else -1
+        self.rendered: dict[Any, Any] = {}
+        """What a frontend has made of the response's constant part, by the shapes of the outputs."""
+
+
+class InferRequest:
+    """One request on its way through a model. Its answer comes through `reply`, on the event loop, exactly
+    once."""
+
+    __slots__ = ("arrived_ns", "buffers", "cancelled", "context", "head", "reply")
+
+    def __init__(
+        self,
+        head: RequestHead,
+        buffers: list[Buffer],
+        reply: "Callable[[InferRequest, InferResponse], None]",
+        context: Any,
+    ) -> None:
+        self.head = head
+        self.buffers = buffers
+        """Raw tensors, in the order of `head.inputs`."""
+        self.reply = reply
+        self.context = context
+        """The frontend's own: whom to answer."""
+        self.arrived_ns = 0
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        """Nobody waits for the answer any more."""
+        self.cancelled = True
+
+
+class InferResponse:
+    """Outputs in the order of `head.outputs`, or an error."""
+
+    __slots__ = ("error", "outputs")
+
+    def __init__(self, outputs: list[Tensor], error: TpxError | None = None) -> None:
+        self.outputs = outputs
+        self.error = error

@@ -1,0 +1,1 @@
+"""Which requests leave together, and when: plain policies with a clock from outside."""

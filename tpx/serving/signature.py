@@ -1,0 +1,226 @@
+"""What a model takes and gives, and whether a request fits (Triton: core/src/infer_request.cc)."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tpx.errors import InvalidRequest
+from tpx.protocol.datatypes import BY_NAME, BY_NUMBER
+from tpx.protocol.tensors import Buffer, Tensor, decode_bytes
+from tpx.protocol.v2 import DecodedRequest, Parameter, RequestedOutput
+from tpx.protocol.v2_json import element_count
+from tpx.serving.request import BoundInput, BoundOutput, RequestHead, TensorSpec
+
+if TYPE_CHECKING:
+    from tpx.serving.model import ServedModel
+
+_BATCH_NOTE = (
+    " NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
+    "prepended to each "
+    "input shape. If you want to specify the full shape including the batch dim in your input dims config, "
+    "try "
+    "setting max_batch_size to zero. See the model configuration docs for more info on max_batch_size."
+)
+
+
+class Signature:
+    """The tensors of one model and its batch dimension."""
+
+    def __init__(
+        self, name: str, max_batch_size: int, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+    ) -> None:
+        self.name = name
+        self.max_batch_size = max_batch_size
+        self.inputs = {spec.name: spec for spec in inputs}
+        self.outputs = {spec.name: spec for spec in outputs}
+        self._required = [spec.name for spec in inputs if not spec.optional]
+
+    @classmethod
+    def of(cls, config: Any, labels: dict[str, tuple[str, ...]]) -> "Signature":
+        """The signature in a complete ModelConfig; `labels` by output name."""
+        inputs = [_spec(item, optional=item.optional) for item in config.input]
+        outputs = [_spec(item, labels=labels.get(item.name, ())) for item in config.output]
+        return cls(config.name, config.max_batch_size, inputs, outputs)
+
+    def wire_shape(self, spec: TensorSpec) -> list[int]:
+        """A tensor's shape in the metadata: with the batch dimension in front where there is one."""
+        return [-1, *spec.dims] if self.max_batch_size > 0 else list(spec.dims)
+
+    def bind(self, model: "ServedModel", request: DecodedRequest) -> RequestHead:
+        """The head of a request that fits. Raises InvalidRequest in Triton's words, with the request's id."""
+        try:
+            parameters = _own_parameters(request.parameters)
+            by_name = self._by_name(request.inputs)
+            inputs, batch_size = self._bind_inputs(by_name)
+            outputs = self._bind_outputs(request)
+        except InvalidRequest as exc:
+            raise InvalidRequest(
+                f"[request id: {request.request_id or '<id_unknown>'}] {exc.message}"
+            ) from exc
+        # raw bytes are taken in the order of the request, which may differ from the model's
+        return RequestHead(model, request.request_id, inputs, outputs, batch_size, parameters)
+
+    def _by_name(self, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+        given: dict[str, Tensor] = {}
+        for tensor in tensors:
+            if tensor.name in given:
+                raise InvalidRequest(f"input '{tensor.name}' already exists in request")
+            given[tensor.name] = tensor
+        low, high = len(self._required), len(self.inputs)
+        if not low <= len(given) <= high:
+            count = f"{high} inputs" if low == high else f"number of inputs between {low} and {high}"
+            missing = [name for name in self._required if name not in given]
+            raise InvalidRequest(
+                f"expected {count} but got {len(given)} inputs for model '{self.name}'. Got input(s) "
+                f"{_names(given)}, but missing required input(s) {_names(missing)}. "
+                "Please provide all required input(s)."
+            )
+        for name in given:
+            if name not in self.inputs:
+                raise InvalidRequest(f"unexpected inference input '{name}' for model '{self.name}'")
+        for name in self._required:
+            if name not in given:
+                raise InvalidRequest(
+                    f"expected {high} inputs but got {len(given)} inputs for model '{self.name}'. Got "
+                    "input(s) "
+                    f"{_names(given)}, but missing required input(s) ['{name}']. "
+                    "Please provide all required input(s)."
+                )
+        return given
+
+    def _bind_inputs(self, given: dict[str, Tensor]) -> tuple[tuple[BoundInput, ...], int]:
+        batch_size = 0
+        bound = []
+        for name, tensor in given.items():
+            spec = self.inputs[name]
+            if tensor.datatype != spec.datatype:
+                raise InvalidRequest(
+                    f"inference input '{name}' data-type is '{tensor.datatype}', but model '{self.name}' "
+                    "expects "
+                    f"'{spec.datatype}'"
+                )
+            element_count(name, tensor.shape)
+            self._check_shape(spec, tensor.shape)
+            if self.max_batch_size > 0:
+                if batch_size and tensor.shape[0] != batch_size:
+                    raise InvalidRequest(
+                        f"input '{name}' batch size does not match other inputs for '{self.name}'"
+                    )
+                batch_size = tensor.shape[0]
+            bound.append(BoundInput(spec, self._model_shape(spec, tensor.shape), self._size(tensor)))
+        if batch_size > self.max_batch_size:
+            raise InvalidRequest(
+                f"inference request batch-size must be <= {self.max_batch_size} for '{self.name}'"
+            )
+        return tuple(bound), max(1, batch_size)
+
+    def _check_shape(self, spec: TensorSpec, shape: Sequence[int]) -> None:
+        dims = shape
+        if self.max_batch_size > 0:
+            if not shape:
+                raise InvalidRequest(
+                    f"input '{spec.name}' has no shape but model requires batch dimension for '{self.name}'"
+                )
+            if shape[0] < 1:
+                raise InvalidRequest(f"inference request batch-size must be >= 1 for '{self.name}'")
+            dims = shape[1:]
+        fits = len(dims) == len(spec.dims) and all(
+            want in (-1, got) for want, got in zip(spec.dims, dims, strict=True)
+        )
+        if not fits:
+            expected = ",".join(map(str, self.wire_shape(spec)))
+            raise InvalidRequest(
+                f"unexpected shape for input '{spec.name}' for model '{self.name}'. Expected [{expected}], "
+                "got "
+                f"[{','.join(map(str, shape))}]." + (_BATCH_NOTE if self.max_batch_size > 0 else "")
+            )
+
+    def _model_shape(self, spec: TensorSpec, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape after `reshape`; its variable dimensions take the values of the client's, in order."""
+        if spec.model_dims is spec.dims:
+            return tuple(shape)
+        batch = shape[:1] if self.max_batch_size > 0 else []
+        free = iter([got for want, got in zip(spec.dims, shape[len(batch) :], strict=True) if want == -1])
+        return (*batch, *(next(free) if dim == -1 else dim for dim in spec.model_dims))
+
+    def _size(self, tensor: Tensor) -> int:
+        """The bytes of a tensor, checked against its data."""
+        count = element_count(tensor.name, tensor.shape)
+        size = BY_NAME[tensor.datatype].size
+        if size == 0:
+            check_bytes(self.name, tensor.name, tensor.data, count)
+            return -1
+        if count * size != len(tensor.data):
+            raise InvalidRequest(
+                f"input byte size mismatch for input '{tensor.name}' for model '{self.name}'. "
+                f"Expected {count * size}, got {len(tensor.data)}"
+            )
+        return count * size
+
+    def _bind_outputs(self, request: DecodedRequest) -> tuple[BoundOutput, ...]:
+        if not request.outputs:
+            return tuple(
+                BoundOutput(spec, binary=request.default_binary, classification=0)
+                for spec in self.outputs.values()
+            )
+        bound: dict[str, BoundOutput] = {}
+        for output in request.outputs:
+            if output.name in bound:
+                raise InvalidRequest(f"output '{output.name}' already exists in request")
+            if output.name not in self.outputs:
+                raise InvalidRequest(f"unexpected inference output '{output.name}' for model '{self.name}'")
+            bound[output.name] = self._bind_output(output)
+        return tuple(bound.values())
+
+    def _bind_output(self, output: RequestedOutput) -> BoundOutput:
+        spec = self.outputs[output.name]
+        if output.classification and spec.datatype in ("BYTES", "BOOL", "FP16", "BF16"):
+            raise InvalidRequest(
+                f"class result not available for output due to unsupported type '{spec.datatype}'"
+            )
+        return BoundOutput(spec, binary=output.binary, classification=output.classification)
+
+
+def check_bytes(model: str, name: str, data: Buffer, count: int) -> None:
+    """Raise InvalidRequest unless `data` holds exactly `count` BYTES elements."""
+    try:
+        decode_bytes(data, count)
+    except InvalidRequest as exc:
+        head, _, rest = exc.message.partition(",")
+        raise InvalidRequest(f"{head} for inference input '{name}' for model '{model}',{rest}") from exc
+
+
+def _spec(item: Any, *, optional: bool = False, labels: tuple[str, ...] = ()) -> TensorSpec:
+    dims = tuple(item.dims)
+    return TensorSpec(
+        item.name,
+        BY_NUMBER[item.data_type].name,
+        dims,
+        model_dims=tuple(item.reshape.shape) if item.HasField("reshape") else None,
+        optional=optional,
+        labels=labels,
+    )
+
+
+def _names(names: Sequence[str] | dict[str, Tensor]) -> str:
+    return "[" + ",".join(f"'{name}'" for name in names) + "]"
+
+
+_WHOLE = ("priority", "timeout", "sequence_id")
+
+
+def _own_parameters(parameters: dict[str, Parameter]) -> dict[str, Parameter]:
+    """Request parameters, those with a meaning of their own checked."""
+    for key, value in parameters.items():
+        if key.startswith("triton_"):
+            raise InvalidRequest(
+                "parameter keys starting with 'triton_' are reserved for Triton usage and should not be "
+                "specified."
+            )
+        if key in _WHOLE and not (key == "sequence_id" and isinstance(value, str)):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise InvalidRequest(f"invalid value type for '{key}' parameter, expected an integer")
+            if value < 0:
+                raise InvalidRequest(f"invalid value for '{key}', expected value >= 0.")
+        if key in ("sequence_start", "sequence_end") and not isinstance(value, bool):
+            raise InvalidRequest(f"invalid value type for '{key}' parameter, expected bool_param.")
+    return parameters
