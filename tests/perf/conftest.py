@@ -7,7 +7,6 @@ from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
-import pytest
 
 from tpx.errors import WireError
 from tpx.perf.clients.base import Failure, Lane, OnResponse
@@ -22,7 +21,6 @@ from tpx.perf.latency import LatencySummary, summarize
 from tpx.perf.records import Records
 from tpx.perf.results import (
     ClientTimes,
-    ErrorCount,
     LevelResult,
     ServerBreakdown,
     Verdict,
@@ -205,7 +203,7 @@ def make_level(value: int = 1, throughput: float = 4478.72, **changes: Any) -> L
         "duration_ns": 1_800_000_000,
         "throughput_infer_per_s": throughput,
         "latency": latency,
-        "client": ClientTimes(send_ns=26_400, wait_ns=192_300, receive_ns=300),
+        "client": ClientTimes(send_ns=26_400, wait_ns=192_200, receive_ns=300),
         "client_busy": 0.0111,
         "server": ServerBreakdown(
             model="identity",
@@ -234,8 +232,3 @@ def make_records(ends_ms: Sequence[float], latency_ms: float = 1.0, failed_at: S
         end, start = int(end_ms * 1e6), int((end_ms - latency_ms) * 1e6)
         records.append(start, start, start + 10, end - 20, end, 500 if i in failed_at else 0)
     return records
-
-
-@pytest.fixture
-def error_count() -> ErrorCount:
-    return ErrorCount(code="HTTP 500", count=3, message="it broke")

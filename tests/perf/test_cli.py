@@ -1,0 +1,188 @@
+"""`tpx perf` as a command: streams, files, exit statuses, Ctrl-C."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.perf.conftest import make_level
+from tests.perf.servers import Behaviour, http_server
+from tpx.cli.perf import Interrupts, Terminal, exit_status, main
+from tpx.perf.clients.model import ModelDescription, ServerDescription
+from tpx.perf.options import PerfConfig
+from tpx.perf.report.model import Report
+from tpx.perf.results import LevelResult, Verdict
+
+QUICK = ["-m", "net", "-p", "40", "-s", "500"]
+
+
+def report(*levels: LevelResult, interrupted: bool = False) -> Report:
+    return Report(
+        config=PerfConfig(model="net"),
+        server=ServerDescription(name="s", version="1", extensions=frozenset()),
+        model=ModelDescription(name="net", inputs=()),
+        levels=levels,
+        started="",
+        finished="",
+        interrupted=interrupted,
+    )
+
+
+OK = make_level()
+UNSTABLE = make_level(verdict=Verdict.UNSTABLE, stable=False)
+OVER = make_level(verdict=Verdict.OVER_LIMIT)
+EMPTY = make_level(verdict=Verdict.ERRORS, latency=None, client=None, requests=0)
+SPENT = make_level(verdict=Verdict.ERRORS, over_budget=True)
+
+
+@pytest.mark.parametrize(
+    ("result", "status"),
+    [
+        (report(OK), 0),
+        (report(OK, UNSTABLE), 0),
+        (report(OK, OVER), 0),
+        (report(OVER), 0),
+        (report(UNSTABLE), 2),
+        (report(UNSTABLE, UNSTABLE), 2),
+        (report(EMPTY), 3),
+        (report(OK, EMPTY), 3),
+        (report(SPENT), 6),
+        (report(OK, SPENT), 6),
+        (report(UNSTABLE, interrupted=True), 0),
+        (report(EMPTY, interrupted=True), 130),
+        (report(interrupted=True), 130),
+    ],
+)
+def test_the_exit_status_says_how_it_ended(result: Report, status: int) -> None:
+    assert exit_status(result) == status
+
+
+def test_results_go_to_stdout_and_into_the_files(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    files = ["-f", str(tmp_path / "a.csv"), "--json", str(tmp_path / "a.json")]
+    with http_server(Behaviour()) as url:
+        status = main([*QUICK, "-u", url, "--concurrency-range", "1:2", *files])
+    out, err = capfd.readouterr()
+    assert (status, err) == (0, "")
+    assert out.startswith("*** Measurement Settings ***\n  Batch size: 1\n")
+    assert "\n\nRequest concurrency: 1\n  Client: \n" in out
+    assert "\n\nInferences/Second vs. Client Average Batch Latency\nConcurrency: 1, throughput: " in out
+    assert len((tmp_path / "a.csv").read_text().splitlines()) == 3
+    document = json.loads((tmp_path / "a.json").read_text())
+    assert [level["value"] for level in document["levels"]] == [1, 2]
+    assert document["argv"][:2] == ["-m", "net"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-m", "net", "-b", "0"], "Error: Failed to parse -b (batch size). The value must be > 0."),
+        (["-m", "net", "--foo"], "Error: Invalid long option '--foo'"),
+        (
+            ["-m", "net", "-f", "/no/such/folder/a.csv"],
+            "Error: -f /no/such/folder/a.csv: no file can be written there",
+        ),
+    ],
+)
+def test_a_usage_error_is_99_on_stderr(
+    words: list[str], message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 99
+    out, err = capfd.readouterr()
+    assert (out, err.splitlines()[0]) == ("", message)
+
+
+def test_a_server_that_is_not_there_is_99(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([*QUICK, "-u", "127.0.0.1:9"]) == 99
+    assert "Error: cannot connect to 127.0.0.1:9" in capfd.readouterr().err
+
+
+def test_a_failure_of_every_request_is_3_with_the_servers_words(capfd: pytest.CaptureFixture[str]) -> None:
+    with http_server(Behaviour(status=lambda _: 400)) as url:
+        assert main([*QUICK, "-u", url]) == 3
+    out, err = capfd.readouterr()
+    assert "The first: HTTP 400: failed on purpose with 400" in err
+    assert "Concurrency: 1, throughput: 0 infer/sec, latency 0 usec (errors)" in out
+
+
+def test_one_failure_in_many_is_no_failure_of_the_run_unless_none_is_allowed() -> None:
+    words = [*QUICK, "--request-count", "50"]
+    with http_server(Behaviour(status=lambda n: 500 if n == 20 else 0)) as url:
+        assert main([*words, "-u", url]) == 0
+    with http_server(Behaviour(status=lambda n: 500 if n == 20 else 0)) as url:
+        assert main([*words, "-u", url, "--max-errors", "0"]) == 6
+
+
+def test_an_unstable_only_level_is_2_and_its_file_holds_the_header(tmp_path: Path) -> None:
+    csv = tmp_path / "a.csv"
+    with http_server(Behaviour()) as url:
+        assert main(["-m", "net", "-p", "20", "-s", "0", "-r", "3", "-u", url, "-f", str(csv)]) == 2
+    assert csv.read_text().startswith("Concurrency,Inferences/Second,Client Send,")
+    assert csv.read_text().count("\n") == 1
+
+
+def test_a_server_whose_model_has_dynamic_shapes_is_met_with_a_warning(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with http_server(Behaviour(has_config=False)) as url:
+        assert main([*QUICK, "--request-count", "2", "-u", url]) == 0
+    assert "WARNING: input 'x' has dynamic dimensions [-1, 4]" in capfd.readouterr().err
+
+
+def test_the_first_interrupt_asks_to_finish_and_the_second_cancels() -> None:
+    async def scene() -> None:
+        interrupts = Interrupts()
+        work: asyncio.Future[Report] = asyncio.get_running_loop().create_future()
+        terminal = Terminal(PerfConfig(model="net"))
+        interrupts.interrupt(work, terminal)
+        assert interrupts.stop.is_set()
+        assert not work.cancelled()
+        interrupts.interrupt(work, terminal)
+        assert work.cancelled()
+
+    asyncio.run(scene())
+
+
+def started(url: str, *words: str) -> subprocess.Popen[str]:
+    """A run in a process of its own, once its first output is there."""
+    code = "import sys; from tpx.cli.perf import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "-m", "net", "-p", "60000", "-u", url, *words]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "*** Measurement Settings ***\n"
+    return process
+
+
+@pytest.mark.e2e
+def test_one_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
+    with http_server(Behaviour()) as url:
+        process = started(url, "--json", str(tmp_path / "a.json"), "--concurrency-range", "2:4")
+        time.sleep(0.7)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert "press Ctrl-C again" in err
+    assert "(unstable, interrupted)" in out
+    (level,) = json.loads((tmp_path / "a.json").read_text())["levels"]
+    assert level["interrupted"]
+    assert level["requests"] > 10
+
+
+@pytest.mark.e2e
+def test_two_ctrl_c_end_the_run_with_130() -> None:
+    with http_server(Behaviour(delay_s=lambda _: 30)) as url:
+        process = started(url)
+        time.sleep(0.7)
+        for _ in range(2):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.2)
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "Traceback" not in err
