@@ -53,8 +53,8 @@ def test_a_latency_budget_is_a_bound_on_what_may_be_recommended(replay: Replay) 
     verdict = judge(run.models[0], run.started.goals)
     assert verdict.finding is Finding.BETTER
     assert verdict.sentence == (
-        "In 41 measurements across 6 configurations, `alexnet_config_4` gives 1552 infer/sec, a 61% gain over "
-        "the default configuration (965 infer/sec), with a p99 latency of at most 6 ms"
+        "In 41 measurements across 6 configurations, `alexnet_config_4` gives 1552 infer/sec, a 61% gain "
+        "over the default configuration (965 infer/sec), with a p99 latency of at most 6 ms"
     )
 
 
@@ -84,8 +84,8 @@ def test_a_default_over_the_budget_is_said_to_miss_it(replay: Replay) -> None:
     verdict = judge(run.models[0], run.started.goals)
     assert verdict.finding is Finding.DEFAULT_FAILS
     assert verdict.sentence == (
-        "In 2 measurements across 2 configurations, `alexnet_config_0` gives 90 infer/sec, with a p99 latency "
-        "of at most 20 ms; the default configuration misses it (p99 latency 30.0 ms, 50% over)"
+        "In 2 measurements across 2 configurations, `alexnet_config_0` gives 90 infer/sec, with a p99 "
+        "latency of at most 20 ms; the default configuration misses it (p99 latency 30.0 ms, 50% over)"
     )
 
 

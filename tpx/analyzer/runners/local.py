@@ -2,7 +2,9 @@
 
 import asyncio
 import shutil
+import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,28 @@ from tpx.analyzer.runners.server import ServerProcess
 from tpx.errors import MeasurementError
 
 
+def serve_command(repository: Path) -> Sequence[str]:
+    """`tpx serve` of this very installation, on free ports, which it prints."""
+    ports = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
+    return (sys.executable, "-m", "tpx", "serve", "--model-repository", str(repository), *ports)
+
+
 class LocalRunner:
     """Starts a server for each configuration it is given, and stops the one before."""
 
-    def __init__(self, model_repository: Path, load: LoadSettings, *, ready_timeout_s: float) -> None:
+    def __init__(
+        self,
+        model_repository: Path,
+        load: LoadSettings,
+        *,
+        ready_timeout_s: float,
+        command: Callable[[Path], Sequence[str]] = serve_command,
+    ) -> None:
+        """`command` is what starts a server over a repository, on ports of its own choice."""
         self._models = model_repository.absolute()
         self._load = load
         self._ready_timeout_s = ready_timeout_s
+        self._command = command
         self._scratch = Path(tempfile.mkdtemp(prefix="tpx-analyze-"))
         self._process: ServerProcess | None = None
         self._model = ""
@@ -69,7 +86,9 @@ class LocalRunner:
         if model is not None:
             (repository / model).symlink_to(directory, target_is_directory=True)
         self._model = model or ""
-        self._process = process = await ServerProcess.start(repository, self._scratch / "server.log")
+        self._process = process = await ServerProcess.start(
+            self._command(repository), self._scratch / "server.log"
+        )
         await process.wait_ready(model, self._ready_timeout_s)
         return process
 

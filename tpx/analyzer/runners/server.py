@@ -1,4 +1,4 @@
-"""A child `tpx serve`: started on free ports, watched until its model is ready, stopped for certain."""
+"""A child server: started on free ports, watched until its model is ready, stopped for certain."""
 
 import asyncio
 import ctypes
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ _STARTED = {
 
 
 class ServerProcess:
-    """One child server over one model repository."""
+    """One child server that speaks the v2 protocol."""
 
     def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
         self._process = process
@@ -38,11 +38,8 @@ class ServerProcess:
         self._addresses: dict[str, str] = {}
 
     @classmethod
-    async def start(cls, repository: Path, log: Path) -> "ServerProcess":
-        """Start the server over `repository`; its output goes to `log`."""
-        command = [sys.executable, "-m", "tpx", "serve", "--model-repository", str(repository)]
-        for port in ("--http-port", "--grpc-port", "--metrics-port"):
-            command += [port, "0"]
+    async def start(cls, command: Sequence[str], log: Path) -> "ServerProcess":
+        """Start a server; its output goes to `log`, where it must name the ports that it listens on."""
         descriptor = _create(log)
         try:
             process = await asyncio.create_subprocess_exec(
@@ -99,7 +96,10 @@ class ServerProcess:
 
     async def config_of(self, model: str) -> dict[str, Any]:
         """JSON of the model's configuration as the server completed it."""
-        status, body = await asyncio.to_thread(self._request, "GET", f"/v2/models/{model}/config")
+        try:
+            status, body = await asyncio.to_thread(self._request, "GET", f"/v2/models/{model}/config")
+        except (OSError, http.client.HTTPException) as exc:
+            raise MeasurementError(f"the server did not tell the configuration of '{model}': {exc}") from exc
         if status != 200 or not isinstance(body, dict):
             raise MeasurementError(
                 f"the server answered {status} when asked for the configuration of '{model}'"

@@ -1,0 +1,49 @@
+"""Recorded tables: which columns are read, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from tpx.analyzer.results.measurement import Latency, Load, Measurement
+from tpx.analyzer.runners.replay import read_table
+from tpx.errors import MeasurementError
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_a_table_of_model_analyzer_is_read(tmp_path: Path) -> None:
+    table = written(
+        tmp_path / "metrics-model-inference.csv",
+        "Model,Batch,Concurrency,Model Config Path,Instance Group,Max Batch Size,Satisfies Constraints,"
+        "Throughput (infer/sec),p99 Latency (ms)\nm,2,8,m_config_default,1:GPU,0,Yes,1001.8,8.3\n\n",
+    )
+    assert read_table(table) == [
+        Measurement(
+            variant="m_config_default",
+            load=Load(value=8, batch_size=2),
+            throughput=1001.8,
+            latency=Latency(p99_ns=8_300_000),
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("Model Config Path,Throughput (infer/sec)\na,1\n", r"table\.csv:2: no column 'Concurrency'"),
+        ("Model Config Path,Concurrency,Throughput (infer/sec)\na,x,1\n", r"table\.csv:2: invalid literal"),
+    ],
+)
+def test_a_table_that_lacks_something_is_refused_with_its_line(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    with pytest.raises(MeasurementError, match=message):
+        read_table(written(tmp_path / "table.csv", text))
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MeasurementError, match=r"missing\.csv: No such file"):
+        read_table(tmp_path / "missing.csv")

@@ -1,0 +1,170 @@
+"""A child server and what can become of it, with small programs in the place of the server."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tpx.analyzer.runners.server import ServerProcess
+from tpx.errors import MeasurementError
+
+SPEAKS_V2 = """
+import http.server, json, os, signal, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def answer(self, status, value):
+        body = json.dumps(value).encode()
+        self.send_response(status); self.send_header("Content-Length", str(len(body))); self.end_headers()
+        self.wfile.write(body)
+    def do_GET(self):
+        if self.path == "/v2/health/live" or (self.path == "/v2/models/good/ready"):
+            self.answer(200, {})
+        elif self.path == "/v2/models/good/config":
+            self.answer(200, {"name": "good", "max_batch_size": 8})
+        else:
+            self.answer(400, {"error": "not ready"})
+    def do_POST(self):
+        self.answer(200, [{"name": "bad", "state": "UNAVAILABLE", "reason": "the file is damaged"},
+                          {"name": "slow", "state": "LOADING"}])
+    def log_message(self, *args): pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+if "stubborn" in sys.argv: signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print(f"Started HTTPService at 127.0.0.1:{server.server_address[1]}")
+print("Started GRPCInferenceService at 127.0.0.1:5")
+print("serving")
+server.serve_forever()
+"""
+
+
+def script(code: str, *words: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", code, *words)
+
+
+def run(steps: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(steps)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "server.log"
+
+
+def test_a_ready_server_tells_its_ports_and_configuration(log: Path) -> None:
+    async def steps() -> None:
+        server = await ServerProcess.start(script(SPEAKS_V2), log)
+        try:
+            await server.wait_ready("good", 10)
+            assert server.address("grpc") == "127.0.0.1:5"
+            assert await server.config_of("good") == {"name": "good", "max_batch_size": 8}
+            assert server.log_tail()[-1] == "serving"
+            assert psutil.pid_exists(server.pid)
+        finally:
+            await server.stop()
+        assert not psutil.pid_exists(server.pid)
+
+    run(steps())
+
+
+def test_a_server_without_a_model_is_ready_when_it_is_live(log: Path) -> None:
+    async def steps() -> None:
+        server = await ServerProcess.start(script(SPEAKS_V2), log)
+        try:
+            await server.wait_ready(None, 10)
+        finally:
+            await server.stop()
+
+    run(steps())
+
+
+def test_a_model_that_cannot_be_loaded_fails_with_the_servers_reason(log: Path) -> None:
+    async def steps() -> None:
+        server = await ServerProcess.start(script(SPEAKS_V2), log)
+        try:
+            with pytest.raises(MeasurementError, match="could not load model 'bad': the file is damaged"):
+                await server.wait_ready("bad", 10)
+        finally:
+            await server.stop()
+
+    run(steps())
+
+
+def test_a_model_that_takes_too_long_fails_at_the_limit(log: Path) -> None:
+    async def steps() -> None:
+        server = await ServerProcess.start(script(SPEAKS_V2), log)
+        try:
+            with pytest.raises(MeasurementError, match=r"model 'slow' was not ready after 0\.6 s"):
+                await server.wait_ready("slow", 0.6)
+        finally:
+            await server.stop()
+
+    run(steps())
+
+
+def test_a_server_that_ends_at_once_is_reported_with_its_last_words(log: Path) -> None:
+    async def steps() -> None:
+        server = await ServerProcess.start(script("print('out of memory'); raise SystemExit(7)"), log)
+        with pytest.raises(MeasurementError, match="ended with status 7 before it was ready: out of memory"):
+            await server.wait_ready("good", 10)
+        await server.stop()
+
+    run(steps())
+
+
+def test_a_killed_server_is_reported_with_the_signal(log: Path) -> None:
+    async def steps() -> None:
+        server = await ServerProcess.start(script(SPEAKS_V2), log)
+        await server.wait_ready("good", 10)
+        os.kill(server.pid, signal.SIGKILL)
+        assert await server.died() == "the server was killed by signal 9 while it was measured: serving"
+
+    run(steps())
+
+
+def test_a_server_that_ignores_sigterm_is_killed(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tpx.analyzer.runners.server.STOP_TIMEOUT_S", 0.2)
+
+    async def steps() -> None:
+        server = await ServerProcess.start(script(SPEAKS_V2, "stubborn"), log)
+        await server.wait_ready("good", 10)
+        await server.stop()
+        assert not psutil.pid_exists(server.pid)
+
+    run(steps())
+
+
+def test_a_command_that_does_not_exist_is_named(log: Path) -> None:
+    async def steps() -> None:
+        with pytest.raises(MeasurementError, match="cannot start /no/such/server"):
+            await ServerProcess.start(("/no/such/server",), log)
+
+    run(steps())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the parent's death is told on Linux only")
+def test_no_server_outlives_a_killed_analyzer(log: Path) -> None:
+    analyzer = """
+import asyncio, sys
+from pathlib import Path
+from tpx.analyzer.runners.server import ServerProcess
+async def main():
+    command = (sys.executable, "-c", "import time; time.sleep(60)")
+    server = await ServerProcess.start(command, Path(sys.argv[1]))
+    print(server.pid, flush=True)
+    await asyncio.sleep(60)
+asyncio.run(main())
+"""
+    with subprocess.Popen(script(analyzer, str(log)), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        server = psutil.Process(int(process.stdout.readline()))
+        process.kill()
+    deadline_ns = time.monotonic_ns() + 5_000_000_000
+    while server.is_running() and server.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic_ns() < deadline_ns, "the server is still there"
+        time.sleep(0.01)

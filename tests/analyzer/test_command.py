@@ -1,0 +1,107 @@
+"""`tpx analyze` as a command: help, errors, exit statuses."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tpx.analyzer.profile import Remark, TrialEnded, TrialStarted
+from tpx.analyzer.reports.verdict import judge
+from tpx.analyzer.results.measurement import Failure, Latency, Load, Measurement, Trial, Variant
+from tpx.analyzer.results.run import Run
+from tpx.cli.analyze import Exit, Progress, exit_status, main
+
+Replay = Callable[..., Run]
+
+
+def status_of(run: Run) -> Exit:
+    return exit_status(run, [judge(model, run.started.goals) for model in run.models])
+
+
+def test_without_a_subcommand_the_subcommands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "profile" in capsys.readouterr().out
+
+
+def test_the_help_names_every_option_and_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "-m, --model-repository DIR" in text
+    assert "--client-protocol http|grpc" in text
+    assert "greatest concurrency (default 1024)" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["profil"], "did you mean 'profile'?"),
+        (["profile"], "missing: --profile-models"),
+        (["profile", "--profile-models", "m", "-m", "/nowhere/at/all"], "no such directory"),
+    ],
+)
+def test_a_wrong_command_line_is_status_two(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.out == ""
+
+
+def test_an_output_repository_in_use_stops_before_any_server_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "models" / "m").mkdir(parents=True)
+    (tmp_path / "output" / "m_config_0").mkdir(parents=True)
+    words = ["-m", str(tmp_path / "models"), "--profile-models", "m", "-e", str(tmp_path / "export")]
+    assert main(["profile", *words, "--output-model-repository-path", str(tmp_path / "output")]) == 2
+    assert "--override-output-model-repository" in capsys.readouterr().err
+    assert not (tmp_path / "export").exists()
+
+
+def test_exit_statuses_follow_the_outcome(replay: Replay) -> None:
+    assert status_of(replay()) is Exit.OK
+    assert status_of(replay(latency_budget=1.0)) is Exit.NONE_SATISFIES
+    assert status_of(replay([])) is Exit.FAILED
+    assert status_of(replay(stop_after=5)) is Exit.PARTIAL
+    assert status_of(replay(stop_after=0)) is Exit.FAILED
+
+
+def test_progress_tells_every_measurement_and_every_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    trial = Trial(variant=Variant(model="m", name="m_config_0", delta={"x": 1}), load=Load(value=8))
+    started = TrialStarted(
+        trial=trial, number=2, configurations_at_most=6, elapsed_ns=65_000_000_000, remaining_ns=None
+    )
+    measured = Measurement(
+        variant="m_config_0",
+        load=trial.load,
+        throughput=1001.77,
+        latency=Latency(p99_ns=8_274_000),
+        stable=False,
+    )
+    failed = Failure(variant="m_config_0", load=trial.load, reason="the server [died]")
+    with Progress(quiet=False) as progress:
+        for event in (
+            started,
+            TrialEnded(trial=trial, outcome=measured),
+            TrialEnded(trial=trial, outcome=failed),
+            Remark(text="no GPU"),
+        ):
+            progress.observe(event)
+    assert capsys.readouterr().err.splitlines() == [
+        "[2/6] m_config_0 at concurrency 8: 1001.8 infer/s, p99 8.27 ms  (not stable)",
+        "[2/6] m_config_0 at concurrency 8: failed: the server [died]",
+        "note: no GPU",
+    ]
+
+
+def test_a_quiet_run_tells_only_failures(capsys: pytest.CaptureFixture[str]) -> None:
+    trial = Trial(variant=Variant(model="m", name="m_config_0"), load=Load(value=1))
+    with Progress(quiet=True) as progress:
+        progress.observe(
+            TrialEnded(trial=trial, outcome=Measurement(variant="m", load=trial.load, throughput=1.0))
+        )
+        progress.observe(
+            TrialEnded(trial=trial, outcome=Failure(variant="m", load=trial.load, reason="broken"))
+        )
+    assert capsys.readouterr().err.strip().endswith("failed: broken")
