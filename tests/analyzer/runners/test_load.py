@@ -1,0 +1,73 @@
+"""The load generator's answer in the analyzer's words."""
+
+from dataclasses import replace
+
+from tpx.analyzer.results.measurement import Breakdown, Latency, Load
+from tpx.analyzer.runners.load import to_measurement
+from tpx.perf.latency import LatencySummary
+from tpx.perf.results import ClientTimes, LevelResult, ServerBreakdown, Verdict
+
+LOAD = Load(value=8, batch_size=2)
+LEVEL = LevelResult(
+    mode="concurrency",
+    value=8,
+    batch_size=2,
+    verdict=Verdict.OK,
+    stable=True,
+    percentile=None,
+    windows=(),
+    requests=400,
+    duration_ns=2_000_000_000,
+    throughput_infer_per_s=400.0,
+    latency=LatencySummary(
+        count=400,
+        mean_ns=5,
+        std_ns=1.0,
+        min_ns=1,
+        max_ns=9,
+        percentiles_ns={50.0: 50, 90.0: 90, 95.0: 95, 99.0: 99, 99.9: 100},
+    ),
+    client=ClientTimes(send_ns=10, wait_ns=30, receive_ns=20),
+    client_busy=0.1,
+    server=ServerBreakdown(
+        model="m",
+        version="1",
+        success_count=4,
+        queue_count=4,
+        queue_ns=400,
+        compute_count=2,
+        compute_input_ns=20,
+        compute_infer_ns=200,
+        compute_output_ns=2,
+    ),
+    failed=0,
+    errors=(),
+)
+
+
+def test_figures_are_carried_over_and_sums_become_means() -> None:
+    measurement = to_measurement(LEVEL, "m_config_0", LOAD)
+    assert measurement.throughput == 400.0
+    assert measurement.latency == Latency(avg_ns=5, p50_ns=50, p90_ns=90, p95_ns=95, p99_ns=99)
+    assert measurement.breakdown == Breakdown(
+        queue_ns=100,
+        compute_input_ns=10,
+        compute_infer_ns=100,
+        compute_output_ns=1,
+        client_send_recv_ns=30,
+        client_response_wait_ns=30,
+    )
+    assert (measurement.variant, measurement.load, measurement.requests) == ("m_config_0", LOAD, 400)
+    assert (measurement.stable, measurement.note) == (True, "")
+
+
+def test_what_nobody_counted_is_absent_not_zero() -> None:
+    measurement = to_measurement(replace(LEVEL, server=None, client=None), "m", LOAD)
+    assert measurement.breakdown == Breakdown()
+
+
+def test_an_unstable_level_carries_its_reason_and_its_failures() -> None:
+    level = replace(LEVEL, stable=False, verdict=Verdict.UNSTABLE, reason="throughput moved by 30%", failed=3)
+    measurement = to_measurement(level, "m", LOAD)
+    assert not measurement.stable
+    assert measurement.note == "throughput moved by 30%; 3 requests failed"
