@@ -70,7 +70,7 @@ def measurements_grid(ranking: Sequence[RankedVariant], shown: int, *, constrain
         *_memory_columns(lines),
         *_verdict_columns(lines, constrained=constrained),
     )
-    return _grid("Every measurement, the best of each configuration first", columns, lines, "")
+    return _grid("Every measurement, the best of each configuration first", columns, lines, None)
 
 
 def chart_styles(ranking: Sequence[RankedVariant], shown: int) -> Mapping[str, int]:
@@ -84,22 +84,25 @@ def in_detail(ranking: Sequence[RankedVariant], shown: int) -> tuple[RankedVaria
     return (*ranking[:shown], *rest)
 
 
-def _grid(caption: str, columns: Sequence[_Shown], lines: Sequence[_Line], best: str) -> Grid:
+def _grid(caption: str, columns: Sequence[_Shown], lines: Sequence[_Line], best: str | None) -> Grid:
+    """The rows of `best` and of the default are set off; without a `best` no row is."""
     return Grid(
         caption=caption,
         columns=tuple(shown.column for shown in columns),
         rows=tuple(
             Row(
                 cells=tuple(shown.cell(line) for shown in columns),
-                emphasis="best"
-                if line.ranked.name == best
-                else "default"
-                if line.ranked.run.variant.is_default
-                else "",
+                emphasis="" if best is None else _emphasis(line.ranked, best),
             )
             for line in lines
         ),
     )
+
+
+def _emphasis(ranked: RankedVariant, best: str) -> str:
+    if ranked.name == best:
+        return "best"
+    return "default" if ranked.run.variant.is_default else ""
 
 
 def signed_percent(percent: float) -> str:

@@ -45,7 +45,7 @@ def build(run: Run, repository: Path) -> Page:
         subtitle=(
             f"{started.provenance.started.replace('T', ' ').replace('+00:00', ' UTC')} \u00b7 "
             f"{started.provenance.host.get('Host', 'unknown host')} \u00b7 "
-            f"{measurements} measurements, {configurations} configurations, {duration(run.elapsed_ns)}"
+            f"{plural(measurements, 'measurement')}, {plural(configurations, 'configuration')}, {duration(run.elapsed_ns)}"
         ),
         notice=_notice(run),
         models=tuple(_model_page(model, run, repository, index) for index, model in enumerate(run.models)),
@@ -122,7 +122,7 @@ def _caution(verdict: Verdict, model: ModelRun, tolerance: float) -> str:
             f"The best measurement did not become stable: {verdict.best.best.note or 'windows differ'}."
         )
     if model.failures:
-        parts.append(f"{len(model.failures)} of the trials failed, see below.")
+        parts.append(f"{plural(len(model.failures), 'trial')} failed: see below.")
     return " ".join(parts)
 
 

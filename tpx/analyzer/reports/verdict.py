@@ -68,8 +68,8 @@ def judge(model: ModelRun, goals: Goals) -> Verdict:
 def counts(model: ModelRun) -> str:
     """`41 measurements across 6 configurations`."""
     return (
-        f"{_plural(model.measurement_count, 'measurement')} across "
-        f"{_plural(len(model.measured), 'configuration')}"
+        f"{plural(model.measurement_count, 'measurement')} across "
+        f"{plural(len(model.measured), 'configuration')}"
     )
 
 
@@ -167,5 +167,5 @@ def _in_words(tag: str) -> str:
     return name if name[:3].isupper() else name[0].lower() + name[1:].lower()
 
 
-def _plural(count: int, noun: str) -> str:
+def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
