@@ -8,7 +8,7 @@ from pathlib import Path
 from tpx.analyzer.objectives import METRICS, RankedVariant
 from tpx.analyzer.reports.chart import draw
 from tpx.analyzer.reports.grids import configurations_grid, in_detail, measurements_grid, signed_percent
-from tpx.analyzer.reports.verdict import Finding, Verdict, judge
+from tpx.analyzer.reports.verdict import Finding, Verdict, judge, plural
 from tpx.analyzer.reports.view import (
     DiffLine,
     Fact,
@@ -45,7 +45,8 @@ def build(run: Run, repository: Path) -> Page:
         subtitle=(
             f"{started.provenance.started.replace('T', ' ').replace('+00:00', ' UTC')} \u00b7 "
             f"{started.provenance.host.get('Host', 'unknown host')} \u00b7 "
-            f"{plural(measurements, 'measurement')}, {plural(configurations, 'configuration')}, {duration(run.elapsed_ns)}"
+            f"{plural(measurements, 'measurement')}, {plural(configurations, 'configuration')}, "
+            f"{duration(run.elapsed_ns)}"
         ),
         notice=_notice(run),
         models=tuple(_model_page(model, run, repository, index) for index, model in enumerate(run.models)),

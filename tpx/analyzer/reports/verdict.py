@@ -168,4 +168,5 @@ def _in_words(tag: str) -> str:
 
 
 def plural(count: int, noun: str) -> str:
+    """`1 trial`, `2 trials`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
