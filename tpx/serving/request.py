@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from tpx.serving.model import ServedModel
 
 
+_RENDERED_SHAPES = 64
+
+
 class TensorSpec:
     """One input or output as the model's configuration has it.
 
@@ -103,6 +106,12 @@ class RequestHead:
         self.total_size = sum(i.size for i in inputs) if all(i.size >= 0 for i in inputs) else -1
         self.rendered: dict[Any, Any] = {}
         """What a frontend has made of the response's constant part, by the shapes of the outputs."""
+
+    def remember_rendered(self, shapes: tuple[tuple[int, ...], ...], rendered: Any) -> None:
+        """Keep what is the same in every response with these output shapes; the memory is bounded."""
+        if len(self.rendered) >= _RENDERED_SHAPES:
+            self.rendered.clear()
+        self.rendered[shapes] = rendered
 
 
 class InferRequest:

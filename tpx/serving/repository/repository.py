@@ -69,7 +69,8 @@ class ModelRepository:
             return
         for version in versions:
             entries[version] = VersionEntry(version=version)
-        if all([self._load_version(source, entries[version], config) for version in versions]):
+        loaded = [self._load_version(source, entries[version], config) for version in versions]
+        if all(loaded):
             log.info("successfully loaded '%s'", source.name)
             return
         for entry in entries.values():

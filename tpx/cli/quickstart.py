@@ -1,0 +1,45 @@
+"""`tpx quickstart DIR`: write the example models."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from rich.console import Console
+from rich.table import Table
+
+from tpx.errors import TpxError
+from tpx.options import Option, from_argv
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuickstartConfig:
+    """Where the example models go, and which."""
+
+    directory: Annotated[Path, Option("model repository to write", positional=True, metavar="DIR")] = Path(
+        "models"
+    )
+    models: Annotated[
+        tuple[str, ...], Option("only these, comma separated", comma=True, metavar="NAMES")
+    ] = ()
+    overwrite: Annotated[bool, Option("replace models that are there already")] = False
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run `tpx quickstart` with these words; returns the exit status."""
+    from tpx import examples
+
+    try:
+        config = from_argv(QuickstartConfig, argv)
+        written = examples.write(config.directory, config.models or examples.ALL, overwrite=config.overwrite)
+    except TpxError as exc:
+        print(f"Error: {exc}", file=sys.stderr)
+        return 1
+    table = Table("Model", "What it is", "", box=None, pad_edge=False)
+    for model in written:
+        table.add_row(model.name, model.description, "kept" if model.kept else "written")
+    Console().print(table)
+    print(f"\nServe them:    tpx serve --model-repository {config.directory}")
+    print("Measure one:   tpx perf -m mnist --concurrency-range 1:4")
+    return 0

@@ -1,0 +1,117 @@
+"""`tpx serve`: start a server, say what it serves and where, and end it on a signal."""
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from tpx import __version__
+from tpx.cli.logs import configure
+from tpx.errors import TpxError
+from tpx.options import from_argv
+from tpx.serving.dataplane import IndexEntry
+from tpx.serving.options import ServeConfig
+from tpx.serving.server import Endpoint, Server
+
+log = logging.getLogger(__name__)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run `tpx serve` with these words; returns the exit status: 0 after an orderly end, 1 otherwise."""
+    try:
+        config = from_argv(ServeConfig, argv)
+        configure(verbose=config.log_verbose)
+        config = _with_models(config)
+        with asyncio.Runner(loop_factory=_event_loop()) as runner:
+            return runner.run(_serve(config))
+    except TpxError as exc:
+        print(f"error: creating server: {exc.code.value} - {exc}", file=sys.stderr)
+        return 1
+
+
+def _with_models(config: ServeConfig) -> ServeConfig:
+    """Without a word about models: ./models, or the example models."""
+    if config.models or config.model_repository:
+        return config
+    here = Path("models")
+    if here.is_dir():
+        print(f"No model repository given: serving ./{here}", flush=True)
+        return replace(config, model_repository=(here,))
+    from tpx import examples  # late: only this path writes models
+
+    directory = examples.default_directory()
+    examples.write(directory)
+    print(
+        f"No model repository given and no ./models here: serving the example models in {directory}",
+        flush=True,
+    )
+    return replace(config, model_repository=(directory,))
+
+
+def _event_loop() -> "type[asyncio.AbstractEventLoop] | None":
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    loop: type[asyncio.AbstractEventLoop] = uvloop.Loop
+    return loop
+
+
+async def _serve(config: ServeConfig) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, _signalled, number, stop)
+    server = Server(config)
+    started = asyncio.ensure_future(server.start())
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({started, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    try:
+        if not started.done():
+            # loading cannot be interrupted; what it has loaded is thrown away with the process
+            log.info("stopped while models were loading")
+            return 0
+        endpoints = started.result()
+    finally:
+        _print_models(server.status())
+    for endpoint in endpoints:
+        log.info("Started %s at %s:%d", endpoint.service, endpoint.address, endpoint.port)
+    _print_ready(endpoints)
+    await stopping
+    if await server.stop():
+        return 0
+    log.error("Exit timeout expired. Exiting immediately.")
+    return 1
+
+
+def _signalled(number: int, stop: asyncio.Event) -> None:
+    if stop.is_set():
+        log.warning("Signal (%d) received again: exiting at once", number)
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+    log.info("Signal (%d) received.", number)
+    stop.set()
+
+
+def _print_models(entries: Sequence[IndexEntry]) -> None:
+    table = Table("Model", "Version", "Status", title=None)
+    for entry in entries:
+        status = entry.state if not entry.reason else f"{entry.state}: {entry.reason}"
+        table.add_row(entry.name, entry.version or "-", status)
+    if not entries:
+        table.add_row("-", "-", "no models found")
+    Console(soft_wrap=not sys.stdout.isatty()).print(table)
+
+
+def _print_ready(endpoints: Sequence[Endpoint]) -> None:
+    urls = {e.service: f"{e.address}:{e.port}" for e in endpoints}
+    if "HTTPService" in urls:
+        print(f"tpx {__version__} is ready: http://{urls['HTTPService']}/v2", flush=True)
+    else:
+        print(f"tpx {__version__} is ready", flush=True)

@@ -1,0 +1,38 @@
+"""The classification extension: the top classes of an output instead of the output (Triton:
+server/src/classification.cc)."""
+
+import numpy as np
+
+from tpx.errors import InvalidRequest
+from tpx.protocol.tensors import Tensor, encode_bytes
+from tpx.serving.request import BoundOutput, RequestHead
+
+_MAX_ELEMENTS = 1_000_000
+
+
+def classify(tensor: Tensor, bound: BoundOutput, head: RequestHead) -> Tensor:
+    """BYTES "value:index[:label]", best first, per batch row; shape [batch?, k]."""
+    array = tensor.numpy()
+    if array.size > _MAX_ELEMENTS:
+        raise InvalidRequest("classification output tensor too large")
+    batched = head.model.signature.max_batch_size > 0
+    rows = array.reshape(array.shape[0], -1) if batched else array.reshape(1, -1)
+    count = min(bound.classification, rows.shape[1])
+    labels = bound.spec.labels
+    elements = []
+    for row in rows:
+        # stable, so that equal values keep their order
+        for index in np.argsort(-row.astype(np.float64), kind="stable")[:count]:
+            value = f"{row[index]:f}" if row.dtype.kind == "f" else str(row[index])
+            label = f":{labels[index]}" if index < len(labels) and labels[index] else ""
+            elements.append(f"{value}:{index}{label}".encode())
+    shape = (len(rows), count) if batched else (count,)
+    return Tensor(tensor.name, "BYTES", shape, encode_bytes(elements))
+
+
+def with_classes(outputs: list[Tensor], head: RequestHead) -> list[Tensor]:
+    """The outputs as the client wants them: classes where it asked for classes."""
+    return [
+        classify(tensor, bound, head) if bound.classification else tensor
+        for tensor, bound in zip(outputs, head.outputs, strict=True)
+    ]

@@ -1,0 +1,141 @@
+"""Inference over gRPC.
+
+A client that repeats a request sends the same protobuf bytes before other tensors. What precedes the tensors
+was
+decoded and validated once and is found again by its bytes; the tensors behind it have lengths that are known
+then.
+"""
+
+from tpx.errors import TpxError
+from tpx.protocol import messages
+from tpx.protocol.grpc.server_call import Method, ServerCall
+from tpx.protocol.tensors import Buffer, Tensor
+from tpx.protocol.v2_protobuf import RAW_INPUT_TAG, RAW_OUTPUT_TAG, decode_infer_request, encode_varint
+from tpx.serving.dataplane import DataPlane
+from tpx.serving.frontends.classification import with_classes
+from tpx.serving.frontends.grpc_answers import fail, fail_internally
+from tpx.serving.request import InferRequest, InferResponse, RequestHead
+
+_REMEMBERED_HEADS = 1024
+_REMEMBERED_SIZES = 4
+_RAW_OUTPUT = bytes((RAW_OUTPUT_TAG,))
+
+
+class _KnownHead:
+    """A remembered start of a message: what it means, and the bytes before each tensor that must follow."""
+
+    __slots__ = ("frames", "head", "size")
+
+    def __init__(self, head: RequestHead) -> None:
+        self.head = head
+        self.frames = [bytes((RAW_INPUT_TAG,)) + encode_varint(bound.size) for bound in head.inputs]
+        self.size = sum(len(frame) for frame in self.frames) + head.total_size
+
+
+class GrpcInference:
+    """Serves ModelInfer."""
+
+    def __init__(self, plane: DataPlane) -> None:
+        self._plane = plane
+        self._heads: dict[bytes, _KnownHead] = {}
+        self._sizes: list[int] = []  # of the starts lately remembered: where to cut a message to look it up
+        self._generation = -1
+
+    def serve(self, call: ServerCall, message: Buffer) -> None:
+        """The boundary of a request: whatever happens, it is answered."""
+        try:
+            infer = self._remembered(call, message) or self._decoded(call, message)
+            call.on_gone = infer.cancel
+            self._plane.infer(infer)
+        except TpxError as exc:
+            fail(call, exc)
+        except Exception as exc:  # noqa: BLE001 (one request's boundary)
+            fail_internally(call, "ModelInfer", exc)
+
+    def _remembered(self, call: ServerCall, message: Buffer) -> InferRequest | None:
+        """The request, if it begins as one before and its tensors have the sizes that this implies."""
+        if self._generation != self._plane.generation:
+            self._heads.clear()
+            self._generation = self._plane.generation
+        heads = self._heads
+        for size in self._sizes:
+            known = heads.get(bytes(message[:size]))
+            if known is not None:
+                break
+        else:
+            return None
+        if len(message) != size + known.size:
+            return None
+        view = memoryview(message)
+        buffers: list[Buffer] = []
+        for frame, bound in zip(known.frames, known.head.inputs, strict=True):
+            start = size + len(frame)
+            if view[size:start] != frame:
+                return None
+            size = start + bound.size
+            buffers.append(view[start:size])
+        return InferRequest(known.head, buffers, self._reply, call)
+
+    def _decoded(self, call: ServerCall, message: Buffer) -> InferRequest:
+        decoded = decode_infer_request(message)
+        head = self._plane.bind(decoded)
+        size = decoded.tensor_offset
+        if size >= 0 and head.total_size >= 0 and not head.request_id:
+            self._remember(bytes(message[:size]), head, call.method)
+        return InferRequest(head, [tensor.data for tensor in decoded.inputs], self._reply, call)
+
+    def _remember(self, start: bytes, head: RequestHead, method: Method) -> None:
+        if len(self._heads) >= _REMEMBERED_HEADS:
+            self._heads.clear()
+        known = self._heads[start] = _KnownHead(head)
+        size = len(start)
+        if size not in self._sizes:
+            self._sizes = [size, *self._sizes][:_REMEMBERED_SIZES]
+        if known.frames:
+            method.tensor_offset = size + len(known.frames[0])
+
+    def _reply(self, infer: InferRequest, response: InferResponse) -> None:
+        call: ServerCall = infer.context
+        if response.error is not None:
+            fail(call, response.error)
+            return
+        try:
+            parts = _encode(infer.head, response.outputs)
+        except TpxError as exc:
+            fail(call, exc)
+            return
+        except Exception as exc:  # noqa: BLE001 (one request's boundary)
+            fail_internally(call, "encoding an answer", exc)
+            return
+        size = 0
+        for part in parts:
+            size += len(part)
+        call.respond(parts, size)
+
+
+def _encode(head: RequestHead, outputs: list[Tensor]) -> list[Buffer]:
+    """A ModelInferResponse in parts, the tensors uncopied."""
+    shapes = tuple([tensor.shape for tensor in outputs])
+    starts = head.rendered.get(shapes)
+    if starts is None:
+        outputs = with_classes(outputs, head)
+        starts = _starts(head, outputs)
+        if not any(tensor.datatype == "BYTES" for tensor in outputs):
+            head.remember_rendered(shapes, starts)
+    parts: list[Buffer] = []
+    for start, tensor in zip(starts, outputs, strict=True):
+        parts.append(start)
+        parts.append(tensor.data)
+    return parts
+
+
+def _starts(head: RequestHead, outputs: list[Tensor]) -> list[bytes]:
+    """The bytes before each tensor: before the first, everything else that the message says."""
+    message = messages.ModelInferResponse(
+        model_name=head.model.name, model_version=str(head.model.version), id=head.request_id
+    )
+    for tensor in outputs:
+        message.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+    starts = [_RAW_OUTPUT + encode_varint(len(tensor.data)) for tensor in outputs]
+    starts[0] = message.SerializeToString() + starts[0]
+    return starts

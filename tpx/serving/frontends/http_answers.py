@@ -1,0 +1,64 @@
+"""Answers over HTTP: statuses, error bodies, compression."""
+
+import logging
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from tpx.errors import Code, TpxError
+from tpx.protocol.compression import ENCODINGS, deflate
+from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
+from tpx.protocol.tensors import Buffer
+
+log = logging.getLogger(__name__)
+
+STATUS_OF_CODE = {
+    Code.UNKNOWN: 400,
+    Code.INTERNAL: 500,
+    Code.NOT_FOUND: 404,
+    Code.INVALID_ARGUMENT: 400,
+    Code.UNAVAILABLE: 503,
+    Code.UNSUPPORTED: 501,
+    Code.ALREADY_EXISTS: 400,
+    Code.CANCELLED: 400,
+    Code.DEADLINE_EXCEEDED: 504,
+    Code.RESOURCE_EXHAUSTED: 400,
+    Code.PERMISSION_DENIED: 403,
+}
+
+_ACCEPTED = re.compile(r"\s*([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*(?:;\s*q\s*=\s*([01](?:\.\d{0,3})?)\s*)?")
+
+
+def answer_json(request: HttpRequest, value: Any, status: int = 200) -> None:
+    request.respond(status, JSON_TYPE, (orjson.dumps(value),))
+
+
+def answer_error(request: HttpRequest, error: TpxError, headers: bytes = b"") -> None:
+    status = STATUS_OF_CODE[error.code]
+    request.respond(status, JSON_TYPE + headers, (orjson.dumps({"error": error.message}),))
+
+
+def answer_failure(request: HttpRequest, what: str, error: Exception) -> None:
+    """An error of our own: the log has the traceback, the client learns that it is not its fault."""
+    log.error("%s failed", what, exc_info=error)
+    request.respond(500, JSON_TYPE, (b'{"error":"internal error: see the log of the server"}',))
+
+
+def answer_compressed(request: HttpRequest, headers: bytes, parts: Sequence[Buffer], encoding: str) -> None:
+    packed = deflate(b"".join(parts), encoding)
+    request.respond(200, headers + f"Content-Encoding: {encoding}\r\n".encode(), (packed,))
+
+
+def choose_encoding(accept: bytes) -> str:
+    """The best encoding of an Accept-Encoding header; "" for identity and for anything malformed."""
+    best, best_weight = "", 0.0
+    for item in accept.decode("latin-1").split(","):
+        match = _ACCEPTED.fullmatch(item)
+        if match is None:
+            continue
+        name, weight = match[1].lower(), float(match[2] or 1)
+        if name in (*ENCODINGS, "identity") and weight > best_weight:
+            best, best_weight = name, weight
+    return "" if best == "identity" else best

@@ -1,0 +1,175 @@
+"""Inference over HTTP.
+
+A client that repeats a request sends the same JSON head before other tensors. A head that was decoded and
+validated
+once is found again by its bytes; the tensors behind it are then cut out by the sizes that it names.
+"""
+
+from typing import Any
+
+import orjson
+
+from tpx.errors import InvalidRequest, TpxError
+from tpx.protocol.compression import inflate
+from tpx.protocol.http1.head import Head
+from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
+from tpx.protocol.json_values import json_data
+from tpx.protocol.tensors import Buffer, Tensor
+from tpx.protocol.v2_json import decode_infer_request
+from tpx.serving.dataplane import DataPlane
+from tpx.serving.frontends.classification import with_classes
+from tpx.serving.frontends.http_answers import (
+    answer_compressed,
+    answer_error,
+    answer_failure,
+    choose_encoding,
+)
+from tpx.serving.request import InferRequest, InferResponse, RequestHead
+
+_BINARY_TYPE = b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
+_REMEMBERED_HEADS = 256
+
+
+class InferRoute:
+    """What an HTTP head says about inference requests, and the JSON heads that came behind it."""
+
+    __slots__ = (
+        "encoding",
+        "generation",
+        "head_size",
+        "heads",
+        "model_name",
+        "model_version",
+        "response_encoding",
+    )
+
+    def __init__(self, model_name: str, model_version: str, head: Head) -> None:
+        self.model_name = model_name
+        self.model_version = model_version
+        self.head_size = _head_size(head.headers.get(b"inference-header-content-length"))
+        encoding = head.headers.get(b"content-encoding", b"identity").decode("latin-1").lower()
+        self.encoding = "" if encoding == "identity" else encoding
+        self.response_encoding = choose_encoding(head.headers.get(b"accept-encoding", b""))
+        self.heads: dict[bytes, RequestHead] = {}
+        self.generation = -1
+
+
+class HttpInference:
+    """Serves /infer."""
+
+    def __init__(self, plane: DataPlane, max_input_bytes: int) -> None:
+        self._plane = plane
+        self._max_input_bytes = max_input_bytes
+
+    def serve(self, request: HttpRequest, route: InferRoute) -> None:
+        """Decode and compute. Raises RequestError."""
+        body = request.body
+        if route.encoding:
+            body = inflate(body, route.encoding, self._max_input_bytes)
+        if route.generation != self._plane.generation:
+            route.heads.clear()
+            route.generation = self._plane.generation
+        size = route.head_size
+        infer = self._remembered(request, route, body, size) if size else None
+        if infer is None:
+            infer = self._decoded(request, route, body, size)
+        request.on_gone = infer.cancel
+        self._plane.infer(infer)
+
+    def _remembered(
+        self, request: HttpRequest, route: InferRoute, body: Buffer, size: int
+    ) -> InferRequest | None:
+        """The request, if its JSON head is known and its body has the length that the head implies."""
+        head = route.heads.get(bytes(body[:size]))
+        if head is None or len(body) != size + head.total_size:
+            return None
+        view = memoryview(body)
+        buffers: list[Buffer] = []
+        for bound in head.inputs:
+            buffers.append(view[size : size + bound.size])
+            size += bound.size
+        return InferRequest(head, buffers, self._reply, request)
+
+    def _decoded(
+        self, request: HttpRequest, route: InferRoute, body: Buffer, size: int | None
+    ) -> InferRequest:
+        if size is not None and size > len(body):
+            raise InvalidRequest(f"inference header size should be in range (0, {len(body)}), got: {size}")
+        if size == 0:
+            raise InvalidRequest("raw binary requests are not supported by this version of tpx")
+        decoded = decode_infer_request(route.model_name, body, size, self._max_input_bytes)
+        decoded.model_version = route.model_version
+        head = self._plane.bind(decoded)
+        if decoded.tensor_offset >= 0 and head.total_size >= 0 and not head.request_id:
+            if len(route.heads) >= _REMEMBERED_HEADS:
+                route.heads.clear()
+            route.heads[bytes(body[:size])] = head
+        return InferRequest(head, [tensor.data for tensor in decoded.inputs], self._reply, request)
+
+    def _reply(self, infer: InferRequest, response: InferResponse) -> None:
+        request: HttpRequest = infer.context
+        if response.error is not None:
+            answer_error(request, response.error)
+            return
+        try:
+            headers, parts = _encode(infer.head, response.outputs)
+        except TpxError as exc:
+            answer_error(request, exc)
+            return
+        except Exception as exc:  # noqa: BLE001 (one request's boundary)
+            answer_failure(request, "encoding an answer", exc)
+            return
+        route: InferRoute = request.head.memo
+        if route.response_encoding:
+            answer_compressed(request, headers, parts, route.response_encoding)
+        else:
+            request.respond(200, headers, parts)
+
+
+def _head_size(value: bytes | None) -> int | None:
+    """Inference-Header-Content-Length; None where all of the body is JSON. Raises InvalidRequest."""
+    if value is None:
+        return None
+    text = value.decode("latin-1")
+    if not (text.isascii() and text.isdigit()):
+        raise InvalidRequest(f"Unable to parse Inference-Header-Content-Length, got: {text}")
+    if int(text) > 2**31 - 1:
+        raise InvalidRequest(
+            f"Inference-Header-Content-Length value is out of range [ -2147483648, 2147483647 ], got: {text}"
+        )
+    return int(text)
+
+
+def _encode(head: RequestHead, outputs: list[Tensor]) -> tuple[bytes, list[Buffer]]:
+    """The headers and the body of a response."""
+    shapes = tuple([tensor.shape for tensor in outputs])
+    known = head.rendered.get(shapes)
+    if known is not None:
+        headers, start = known
+        return headers, [start, *[tensor.data for tensor in outputs]]
+    outputs = with_classes(outputs, head)
+    items = []
+    tail: list[Buffer] = []
+    constant = True
+    for tensor, bound in zip(outputs, head.outputs, strict=True):
+        item: dict[str, Any] = {
+            "name": tensor.name,
+            "datatype": tensor.datatype,
+            "shape": list(tensor.shape),
+        }
+        if bound.binary:
+            item["parameters"] = {"binary_data_size": len(tensor.data)}
+            tail.append(tensor.data)
+        else:
+            item["data"] = orjson.Fragment(json_data(tensor))
+        constant = constant and bound.binary and tensor.datatype != "BYTES"
+        items.append(item)
+    answer: dict[str, Any] = {"id": head.request_id} if head.request_id else {}
+    answer["model_name"] = head.model.name
+    answer["model_version"] = str(head.model.version)
+    answer["outputs"] = items
+    start = orjson.dumps(answer)
+    headers = _BINARY_TYPE % len(start) if any(len(data) for data in tail) else JSON_TYPE
+    if constant:
+        head.remember_rendered(shapes, (headers, start))
+    return headers, [start, *tail]

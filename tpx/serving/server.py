@@ -1,0 +1,195 @@
+"""The server: builds everything from a ServeConfig, starts it, and ends it in order."""
+
+import asyncio
+import gc
+import logging
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tpx.errors import LoadError, UsageError
+from tpx.protocol.grpc.keepalive import KeepaliveLimits
+from tpx.protocol.grpc.server import GrpcLimits
+from tpx.protocol.grpc.server import connection_factory as grpc_connections
+from tpx.protocol.http1.server import HttpLimits
+from tpx.protocol.http1.server import connection_factory as http_connections
+from tpx.protocol.listener import Listener
+from tpx.serving.dataplane import DataPlane, IndexEntry
+from tpx.serving.frontends.grpc import GrpcFrontend
+from tpx.serving.frontends.http import HttpFrontend
+from tpx.serving.frontends.metrics import MetricsFrontend
+from tpx.serving.instances.completions import Completions
+from tpx.serving.options import ServeConfig
+from tpx.serving.repository.loading import Loader, LoadSettings
+from tpx.serving.repository.repository import ModelRepository
+from tpx.serving.tls import grpc_tls, http_tls
+
+log = logging.getLogger(__name__)
+
+# A thread that computes gets the interpreter within this time when it comes back from its kernel; the default
+# of 5 ms
+# would be most of a request's latency.
+_SWITCH_INTERVAL_S = 0.0005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where a service listens."""
+
+    service: str
+    address: str
+    port: int
+
+
+class Server:
+    """One server on the running event loop: `start`, then `stop`."""
+
+    def __init__(self, config: ServeConfig) -> None:
+        self._config = config
+        self._listeners: list[Listener] = []
+        loop = asyncio.get_running_loop()
+        settings = LoadSettings(
+            auto_complete=not config.disable_auto_complete_config,
+            inline_below_ns=config.inline_below_us * 1000,
+            backend_settings=_backend_settings(config.backend_config),
+        )
+        self.repository = ModelRepository(
+            Loader(settings, Completions(loop), loop),
+            [*config.model_repository, *config.models],
+            load_threads=max(1, config.model_load_thread_count),
+        )
+        self.plane = DataPlane(self.repository, config.id, strict_readiness=config.strict_readiness)
+
+    def status(self) -> list[IndexEntry]:
+        """Every known version of every model, for the startup table."""
+        return self.plane.index(ready_only=False)
+
+    async def start(self) -> list[Endpoint]:
+        """Load the models, then listen. Raises LoadError, UsageError."""
+        config = self._config
+        _check_ports(config)
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
+        await self.repository.load_all()
+        failed = self.repository.failures()
+        if failed and config.exit_on_error:
+            raise LoadError(f"failed to load all models: {', '.join(failed)}")
+        endpoints = [await self._listen(*service) for service in self._services()]
+        self.plane.started = True
+        # what was made so far stays: the collector need not look at it again
+        gc.collect()
+        gc.freeze()
+        return endpoints
+
+    async def stop(self) -> bool:
+        """Stop accepting, let requests in flight end, unload; False if the time for it ran out."""
+        self.plane.exiting = True
+        for listener in self._listeners:
+            listener.stop_accepting()
+        finished = await self._drained(self._config.exit_timeout_secs)
+        for listener in self._listeners:
+            listener.close()
+        if finished:
+            log.info("All models are stopped, unloading models")
+            await asyncio.get_running_loop().run_in_executor(None, self.repository.close)
+        return finished
+
+    async def _drained(self, timeout_s: int) -> bool:
+        """Wait until nothing is in flight and every connection has sent what it owes."""
+        log.info("Waiting for in-flight requests to complete.")
+        for remaining in range(timeout_s * 20, -1, -1):
+            busy = [model for model in self.repository.served() if model.in_flight]
+            connections = sum(listener.connections for listener in self._listeners)
+            if not busy and not connections:
+                return True
+            if remaining % 20 == 0:
+                log.info(
+                    "Timeout %d: Found %d model versions that have in-flight inferences, %d connections",
+                    remaining // 20,
+                    len(busy),
+                    connections,
+                )
+            await asyncio.sleep(0.05)
+        return not any(model.in_flight for model in self.repository.served())
+
+    def _services(self) -> list[tuple[str, str, int]]:
+        config = self._config
+        services = [
+            ("HTTPService", config.http_address, config.http_port, config.allow_http),
+            ("GRPCInferenceService", config.grpc_address, config.grpc_port, config.allow_grpc),
+            ("Metrics Service", config.metrics_address, config.metrics_port, config.allow_metrics),
+        ]
+        return [(name, address, port) for name, address, port, allowed in services if allowed]
+
+    async def _listen(self, service: str, address: str, port: int) -> Endpoint:
+        config = self._config
+        listener = Listener(max_connections=config.max_connections)
+        factory: Callable[[], asyncio.BaseProtocol]
+        tls, reuse = None, False
+        if service == "HTTPService":
+            frontend = HttpFrontend(self.plane, config.http_max_input_size)
+            limits = HttpLimits(max_body_bytes=config.http_max_input_size)
+            factory = http_connections(listener, limits, frontend.serve)
+            tls, reuse = http_tls(config), config.reuse_http_port
+        elif service == "Metrics Service":
+            factory = http_connections(
+                listener, HttpLimits(max_body_bytes=0), MetricsFrontend(self.plane).serve
+            )
+        else:
+            methods = GrpcFrontend(self.plane).methods()
+            factory = grpc_connections(listener, _grpc_limits(config), methods)
+            tls, reuse = grpc_tls(config), config.reuse_grpc_port
+        try:
+            bound = await listener.start(factory, address, port, tls=tls, reuse_port=reuse)
+        except OSError as exc:
+            raise UsageError(
+                f"Socket '{address}:{port}' already in use or not available: {exc.strerror}"
+            ) from exc
+        self._listeners.append(listener)
+        return Endpoint(service=service, address=address, port=bound)
+
+
+def _backend_settings(flags: tuple[str, ...]) -> dict[str, dict[str, str]]:
+    """`[backend,]key=value` by backend."""
+    out: dict[str, dict[str, str]] = {}
+    for flag in flags:
+        backend, comma, pair = flag.rpartition(",")
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise UsageError(f"--backend-config must be [<backend>,]<key>=<value>, got '{flag}'")
+        out.setdefault(backend if comma else "", {})[key] = value
+    return out
+
+
+def _check_ports(config: ServeConfig) -> None:
+    services = [
+        ("HTTP", config.allow_http, config.http_address, config.http_port),
+        ("GRPC", config.allow_grpc, config.grpc_address, config.grpc_port),
+        ("metrics", config.allow_metrics, config.metrics_address, config.metrics_port),
+    ]
+    seen: dict[tuple[str, int], str] = {}
+    for name, allowed, address, port in services:
+        if not allowed or not port:
+            continue
+        if (address, port) in seen:
+            raise UsageError(
+                f"The server cannot listen to {seen[address, port]} requests and {name} requests at the same "
+                f"address and port {address}:{port}"
+            )
+        seen[address, port] = name
+
+
+def _grpc_limits(config: ServeConfig) -> GrpcLimits:
+    level = config.grpc_infer_response_compression_level
+    return GrpcLimits(
+        max_message_bytes=config.grpc_max_message_size,
+        response_encoding="" if level == "none" else "gzip",
+        keepalive=KeepaliveLimits(
+            time_s=config.grpc_keepalive_time / 1000,
+            timeout_s=config.grpc_keepalive_timeout / 1000,
+            permit_without_calls=config.grpc_keepalive_permit_without_calls,
+            min_ping_interval_s=config.grpc_http2_min_recv_ping_interval_without_data / 1000,
+            max_ping_strikes=config.grpc_http2_max_ping_strikes,
+            max_connection_age_s=config.grpc_max_connection_age / 1000,
+            max_connection_age_grace_s=config.grpc_max_connection_age_grace / 1000,
+        ),
+    )
