@@ -23,14 +23,6 @@ def test_without_a_subcommand_the_subcommands_are_listed(capsys: pytest.CaptureF
     assert "profile" in capsys.readouterr().out
 
 
-def test_the_help_names_every_option_and_its_default(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["profile", "--help"]) == 0
-    text = capsys.readouterr().out
-    assert "-m, --model-repository DIR" in text
-    assert "--client-protocol http|grpc" in text
-    assert "greatest concurrency (default 1024)" in text
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [

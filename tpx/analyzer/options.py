@@ -48,16 +48,19 @@ class ProfileConfig:
     ] = False
 
     triton_launch_mode: Annotated[
-        Literal["local"], Option("how servers are started; local: tpx serve as a child process", (), _SERVER)
+        Literal["local"],
+        Option("how servers are started; local: tpx serve as a child process", (), _SERVER, "local"),
     ] = "local"
-    client_protocol: Annotated[Literal["http", "grpc"], Option("protocol of the load", (), _SERVER)] = "grpc"
+    client_protocol: Annotated[
+        Literal["http", "grpc"], Option("protocol of the load", (), _SERVER, "http|grpc")
+    ] = "grpc"
     client_max_retries: Annotated[
         int, Option("seconds that a server and its model have to become ready", ("-r",), _SERVER)
     ] = 50
 
-    run_config_search_mode: Annotated[Literal["brute"], Option("how the space is searched", (), _SEARCH)] = (
-        "brute"
-    )
+    run_config_search_mode: Annotated[
+        Literal["brute"], Option("how the space is searched", (), _SEARCH, "brute")
+    ] = "brute"
     batch_sizes: Annotated[
         tuple[int, ...], Option("inferences in one request", ("-b",), _SEARCH, "N,N", comma=True)
     ] = (1,)
@@ -108,7 +111,9 @@ class ProfileConfig:
             parse=parse_shape,
         ),
     ] = ()
-    input_data: Annotated[Literal["zero", "random"], Option("what the inputs hold", (), _MEASURE)] = "random"
+    input_data: Annotated[
+        Literal["zero", "random"], Option("what the inputs hold", (), _MEASURE, "zero|random")
+    ] = "random"
     monitoring_interval: Annotated[
         float, Option("seconds between two readings of memory and GPUs", ("-i",), _MEASURE, "SECONDS")
     ] = 1.0

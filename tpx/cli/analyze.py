@@ -4,11 +4,10 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self, get_args, get_origin
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 
@@ -26,14 +25,13 @@ from tpx.analyzer.runners.local import LocalRunner
 from tpx.analyzer.trial import Bench
 from tpx.analyzer.variants import OutputRepository
 from tpx.errors import TpxError, UsageError
-from tpx.options import Field, fields_of, nearest
+from tpx.options import nearest
 from tpx.perf.run import event_loop
 
 if TYPE_CHECKING:
     from rich.status import Status
 
 JOURNAL = "run.jsonl"
-PROFILE_SUMMARY = "Measure models under many configurations and report the best of them."
 
 
 class Exit(IntEnum):
@@ -47,25 +45,19 @@ class Exit(IntEnum):
     """Interrupted; what was measured is valid and written."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    summary: str
-    run: Callable[[Sequence[str]], int]
-
-
 def main(argv: Sequence[str]) -> int:
     """Run `tpx analyze` with these words; returns the exit status."""
-    if not argv or argv[0] in ("-h", "--help"):
-        print(_overview(), end="")
-        return Exit.OK
+    if not argv:
+        from tpx.cli.help import show  # late: only help needs typer
+
+        return show(["analyze", "--help"])
     name, *words = argv
-    command = COMMANDS.get(name)
-    if command is None:
-        print(f"Error: unknown command 'analyze {name}'{nearest(name, COMMANDS)}", file=sys.stderr)
-        print(_overview(), end="", file=sys.stderr)
+    if name not in COMMANDS:
+        print(f"Error: no command 'tpx analyze {name}'{nearest(name, COMMANDS)}", file=sys.stderr)
+        print(f"Commands: {', '.join(COMMANDS)}", file=sys.stderr)
         return Exit.USAGE
     try:
-        return command.run(words)
+        return COMMANDS[name](words)
     except UsageError as exc:
         print(f"Error: {exc}", file=sys.stderr)
         return Exit.USAGE
@@ -75,10 +67,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def profile(argv: Sequence[str]) -> int:
-    """`tpx analyze profile`."""
-    if any(word in ("-h", "--help") for word in argv):
-        print(_help("tpx analyze profile", PROFILE_SUMMARY, fields_of(ProfileConfig)), end="")
-        return Exit.OK
+    """`tpx analyze profile`: measure models under many configurations and report the best of them."""
     config = read_options(argv)
     with asyncio.Runner(loop_factory=event_loop) as runner:
         runner.run(_measure(config, ("tpx", "analyze", "profile", *argv)))
@@ -89,7 +78,7 @@ def profile(argv: Sequence[str]) -> int:
     return exit_status(run, verdicts)
 
 
-COMMANDS = {"profile": Command(summary=PROFILE_SUMMARY, run=profile)}
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"profile": profile}
 
 
 def exit_status(run: Run, verdicts: Sequence[Verdict]) -> Exit:
@@ -250,38 +239,3 @@ def _write_reports(run: Run, config: ProfileConfig) -> None:
             print(f"note: {exc}", file=sys.stderr)
     print(f"Results: {config.results_path}")
     print(f"Configurations: {config.output_model_repository_path}")
-
-
-def _overview() -> str:
-    rows = [f"  {name:<12}{command.summary}" for name, command in COMMANDS.items()]
-    return "\n".join(("Usage: tpx analyze COMMAND [OPTIONS]", "", "Commands:", *rows, ""))
-
-
-def _help(usage: str, summary: str, fields: Sequence[Field]) -> str:
-    lines = [f"Usage: {usage} [OPTIONS]", "", summary]
-    for section in dict.fromkeys(field.option.section for field in fields):
-        lines += ["", f"{section}:"]
-        for field in fields:
-            if field.option.section == section:
-                lines.append(f"  {_spellings(field)}")
-                lines.append(f"      {field.option.help}{_default(field)}")
-    return "\n".join((*lines, ""))
-
-
-def _spellings(field: Field) -> str:
-    short = [name for name in field.option.names if not name.startswith("--")]
-    long = [field.flag, *(name for name in field.option.names if name.startswith("--"))]
-    return ", ".join((*short, *long)) + ("" if field.is_switch else f" {_metavar(field)}")
-
-
-def _metavar(field: Field) -> str:
-    choices = get_args(field.item_type) if get_origin(field.item_type) is Literal else ()
-    return field.option.metavar or "|".join(map(str, choices)) or "VALUE"
-
-
-def _default(field: Field) -> str:
-    if field.default in (None, (), False, ""):
-        return ""
-    values = field.default if isinstance(field.default, tuple) else (field.default,)
-    text = ",".join(f"{v:g}" if isinstance(v, float) else str(v) for v in values)
-    return f" (default {text})"
