@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,7 @@ SPENT = make_level(verdict=Verdict.ERRORS, over_budget=True)
         (report(UNSTABLE, interrupted=True), 0),
         (report(EMPTY, interrupted=True), 130),
         (report(interrupted=True), 130),
+        (replace(report(OK), error="gone"), 99),
     ],
 )
 def test_the_exit_status_says_how_it_ended(result: Report, status: int) -> None:
@@ -160,11 +162,19 @@ def started(url: str, *words: str) -> subprocess.Popen[str]:
     return process
 
 
+def wait_for_requests(behaviour: Behaviour, count: int) -> None:
+    deadline = time.monotonic() + 20
+    while behaviour.infers < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 @pytest.mark.e2e
 def test_one_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
-    with http_server(Behaviour()) as url:
+    behaviour = Behaviour()
+    with http_server(behaviour) as url:
         process = started(url, "--json", str(tmp_path / "a.json"), "--concurrency-range", "2:4")
-        time.sleep(0.7)
+        wait_for_requests(behaviour, 50)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=20)
     assert process.returncode == 0
@@ -177,9 +187,10 @@ def test_one_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
 
 @pytest.mark.e2e
 def test_two_ctrl_c_end_the_run_with_130() -> None:
-    with http_server(Behaviour(delay_s=lambda _: 30)) as url:
+    behaviour = Behaviour(delay_s=lambda _: 30)
+    with http_server(behaviour) as url:
         process = started(url)
-        time.sleep(0.7)
+        wait_for_requests(behaviour, 1)
         for _ in range(2):
             process.send_signal(signal.SIGINT)
             time.sleep(0.2)

@@ -16,6 +16,14 @@ async def load_of(
     return ConcurrencyLoad(client, await client.open(concurrency), requests, timeout_s)
 
 
+async def until(true: Callable[[], bool]) -> None:
+    for _ in range(5000):
+        if true():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it did not become true")
+
+
 def test_exactly_the_concurrency_is_kept_in_flight() -> None:
     async def scene() -> None:
         client = FakeClient(service_s=0.001)
@@ -93,9 +101,8 @@ def test_a_request_on_a_broken_connection_fails_and_the_lane_goes_on_over_a_new_
         load.start()
         await asyncio.sleep(0.001)
         client.lanes[0].connection.lose()
-        await asyncio.sleep(0.01)
+        await until(lambda: client.in_flight == 2)
         assert client.renewed == 1
-        assert client.in_flight == 2
         await load.stop(1)
         assert load.failed == 1
         assert load.records.since(0)["status"].tolist().count(LOST) == 1
@@ -125,9 +132,8 @@ def test_a_server_that_stays_away_is_a_failure_an_attempt() -> None:
         load.start()
         await asyncio.sleep(0.001)
         client.lanes[0].connection.lose()
-        await asyncio.sleep(0.1)
+        await until(lambda: client.in_flight == 1)
         assert load.failed == 3
-        assert client.in_flight == 1
         await load.stop(1)
 
     asyncio.run(scene())

@@ -221,3 +221,8 @@ def test_budgets_are_counts_or_shares() -> None:
     assert ErrorBudget(percent=1).exceeded(failed=101, sent=10_000)
     assert not ErrorBudget().exceeded(failed=10, sent=10)
     assert ErrorBudget(count=5).after(3) == ErrorBudget(count=2)
+
+
+@pytest.mark.parametrize("text", ["4", "1:8:2", "1:64:x2", "8,1,4", "1:0:1"])
+def test_a_range_reads_as_it_was_written(text: str) -> None:
+    assert str(parse("--concurrency-range", text, "-l", "5").concurrency_range) == text

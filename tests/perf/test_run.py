@@ -37,7 +37,7 @@ def test_a_sweep_gives_a_result_for_each_level(protocol: str) -> None:
     assert [r.value for r in report.levels] == [1, 2, 3]
     for result in report.levels:
         assert (result.verdict, result.failed) == (Verdict.OK, 0)
-        assert result.requests > 10
+        assert result.requests > 0
         assert result.client is not None
         assert result.client.wait_ns > 0
     assert report.best is not None

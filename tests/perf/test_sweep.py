@@ -5,9 +5,10 @@ import asyncio
 import pytest
 
 from tests.perf.conftest import make_level
+from tpx.errors import WireError
 from tpx.perf.results import LevelResult, Verdict
 from tpx.perf.settings import ErrorBudget, LevelRange, LevelSettings, parse_levels
-from tpx.perf.sweep import sweep
+from tpx.perf.sweep import Levels, sweep
 
 
 class Ladder:
@@ -20,15 +21,21 @@ class Ladder:
         self.budgets: list[ErrorBudget] = []
         self.stop = asyncio.Event()
         self.interrupt_at = 0
+        self.gone_at = 0
 
     async def measure(self, value: int, settings: LevelSettings) -> LevelResult:
         self.seen.append(value)
         self.budgets.append(settings.max_errors)
+        if value == self.gone_at:
+            raise WireError("cannot connect")
         if value == self.interrupt_at:
             self.stop.set()
         return make_level(value, verdict=self.verdicts.get(value, Verdict.OK), failed=self.failed)
 
     def climb(self, levels: LevelRange, settings: LevelSettings | None = None) -> list[LevelResult]:
+        return list(self.all(levels, settings).results)
+
+    def all(self, levels: LevelRange, settings: LevelSettings | None = None) -> Levels:
         return asyncio.run(sweep(levels, settings or LevelSettings(), self.measure, self.stop))
 
 
@@ -85,3 +92,18 @@ def test_failures_of_a_level_are_taken_from_the_budget_of_the_next() -> None:
     ladder = Ladder(failed=3)
     ladder.climb(LevelRange(start=1, end=3), LevelSettings(max_errors=ErrorBudget(count=7)))
     assert [b.count for b in ladder.budgets] == [7, 4, 1]
+
+
+def test_a_server_that_goes_away_between_levels_leaves_those_that_were_measured() -> None:
+    ladder = Ladder()
+    ladder.gone_at = 3
+    levels = ladder.all(LevelRange(start=1, end=5))
+    assert [r.value for r in levels.results] == [1, 2]
+    assert levels.error == "cannot connect"
+
+
+def test_a_server_that_was_never_there_is_an_error() -> None:
+    ladder = Ladder()
+    ladder.gone_at = 1
+    with pytest.raises(WireError, match="cannot connect"):
+        ladder.climb(LevelRange(start=1, end=5))

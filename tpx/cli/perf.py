@@ -1,6 +1,7 @@
 """`tpx perf`: options in, results on stdout, everything else on stderr, perf_analyzer's exit codes out."""
 
 import asyncio
+import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -41,16 +42,19 @@ def main(argv: Sequence[str]) -> int:
     try:
         config = from_argv(PerfConfig, argv)
         _check_writable(config)
+        _allow_many_connections()
         print(settings_block(config), flush=True)
         with asyncio.Runner(loop_factory=event_loop) as runner:
             report = runner.run(_run(config))
         if report is None:
             return Exit.INTERRUPTED
+        print(summary(report.levels), end="", flush=True)
         _write_files(report, argv)
     except TpxError as exc:
         print(f"Error: {exc}", file=sys.stderr)
         return Exit.FAILED
-    print(summary(report.levels), end="", flush=True)
+    if report.error:
+        print(f"Error: {report.error}", file=sys.stderr)
     return exit_status(report)
 
 
@@ -60,7 +64,9 @@ def exit_status(report: Report) -> Exit:
         return Exit.OVER_ERROR_BUDGET
     if report.interrupted:
         return Exit.OK if report.has_valid_requests else Exit.INTERRUPTED
-    if report.has_empty_level:
+    if report.error:
+        return Exit.FAILED
+    if report.has_dead_level:
         return Exit.NO_VALID_REQUEST
     return Exit.UNSTABLE if report.only_unstable else Exit.OK
 
@@ -144,6 +150,12 @@ class Terminal:
         if self._live is not None:
             self._live.stop()
             self._live = None
+
+
+def _allow_many_connections() -> None:
+    """A connection is an open file, and the usual soft limit of those is far below the hard one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _check_writable(config: PerfConfig) -> None:

@@ -86,8 +86,8 @@ class PerfConfig:
     concurrency_range: Annotated[
         LevelRange,
         Option(
-            "requests kept in flight: start:end:step, a list 1,2,8, or geometric 1:64:x2; "
-            "end 0 goes on until the latency threshold is met",
+            "requests kept in flight: a range, a list 1,2,8, or geometric 1:64:x2; "
+            "an end of 0 goes on until the latency threshold is met",
             (),
             _LOAD,
             "START:END:STEP",

@@ -25,9 +25,9 @@ Rows = npt.NDArray[np.void]
 class Records:
     """Rows in the order in which requests ended, so `end_ns` never falls.
 
-    start: the request was handed to the connection; sent: the connection had taken all of it; first_byte:
-    the first byte of the answer was read; intended: when it should have started (equal to start in a closed
-    loop).
+    start: the request was handed to the connection; sent: it was with the kernel, or in the connection's
+    buffer; first_byte: the first byte of the answer was read; intended: when it should have started (equal
+    to start in a closed loop).
     """
 
     __slots__ = ("_block", "_buffer", "_full", "_limit", "_offset", "_pack")

@@ -33,6 +33,12 @@ class LevelRange:
         if self.end is not None and 0 != self.end < self.start:
             refuse("--concurrency-range", "The <start> must be <= <end>.")
 
+    def __str__(self) -> str:
+        if self.listed:
+            return ",".join(map(str, self.listed))
+        step = f"x{self.factor:g}" if self.factor else str(self.step)
+        return str(self.start) if self.end is None else f"{self.start}:{self.end}:{step}"
+
     @property
     def unbounded(self) -> bool:
         return self.end == 0
@@ -85,7 +91,9 @@ class ErrorBudget:
         return self if self.count is None else ErrorBudget(count=max(0, self.count - failed))
 
     def __str__(self) -> str:
-        return f"{self.percent:g}%" if self.percent is not None else str(self.count)
+        if self.percent is not None:
+            return f"{self.percent:g}%"
+        return "" if self.count is None else str(self.count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,17 +2,24 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from tpx.errors import WireError
 from tpx.perf.results import LevelResult, Verdict
 from tpx.perf.settings import LevelRange, LevelSettings
 
 Measure = Callable[[int, LevelSettings], Awaitable[LevelResult]]
 
 
-async def sweep(
-    levels: LevelRange, settings: LevelSettings, measure: Measure, stop: asyncio.Event
-) -> list[LevelResult]:
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """What was measured, and what kept the next level from being measured."""
+
+    results: tuple[LevelResult, ...]
+    error: str = ""
+
+
+async def sweep(levels: LevelRange, settings: LevelSettings, measure: Measure, stop: asyncio.Event) -> Levels:
     """Measure every level in order.
 
     Ends early with a level over the latency limit (except in a list, whose order says nothing), one where
@@ -23,13 +30,18 @@ async def sweep(
     for value in _values(levels):
         if stop.is_set():
             break
-        result = await measure(value, settings)
+        try:
+            result = await measure(value, settings)
+        except WireError as exc:
+            if not results:
+                raise
+            return Levels(tuple(results), str(exc))
         results.append(result)
         settings = replace(settings, max_errors=settings.max_errors.after(result.failed))
         over = result.verdict is Verdict.OVER_LIMIT and not levels.listed
         if over or result.verdict is Verdict.ERRORS:
             break
-    return results
+    return Levels(tuple(results))
 
 
 def _values(levels: LevelRange) -> Iterator[int]:

@@ -21,8 +21,8 @@ class Judgement:
 
 
 def is_done(windows: Sequence[Window], settings: LevelSettings) -> bool:
-    """Whether a level needs no further window."""
-    if settings.request_count or len(windows) >= settings.max_windows:
+    """Whether a level needs no further window: it is stable, over the limit, dead, or has had them all."""
+    if settings.request_count or len(windows) >= settings.max_windows or _is_dead(windows[-1]):
         return True
     observed = [w.observation for w in windows]
     return is_stable(observed, settings.stability) or is_over_limit(observed, settings.latency_limit_ms)
@@ -44,8 +44,8 @@ def judge(
     )
     if over_budget:
         return Judgement(verdict=Verdict.ERRORS, stable=stable, reason=_budget_message(errors, settings))
-    if merged.latency is None:
-        return Judgement(verdict=Verdict.ERRORS, stable=False, reason=_no_valid_request(errors))
+    if merged.latency is None or _is_dead(windows[-1]):
+        return Judgement(verdict=Verdict.ERRORS, stable=False, reason=_no_valid_request(windows[-1], errors))
     limit = settings.latency_limit_ms
     latency_ns = merged.latency.at(settings.percentile)
     over = limit > 0 and latency_ns // NANOSECONDS_PER_MS >= limit
@@ -66,9 +66,14 @@ def _budget_message(errors: Sequence[ErrorCount], settings: LevelSettings) -> st
     return f"{failed} requests failed, more than --max-errors {settings.max_errors} allows.{_first(errors)}"
 
 
-def _no_valid_request(errors: Sequence[ErrorCount]) -> str:
+def _is_dead(window: Window) -> bool:
+    """Whether everything failed in a window: the server has gone, or takes no such request."""
+    return window.latency is None and window.failed > 0
+
+
+def _no_valid_request(window: Window, errors: Sequence[ErrorCount]) -> str:
     if errors:
-        return f"No valid requests recorded: all {sum(e.count for e in errors)} failed.{_first(errors)}"
+        return f"No valid requests recorded in a window: all {window.failed} failed.{_first(errors)}"
     return "No valid requests recorded within time interval. Please use a larger time window."
 
 

@@ -30,6 +30,7 @@ def _document(report: Report, argv: Sequence[str]) -> dict[str, Any]:
         "argv": list(argv),
         "seed": report.config.seed,
         "interrupted": report.interrupted,
+        "error": report.error,
         "host": {
             "cpu": platform.processor() or platform.machine(),
             "cores": os.cpu_count(),

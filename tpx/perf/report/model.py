@@ -18,6 +18,8 @@ class Report:
     started: str
     finished: str
     interrupted: bool = False
+    error: str = ""
+    """What ended the run before its last level."""
 
     @property
     def best(self) -> LevelResult | None:
@@ -34,9 +36,9 @@ class Report:
         return any(r.requests for r in self.levels)
 
     @property
-    def has_empty_level(self) -> bool:
-        """Whether no request succeeded in some level."""
-        return any(r.latency is None for r in self.levels)
+    def has_dead_level(self) -> bool:
+        """Whether in some level a whole window passed without a valid request."""
+        return any(r.verdict is Verdict.ERRORS for r in self.levels)
 
     @property
     def only_unstable(self) -> bool:
