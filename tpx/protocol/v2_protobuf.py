@@ -18,6 +18,7 @@ from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
 from tpx.protocol.v2 import DecodedRequest, Parameter, RequestedOutput
 
+EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
 RAW_INPUT_TAG = 7 << 3 | 2
 RAW_OUTPUT_TAG = 6 << 3 | 2
 
@@ -49,6 +50,11 @@ def decode_infer_request(data: Buffer) -> DecodedRequest:
         parameters=_parameters(message.parameters),
         default_binary=True,
     )
+    # it concerns streams; clients that share their code for both send it with unary calls too
+    if not isinstance(decoded.parameters.pop(EMPTY_FINAL_RESPONSE, False), bool):
+        raise InvalidRequest(
+            f"invalid value type for '{EMPTY_FINAL_RESPONSE}' parameter, expected bool_param."
+        )
     decoded.inputs = _inputs(message, raw)
     decoded.outputs = [_output(item) for item in message.outputs]
     if len(message.raw_input_contents) == 0 and len(raw) == len(message.inputs):

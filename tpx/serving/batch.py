@@ -5,12 +5,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
-from tpx.errors import Code, ExecutionError, TpxError
-from tpx.protocol.datatypes import BY_NAME
+from tpx.errors import ExecutionError, TpxError
 from tpx.protocol.tensors import Buffer, Tensor, as_array, raw_bytes
-from tpx.serving.request import InferRequest, InferResponse
+from tpx.serving.request import InferRequest, InferResponse, TensorSpec
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -24,6 +24,7 @@ class Batch:
 
     __slots__ = (
         "computed_ns",
+        "cost_ns",
         "ended_ns",
         "error",
         "gathered_ns",
@@ -42,29 +43,36 @@ class Batch:
         self.error: TpxError | None = None
         """Something failed: the responses tell which requests have an error."""
         self.started_ns = self.gathered_ns = self.computed_ns = self.ended_ns = 0
+        self.cost_ns = 0
+        """What computing it took from whoever computed it."""
 
     def gather(self) -> Arrays:
         """The inputs, stacked along the batch dimension: one copy, none for a single request."""
         self.started_ns = _clock()
         requests = self.requests
         head = requests[0].head
+        alone = len(requests) == 1
         arrays: Arrays = {}
-        if len(requests) == 1:
-            buffers = requests[0].buffers
-            for index, bound in enumerate(head.inputs):
-                arrays[bound.spec.name] = as_array(buffers[index], bound.spec.datatype, bound.shape)
-        else:
-            for index, bound in enumerate(head.inputs):
-                data: Buffer = b"".join([request.buffers[index] for request in requests])
+        for index, bound in enumerate(head.inputs):
+            if alone:
+                data, shape = requests[0].buffers[index], bound.shape
+            else:
+                data = b"".join([request.buffers[index] for request in requests])
                 shape = (self.size, *bound.shape[1:])
-                arrays[bound.spec.name] = as_array(data, bound.spec.datatype, shape)
+            if bound.dtype is None:
+                arrays[bound.spec.name] = as_array(data, "BYTES", shape)
+            else:
+                arrays[bound.spec.name] = np.ndarray(shape, bound.dtype, data)
         self.gathered_ns = _clock()
         return arrays
 
     def scatter(self, outputs: Arrays, *, batched: bool) -> None:
-        """Give each request its part of the outputs; `batched` False leaves them whole."""
+        """Give each request its part of the outputs; `batched` False leaves them whole.
+
+        Raises ExecutionError for an output that is missing, or not what the configuration says.
+        """
         self.computed_ns = _clock()
-        parts = {name: _Slices(array) for name, array in outputs.items()}
+        parts: dict[str, _Slices] = {}
         start = 0
         for request in self.requests:
             head = request.head
@@ -72,9 +80,11 @@ class Batch:
             tensors = []
             for bound in head.outputs:
                 spec = bound.spec
-                part = parts[spec.name]
+                part = parts.get(spec.name)
+                if part is None:
+                    part = parts[spec.name] = _Slices(spec, outputs, self.size if batched else 0)
                 if batched:
-                    shape = (head.batch_size, *part.shape[1:])
+                    shape = (head.batch_size, *part.row_shape)
                     data = part.rows(start, stop)
                 else:
                     shape, data = part.shape, part.whole()
@@ -99,15 +109,27 @@ class _Slices:
     """The raw bytes of an output, by rows: small ones as slices of one copy, large ones as views of the
     array."""
 
-    __slots__ = ("_array", "_row_bytes", "_small", "shape")
+    __slots__ = ("_array", "_row_bytes", "_small", "row_shape", "shape")
 
-    def __init__(self, array: npt.NDArray[Any]) -> None:
-        self.shape = array.shape
+    def __init__(self, spec: TensorSpec, outputs: Arrays, rows: int) -> None:
+        array = outputs.get(spec.name)
+        if array is None:
+            raise ExecutionError(f"the model gave no output '{spec.name}'")
+        self.shape = shape = array.shape
+        if rows and (not shape or shape[0] != rows):
+            raise ExecutionError(f"output '{spec.name}' has shape {list(shape)}, expected {rows} rows")
+        size = array.nbytes
         self._array = array
-        self._row_bytes = array.nbytes // array.shape[0] if array.ndim and array.shape[0] else 0
-        self._small = (
-            array.tobytes() if array.nbytes < _COPY_BELOW_BYTES and array.dtype.kind not in "SUO" else None
-        )
+        self._small: bytes | None = None
+        if array.dtype is spec.dtype or array.dtype == spec.dtype:
+            if size < _COPY_BELOW_BYTES and spec.datatype != "BYTES":
+                self._small = array.tobytes()
+        elif spec.datatype != "BYTES" or array.dtype.kind not in "SU":
+            raise ExecutionError(
+                f"output '{spec.name}' has type {array.dtype}, the configuration says {spec.datatype}"
+            )
+        self.row_shape = shape[1:]
+        self._row_bytes = size // rows if rows else 0
 
     def whole(self) -> Buffer:
         return self._small if self._small is not None else raw_bytes(self._array)
@@ -133,21 +155,3 @@ def _client_shape(dims: Sequence[int], shape: Sequence[int], *, batched: bool) -
     known = math.prod(dim for dim in dims if dim != -1)
     deduced = math.prod(shape[len(batch) :]) // max(1, known)
     return (*batch, *(deduced if dim == -1 else dim for dim in dims))
-
-
-def check_outputs(outputs: Arrays, batch: Batch, *, batched: bool) -> None:
-    """Raise ExecutionError unless every output that a request wants is there, with the batch's rows."""
-    for request in batch.requests:
-        for bound in request.head.outputs:
-            array = outputs.get(bound.spec.name)
-            if array is None:
-                raise ExecutionError(f"the model gave no output '{bound.spec.name}'", code=Code.INTERNAL)
-            expected = BY_NAME[bound.spec.datatype].numpy
-            if array.dtype != expected and array.dtype.kind not in "SUO":
-                raise ExecutionError(
-                    f"output '{bound.spec.name}' has type {array.dtype}, the configuration says {expected}"
-                )
-            if batched and (array.ndim == 0 or array.shape[0] != batch.size):
-                raise ExecutionError(
-                    f"output '{bound.spec.name}' has shape {list(array.shape)}, expected {batch.size} rows"
-                )

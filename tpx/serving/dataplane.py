@@ -1,6 +1,6 @@
 """Every verb of the v2 protocol once, free of transport: plain values in, plain values out, errors raised."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from tpx import __version__
@@ -166,13 +166,13 @@ def _model_statistics(model: ServedModel) -> dict[str, Any]:
         "last_inference": statistics.last_inference_ms,
         "inference_count": statistics.inference_count,
         "execution_count": statistics.execution_count,
-        "inference_stats": {phase: duration.as_dict() for phase, duration in statistics.durations.items()},
+        "inference_stats": {phase: asdict(duration) for phase, duration in statistics.durations().items()},
         "batch_stats": [
             {
                 "batch_size": size,
-                "compute_input": batch.compute_input.as_dict(),
-                "compute_infer": batch.compute_infer.as_dict(),
-                "compute_output": batch.compute_output.as_dict(),
+                "compute_input": {"count": batch.count, "ns": batch.compute_input_ns},
+                "compute_infer": {"count": batch.count, "ns": batch.compute_infer_ns},
+                "compute_output": {"count": batch.count, "ns": batch.compute_output_ns},
             }
             for size, batch in sorted(statistics.batches.items())
         ],

@@ -21,13 +21,14 @@ from tpx.serving.signature import Signature
 from tpx.serving.statistics import ModelStatistics
 
 _clock = time.perf_counter_ns
+_MAX_RELUCTANCE = 16
 
 
 class ServedModel:
     """Owns the scheduler, the instances and the statistics of one model version.
 
-    A model whose executions are shorter than a thread switch is computed on the event loop itself, as long as
-    `inline_below_ns` allows it; `_typical_ns` follows a rise at once and a fall slowly.
+    A model whose executions are hardly longer than two thread switches is computed on the event loop itself.
+    `_reluctance` rises at once when an execution exceeds `inline_below_ns` and falls slowly when it does not.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class ServedModel:
         signature: Signature,
         scheduler: Scheduler,
         opened: OpenModel,
+        loop: asyncio.AbstractEventLoop,
         *,
         inline_below_ns: int,
     ) -> None:
@@ -51,19 +53,18 @@ class ServedModel:
         self._opened = opened
         self._instances: list[ThreadInstance] = []
         self._idle: list[ThreadInstance] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waits = scheduler.waits
+        self._call_soon = loop.call_soon
         self._looking = False
         self._timer: asyncio.TimerHandle | None = None
         self._in_flight = 0
         self._inline_below_ns = inline_below_ns if opened.inline else 0
-        self._typical_ns = inline_below_ns + 1
+        self._reluctance = _MAX_RELUCTANCE
+        self._inline = False
         self._batched = signature.max_batch_size > 0
 
-    def start(
-        self, specs: Sequence[InstanceSpec], completions: Completions, loop: asyncio.AbstractEventLoop
-    ) -> None:
+    def start(self, specs: Sequence[InstanceSpec], completions: Completions) -> None:
         """Create the instances. Raises LoadError. May be called from any thread."""
-        self._loop = loop
         for spec in specs:
             executor = self._opened.executor(spec, self.config)
             self._instances.append(
@@ -101,18 +102,18 @@ class ServedModel:
         request.arrived_ns = _clock()
         self._scheduler.add(request)
         self._in_flight += 1
-        if not self._scheduler.waits:
+        if not self._waits:
             self._look()
         elif not self._looking:
             # after everything that has arrived with this request was read
             self._looking = True
-            asyncio.get_running_loop().call_soon(self._look)
+            self._call_soon(self._look)
 
     def _look(self) -> None:
         """Hand to instances what may leave now."""
         self._looking = False
         scheduler, idle = self._scheduler, self._idle
-        while idle and len(scheduler):
+        while idle:
             requests = scheduler.take(_clock(), idle=True)
             if not requests:
                 self._wake_later()
@@ -121,13 +122,14 @@ class ServedModel:
             if batch is None:
                 continue
             instance = idle.pop()
-            if self._typical_ns < self._inline_below_ns:
+            if self._inline:
                 instance.run(batch)
                 idle.append(instance)
+                batch.cost_ns = batch.ended_ns - batch.started_ns
                 self._answer(batch)
             else:
                 instance.submit(batch)
-        if len(scheduler):
+        if not self._inline and len(scheduler):
             self._prefetch()
 
     def _prefetch(self) -> None:
@@ -144,12 +146,19 @@ class ServedModel:
 
     def _batch(self, requests: Sequence[InferRequest]) -> Batch | None:
         """A batch of those that are still wanted."""
-        if any(request.cancelled for request in requests):
-            for request in requests:
-                if request.cancelled:
-                    self._reply_cancelled(request)
-            requests = [request for request in requests if not request.cancelled]
-        return Batch(requests) if requests else None
+        for request in requests:
+            if request.cancelled:
+                return self._batch_of_wanted(requests)
+        return Batch(requests)
+
+    def _batch_of_wanted(self, requests: Sequence[InferRequest]) -> Batch | None:
+        wanted = []
+        for request in requests:
+            if request.cancelled:
+                self._reply_cancelled(request)
+            else:
+                wanted.append(request)
+        return Batch(wanted) if wanted else None
 
     def _wake_later(self) -> None:
         wake_ns = self._scheduler.wake_ns()
@@ -171,19 +180,28 @@ class ServedModel:
         self._answer(batch)
 
     def _answer(self, batch: Batch) -> None:
-        took = batch.ended_ns - batch.started_ns
-        self._typical_ns = max(took, self._typical_ns - (self._typical_ns - took) // 8)
+        self._judge(batch.cost_ns)
         now = _clock()
         statistics = self.statistics
         if batch.error is None:
             statistics.executed(batch, now)
         else:
-            statistics.failed(
-                batch.error, len(batch.requests), sum(now - r.arrived_ns for r in batch.requests)
-            )
+            self._count_partly_failed(batch, now)
         self._in_flight -= len(batch.requests)
         for request, response in zip(batch.requests, batch.responses, strict=True):
             request.reply(request, response)
+
+    def _judge(self, cost_ns: int) -> None:
+        """Decide from what a batch took whether the next ones are computed on the loop."""
+        limit = self._inline_below_ns
+        if not limit:
+            return
+        if cost_ns < limit:
+            if self._reluctance:
+                self._reluctance -= 1
+        else:
+            self._reluctance = min(_MAX_RELUCTANCE, self._reluctance + 2 * (cost_ns // limit))
+        self._inline = self._reluctance < _MAX_RELUCTANCE // 2
 
     def _count_partly_failed(self, batch: Batch, now_ns: int) -> None:
         """Some or all requests of a batch failed; what succeeded was computed alone."""

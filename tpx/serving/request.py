@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tpx.errors import TpxError
+from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import Parameter
 
@@ -27,7 +28,7 @@ class TensorSpec:
     where `reshape` makes them differ.
     """
 
-    __slots__ = ("datatype", "dims", "labels", "model_dims", "name", "optional")
+    __slots__ = ("datatype", "dims", "dtype", "labels", "model_dims", "name", "optional")
 
     def __init__(
         self,
@@ -41,6 +42,7 @@ class TensorSpec:
     ) -> None:
         self.name = name
         self.datatype = datatype
+        self.dtype = BY_NAME[datatype].numpy
         self.dims = dims
         self.model_dims = dims if model_dims is None else model_dims
         self.optional = optional
@@ -51,12 +53,13 @@ class BoundInput:
     """An input of a request: its spec, the shape for the model, and its size in bytes (-1: BYTES, which
     vary)."""
 
-    __slots__ = ("shape", "size", "spec")
+    __slots__ = ("dtype", "shape", "size", "spec")
 
     def __init__(self, spec: TensorSpec, shape: tuple[int, ...], size: int) -> None:
         self.spec = spec
         self.shape = shape
         self.size = size
+        self.dtype = None if size < 0 else spec.dtype
 
 
 class BoundOutput:

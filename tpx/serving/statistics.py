@@ -4,6 +4,7 @@ Durations are taken where they happen, in nanoseconds, and added once per batch.
 """
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpx.errors import Code, TpxError
@@ -12,67 +13,50 @@ if TYPE_CHECKING:
     from tpx.serving.batch import Batch
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Duration:
-    """A count and the sum of what was counted."""
+    """A count and the sum of what was counted, as the statistics extension reports it."""
 
-    __slots__ = ("count", "ns")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.ns = 0
-
-    def add(self, count: int, ns: int) -> None:
-        self.count += count
-        self.ns += ns
-
-    def as_dict(self) -> dict[str, int]:
-        return {"count": self.count, "ns": self.ns}
+    count: int
+    ns: int
 
 
 class BatchStatistics:
-    """Executions of one batch size."""
+    """Executions of one batch size, with the sums of their phases."""
 
-    __slots__ = ("compute_infer", "compute_input", "compute_output")
+    __slots__ = ("compute_infer_ns", "compute_input_ns", "compute_output_ns", "count")
 
     def __init__(self) -> None:
-        self.compute_input = Duration()
-        self.compute_infer = Duration()
-        self.compute_output = Duration()
+        self.count = 0
+        self.compute_input_ns = 0
+        self.compute_infer_ns = 0
+        self.compute_output_ns = 0
 
-
-PHASES = (
-    "success",
-    "fail",
-    "queue",
-    "compute_input",
-    "compute_infer",
-    "compute_output",
-    "cache_hit",
-    "cache_miss",
-)
-"""The members of inference_stats, in the protocol's order."""
 
 _REASONS = {Code.UNAVAILABLE: "REJECTED", Code.CANCELLED: "CANCELED", Code.INTERNAL: "BACKEND"}
 
 
 class ModelStatistics:
     """The counters of one model version. Requests count once in `success`; batch elements in
-    `inference_count`."""
+    `inference_count`.
+
+    Each request of a batch is charged the whole batch's compute times, as Triton does.
+    """
 
     def __init__(self) -> None:
         self.inference_count = 0
         self.execution_count = 0
-        self.durations = {phase: Duration() for phase in PHASES}
         self.batches: dict[int, BatchStatistics] = {}
         self.failures = dict.fromkeys(("REJECTED", "CANCELED", "BACKEND", "OTHER"), 0)
         self.load_ns = 0
+        self._success_count = 0
+        self._success_ns = 0
+        self._fail_ns = 0
+        self._queue_ns = 0
+        self._input_ns = 0
+        self._infer_ns = 0
+        self._output_ns = 0
         self._last_ns = 0
-        durations = self.durations
-        self._success = durations["success"]
-        self._queue = durations["queue"]
-        self._input = durations["compute_input"]
-        self._infer = durations["compute_infer"]
-        self._output = durations["compute_output"]
 
     def executed(self, batch: "Batch", now_ns: int) -> None:
         """A batch was computed and its requests are being answered."""
@@ -81,31 +65,44 @@ class ModelStatistics:
         arrived = 0
         for request in requests:
             arrived += request.arrived_ns
-        taken, loaded, computed, done = batch.started_ns, batch.gathered_ns, batch.computed_ns, batch.ended_ns
-        self._success.count += count
-        self._success.ns += count * now_ns - arrived
-        self._queue.count += count
-        self._queue.ns += count * taken - arrived
-        self._input.count += count
-        self._input.ns += count * (loaded - taken)
-        self._infer.count += count
-        self._infer.ns += count * (computed - loaded)
-        self._output.count += count
-        self._output.ns += count * (done - computed)
+        started, gathered, computed = batch.started_ns, batch.gathered_ns, batch.computed_ns
+        input_ns, infer_ns, output_ns = gathered - started, computed - gathered, batch.ended_ns - computed
+        self._success_count += count
+        self._success_ns += count * now_ns - arrived
+        self._queue_ns += count * started - arrived
+        self._input_ns += count * input_ns
+        self._infer_ns += count * infer_ns
+        self._output_ns += count * output_ns
         self.inference_count += batch.size
         self.execution_count += 1
         sizes = self.batches.get(batch.size)
         if sizes is None:
             sizes = self.batches[batch.size] = BatchStatistics()
-        sizes.compute_input.add(1, loaded - taken)
-        sizes.compute_infer.add(1, computed - loaded)
-        sizes.compute_output.add(1, done - computed)
+        sizes.count += 1
+        sizes.compute_input_ns += input_ns
+        sizes.compute_infer_ns += infer_ns
+        sizes.compute_output_ns += output_ns
         self._last_ns = now_ns
 
     def failed(self, error: TpxError, count: int, ns: int) -> None:
         """Requests that got an error instead of an answer."""
-        self.durations["fail"].add(count, ns)
+        self._fail_ns += ns
         self.failures[_REASONS.get(error.code, "OTHER")] += count
+
+    def durations(self) -> dict[str, Duration]:
+        """The members of inference_stats, in the protocol's order."""
+        count = self._success_count
+        none = Duration(count=0, ns=0)
+        return {
+            "success": Duration(count=count, ns=self._success_ns),
+            "fail": Duration(count=sum(self.failures.values()), ns=self._fail_ns),
+            "queue": Duration(count=count, ns=self._queue_ns),
+            "compute_input": Duration(count=count, ns=self._input_ns),
+            "compute_infer": Duration(count=count, ns=self._infer_ns),
+            "compute_output": Duration(count=count, ns=self._output_ns),
+            "cache_hit": none,
+            "cache_miss": none,
+        }
 
     @property
     def last_inference_ms(self) -> int:

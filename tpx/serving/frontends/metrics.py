@@ -22,7 +22,7 @@ class _Family:
 
 
 def _microseconds(phase: str) -> Callable[[ServedModel], float]:
-    return lambda model: model.statistics.durations[phase].ns // 1000
+    return lambda model: model.statistics.durations()[phase].ns // 1000
 
 
 _FAMILIES = (
@@ -30,7 +30,7 @@ _FAMILIES = (
         name="nv_inference_request_success",
         kind="counter",
         help="Number of successful inference requests, all batch sizes",
-        value=lambda m: m.statistics.durations["success"].count,
+        value=lambda m: m.statistics.durations()["success"].count,
     ),
     _Family(
         name="nv_inference_count",

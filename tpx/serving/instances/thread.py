@@ -2,15 +2,18 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
 from tpx.errors import ExecutionError, TpxError
 from tpx.serving.backends.base import Executor
-from tpx.serving.batch import Batch, check_outputs
+from tpx.serving.batch import Batch
 from tpx.serving.instances.completions import Completions
 
 log = logging.getLogger(__name__)
+
+_cpu_clock = time.thread_time_ns
 
 
 class ThreadInstance:
@@ -51,9 +54,7 @@ class ThreadInstance:
         When a batch fails, each of its requests is tried alone: a bad one then harms only itself.
         """
         try:
-            outputs = self._executor.execute(batch.gather())
-            check_outputs(outputs, batch, batched=self.batched)
-            batch.scatter(outputs, batched=self.batched)
+            batch.scatter(self._executor.execute(batch.gather()), batched=self.batched)
         except TpxError as exc:
             self._failed(batch, exc)
         except Exception as exc:
@@ -83,7 +84,10 @@ class ThreadInstance:
             batch = self._inbox.get()
             if batch is None:
                 return
+            began_ns = _cpu_clock()
             self.run(batch)
+            # of the thread's CPU time: waiting for the interpreter or for a core is not the batch's cost
+            batch.cost_ns = _cpu_clock() - began_ns
             push(done, batch)
 
     def _done(self, batch: Batch) -> None:

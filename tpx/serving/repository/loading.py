@@ -83,9 +83,10 @@ class Loader:
                 signature,
                 _scheduler(config),
                 opened,
+                self._loop,
                 inline_below_ns=self._settings.inline_below_ns,
             )
-            model.start(instance_specs(config), self._completions, self._loop)
+            model.start(instance_specs(config), self._completions)
         except BaseException:
             opened.close()
             raise
