@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tpx.analyzer.reports.verdict import Finding, judge
+from tpx.analyzer.reports.verdict import Finding, caution, judge
 from tpx.analyzer.results.measurement import Latency, Load, Measurement
 from tpx.analyzer.results.run import Run
 
@@ -155,3 +155,22 @@ def test_the_same_table_gives_the_same_run(replay: Replay) -> None:
     ]
     assert strip[0] == strip[1]
     assert first.models[0].decisions == second.models[0].decisions
+
+
+def test_an_unstable_winner_and_failed_trials_are_cautioned_against(replay: Replay) -> None:
+    table = [measured("alexnet_config_default", c, 100.0) for c in (1, 2, 4, 8)]
+    table += [
+        replace(measured("alexnet_config_1", c, 190.0), stable=False, note="drifts") for c in (1, 2, 4, 8)
+    ]
+    run = replay(table, run_config_search_max_instance_count=2)
+    verdict = judge(run.models[0], run.started.goals)
+    assert verdict.detail == "at concurrency 1, p99 10.0 ms, not stable"
+    assert caution(verdict, run.models[0], run.started.tolerance_percent) == (
+        "The best measurement did not become stable: drifts. 1 trial failed, with the reasons in the report."
+    )
+
+
+def test_a_clear_and_stable_gain_needs_no_caution(replay: Replay) -> None:
+    run = replay()
+    verdict = judge(run.models[0], run.started.goals)
+    assert caution(verdict, run.models[0], run.started.tolerance_percent) == ""

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tpx.analyzer.results.measurement import Configuration, Variant
-from tpx.analyzer.variants import OutputRepository, configure, facts_of, merge
+from tpx.analyzer.variants import OutputRepository, configure, effective, facts_of, merge
 from tpx.errors import ConfigError, UsageError
 from tpx.protocol import model_config
 
@@ -85,6 +85,13 @@ def test_variants_run_where_the_default_runs(kind: str, gpu: bool, expected: str
     assert facts.instance_kind == expected
 
 
+def test_a_preference_for_the_greatest_batch_is_the_servers_and_is_taken_out() -> None:
+    completed = {"max_batch_size": 8, "dynamic_batching": {"preferred_batch_size": [8], "priority_levels": 2}}
+    assert effective(completed) == {"max_batch_size": 8, "dynamic_batching": {"priority_levels": 2}}
+    assert effective(DEFAULT) == DEFAULT
+    assert effective({"max_batch_size": 0}) == {"max_batch_size": 0}
+
+
 def test_facts_come_from_the_effective_configuration() -> None:
     facts = facts_of("mnist", DEFAULT, gpu=False)
     assert (facts.max_batch_size, facts.preferred_batch_sizes) == (8, (4,))
@@ -114,9 +121,26 @@ def test_a_variant_lies_beside_links_to_the_models_files(source: Path, tmp_path:
     assert directory == tmp_path / "deep" / "output" / "mnist_config_0"
     assert "max_batch_size: 4" in (directory / "config.pbtxt").read_text()
     assert (directory / "1" / "model.onnx").read_bytes() == b"weights"
-    assert (directory / "1").is_symlink()
+    assert (directory / "1" / "model.onnx").samefile(source / "mnist" / "1" / "model.onnx")
+    assert not (directory / "labels.txt").is_symlink()
     assert (directory / "labels.txt").read_text() == "zero\n"
     assert (source / "mnist" / "config.pbtxt").read_text() == 'name: "mnist"'
+
+
+def test_where_there_are_no_hard_links_small_files_are_copied_and_large_ones_linked(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def another_disk(*paths: Path) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr("os.link", another_disk)
+    weights = source / "mnist" / "1" / "model.onnx"
+    weights.write_bytes(bytes(2 << 20))
+    directory = OutputRepository(tmp_path / "output", source).write(configuration())
+    assert (directory / "1" / "model.onnx").is_symlink()
+    assert (directory / "1" / "model.onnx").samefile(weights)
+    assert not (directory / "labels.txt").is_symlink()
+    assert (directory / "labels.txt").read_text() == "zero\n"
 
 
 def test_writing_a_variant_again_leaves_the_weights_alone(source: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from tpx.analyzer.results.measurement import Configuration, Decision, Failure, O
 from tpx.analyzer.search.base import Done, Search
 from tpx.analyzer.search.brute import BruteSearch
 from tpx.analyzer.trial import Bench
-from tpx.analyzer.variants import configure, facts_of
+from tpx.analyzer.variants import configure, effective, facts_of
 from tpx.errors import TpxError, UsageError
 
 
@@ -123,7 +123,7 @@ class Profile:
     async def _model(self, model: str) -> None:
         self._observe(ModelStarted(model=model))
         try:
-            default = await self._bench.default_config(model)
+            default = effective(await self._bench.default_config(model))
             configure(Variant(model=model, name=model), default)
             facts = facts_of(model, default, gpu=bool(gpu_names()))
         except UsageError:

@@ -14,6 +14,7 @@ from tpx.errors import MeasurementError, UsageError
 from tpx.protocol import model_config
 
 CONFIG_FILE = "config.pbtxt"
+COPIED_BYTES = 1 << 20
 VARIANT_DIRECTORY = re.compile(r".+_config_(default|\d+)")
 
 
@@ -28,7 +29,7 @@ class ModelFacts:
     can_batch_dynamically: bool = True
     """False for sequence models and ensembles, which have another scheduler."""
     preferred_batch_sizes: tuple[int, ...] = ()
-    """Of the default configuration's dynamic batcher; no variant's max_batch_size may be below them."""
+    """Of the default's dynamic batcher; those above a variant's max_batch_size do not fit it."""
 
 
 def merge(base: Any, delta: Any) -> Any:
@@ -78,6 +79,21 @@ def _label(groups: Sequence[tuple[int, str]]) -> str:
     return " + ".join(f"{count}:{kind}" for kind, count in counts.items())
 
 
+def effective(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A server's answer about a model's configuration, as a base for variants.
+
+    Where no batch size is preferred, servers complete a batcher to prefer the greatest; that would tie
+    every variant to this size, so it is taken out again.
+    """
+    out = dict(config)
+    batcher = dict(out.get("dynamic_batching") or {})
+    if batcher.get("preferred_batch_size") == [out.get("max_batch_size")]:
+        out["dynamic_batching"] = {
+            key: value for key, value in batcher.items() if key != "preferred_batch_size"
+        }
+    return out
+
+
 def facts_of(model: str, default: Mapping[str, Any], *, gpu: bool) -> ModelFacts:
     """What a search must know of a model, from the JSON of its effective default configuration."""
     groups = default.get("instance_group") or [{}]
@@ -95,7 +111,11 @@ def facts_of(model: str, default: Mapping[str, Any], *, gpu: bool) -> ModelFacts
 
 
 class OutputRepository:
-    """Where each variant lies as a model of its own: its config.pbtxt and links to the model's files."""
+    """Where each variant lies as a model of its own: its config.pbtxt and links to the model's files.
+
+    Hard links, so that a server finds every file inside of the variant's directory; where the file system has
+    none (another disk, another owner) small files are copied and large ones linked symbolically.
+    """
 
     def __init__(self, path: Path, source: Path | None, *, override: bool = False) -> None:
         """`source` is the repository that holds the weights, None where they are elsewhere.
@@ -121,7 +141,7 @@ class OutputRepository:
             directory.mkdir(parents=True)
             (directory / CONFIG_FILE).write_text(configuration.text, encoding="utf-8")
             for entry in self._files_of(variant.model):
-                (directory / entry.name).symlink_to(entry, target_is_directory=entry.is_dir())
+                _link(entry, directory / entry.name)
         except OSError as exc:
             raise MeasurementError(f"cannot write {directory}: {exc.strerror}") from exc
         return directory
@@ -161,3 +181,18 @@ class OutputRepository:
                 f"--output-model-repository-path {self.path} overlaps --model-repository {self._source}: "
                 "variants must lie outside of the models that they are made from"
             )
+
+
+def _link(source: Path, target: Path) -> None:
+    if source.is_dir():
+        target.mkdir()
+        for entry in sorted(source.iterdir()):
+            _link(entry, target / entry.name)
+        return
+    try:
+        os.link(source, target)
+    except OSError:
+        if source.stat().st_size <= COPIED_BYTES:
+            shutil.copyfile(source, target)
+        else:
+            target.symlink_to(source)

@@ -17,7 +17,7 @@ from tpx.analyzer.reports.export import CsvFiles, write_csv
 from tpx.analyzer.reports.html import render, write_html, write_pdf
 from tpx.analyzer.reports.page import duration
 from tpx.analyzer.reports.tables import gpu_table, inference_table, server_table
-from tpx.analyzer.reports.verdict import Finding, Verdict, judge
+from tpx.analyzer.reports.verdict import Finding, Verdict, caution, judge
 from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.results.measurement import Failure
 from tpx.analyzer.results.run import Run
@@ -211,10 +211,11 @@ def _print_results(run: Run, verdicts: Sequence[Verdict], *, with_memory: bool) 
     for table in tables:
         if table.rows:
             print(table.to_console(), end="\n\n")
-    for verdict in verdicts:
+    for model, verdict in zip(run.models, verdicts, strict=True):
         print(f"{verdict.sentence}.")
-        if verdict.detail:
-            print(f"  {verdict.detail}")
+        for line in (verdict.detail, caution(verdict, model, run.started.tolerance_percent)):
+            if line:
+                print(f"  {line}")
     if run.outcome != "complete":
         print("The run was interrupted: the space was not searched to its end.")
 

@@ -117,12 +117,29 @@ def test_a_server_that_ends_at_once_is_reported_with_its_last_words(log: Path) -
     run(steps())
 
 
+def test_the_last_logged_error_says_why_a_server_ended(log: Path) -> None:
+    lines = (
+        "E1120 13:44:32.489543 31746 repository.py:88] failed to load 'm' version 1: no such file",
+        "error: creating server: Internal - failed to load all models: m",
+    )
+
+    async def steps() -> None:
+        code = f"print('\\n'.join({lines!r})); raise SystemExit(1)"
+        server = await ServerProcess.start(script(code), log)
+        with pytest.raises(
+            MeasurementError, match="before it was ready: failed to load 'm' version 1: no such"
+        ):
+            await server.wait_ready("m", 10)
+
+    run(steps())
+
+
 def test_a_killed_server_is_reported_with_the_signal(log: Path) -> None:
     async def steps() -> None:
         server = await ServerProcess.start(script(SPEAKS_V2), log)
         await server.wait_ready("good", 10)
         os.kill(server.pid, signal.SIGKILL)
-        assert await server.died() == "the server was killed by signal 9 while it was measured: serving"
+        assert await server.died() == "the server was killed by signal 9 while it was measured"
 
     run(steps())
 

@@ -133,11 +133,20 @@ def test_a_failed_variant_ends_the_walk_over_batch_sizes_but_not_the_search() ->
     ]
 
 
-def test_a_variant_below_the_preferred_batch_size_is_left_out() -> None:
-    facts = ModelFacts(model="m", max_batch_size=8, preferred_batch_sizes=(4,))
-    search = BruteSearch(facts, space(concurrencies=(1,), instances=(1, 1), max_batch_sizes=(2, 4)))
-    assert names(walk(search, growing)) == ["m_config_default", "m_config_1"]
-    assert search.decisions[1].text == "left out: preferred_batch_size 4 is above max_batch_size 2"
+def test_preferred_batch_sizes_that_do_not_fit_a_variant_are_dropped_from_it() -> None:
+    facts = ModelFacts(model="m", max_batch_size=8, preferred_batch_sizes=(2, 4))
+    search = BruteSearch(facts, space(concurrencies=(1,), instances=(1, 1), max_batch_sizes=(1, 4)))
+    trials = walk(search, growing)
+    assert [t.variant.delta.get("dynamic_batching") for t in trials] == [
+        None,
+        {"preferred_batch_size": []},
+        {"preferred_batch_size": [2]},
+        {},
+    ]
+    assert [d.text for d in search.decisions if "preferred" in d.text] == [
+        "without preferred_batch_size 2, 4: max_batch_size is 1",
+        "without preferred_batch_size 4: max_batch_size is 2",
+    ]
 
 
 def test_client_batches_above_max_batch_size_are_left_out_and_the_walk_goes_on() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from tpx.analyzer.objectives import METRICS, RankedVariant
 from tpx.analyzer.reports.chart import draw
 from tpx.analyzer.reports.grids import configurations_grid, in_detail, measurements_grid, signed_percent
-from tpx.analyzer.reports.verdict import Finding, Verdict, judge, plural
+from tpx.analyzer.reports.verdict import Finding, Verdict, caution, is_about_equal, judge, plural
 from tpx.analyzer.reports.view import (
     DiffLine,
     Fact,
@@ -96,35 +96,18 @@ def _model_page(model: ModelRun, run: Run, repository: Path, index: int) -> Mode
 
 
 def _card(model: ModelRun, verdict: Verdict, run: Run) -> VerdictCard:
-    badge, tone = _BADGES[verdict.finding]
     tolerance = run.started.tolerance_percent
-    within = verdict.gain_percent is not None and 0 < verdict.gain_percent < tolerance
-    if verdict.finding is Finding.BETTER and within:
+    badge, tone = _BADGES[verdict.finding]
+    if is_about_equal(verdict, tolerance):
         badge, tone = "About equal", "neutral"
     return VerdictCard(
         badge=badge,
         tone=tone,
         sentence=spans(verdict.sentence + "."),
         detail=verdict.detail,
-        caution=_caution(verdict, model, tolerance if within else 0.0),
+        caution=caution(verdict, model, tolerance),
         tiles=_tiles(verdict),
     )
-
-
-def _caution(verdict: Verdict, model: ModelRun, tolerance: float) -> str:
-    parts = []
-    if tolerance:
-        parts.append(
-            f"The gain is less than the {tolerance:g} % by which the windows of one stable measurement "
-            "may differ: take the two configurations as equal, and measure again before you change anything."
-        )
-    if verdict.best is not None and not verdict.best.best.stable:
-        parts.append(
-            f"The best measurement did not become stable: {verdict.best.best.note or 'windows differ'}."
-        )
-    if model.failures:
-        parts.append(f"{plural(len(model.failures), 'trial')} failed: see below.")
-    return " ".join(parts)
 
 
 def spans(text: str) -> tuple[Span, ...]:

@@ -65,6 +65,29 @@ def judge(model: ModelRun, goals: Goals) -> Verdict:
     )
 
 
+def is_about_equal(verdict: Verdict, tolerance_percent: float) -> bool:
+    """Whether the best configuration gains less than the windows of one stable measurement may differ."""
+    gain = verdict.gain_percent
+    return verdict.finding is Finding.BETTER and gain is not None and gain < tolerance_percent
+
+
+def caution(verdict: Verdict, model: ModelRun, tolerance_percent: float) -> str:
+    """What speaks against taking the verdict at its word; empty where nothing does."""
+    parts = []
+    if is_about_equal(verdict, tolerance_percent):
+        parts.append(
+            f"The gain is less than the {tolerance_percent:g} % by which the windows of one stable "
+            "measurement may differ: take the two configurations as equal, and measure again before you "
+            "change anything."
+        )
+    if verdict.best is not None and not verdict.best.best.stable:
+        why = verdict.best.best.note or "its windows differ"
+        parts.append(f"The best measurement did not become stable: {why.rstrip('.')}.")
+    if model.failures and verdict.finding is not Finding.NOTHING:
+        parts.append(f"{plural(len(model.failures), 'trial')} failed, with the reasons in the report.")
+    return " ".join(parts)
+
+
 def counts(model: ModelRun) -> str:
     """`41 measurements across 6 configurations`."""
     return (

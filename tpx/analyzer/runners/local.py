@@ -14,6 +14,8 @@ from tpx.analyzer.runners.load import LoadSettings, measure_level
 from tpx.analyzer.runners.server import ServerProcess
 from tpx.errors import MeasurementError
 
+DEATH_GRACE_S = 0.5
+
 
 def serve_command(repository: Path) -> Sequence[str]:
     """`tpx serve` of this very installation, on free ports, which it prints."""
@@ -65,9 +67,13 @@ class LocalRunner:
         death = asyncio.create_task(process.died())
         try:
             await asyncio.wait((level, death), return_when=asyncio.FIRST_COMPLETED)
+            if level.done() and level.exception() is not None:
+                await asyncio.wait(
+                    (death,), timeout=DEATH_GRACE_S
+                )  # a broken connection may be its first sign
             if death.done():
                 raise MeasurementError(death.result())
-            return await level
+            return level.result()
         finally:
             for task in (level, death):
                 task.cancel()

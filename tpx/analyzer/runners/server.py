@@ -27,6 +27,7 @@ _STARTED = {
     "http": re.compile(r"Started HTTPService at (\S+:\d+)"),
     "grpc": re.compile(r"Started GRPCInferenceService at (\S+:\d+)"),
 }
+_LOGGED_ERROR = re.compile(r"E\d{4} [^\]]*\] (.+)")
 
 
 class ServerProcess:
@@ -119,11 +120,8 @@ class ServerProcess:
     def _death(self, when: str) -> str:
         status = self._process.returncode or 0
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-        return f"the server {how} {when}{self._last_error()}"
-
-    def _last_error(self) -> str:
-        lines = [line for line in self.log_tail() if line.strip()]
-        return f": {lines[-1].strip()}" if lines else ""
+        words = _last_words(self.log_tail(), any_line=status > 0)
+        return f"the server {how} {when}: {words}" if words else f"the server {how} {when}"
 
     def _find_addresses(self) -> bool:
         if len(self._addresses) < len(_STARTED):
@@ -168,6 +166,13 @@ def _refusal(index: Any, model: str) -> str:
         if isinstance(entry, dict) and entry.get("name") == model and entry.get("state") == "UNAVAILABLE":
             return str(entry.get("reason") or "it is unavailable")
     return ""
+
+
+def _last_words(tail: Sequence[str], *, any_line: bool) -> str:
+    """The last error of a log in Triton's format; failing that its last line, if that may be any."""
+    errors = [found.group(1) for found in map(_LOGGED_ERROR.match, tail) if found]
+    lines = [line.strip() for line in tail if line.strip()]
+    return errors[-1] if errors else lines[-1] if lines and any_line else ""
 
 
 def _json(body: bytes) -> Any:

@@ -58,10 +58,7 @@ class BruteSearch:
             for batch_size in self._batch_sizes():
                 variant = self._variant(number, instances, batch_size)
                 number += 1
-                reason = self._impossible(batch_size)
-                if reason:
-                    self._decide(variant.name, reason)
-                    continue
+                self._tell_unfitting(variant.name, batch_size)
                 swept = yield from sweep(variant, self._space.loads, batch_size or 0, self._decisions)
                 reason = self._hopeless(batch_size, swept, best)
                 if reason:
@@ -78,14 +75,20 @@ class BruteSearch:
         if batch_size is not None:
             delta["max_batch_size"] = batch_size
             if self._facts.can_batch_dynamically:
-                delta["dynamic_batching"] = {}
+                delta["dynamic_batching"] = self._batching(batch_size)
         return Variant(model=self._facts.model, name=f"{self._facts.model}_config_{number}", delta=delta)
 
-    def _impossible(self, batch_size: int | None) -> str:
-        preferred = max(self._facts.preferred_batch_sizes, default=0)
-        if batch_size is not None and preferred > batch_size:
-            return f"left out: preferred_batch_size {preferred} is above max_batch_size {batch_size}"
-        return ""
+    def _batching(self, batch_size: int) -> dict[str, Any]:
+        """On, and otherwise the default's, without the preferred batch sizes that do not fit."""
+        preferred = self._facts.preferred_batch_sizes
+        fitting = [size for size in preferred if size <= batch_size]
+        return {} if len(fitting) == len(preferred) else {"preferred_batch_size": fitting}
+
+    def _tell_unfitting(self, variant: str, batch_size: int | None) -> None:
+        dropped = [size for size in self._facts.preferred_batch_sizes if batch_size and size > batch_size]
+        if dropped:
+            sizes = ", ".join(map(str, dropped))
+            self._decide(variant, f"without preferred_batch_size {sizes}: max_batch_size is {batch_size}")
 
     def _hopeless(self, batch_size: int | None, swept: Swept, best: float | None) -> str:
         """Why larger batch sizes are not tried; the throughput must grow strictly from one to the next."""
