@@ -106,6 +106,11 @@ class Chart:
     top: int = TOP
     bottom: int = BOTTOM
 
+    @property
+    def has_unstable(self) -> bool:
+        """Whether some markers are hollow."""
+        return any(not point.stable for series in self.series for point in series.points)
+
 
 def draw(
     key: str, shown: Sequence[RankedVariant], others: Sequence[RankedVariant], goals: Goals

@@ -8,7 +8,15 @@ from pathlib import Path
 from tpx.analyzer.objectives import METRICS, RankedVariant
 from tpx.analyzer.reports.chart import draw
 from tpx.analyzer.reports.grids import configurations_grid, in_detail, measurements_grid, signed_percent
-from tpx.analyzer.reports.verdict import Finding, Verdict, caution, is_about_equal, judge, plural
+from tpx.analyzer.reports.verdict import (
+    Finding,
+    Verdict,
+    caution,
+    is_about_equal,
+    judge,
+    milliseconds,
+    plural,
+)
 from tpx.analyzer.reports.view import (
     DiffLine,
     Fact,
@@ -134,9 +142,9 @@ def _tiles(verdict: Verdict) -> tuple[Tile, ...]:
         tiles.append(
             Tile(
                 label="p99 latency",
-                figure=f"{measurement.latency.p99_ns / 1e6:,.1f}",
+                figure=milliseconds(measurement.latency.p99_ns),
                 unit="ms",
-                note=_against(other, "perf_latency_p99", "default {:,.1f} ms"),
+                note=_default_latency(other),
             )
         )
     tiles.append(
@@ -167,6 +175,12 @@ def _tiles(verdict: Verdict) -> tuple[Tile, ...]:
                 )
             )
     return tuple(tiles)
+
+
+def _default_latency(default: Measurement | None) -> str:
+    if default is None or default.latency.p99_ns is None:
+        return ""
+    return f"default {milliseconds(default.latency.p99_ns)} ms"
 
 
 def _batching(ranked: RankedVariant) -> str:

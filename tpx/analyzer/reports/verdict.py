@@ -165,7 +165,7 @@ def _detail(measurement: Measurement) -> str:
     parts = [f"at {measurement.load}"]
     p99_ns = measurement.latency.p99_ns
     if p99_ns is not None:
-        parts.append(f"p99 {p99_ns / 1e6:.1f} ms")
+        parts.append(f"p99 {milliseconds(p99_ns)} ms")
     if not measurement.stable:
         parts.append("not stable")
     return ", ".join(parts)
@@ -188,6 +188,12 @@ def _why_nothing(model: ModelRun) -> str:
 def _in_words(tag: str) -> str:
     name = metric(tag).name
     return name if name[:3].isupper() else name[0].lower() + name[1:].lower()
+
+
+def milliseconds(duration_ns: int) -> str:
+    """`22.3`, and below one `0.41`."""
+    value = duration_ns / 1e6
+    return f"{value:,.1f}" if value >= 1 else f"{value:.2f}"
 
 
 def plural(count: int, noun: str) -> str:
