@@ -183,6 +183,10 @@ def test_a_server_that_dies_under_load_is_a_failed_trial_and_the_run_goes_on(
         """
         import os, signal, subprocess, sys, threading
         child = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE, text=True)
+        def end(*_):
+            child.kill()
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, end)
         def die():
             child.kill()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -225,6 +229,7 @@ def test_a_killed_analyzer_leaves_no_server_and_a_readable_journal(models: Path,
     process = subprocess.Popen(
         command(models, "-c", "1,2,3,4"),
         cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},  # nobody clears up after a killed process
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
