@@ -1,11 +1,10 @@
 """Dynamic batching: requests that arrive close together are computed together.
 
 A batch leaves when an instance is free and one of these holds (Triton: core/src/dynamic_batch_scheduler.cc):
-it has a preferred size; it cannot grow, because it is full or the next request does not fit; its oldest
-request has
-waited for `max_queue_delay`. With no delay configured it leaves as it is: batches then form by themselves
-while all
-instances are busy, and batching costs nothing when it cannot help.
+it has a preferred size, or more than the largest of them; it cannot grow, because it is full or the next
+request does not fit; its oldest request has waited for `max_queue_delay`. With no delay configured it leaves
+as it is: batches then form by themselves while all instances are busy, and batching costs nothing when it
+cannot help.
 """
 
 from collections import deque
@@ -23,8 +22,9 @@ class DynamicBatcher:
         self, max_batch_size: int, preferred_batch_size: Sequence[int] = (), max_queue_delay_ns: int = 0
     ) -> None:
         self._max = max(1, max_batch_size)
-        self._preferred = frozenset(preferred_batch_size) - {self._max}
-        self._target = max((*preferred_batch_size, 0)) or self._max
+        preferred = frozenset(preferred_batch_size)
+        self._preferred = preferred if preferred != {self._max} else frozenset()
+        self._target = max(preferred, default=self._max)
         self._delay_ns = max_queue_delay_ns
         self._queue: deque[InferRequest] = deque()
 
@@ -72,13 +72,13 @@ class DynamicBatcher:
 
     def _preferred_run(self) -> int:
         """The longest run of the front that makes a preferred size, or the one that would overshoot the
-        largest."""
+        largest: then what comes before the overshoot leaves, or the one request that overshoots by itself."""
         key = self._queue[0].head.batch_key
         size = best = 0
         for count, request in enumerate(self._queue):
             head = request.head
             if size + head.batch_size > self._target and not best:
-                return count
+                return max(1, count)
             if size + head.batch_size > self._max or head.batch_key != key:
                 break
             size += head.batch_size
