@@ -76,6 +76,16 @@ class MessageReader:
                 out.append(message)
         return out
 
+    def absorb(self, data: bytes, start: int, stop: int) -> bool:
+        """Take DATA from the middle of a message; False, and nothing is taken, if it is anything else."""
+        buffer, filled = self._buffer, self._filled
+        end = filled + stop - start
+        if buffer is None or end >= len(buffer):
+            return False
+        buffer[filled:end] = memoryview(data)[start:stop]
+        self._filled = end
+        return True
+
     def landing(self, remaining: int) -> memoryview | None:
         """Where the next bytes of a large message may be read directly."""
         if self._buffer is None:

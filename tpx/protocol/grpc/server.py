@@ -175,6 +175,8 @@ class GrpcServerConnection(Http2Connection):
                 return
         else:
             self.take_from_window(call, stop - start)
+            if call.reader is not None and call.reader.absorb(data, start, stop):
+                return
         if start < stop:
             call.receive(data, start, stop)
         if call.peer_ended:

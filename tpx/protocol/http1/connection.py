@@ -58,10 +58,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             if self._filled == len(self._body):
                 self._finish(b"")
             return
-        data = bytes(self._scratch[:nbytes])
-        if self._pending:
-            data = self._pending + data
-            self._pending = b""
+        data = b"".join((self._pending, self._scratch[:nbytes]))
+        self._pending = b""
         self._read(data)
 
     def _read(self, data: bytes) -> None:

@@ -117,10 +117,8 @@ class Http2Connection(asyncio.BufferedProtocol):
             if self._direct is not None:
                 self._land(nbytes)
                 return
-            data = bytes(self._scratch[:nbytes])
-            if self._pending:
-                data = self._pending + data
-                self._pending = b""
+            data = b"".join((self._pending, self._scratch[:nbytes]))
+            self._pending = b""
             self._parse(data, 0)
         except Http2Error as exc:
             self._break(exc)
