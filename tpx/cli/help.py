@@ -4,11 +4,13 @@ Typer shows and completes; the words of a command line are read by tpx.options, 
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import MISSING
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
+from typer.core import TyperCommand
 
 import tpx
 from tpx.analyzer.options import ProfileConfig
@@ -26,11 +28,17 @@ _SUMMARIES = {
     ),
     "perf": (
         PerfConfig,
-        "Measure throughput and latency of a served model, as perf_analyzer does.\n\n"
+        "Measure throughput and latency of a served model.\n\n"
+        "Options, output and exit codes are those of perf_analyzer.\n\n"
         "Example:  tpx perf -m mnist --concurrency-range 1:4",
     ),
     "quickstart": (QuickstartConfig, "Write the example models as a model repository."),
 }
+_PROFILE = (
+    ProfileConfig,
+    "Measure models under many configurations and report the best of them.\n\n"
+    "Example:  tpx analyze profile --model-repository models --profile-models mnist",
+)
 
 
 def show(argv: Sequence[str]) -> int:
@@ -48,69 +56,84 @@ def app() -> typer.Typer:
         name="tpx",
         help=tpx.__doc__,
         no_args_is_help=True,
-        rich_markup_mode="rich",
+        rich_markup_mode=None,
         pretty_exceptions_enable=False,
+        context_settings={"max_content_width": 110},
     )
     for name, (config, summary) in _SUMMARIES.items():
-        root.command(name, help=summary)(_command(config))
+        _add(root, name, config, summary)
     analyze = typer.Typer(help="Find the configuration that serves a model best.", no_args_is_help=True)
     # a callback keeps `profile` a subcommand while it is the only one
     analyze.callback()(lambda: None)
-    analyze.command(
-        "profile",
-        help="Measure models under many configurations and report the best of them.\n\n"
-        "Example:  tpx analyze profile --model-repository models --profile-models mnist",
-    )(_command(ProfileConfig))
+    _add(analyze, "profile", *_PROFILE)
     root.add_typer(analyze, name="analyze")
     return root
 
 
-def _command(config: type) -> Callable[..., None]:
-    """A function whose signature shows the options of a config dataclass."""
+def _add(parent: typer.Typer, name: str, config: type, summary: str) -> None:
+    """A command whose signature shows the options of a config dataclass, in their sections."""
+    fields = fields_of(config)
+
+    class Sections(TyperCommand):
+        def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 (typer's signature)
+            for title, rows in _sections(fields).items():
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
     def command(**_: Any) -> None:
         raise AssertionError("only shown, never called")
 
-    parameters = [_parameter(field) for field in fields_of(config)]
+    parameters = [_parameter(field) for field in fields]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
-    return command
+    parent.command(name, cls=Sections, help=summary)(command)
+
+
+def _sections(fields: Sequence[Field]) -> dict[str, list[tuple[str, str]]]:
+    """Rows of (spellings, help) by section, in the order of the fields."""
+    out: dict[str, list[tuple[str, str]]] = {}
+    for field in fields:
+        option = field.option
+        metavar = option.metavar or _METAVARS.get(field.item_type, "TEXT")
+        choices = get_args(field.item_type) if get_origin(field.item_type) is Literal else ()
+        if choices:
+            metavar = "|".join(map(str, choices))
+        if option.positional:
+            out.setdefault("Arguments", []).append((metavar, option.help))
+            continue
+        spelled = ", ".join(
+            sorted(field.spellings, key=lambda name: (name.startswith("--"), name != field.flag))
+        )
+        if not field.is_switch:
+            spelled += f" {metavar}"
+        out.setdefault(option.section, []).append((spelled, option.help + _default(field)))
+    out.setdefault("Options", []).append(("--help", "show this and exit"))
+    return out
+
+
+_METAVARS = {int: "INTEGER", float: "NUMBER", Path: "PATH"}
+
+
+def _default(field: Field) -> str:
+    default = field.default
+    if default is MISSING:
+        return " [required]"
+    if field.is_switch:
+        return " [on; --no-" + field.flag[2:] + " turns it off]" if default else ""
+    if default is None or default in ("", ()):
+        return ""
+    text = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+    return f" [default: {text}]"
 
 
 def _parameter(field: Field) -> inspect.Parameter:
-    option = field.option
-    required = field.default is MISSING
-    shown: Any = field.item_type if field.item_type in (bool, int, float, str) else str
-    if option.parse is not None or option.comma:
-        shown = str
-    if field.repeatable and not option.comma:
-        shown = list[shown]
-    default = None if required else _shown_default(field, shown)
-    metavar = option.metavar or None
-    if option.positional:
-        declared: Any = typer.Argument(help=option.help, metavar=metavar, show_default=False)
+    """What completion needs of an option: its names and whether it takes a value."""
+    if field.option.positional:
+        declared: Any = typer.Argument(help=field.option.help, metavar=field.option.metavar or None)
     else:
-        names = (field.flag, *option.names)
-        declared = typer.Option(
-            *names,
-            help=option.help,
-            metavar=metavar,
-            rich_help_panel=option.section,
-            show_default=default not in (None, "", [], False),
-        )
-    annotation = Annotated[shown, declared] if shown is bool else Annotated[shown | None, declared]
+        declared = typer.Option(*field.spellings, help=field.option.help)
+    shown: Any = bool if field.is_switch else list[str] if field.repeatable else str | None
+    default: Any = False if field.is_switch else None
     return inspect.Parameter(
-        field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+        field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[shown, declared]
     )
-
-
-def _shown_default(field: Field, shown: Any) -> Any:
-    default = field.default
-    if default is None or default == ():
-        return None
-    if shown in (bool, int, float):
-        return default
-    if field.repeatable:
-        text = [str(item) for item in default]
-        return ",".join(text) if shown is str else text
-    return str(default)

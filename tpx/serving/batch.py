@@ -1,6 +1,5 @@
 """Requests that a model computes together: stacked before, split afterwards."""
 
-import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -89,7 +88,7 @@ class Batch:
                 else:
                     shape, data = part.shape, part.whole()
                 if spec.model_dims is not spec.dims:
-                    shape = _client_shape(spec.dims, shape, batched=batched)
+                    shape = _client_shape(spec, shape, batched=batched)
                 tensors.append(Tensor(spec.name, spec.datatype, shape, data))
             self.responses.append(InferResponse(tensors))
             start = stop
@@ -142,16 +141,15 @@ class _Slices:
         return self._small[start * self._row_bytes : stop * self._row_bytes]
 
 
-def _client_shape(dims: Sequence[int], shape: Sequence[int], *, batched: bool) -> tuple[int, ...]:
-    """The shape that the client sees of a reshaped output: the configured dims, one variable of them
-    deduced."""
-    batch = tuple(shape[:1]) if batched else ()
-    free = [index for index, dim in enumerate(dims) if dim == -1]
-    if not free:
-        return (*batch, *dims)
-    if len(free) > 1:
-        rest = iter([dim for dim in shape[len(batch) :] if dim != 1])
-        return (*batch, *(next(rest, 1) if dim == -1 else dim for dim in dims))
-    known = math.prod(dim for dim in dims if dim != -1)
-    deduced = math.prod(shape[len(batch) :]) // max(1, known)
-    return (*batch, *(deduced if dim == -1 else dim for dim in dims))
+def _client_shape(spec: TensorSpec, shape: Sequence[int], *, batched: bool) -> tuple[int, ...]:
+    """The shape that the client sees of a reshaped output: the configured dims, those that vary as the model
+    gave them, in order."""
+    rows, given = (tuple(shape[:1]), shape[1:]) if batched else ((), shape)
+    if len(given) != len(spec.model_dims) or any(
+        want not in (-1, got) for want, got in zip(spec.model_dims, given, strict=True)
+    ):
+        raise ExecutionError(
+            f"output '{spec.name}' has shape {list(shape)}, its reshape says {[*rows, *spec.model_dims]}"
+        )
+    free = iter([got for want, got in zip(spec.model_dims, given, strict=True) if want == -1])
+    return (*rows, *(next(free) if dim == -1 else dim for dim in spec.dims))

@@ -45,6 +45,7 @@ class ServedModel:
         self.config = config
         self.name: str = config.name
         self.version = version
+        self.max_batch_size = signature.max_batch_size
         self.signature = signature
         self.statistics = ModelStatistics()
         self.retired = False

@@ -6,18 +6,25 @@ shared by all requests that a client sends with the same head.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from tpx.errors import TpxError
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import Parameter
 
-if TYPE_CHECKING:
-    from tpx.serving.model import ServedModel
-
-
 _RENDERED_SHAPES = 64
+
+
+class Servant(Protocol):
+    """What a request needs of the model that will serve it."""
+
+    name: str
+    version: int
+    max_batch_size: int
+    retired: bool
+
+    def submit(self, request: "InferRequest") -> None: ...
 
 
 class TensorSpec:
@@ -90,7 +97,7 @@ class RequestHead:
 
     def __init__(
         self,
-        model: "ServedModel",
+        model: "Servant",
         request_id: str,
         inputs: tuple[BoundInput, ...],
         outputs: tuple[BoundOutput, ...],

@@ -1,17 +1,14 @@
 """What a model takes and gives, and whether a request fits (Triton: core/src/infer_request.cc)."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tpx.errors import InvalidRequest
 from tpx.protocol.datatypes import BY_NAME, BY_NUMBER
 from tpx.protocol.tensors import Buffer, Tensor, decode_bytes
 from tpx.protocol.v2 import DecodedRequest, Parameter, RequestedOutput
 from tpx.protocol.v2_json import element_count
-from tpx.serving.request import BoundInput, BoundOutput, RequestHead, TensorSpec
-
-if TYPE_CHECKING:
-    from tpx.serving.model import ServedModel
+from tpx.serving.request import BoundInput, BoundOutput, RequestHead, Servant, TensorSpec
 
 _BATCH_NOTE = (
     " NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
@@ -45,7 +42,7 @@ class Signature:
         """A tensor's shape in the metadata: with the batch dimension in front where there is one."""
         return [-1, *spec.dims] if self.max_batch_size > 0 else list(spec.dims)
 
-    def bind(self, model: "ServedModel", request: DecodedRequest) -> RequestHead:
+    def bind(self, model: Servant, request: DecodedRequest) -> RequestHead:
         """The head of a request that fits. Raises InvalidRequest in Triton's words, with the request's id."""
         try:
             parameters = _own_parameters(request.parameters)

@@ -15,7 +15,7 @@ def classify(tensor: Tensor, bound: BoundOutput, head: RequestHead) -> Tensor:
     array = tensor.numpy()
     if array.size > _MAX_ELEMENTS:
         raise InvalidRequest("classification output tensor too large")
-    batched = head.model.signature.max_batch_size > 0
+    batched = head.model.max_batch_size > 0
     rows = array.reshape(array.shape[0], -1) if batched else array.reshape(1, -1)
     count = min(bound.classification, rows.shape[1])
     labels = bound.spec.labels
