@@ -1,0 +1,62 @@
+# The front door. Everything happens in .venv; `make` alone lists what there is.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help demo test check format bench schema clean system-packages
+
+help:
+	@echo "make demo    serve the example models, measure one, search its best configuration (under 3 minutes)"
+	@echo "make test    everything that must hold, with real servers and real clients"
+	@echo "make check   format, lint, types, layers"
+	@echo "make bench   side by side with real peers: Triton, perf_analyzer, MLServer (about 20 minutes)"
+	@echo "make schema  regenerate the protobuf descriptors from tpx/protocol/schema/*.proto"
+	@echo "make clean   remove the environment and everything generated"
+
+$(VENV)/.made:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	@touch $@
+
+# what running needs
+$(VENV)/.run: $(VENV)/.made pyproject.toml
+	$(BIN)/python -m pip install --quiet -e '.[cpu]'
+	@touch $@
+
+# what testing needs; a CPU build of PyTorch first, or the newest one brings gigabytes of CUDA along
+$(VENV)/.test: $(VENV)/.made pyproject.toml
+	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	@touch $@
+
+# pango, for PDF reports: only where apt is there and may install; without it reports are HTML, and say so
+system-packages:
+	@tools/system_packages.sh libpango-1.0-0 libpangoft2-1.0-0 libharfbuzz-subset0
+
+demo: $(VENV)/.run system-packages
+	@$(BIN)/python tools/demo.py
+
+test: $(VENV)/.test system-packages check
+	@tools/system_packages.sh curl nghttp2-client wrk
+	$(BIN)/python -m pytest -q
+
+check: $(VENV)/.test
+	$(BIN)/ruff format --check tpx tests tools benchmarks
+	$(BIN)/ruff check tpx tests tools benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: $(VENV)/.test
+	$(BIN)/ruff format tpx tests tools benchmarks
+	$(BIN)/ruff check --fix tpx tests tools benchmarks
+
+bench: $(VENV)/.test
+	$(BIN)/python -m benchmarks $(BENCH)
+
+schema: $(VENV)/.test
+	cd tpx/protocol/schema && ../../../$(BIN)/python -m grpc_tools.protoc -I. \
+	  --descriptor_set_out=v2.binpb model_config.proto grpc_service.proto health.proto
+
+clean:
+	rm -rf $(VENV) .cache demo .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/e2e/node/node_modules
+	find tpx tests benchmarks tools -name __pycache__ -type d -prune -exec rm -rf {} +
