@@ -4,8 +4,10 @@ Typer shows and completes; the words of a command line are read by tpx.options, 
 """
 
 import inspect
+import os
 from collections.abc import Sequence
-from dataclasses import MISSING
+from dataclasses import MISSING, dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -13,66 +15,80 @@ import typer
 from typer.core import TyperCommand
 
 import tpx
-from tpx.analyzer.options import ProfileConfig
-from tpx.cli.quickstart import QuickstartConfig
 from tpx.options import Field, fields_of
-from tpx.perf.options import PerfConfig
-from tpx.serving.options import ServeConfig
 
-_SUMMARIES = {
-    "serve": (
-        ServeConfig,
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """A command's help: its config dataclass, imported only when it is shown, and what it does."""
+
+    config: str
+    summary: str
+
+
+_ANALYZE = "Find the configuration that serves a model best."
+_PAGES = {
+    ("serve",): _Page(
+        "tpx.serving.options:ServeConfig",
         "Serve models over HTTP and gRPC as Triton does.\n\n"
         "Without models and repositories: ./models, or the example models where there is none.\n\n"
         "Examples:  tpx serve model.onnx   |   tpx serve --model-repository /models --http-port 9000",
     ),
-    "perf": (
-        PerfConfig,
+    ("perf",): _Page(
+        "tpx.perf.options:PerfConfig",
         "Measure throughput and latency of a served model.\n\n"
         "Options, output and exit codes are those of perf_analyzer.\n\n"
         "Example:  tpx perf -m mnist --concurrency-range 1:4",
     ),
-    "quickstart": (QuickstartConfig, "Write the example models as a model repository."),
+    ("analyze", "profile"): _Page(
+        "tpx.analyzer.options:ProfileConfig",
+        "Measure models under many configurations and report the best of them.\n\n"
+        "Example:  tpx analyze profile --model-repository models --profile-models mnist",
+    ),
+    ("quickstart",): _Page(
+        "tpx.cli.quickstart:QuickstartConfig", "Write the example models as a model repository."
+    ),
 }
-_PROFILE = (
-    ProfileConfig,
-    "Measure models under many configurations and report the best of them.\n\n"
-    "Example:  tpx analyze profile --model-repository models --profile-models mnist",
-)
 
 
 def show(argv: Sequence[str]) -> int:
     """Run typer on words that ask for help or completion."""
+    completing = "_TPX_COMPLETE" in os.environ
+    wanted = tuple(word for word in argv if not word.startswith("-"))
+    pages = {words for words in _PAGES if completing or words == wanted[: len(words)]}
     try:
-        app()(list(argv), prog_name="tpx", standalone_mode=False)
+        _app(pages)(list(argv), prog_name="tpx", standalone_mode=False)
     except typer.Exit as exc:
         return exc.exit_code
     return 0
 
 
-def app() -> typer.Typer:
-    """All commands, for help and completion."""
+def _app(whole: set[tuple[str, ...]]) -> typer.Typer:
+    """All commands; those in `whole` with their options."""
     root = typer.Typer(
         name="tpx",
         help=tpx.__doc__,
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"max_content_width": 110},
     )
-    for name, (config, summary) in _SUMMARIES.items():
-        _add(root, name, config, summary)
-    analyze = typer.Typer(help="Find the configuration that serves a model best.", no_args_is_help=True)
+    analyze = typer.Typer(help=_ANALYZE, no_args_is_help=True)
     # a callback keeps `profile` a subcommand while it is the only one
     analyze.callback()(lambda: None)
-    _add(analyze, "profile", *_PROFILE)
+    for words, page in _PAGES.items():
+        fields = _fields(page) if words in whole else []
+        _add(root if len(words) == 1 else analyze, words[-1], page.summary, fields)
     root.add_typer(analyze, name="analyze")
     return root
 
 
-def _add(parent: typer.Typer, name: str, config: type, summary: str) -> None:
-    """A command whose signature shows the options of a config dataclass, in their sections."""
-    fields = fields_of(config)
+def _fields(page: _Page) -> list[Field]:
+    module, _, name = page.config.partition(":")
+    return fields_of(getattr(import_module(module), name))
+
+
+def _add(parent: typer.Typer, name: str, summary: str, fields: Sequence[Field]) -> None:
+    """A command whose signature and help show the options of a config dataclass, in their sections."""
 
     class Sections(TyperCommand):
         def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 (typer's signature)
