@@ -22,6 +22,7 @@ class Batch:
     time.perf_counter_ns."""
 
     __slots__ = (
+        "alone",
         "computed_ns",
         "cost_ns",
         "ended_ns",
@@ -41,6 +42,8 @@ class Batch:
         self.responses: list[InferResponse] = []
         self.error: TpxError | None = None
         """Something failed: the responses tell which requests have an error."""
+        self.alone: Sequence[Batch] = ()
+        """Its requests one by one, as they were computed after the whole had failed."""
         self.started_ns = self.gathered_ns = self.computed_ns = self.ended_ns = 0
         self.cost_ns = 0
         """What computing it took from whoever computed it."""

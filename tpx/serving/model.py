@@ -4,6 +4,7 @@ Everything here runs on the event loop; only instances compute elsewhere.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +20,8 @@ from tpx.serving.request import InferRequest, InferResponse, RequestHead
 from tpx.serving.scheduling.base import Scheduler
 from tpx.serving.signature import Signature
 from tpx.serving.statistics import ModelStatistics
+
+log = logging.getLogger(__name__)
 
 _clock = time.perf_counter_ns
 _MAX_RELUCTANCE = 16
@@ -65,12 +68,17 @@ class ServedModel:
         self._batched = signature.max_batch_size > 0
 
     def start(self, specs: Sequence[InstanceSpec], completions: Completions) -> None:
-        """Create the instances. Raises LoadError. May be called from any thread."""
-        for spec in specs:
-            executor = self._opened.executor(spec, self.config)
-            self._instances.append(
-                ThreadInstance(spec.name, executor, completions, self._computed, batched=self._batched)
-            )
+        """Create the instances, all or none. Raises LoadError. May be called from any thread."""
+        try:
+            for spec in specs:
+                executor = self._opened.executor(spec, self.config)
+                self._instances.append(
+                    ThreadInstance(spec.name, executor, completions, self._computed, batched=self._batched)
+                )
+        except BaseException:
+            for instance in self._instances:
+                instance.close()
+            raise
         self._idle = list(self._instances)
 
     def close(self) -> None:
@@ -187,10 +195,13 @@ class ServedModel:
         if batch.error is None:
             statistics.executed(batch, now)
         else:
-            self._count_partly_failed(batch, now)
+            self._count_failed(batch, now)
         self._in_flight -= len(batch.requests)
         for request, response in zip(batch.requests, batch.responses, strict=True):
-            request.reply(request, response)
+            try:
+                request.reply(request, response)
+            except Exception:  # one request's boundary: the others get their answers
+                log.exception("answering a request to model '%s' failed", self.name)
 
     def _judge(self, cost_ns: int) -> None:
         """Decide from what a batch took whether the next ones are computed on the loop."""
@@ -204,16 +215,13 @@ class ServedModel:
             self._reluctance = min(_MAX_RELUCTANCE, self._reluctance + 2 * (cost_ns // limit))
         self._inline = self._reluctance < _MAX_RELUCTANCE // 2
 
-    def _count_partly_failed(self, batch: Batch, now_ns: int) -> None:
-        """Some or all requests of a batch failed; what succeeded was computed alone."""
-        good = Batch([r for r, a in zip(batch.requests, batch.responses, strict=True) if a.error is None])
-        if good.requests:
-            good.started_ns, good.gathered_ns = batch.started_ns, batch.gathered_ns
-            good.computed_ns, good.ended_ns = batch.computed_ns, batch.ended_ns
-            self.statistics.executed(good, now_ns)
-        for request, response in zip(batch.requests, batch.responses, strict=True):
-            if response.error is not None:
-                self.statistics.failed(response.error, 1, now_ns - request.arrived_ns)
+    def _count_failed(self, batch: Batch, now_ns: int) -> None:
+        """Of a batch that failed, every request was computed alone: each counts for itself."""
+        for part in batch.alone or (batch,):
+            if part.error is None:
+                self.statistics.executed(part, now_ns)
+            else:
+                self.statistics.failed(part.error, 1, now_ns - part.requests[0].arrived_ns)
 
     def _reply_cancelled(self, request: InferRequest) -> None:
         error = Cancelled("")

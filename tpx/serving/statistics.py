@@ -57,6 +57,7 @@ class ModelStatistics:
         self._infer_ns = 0
         self._output_ns = 0
         self._last_ns = 0
+        self._epoch_ns = time.time_ns() - time.perf_counter_ns()
 
     def executed(self, batch: "Batch", now_ns: int) -> None:
         """A batch was computed and its requests are being answered."""
@@ -109,4 +110,4 @@ class ModelStatistics:
         """When the last request was answered, in ms since the epoch; 0 before the first."""
         if not self._last_ns:
             return 0
-        return (time.time_ns() - (time.perf_counter_ns() - self._last_ns)) // 1_000_000
+        return (self._epoch_ns + self._last_ns) // 1_000_000

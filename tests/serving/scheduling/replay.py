@@ -10,9 +10,10 @@ from tpx.serving.scheduling.base import Scheduler
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Departure:
-    """One batch: when it left, and whether an instance stood idle for it."""
+    """One batch: when it left, to which instance, and whether that stood idle."""
 
     at_ns: int
+    instance: int
     requests: tuple[InferRequest, ...]
     idle: bool
 
@@ -65,7 +66,7 @@ class Replay:
     def _take(self, now: int, instance: int, *, idle: bool) -> bool:
         requests = tuple(self._scheduler.take(now, idle=idle))
         if requests:
-            departure = Departure(at_ns=now, requests=requests, idle=idle)
+            departure = Departure(at_ns=now, instance=instance, requests=requests, idle=idle)
             self.departures.append(departure)
             self._held[instance] += 1
             begins = max(now, self._free_at[instance])

@@ -57,8 +57,8 @@ class ThreadInstance:
             batch.scatter(self._executor.execute(batch.gather()), batched=self.batched)
         except TpxError as exc:
             self._failed(batch, exc)
-        except Exception as exc:
-            log.exception("instance %s failed", self.name)
+        except BaseException as exc:  # native code panics and exits with what is no Exception
+            log.error("instance %s failed", self.name, exc_info=exc)
             self._failed(batch, ExecutionError(f"{type(exc).__name__}: {exc}"))
 
     def _failed(self, batch: Batch, error: TpxError) -> None:
@@ -66,11 +66,11 @@ class ThreadInstance:
             batch.fail(error)
             return
         batch.error = error
-        for request in batch.requests:
-            single = Batch([request])
+        batch.alone = [Batch([request]) for request in batch.requests]
+        for single in batch.alone:
             self.run(single)
-            batch.responses += single.responses
-            batch.computed_ns, batch.ended_ns = single.computed_ns, single.ended_ns
+        batch.responses = [response for single in batch.alone for response in single.responses]
+        batch.ended_ns = batch.alone[-1].ended_ns
 
     def close(self) -> None:
         """End the thread after what it holds. Waits for it; not for the event loop."""

@@ -1,0 +1,426 @@
+"""ServedModel: every request is answered exactly once, with its own answer, whatever the backend does."""
+
+import asyncio
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.serving.engine import batcher, closed_gate, doubled, entered, serving, until
+from tests.serving.fakes import FakeModel, double
+from tpx.errors import Cancelled, Code, ExecutionError, InvalidRequest, NotReady, TpxError
+from tpx.serving.batch import Arrays
+
+INLINE = 10_000_000_000
+
+
+class PanicError(BaseException):
+    """What native code raises that must not be caught by accident (pyo3's PanicException is one)."""
+
+
+def _with_bad_rows(error: BaseException) -> Any:
+    def compute(inputs: Arrays) -> Arrays:
+        if (inputs["x"] < 0).any():
+            raise error
+        return double(inputs)
+
+    return compute
+
+
+@pytest.mark.parametrize("inline", [False, True])
+def test_answers_go_to_the_requests_they_belong_to(inline: bool) -> None:
+    async def scene() -> None:
+        fake = FakeModel(inline=inline)
+        async with serving(fake, instances=2, inline_below_ns=INLINE if inline else 0) as client:
+            requests = [client.send([[n, n + 0.5]]) for n in range(200)]
+            answers = await client.all_answers(requests)
+            assert answers == [doubled([[n, n + 0.5]]) for n in range(200)]
+            assert len(client.answers) == 200
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("inline", [False, True])
+def test_batched_answers_go_to_the_requests_they_belong_to(inline: bool) -> None:
+    async def scene() -> None:
+        fake = FakeModel(inline=inline)
+        limit = INLINE if inline else 0
+        async with serving(fake, scheduler=batcher(), instances=2, inline_below_ns=limit) as client:
+            rows = [[[n, -n]] * (1 + n % 3) for n in range(200)]
+            requests = [client.send(each) for each in rows]
+            assert await client.all_answers(requests) == [doubled(each) for each in rows]
+            assert max(len(inputs["x"]) for inputs in fake.executed) <= 8
+            assert len(fake.executed) < 100
+
+    asyncio.run(scene())
+
+
+def test_a_short_model_is_computed_on_the_loop_after_a_while_and_a_long_one_never() -> None:
+    async def scene(*, inline: bool) -> set[str]:
+        fake = FakeModel(inline=inline)
+        async with serving(fake, inline_below_ns=INLINE) as client:
+            for n in range(50):
+                await client.answer(client.send([[n, n]]))
+        return set(fake.threads[40:])
+
+    assert asyncio.run(scene(inline=True)) == {threading.current_thread().name}
+    assert asyncio.run(scene(inline=False)) == {"net_0"}
+
+
+def test_one_slow_execution_sends_a_short_model_back_to_its_thread() -> None:
+    slow = threading.Event()
+
+    def compute(inputs: Arrays) -> Arrays:
+        if inputs["x"][0, 0] == 1000:
+            assert not slow.wait(0.02)
+        return double(inputs)
+
+    async def scene() -> list[str]:
+        fake = FakeModel(compute, inline=True)
+        async with serving(fake, inline_below_ns=1_000_000) as client:
+            for n in range(50):
+                await client.answer(client.send([[n, n]]))
+            await client.answer(client.send([[1000, 0]]))
+            await client.answer(client.send([[1, 1]]))
+        return fake.threads
+
+    threads = asyncio.run(scene())
+    assert threads[-2] == threading.current_thread().name
+    assert threads[-1] == "net_0"
+
+
+def test_requests_that_come_together_are_computed_together() -> None:
+    async def scene() -> None:
+        fake = FakeModel()
+        async with serving(fake, scheduler=batcher()) as client:
+            requests = [client.send([[n, n]]) for n in range(5)]
+            await client.all_answers(requests)
+            assert [len(inputs["x"]) for inputs in fake.executed] == [5]
+
+    asyncio.run(scene())
+
+
+def test_a_batch_waits_for_its_delay_and_no_longer() -> None:
+    async def scene() -> float:
+        fake = FakeModel()
+        async with serving(fake, scheduler=batcher(delay_ms=40)) as client:
+            began = asyncio.get_running_loop().time()
+            first = client.send([[1, 1]])
+            await asyncio.sleep(0.01)
+            second = client.send([[2, 2]])
+            await client.all_answers([first, second])
+            assert [len(inputs["x"]) for inputs in fake.executed] == [2]
+            return asyncio.get_running_loop().time() - began
+
+    assert 0.039 <= asyncio.run(scene()) < 0.5
+
+
+def test_a_busy_instance_has_one_batch_in_hand_and_the_rest_waits_in_the_queue() -> None:
+    async def scene() -> None:
+        fake = FakeModel(gate=closed_gate())
+        async with serving(fake) as client:
+            requests = [client.send([[n, n]]) for n in range(5)]
+            await entered(fake)
+            assert client.model.pending == 3
+            assert client.model.in_flight == 5
+            assert fake.gate is not None
+            fake.gate.release()
+            await client.answer(requests[0])
+            await entered(fake)
+            assert client.model.pending == 2
+            fake.gate.release(4)
+            await client.all_answers(requests)
+            # in order of arrival, never two at once
+            assert [inputs["x"][0, 0] for inputs in fake.executed] == [0, 1, 2, 3, 4]
+            assert fake.most_inside == 1
+
+    asyncio.run(scene())
+
+
+def test_instances_compute_side_by_side() -> None:
+    async def scene() -> None:
+        fake = FakeModel(gate=closed_gate())
+        async with serving(fake, instances=3) as client:
+            requests = [client.send([[n, n]]) for n in range(3)]
+            await entered(fake, 3)
+            assert set(fake.threads) == {"net_0", "net_1", "net_2"}
+            assert fake.gate is not None
+            fake.gate.release(3)
+            await client.all_answers(requests)
+
+    asyncio.run(scene())
+
+
+def test_a_request_cancelled_in_the_queue_is_not_computed() -> None:
+    async def scene() -> None:
+        fake = FakeModel(gate=closed_gate())
+        async with serving(fake, scheduler=batcher()) as client:
+            first = client.send([[1, 1]])
+            await entered(fake)
+            waiting = [client.send([[n, n]]) for n in (2, 3, 4)]
+            waiting[1].cancel()
+            assert fake.gate is not None
+            fake.gate.release(10)
+            answers = await client.all_answers([first, *waiting])
+            assert answers[0] == doubled([[1, 1]])
+            assert answers[1] == doubled([[2, 2]])
+            assert isinstance(answers[2], Cancelled)
+            assert answers[3] == doubled([[4, 4]])
+            assert [inputs["x"][:, 0].tolist() for inputs in fake.executed] == [[1], [2, 4]]
+            statistics = client.model.statistics
+            assert statistics.failures == {"REJECTED": 0, "CANCELED": 1, "BACKEND": 0, "OTHER": 0}
+            assert statistics.durations()["fail"].count == 1
+            assert statistics.durations()["success"].count == 3
+
+    asyncio.run(scene())
+
+
+def test_a_queue_of_nothing_but_cancelled_requests_is_answered_without_computing() -> None:
+    async def scene() -> None:
+        fake = FakeModel(gate=closed_gate())
+        async with serving(fake) as client:
+            first = client.send([[1, 1]])
+            await entered(fake)
+            waiting = [client.send([[n, n]]) for n in range(10)]
+            for request in waiting[1:]:
+                request.cancel()
+            assert fake.gate is not None
+            fake.gate.release(10)
+            answers = await client.all_answers([first, *waiting])
+            assert answers[:2] == [doubled([[1, 1]]), doubled([[0, 0]])]
+            assert all(isinstance(answer, Cancelled) for answer in answers[2:])
+            assert len(fake.executed) == 2
+
+    asyncio.run(scene())
+
+
+def test_a_request_cancelled_while_it_is_computed_does_not_disturb_its_batch() -> None:
+    async def scene() -> None:
+        fake = FakeModel(gate=closed_gate())
+        async with serving(fake, scheduler=batcher()) as client:
+            requests = [client.send([[n, n]]) for n in range(3)]
+            await entered(fake)
+            requests[1].cancel()
+            assert fake.gate is not None
+            fake.gate.release()
+            answers = await client.all_answers(requests)
+            assert answers == [doubled([[n, n]]) for n in range(3)]
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("inline", [False, True])
+@pytest.mark.parametrize(
+    ("raised", "code", "message"),
+    [
+        (ExecutionError("out of memory"), Code.INTERNAL, "out of memory"),
+        (InvalidRequest("not UTF-8"), Code.INVALID_ARGUMENT, "not UTF-8"),
+        (RuntimeError("boom"), Code.INTERNAL, "RuntimeError: boom"),
+        (MemoryError(), Code.INTERNAL, "MemoryError: "),
+        (StopIteration(3), Code.INTERNAL, "StopIteration: 3"),
+        (PanicError("at lib.rs"), Code.INTERNAL, "PanicError: at lib.rs"),
+        (SystemExit(2), Code.INTERNAL, "SystemExit: 2"),
+    ],
+)
+def test_whatever_a_backend_raises_becomes_the_error_of_the_request(
+    inline: bool, raised: BaseException, code: Code, message: str
+) -> None:
+    async def scene() -> None:
+        fake = FakeModel(_with_bad_rows(raised), inline=inline)
+        async with serving(fake, inline_below_ns=INLINE if inline else 0) as client:
+            for n in range(20):
+                await client.answer(client.send([[n, n]]))
+            answer = await client.answer(client.send([[-1, 0]]))
+            assert isinstance(answer, TpxError)
+            assert (answer.code, answer.message) == (code, message)
+            # the instance lives
+            assert await client.answer(client.send([[3, 3]])) == doubled([[3, 3]])
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("inline", [False, True])
+@pytest.mark.parametrize("raised", [ExecutionError("bad"), RuntimeError("bad"), PanicError("bad")])
+def test_a_bad_request_in_a_batch_harms_only_itself(inline: bool, raised: BaseException) -> None:
+    async def scene() -> None:
+        fake = FakeModel(_with_bad_rows(raised), inline=inline)
+        limit = INLINE if inline else 0
+        async with serving(fake, scheduler=batcher(), inline_below_ns=limit) as client:
+            requests = [client.send([[n, n]]) for n in (1, -1, 3, -4, 5)]
+            answers = await client.all_answers(requests)
+            assert [isinstance(answer, ExecutionError) for answer in answers] == [
+                False, True, False, True, False,
+            ]  # fmt: skip
+            assert answers[0::2] == [doubled([[n, n]]) for n in (1, 3, 5)]
+            statistics = client.model.statistics
+            assert statistics.durations()["success"].count == 3
+            assert statistics.durations()["fail"].count == 2
+            assert statistics.failures["BACKEND"] == 2
+            assert statistics.inference_count == 3
+            assert statistics.execution_count == 3
+            assert {size: entry.count for size, entry in statistics.batches.items()} == {1: 3}
+
+    asyncio.run(scene())
+
+
+def test_outputs_that_fail_for_one_request_of_a_batch_do_not_lose_the_others() -> None:
+    """The second output of the second request cannot be encoded: the first one was already cut."""
+
+    def compute(inputs: Arrays) -> Arrays:
+        rows = inputs["x"][:, :1]
+        words = np.where(rows < 0, "\udc80", "fine").astype(object)
+        return {"y": words}
+
+    async def scene() -> None:
+        fake = FakeModel(compute)
+        async with serving(fake, scheduler=batcher()) as client:
+            client.model.signature.outputs["y"].datatype = "BYTES"
+            client.model.signature.outputs["y"].dtype = np.dtype(object)
+            requests = [client.send([[n, n]]) for n in (1, -1, 2)]
+            answers = await client.all_answers(requests)
+            assert isinstance(answers[1], TpxError)
+            assert [str(answers[0]), str(answers[2])] == ["[[b'fine']]"] * 2
+
+    asyncio.run(scene())
+
+
+def test_a_batch_that_fails_once_and_then_works_alone_is_no_failure() -> None:
+    calls = iter(range(100))
+
+    def compute(inputs: Arrays) -> Arrays:
+        if next(calls) == 0:
+            raise RuntimeError("the first one always fails")
+        return double(inputs)
+
+    async def scene() -> None:
+        async with serving(FakeModel(compute), scheduler=batcher()) as client:
+            requests = [client.send([[n, n]]) for n in range(3)]
+            assert await client.all_answers(requests) == [doubled([[n, n]]) for n in range(3)]
+            assert client.model.statistics.durations()["fail"].count == 0
+            assert client.model.statistics.durations()["success"].count == 3
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        {},
+        {"y": np.zeros((1, 2), np.float64)},
+        {"y": np.zeros((7, 2), np.float32)},
+        {"y": np.float32(3)},
+        {"z": np.zeros((1, 2), np.float32)},
+        {"y": None},
+        None,
+        [1, 2],
+    ],
+)
+def test_outputs_that_make_no_sense_are_an_error_of_the_request(outputs: Any) -> None:
+    async def scene() -> None:
+        async with serving(FakeModel(lambda _: outputs)) as client:
+            answer = await client.answer(client.send([[1, 1]]))
+            assert isinstance(answer, ExecutionError)
+            assert answer.code is Code.INTERNAL
+
+    asyncio.run(scene())
+
+
+def test_a_reply_that_raises_does_not_keep_the_others_of_its_batch_from_their_answers() -> None:
+    async def scene() -> None:
+        async with serving(FakeModel(), scheduler=batcher()) as client:
+            requests = [client.send([[n, n]]) for n in range(4)]
+
+            def gone(request: Any) -> None:
+                if request is requests[1]:
+                    raise RuntimeError("the transport has gone")
+
+            client.on_answer = gone
+            assert await client.all_answers(requests) == [doubled([[n, n]]) for n in range(4)]
+            await client.answer(client.send([[9, 9]]))
+
+    asyncio.run(scene())
+
+
+def test_a_client_that_sends_its_next_request_from_within_an_answer_is_served() -> None:
+    async def scene() -> None:
+        fake = FakeModel(inline=True)
+        async with serving(fake, inline_below_ns=INLINE) as client:
+            chain = iter(range(3000))
+            sent = []
+
+            def again(_: Any) -> None:
+                n = next(chain, None)
+                if n is not None:
+                    asyncio.get_running_loop().call_soon(lambda: sent.append(client.send([[n, n]])))
+
+            client.on_answer = again
+            client.send([[0, 0]])
+            await until(lambda: len(client.answers) == 3001)
+
+    asyncio.run(scene())
+
+
+def test_statistics_are_exact_sums() -> None:
+    async def scene() -> None:
+        fake = FakeModel(gate=closed_gate())
+        async with serving(fake, scheduler=batcher()) as client:
+            assert fake.gate is not None
+            first = client.send([[0, 0]])
+            await entered(fake)
+            rows = [1, 2, 3, 2]
+            waiting = [client.send([[n, n]] * n) for n in rows]
+            await asyncio.sleep(0.02)
+            fake.gate.release(10)
+            await client.all_answers([first, *waiting])
+            statistics = client.model.statistics
+            durations = statistics.durations()
+            assert statistics.inference_count == 9
+            assert statistics.execution_count == 2
+            assert {size: entry.count for size, entry in statistics.batches.items()} == {
+                1: 1,
+                8: 1,
+            }
+            counted = ("success", "queue", "compute_input", "compute_infer", "compute_output")
+            assert [durations[phase].count for phase in counted] == [5] * 5
+            parts = sum(durations[phase].ns for phase in counted[1:])
+            assert parts <= durations["success"].ns
+            assert all(durations[phase].ns >= 0 for phase in counted)
+            # four of them waited 20 ms for the first, which took 20 ms to compute
+            assert durations["queue"].ns >= 4 * 20e6 * 0.9
+            assert durations["compute_infer"].ns >= 20e6 * 0.9
+            assert statistics.last_inference_ms > 1_600_000_000_000
+
+    asyncio.run(scene())
+
+
+def test_a_request_before_the_first_answer_leaves_no_trace_in_the_statistics() -> None:
+    async def scene() -> None:
+        async with serving(FakeModel()) as client:
+            with pytest.raises(InvalidRequest):
+                client.send([[1, 2, 3]])
+            assert client.model.statistics.last_inference_ms == 0
+            assert client.model.statistics.durations()["fail"].count == 0
+
+    asyncio.run(scene())
+
+
+def test_a_retired_model_refuses() -> None:
+    async def scene() -> None:
+        async with serving(FakeModel()) as client:
+            client.model.retired = True
+            with pytest.raises(NotReady, match="'net' version 1 is not at ready state"):
+                client.send([[1, 1]])
+
+    asyncio.run(scene())
+
+
+def test_instances_of_a_model_that_cannot_start_are_ended() -> None:
+    async def scene() -> None:
+        fake = FakeModel(executors=[None, None, ExecutionError("no more memory")])
+        with pytest.raises(ExecutionError, match="no more memory"):
+            async with serving(fake, instances=3):
+                pass
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("net_")]
+
+    asyncio.run(scene())
