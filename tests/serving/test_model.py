@@ -138,6 +138,28 @@ def test_a_busy_instance_has_one_batch_in_hand_and_the_rest_waits_in_the_queue()
     asyncio.run(scene())
 
 
+def test_no_request_waits_behind_a_long_one_while_another_instance_is_free() -> None:
+    release = threading.Event()
+
+    def compute(inputs: Arrays) -> Arrays:
+        if inputs["x"][0, 0] == 1000:
+            assert release.wait(30)
+        return double(inputs)
+
+    async def scene() -> None:
+        fake = FakeModel(compute)
+        async with serving(fake, instances=2) as client:
+            long = client.send([[1000, 0]])
+            short = [client.send([[n, n]]) for n in range(20)]
+            try:
+                assert await client.all_answers(short) == [doubled([[n, n]]) for n in range(20)]
+            finally:
+                release.set()
+            await client.answer(long)
+
+    asyncio.run(scene())
+
+
 def test_instances_compute_side_by_side() -> None:
     async def scene() -> None:
         fake = FakeModel(gate=closed_gate())

@@ -15,7 +15,7 @@ from tpx.serving.backends.base import OpenModel
 from tpx.serving.batch import Batch
 from tpx.serving.instances.completions import Completions
 from tpx.serving.instances.placement import InstanceSpec
-from tpx.serving.instances.thread import ThreadInstance
+from tpx.serving.instances.thread import Inbox, ThreadInstance
 from tpx.serving.request import InferRequest, InferResponse, RequestHead
 from tpx.serving.scheduling.base import Scheduler
 from tpx.serving.signature import Signature
@@ -56,7 +56,9 @@ class ServedModel:
         self._scheduler = scheduler
         self._opened = opened
         self._instances: list[ThreadInstance] = []
-        self._idle: list[ThreadInstance] = []
+        self._inbox: Inbox = Inbox()
+        self._held = 0
+        """Batches given to the instances and not yet back: one each in work and one each in hand."""
         self._waits = scheduler.waits
         self._call_soon = loop.call_soon
         self._looking = False
@@ -73,19 +75,24 @@ class ServedModel:
             for spec in specs:
                 executor = self._opened.executor(spec, self.config)
                 self._instances.append(
-                    ThreadInstance(spec.name, executor, completions, self._computed, batched=self._batched)
+                    ThreadInstance(
+                        spec.name, executor, self._inbox, completions, self._computed, batched=self._batched
+                    )
                 )
         except BaseException:
-            for instance in self._instances:
-                instance.close()
+            self._end_instances()
             raise
-        self._idle = list(self._instances)
 
     def close(self) -> None:
         """End the instances after what they hold; nothing may be in flight. May be called from any thread."""
+        self._end_instances()
+        self._opened.close()
+
+    def _end_instances(self) -> None:
+        for _ in self._instances:
+            self._inbox.put(None)
         for instance in self._instances:
             instance.close()
-        self._opened.close()
 
     @property
     def pending(self) -> int:
@@ -121,8 +128,8 @@ class ServedModel:
     def _look(self) -> None:
         """Hand to instances what may leave now."""
         self._looking = False
-        scheduler, idle = self._scheduler, self._idle
-        while idle:
+        scheduler, count = self._scheduler, len(self._instances)
+        while self._held < count:
             requests = scheduler.take(_clock(), idle=True)
             if not requests:
                 self._wake_later()
@@ -130,28 +137,28 @@ class ServedModel:
             batch = self._batch(requests)
             if batch is None:
                 continue
-            instance = idle.pop()
-            if self._inline:
-                instance.run(batch)
-                idle.append(instance)
+            if self._inline and not self._held:
+                self._instances[0].run(batch)
                 batch.cost_ns = batch.ended_ns - batch.started_ns
                 self._answer(batch)
             else:
-                instance.submit(batch)
-        if not self._inline and len(scheduler):
+                self._held += 1
+                self._inbox.put(batch)
+        if len(scheduler):
             self._prefetch()
 
     def _prefetch(self) -> None:
-        """Give busy instances their next batch, so that none waits for the loop."""
-        for instance in self._instances:
-            while instance.held == 1:
-                requests = self._scheduler.take(_clock(), idle=False)
-                if not requests:
-                    self._wake_later()
-                    return
-                batch = self._batch(requests)
-                if batch is not None:
-                    instance.submit(batch)
+        """Keep as many batches in hand as there are instances, so that none waits for the loop."""
+        most = 2 * len(self._instances)
+        while self._held < most:
+            requests = self._scheduler.take(_clock(), idle=False)
+            if not requests:
+                self._wake_later()
+                return
+            batch = self._batch(requests)
+            if batch is not None:
+                self._held += 1
+                self._inbox.put(batch)
 
     def _batch(self, requests: Sequence[InferRequest]) -> Batch | None:
         """A batch of those that are still wanted."""
@@ -180,10 +187,9 @@ class ServedModel:
         self._timer = None
         self._look()
 
-    def _computed(self, instance: ThreadInstance, batch: Batch) -> None:
+    def _computed(self, batch: Batch) -> None:
         """An instance has finished a batch: first give it work, then answer."""
-        if not instance.held:
-            self._idle.append(instance)
+        self._held -= 1
         if len(self._scheduler):
             self._look()
         self._answer(batch)

@@ -10,10 +10,9 @@ from tpx.serving.scheduling.base import Scheduler
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Departure:
-    """One batch: when it left, to which instance, and whether that stood idle."""
+    """One batch: when it left, and whether an instance stood idle for it."""
 
     at_ns: int
-    instance: int
     requests: tuple[InferRequest, ...]
     idle: bool
 
@@ -29,7 +28,8 @@ class Replay:
         self.departures: list[Departure] = []
         self._scheduler = scheduler
         self._service_ns = service_ns
-        self._held = [0] * instances
+        self._instances = instances
+        self._held = 0
         self._free_at = [0] * instances
         self._events: list[tuple[int, int, str, int]] = []
         self._numbers = 0
@@ -45,7 +45,7 @@ class Replay:
                 if self._events and self._events[0][0] == now and self._events[0][2] == "arrival":
                     continue  # the engine looks after it has read everything that came at once
             elif kind == "done":
-                self._held[index] -= 1
+                self._held -= 1
             self._look(now)
         return self.departures
 
@@ -54,24 +54,26 @@ class Replay:
         heapq.heappush(self._events, (at, self._numbers, kind, index))
 
     def _look(self, now: int) -> None:
-        while 0 in self._held and len(self._scheduler):
-            if not self._take(now, self._held.index(0), idle=True):
+        while self._held < self._instances and len(self._scheduler):
+            if not self._take(now, idle=True):
                 self._wake_later(now)
                 return
-        while 1 in self._held and len(self._scheduler):
-            if not self._take(now, self._held.index(1), idle=False):
+        while self._held < 2 * self._instances and len(self._scheduler):
+            if not self._take(now, idle=False):
                 self._wake_later(now)
                 return
 
-    def _take(self, now: int, instance: int, *, idle: bool) -> bool:
+    def _take(self, now: int, *, idle: bool) -> bool:
         requests = tuple(self._scheduler.take(now, idle=idle))
         if requests:
-            departure = Departure(at_ns=now, instance=instance, requests=requests, idle=idle)
+            departure = Departure(at_ns=now, requests=requests, idle=idle)
             self.departures.append(departure)
-            self._held[instance] += 1
-            begins = max(now, self._free_at[instance])
-            self._free_at[instance] = begins + self._service_ns(departure.size)
-            self._push(self._free_at[instance], "done", instance)
+            self._held += 1
+            # batches in hand go, in order, to whichever instance is free first
+            first_free = min(self._free_at)
+            ends = max(now, first_free) + self._service_ns(departure.size)
+            self._free_at[self._free_at.index(first_free)] = ends
+            self._push(ends, "done", 0)
         return bool(requests)
 
     def _wake_later(self, now: int) -> None:

@@ -71,9 +71,10 @@ def _nobody_waits_beyond(
     """While an instance stands idle, a request leaves at the latest when its delay has passed."""
     free_at = [0] * instances
     for departure in departures:
-        assert departure.at_ns <= max(departure.requests[0].arrived_ns + delay_ns, min(free_at))
-        begins = max(departure.at_ns, free_at[departure.instance])
-        free_at[departure.instance] = begins + _service(service_ns)(departure.size)
+        first_free = min(free_at)
+        assert departure.at_ns <= max(departure.requests[0].arrived_ns + delay_ns, first_free)
+        begins = max(departure.at_ns, first_free)
+        free_at[free_at.index(first_free)] = begins + _service(service_ns)(departure.size)
 
 
 @settings(max_examples=200, deadline=None)

@@ -16,37 +16,36 @@ log = logging.getLogger(__name__)
 _cpu_clock = time.thread_time_ns
 
 
-class ThreadInstance:
-    """Holds at most two batches: the one it computes and, so that it never waits for the loop, the next one.
+Inbox = SimpleQueue[Batch | None]
+"""The batches that a model's instances take, whichever is free first; None ends one instance."""
 
-    While it holds none, the event loop may compute a batch itself with `run`.
+
+class ThreadInstance:
+    """Takes batches from the inbox that it shares with the other instances of its model.
+
+    While none of them has work, the event loop may compute a batch itself with `run`.
     """
 
-    __slots__ = ("_completions", "_executor", "_inbox", "_on_done", "_thread", "batched", "held", "name")
+    __slots__ = ("_completions", "_executor", "_inbox", "_on_done", "_thread", "batched", "name")
 
     def __init__(
         self,
         name: str,
         executor: Executor,
+        inbox: Inbox,
         completions: Completions,
-        on_done: "Callable[[ThreadInstance, Batch], None]",
+        on_done: Callable[[Batch], None],
         *,
         batched: bool,
     ) -> None:
         self.name = name
         self.batched = batched
-        self.held = 0
-        """Batches submitted and not yet handed back; counted on the event loop."""
         self._executor = executor
+        self._inbox = inbox
         self._completions = completions
         self._on_done = on_done
-        self._inbox: SimpleQueue[Batch | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
-
-    def submit(self, batch: Batch) -> None:
-        self.held += 1
-        self._inbox.put(batch)
 
     def run(self, batch: Batch) -> None:
         """Compute a batch here and now; whatever the backend raises becomes an error of the requests.
@@ -73,13 +72,12 @@ class ThreadInstance:
         batch.ended_ns = batch.alone[-1].ended_ns
 
     def close(self) -> None:
-        """End the thread after what it holds. Waits for it; not for the event loop."""
-        self._inbox.put(None)
+        """Wait for the thread, for which a None must be in the inbox; not for the event loop."""
         self._thread.join()
         self._executor.close()
 
     def _work(self) -> None:
-        push, done = self._completions.push, self._done
+        push, done = self._completions.push, self._on_done
         while True:
             batch = self._inbox.get()
             if batch is None:
@@ -89,7 +87,3 @@ class ThreadInstance:
             # of the thread's CPU time: waiting for the interpreter or for a core is not the batch's cost
             batch.cost_ns = _cpu_clock() - began_ns
             push(done, batch)
-
-    def _done(self, batch: Batch) -> None:
-        self.held -= 1
-        self._on_done(self, batch)
