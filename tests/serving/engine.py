@@ -77,10 +77,11 @@ async def serving(
     instances: int = 1,
     max_batch_size: int = 8,
     inline_below_ns: int = 0,
+    dims: Sequence[int] = (2,),
 ) -> AsyncIterator[Client]:
     """A model that runs on `fake`; afterwards nothing may be in flight and all its threads end."""
     loop = asyncio.get_running_loop()
-    config = config_of(max_batch_size=max_batch_size)
+    config = config_of(max_batch_size=max_batch_size, dims=dims)
     model = ServedModel(
         config,
         1,

@@ -90,6 +90,22 @@ def test_one_slow_execution_sends_a_short_model_back_to_its_thread() -> None:
     assert threads[-1] == "net_0"
 
 
+def test_a_larger_request_than_any_that_was_short_does_not_hold_up_the_loop() -> None:
+    async def scene() -> list[str]:
+        fake = FakeModel(inline=True)
+        async with serving(fake, inline_below_ns=INLINE, dims=(-1,)) as client:
+            for n in range(50):
+                await client.answer(client.send([[n, n]]))
+            await client.answer(client.send([[1] * 1000]))
+            await client.answer(client.send([[1] * 1000]))
+            await client.answer(client.send([[1] * 2000]))
+            await client.answer(client.send([[1]]))
+        return fake.threads[-5:]
+
+    here = threading.current_thread().name
+    assert asyncio.run(scene()) == [here, "net_0", here, "net_0", here]
+
+
 def test_requests_that_come_together_are_computed_together() -> None:
     async def scene() -> None:
         fake = FakeModel()

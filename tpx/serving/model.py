@@ -32,6 +32,7 @@ class ServedModel:
 
     A model whose executions are hardly longer than two thread switches is computed on the event loop itself.
     `_reluctance` rises at once when an execution exceeds `inline_below_ns` and falls slowly when it does not.
+    A request with larger rows than any that was short shows in a thread what it takes.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class ServedModel:
         self._inline_below_ns = inline_below_ns if opened.inline else 0
         self._reluctance = _MAX_RELUCTANCE
         self._inline = False
+        self._short_row_size = -1
         self._batched = signature.max_batch_size > 0
 
     def start(self, specs: Sequence[InstanceSpec], completions: Completions) -> None:
@@ -137,7 +139,8 @@ class ServedModel:
             batch = self._batch(requests)
             if batch is None:
                 continue
-            if self._inline and not self._held:
+            row_size = requests[0].head.row_size
+            if self._inline and not self._held and row_size <= self._short_row_size:
                 self._instances[0].run(batch)
                 batch.cost_ns = batch.ended_ns - batch.started_ns
                 self._answer(batch)
@@ -195,7 +198,7 @@ class ServedModel:
         self._answer(batch)
 
     def _answer(self, batch: Batch) -> None:
-        self._judge(batch.cost_ns)
+        self._judge(batch.cost_ns, batch.requests[0].head.row_size)
         now = _clock()
         statistics = self.statistics
         if batch.error is None:
@@ -209,7 +212,7 @@ class ServedModel:
             except Exception:  # one request's boundary: the others get their answers
                 log.exception("answering a request to model '%s' failed", self.name)
 
-    def _judge(self, cost_ns: int) -> None:
+    def _judge(self, cost_ns: int, row_size: int) -> None:
         """Decide from what a batch took whether the next ones are computed on the loop."""
         limit = self._inline_below_ns
         if not limit:
@@ -217,8 +220,11 @@ class ServedModel:
         if cost_ns < limit:
             if self._reluctance:
                 self._reluctance -= 1
+            if row_size > self._short_row_size:
+                self._short_row_size = row_size
         else:
             self._reluctance = min(_MAX_RELUCTANCE, self._reluctance + 2 * (cost_ns // limit))
+            self._short_row_size = min(self._short_row_size, row_size - 1)
         self._inline = self._reluctance < _MAX_RELUCTANCE // 2
 
     def _count_failed(self, batch: Batch, now_ns: int) -> None:

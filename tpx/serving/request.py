@@ -92,6 +92,7 @@ class RequestHead:
         "parameters",
         "rendered",
         "request_id",
+        "row_size",
         "total_size",
     )
 
@@ -114,6 +115,8 @@ class RequestHead:
         self.batch_key = tuple((i.spec.name, i.shape[1:]) for i in inputs)
         """Requests with equal keys can be stacked."""
         self.total_size = sum(i.size for i in inputs) if all(i.size >= 0 for i in inputs) else -1
+        self.row_size = self.total_size // batch_size
+        """Bytes of one row of all inputs; tells how much work a request is."""
         self.rendered: dict[Any, Any] = {}
         """What a frontend has made of the response's constant part, by the shapes of the outputs."""
 
