@@ -12,6 +12,10 @@ from tpx.protocol.buffers import new_scratch
 log = logging.getLogger(__name__)
 
 BACKLOG = 1024
+LINGER_S = 3
+"""How long a connection that we have ended may take to end on the other side."""
+
+_TLS_HANDSHAKE_S = 10
 
 
 class Connection(Protocol):
@@ -20,6 +24,23 @@ class Connection(Protocol):
     def sweep(self, tick: int) -> None: ...
     def drain(self) -> None: ...
     def abort(self) -> None: ...
+
+
+class WriteWatch:
+    """Tells for how long a client has not taken a single byte of what we owe it."""
+
+    __slots__ = ("_since", "_unsent")
+
+    def __init__(self) -> None:
+        self._unsent = 0
+        self._since = 0
+
+    def stalled_s(self, unsent: int, tick: int) -> int:
+        """Seconds without progress, given what is unsent now; called once a second."""
+        if not unsent or not self._unsent or unsent < self._unsent:
+            self._since = tick
+        self._unsent = unsent
+        return tick - self._since
 
 
 class Listener:
@@ -49,9 +70,15 @@ class Listener:
         """Listen; returns the port, which the system chooses for port 0. Raises OSError."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            factory, address, port, ssl=tls, backlog=BACKLOG, reuse_port=reuse_port or None
+            factory,
+            address,
+            port,
+            ssl=tls,
+            ssl_handshake_timeout=_TLS_HANDSHAKE_S if tls else None,
+            backlog=BACKLOG,
+            reuse_port=reuse_port or None,
         )
-        self._ticker = loop.call_later(1, self._advance)
+        self._ticker = loop.call_later(1, self._tick)
         for sock in self._server.sockets:
             if sock.family in (socket.AF_INET, socket.AF_INET6):
                 return int(sock.getsockname()[1])
@@ -87,8 +114,13 @@ class Listener:
         if self._ticker is not None:
             self._ticker.cancel()
 
-    def _advance(self) -> None:
+    def advance(self) -> None:
+        """A second has passed: every connection looks at its deadlines."""
         self.tick += 1
         for connection in list(self._connections):
             connection.sweep(self.tick)
-        self._ticker = asyncio.get_running_loop().call_later(1, self._advance)
+
+    def _tick(self) -> None:
+        # the next tick is set first: whatever one connection does, the deadlines of the others go on
+        self._ticker = asyncio.get_running_loop().call_later(1, self._tick)
+        self.advance()

@@ -228,7 +228,7 @@ class GrpcClientConnection(Http2Connection):
                 raise Http2Error(ErrorCode.COMPRESSION_ERROR, str(exc)) from exc
         call = cast("ClientCall | None", self.streams.get(stream_id))
         if call is None:
-            self._check_known(stream_id)
+            self._refuse_idle(stream_id, "response")
             return
         if not call.first_byte_ns:
             call.first_byte_ns = _clock()
@@ -241,7 +241,7 @@ class GrpcClientConnection(Http2Connection):
     def _on_data(self, stream_id: int, flags: int, data: bytes, start: int, stop: int) -> None:
         call = cast("ClientCall | None", self.streams.get(stream_id))
         if call is None:
-            self._check_known(stream_id)
+            self._refuse_idle(stream_id, "response")
             return
         if not flags & END_STREAM:
             call.receive_window -= stop - start
@@ -280,9 +280,9 @@ class GrpcClientConnection(Http2Connection):
         self._transport.write(frames.rst_stream(call.id, ErrorCode.CANCEL))
         self._end(call.id, Status.INTERNAL, error.message)
 
-    def _check_known(self, stream_id: int) -> None:
+    def _refuse_idle(self, stream_id: int, what: str) -> None:
         if stream_id >= self._next_id or not stream_id & 1:
-            raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"response on idle stream {stream_id}")
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"{what} on idle stream {stream_id}")
 
     def _on_reset(self, stream_id: int, code: int) -> None:
         reasons = {ErrorCode.REFUSED_STREAM: Status.UNAVAILABLE, ErrorCode.CANCEL: Status.CANCELLED}

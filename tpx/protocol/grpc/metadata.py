@@ -10,7 +10,8 @@ from tpx.protocol.http2.hpack import Header, encode_stateless
 
 _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _UNIT_NS = {b"H": 3600 * 10**9, b"M": 60 * 10**9, b"S": 10**9, b"m": 10**6, b"u": 10**3, b"n": 1}
-_NAME = re.compile(rb":?[0-9a-z_.!#$%&'*+^`|~-]+")
+_NAME = re.compile(rb"[0-9a-z_.!#$%&'*+^`|~-]+")
+_PSEUDO = frozenset((b":method", b":scheme", b":path", b":authority"))
 _FORBIDDEN = (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade")
 _RESERVED = (b"te", b"content-type", b"user-agent")
 
@@ -40,15 +41,18 @@ def interpret_request(headers: list[Header]) -> CallHead | None:
     fields: dict[bytes, bytes] = {}
     regular = False
     for name, value in headers:
-        pseudo = name[:1] == b":"
-        if not _NAME.fullmatch(name) or (pseudo and (regular or name in fields)) or name in _FORBIDDEN:
+        pseudo = name in _PSEUDO
+        if pseudo:
+            if regular or name in fields:
+                return None
+        elif not _NAME.fullmatch(name) or name in _FORBIDDEN:
             return None
         if b"\0" in value or b"\r" in value or b"\n" in value:
             return None
         regular = regular or not pseudo
         fields[name] = fields[name] + b"," + value if name in fields else value
     if (
-        not {b":method", b":scheme", b":path"} <= fields.keys()
+        not (fields.get(b":method") and fields.get(b":scheme") and fields.get(b":path"))
         or fields.get(b"te", b"trailers") != b"trailers"
     ):
         return None

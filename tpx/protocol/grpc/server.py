@@ -23,7 +23,7 @@ from tpx.protocol.http2.frames import (
 )
 from tpx.protocol.http2.hpack import MAX_HEADER_LIST_BYTES, BlockDecoder, HeaderError
 from tpx.protocol.http2.stream import STREAM_WINDOW, Stream
-from tpx.protocol.listener import Listener
+from tpx.protocol.listener import LINGER_S, Listener, WriteWatch
 
 _DRAIN_PING = b"tpxdrain"
 _ALIVE_PING = b"tpxalive"
@@ -63,7 +63,8 @@ class GrpcServerConnection(Http2Connection):
         self._last_stream = 0
         self._accept_up_to = MAX_STREAM_ID
         self._draining_since: int | None = None
-        self._paused_at = 0
+        self._left_at = 0
+        self._write_watch = WriteWatch()
 
     def write(self, data: bytes) -> None:
         self._transport.write(data)
@@ -84,16 +85,18 @@ class GrpcServerConnection(Http2Connection):
         self._listener.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio's signature)
-        self._closed = True
         self._listener.closed(self)
-        streams = list(self.streams.values())
-        self.streams.clear()
-        for stream in streams:
-            cast("ServerCall", stream).gone()
+        self._let_go()
+        self._drop_calls()
 
     def pause_writing(self) -> None:
-        self._paused_at = self._listener.tick
+        """A client that does not take its answers gets no more of them: its requests wait unread."""
         super().pause_writing()
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._transport.resume_reading()
+        super().resume_writing()
 
     # reading
 
@@ -161,9 +164,8 @@ class GrpcServerConnection(Http2Connection):
     def _on_data(self, stream_id: int, flags: int, data: bytes, start: int, stop: int) -> None:
         call = cast("ServerCall | None", self.streams.get(stream_id))
         if call is None:
-            # of a call that was answered early, still on its way; of one that never was, an error
-            if stream_id > self._last_stream or not stream_id & 1:
-                raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"DATA on idle stream {stream_id}")
+            # of a call that was answered early, still on its way
+            self._refuse_idle(stream_id, "DATA")
             return
         if call.peer_ended:
             raise Http2Error(ErrorCode.STREAM_CLOSED, "DATA after END_STREAM")
@@ -183,6 +185,7 @@ class GrpcServerConnection(Http2Connection):
             call.end()
 
     def _on_landed(self, stream: Stream, count: int, flags: int, last: bool) -> None:
+        self._keepalive.heard = self._listener.tick
         call = cast("ServerCall", stream)
         if last and flags & END_STREAM:
             call.peer_ended = True
@@ -193,13 +196,15 @@ class GrpcServerConnection(Http2Connection):
             call.end()
 
     def _on_reset(self, stream_id: int, code: int) -> None:  # noqa: ARG002
-        if stream_id > self._last_stream:
-            raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"RST_STREAM on idle stream {stream_id}")
         self.sender.forget(stream_id)
         call = self.streams.pop(stream_id, None)
         if call is not None:
             cast("ServerCall", call).gone()
         self._close_if_drained()
+
+    def _refuse_idle(self, stream_id: int, what: str) -> None:
+        if stream_id > self._last_stream or not stream_id & 1:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"{what} on idle stream {stream_id}")
 
     def _on_goaway(self, last_stream_id: int, code: int, reason: bytes) -> None:  # noqa: ARG002
         self._accept_up_to = self._last_stream
@@ -226,9 +231,8 @@ class GrpcServerConnection(Http2Connection):
 
     def drain(self) -> None:
         """Let calls in flight end, refuse new ones: GOAWAY that refuses nothing yet, a PING, and when its
-        answer
-        shows that the client has read it, GOAWAY with the last call that will be served (RFC 9113 section
-        6.8)."""
+        answer shows that the client has read it, GOAWAY with the last call that will be served (RFC 9113
+        section 6.8)."""
         if self._draining_since is not None or self._closed:
             return
         self._draining_since = self._listener.tick
@@ -236,7 +240,7 @@ class GrpcServerConnection(Http2Connection):
             frames.goaway(MAX_STREAM_ID, ErrorCode.NO_ERROR) + frames.frame(frames.PING, 0, 0, _DRAIN_PING)
         )
         if not self._preface_seen:
-            self._transport.close()
+            self._leave()
 
     def _finish_drain(self) -> None:
         if self._accept_up_to == MAX_STREAM_ID:
@@ -245,35 +249,61 @@ class GrpcServerConnection(Http2Connection):
             self._close_if_drained()
 
     def _close_if_drained(self) -> None:
-        if self._accept_up_to != MAX_STREAM_ID and not self.streams:
-            self._transport.close()
+        if self._accept_up_to != MAX_STREAM_ID and not self.streams and not self._closed:
+            self._leave()
 
     def _break(self, error: Http2Error) -> None:
-        self._closed = True
         self.write(frames.goaway(self._last_stream, error.error_code, error.message.encode()))
-        self._transport.close()
+        self._leave()
+
+    def _refuse_http1(self) -> None:
+        head = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n"
+        self.write(head + b"Content-Length: %d\r\n\r\n%b" % (len(_NOT_HTTP2), _NOT_HTTP2))
+        self._leave()
+
+    def _leave(self) -> None:
+        """Nothing more will be said. Closing with unread input would reset the connection and could take our
+        last words with it: end our half, ignore what still comes, and close when the client does or `sweep`
+        loses patience."""
+        self._let_go()
+        self._left_at = self._listener.tick
+        self._drop_calls()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:
+            self._transport.close()
+
+    def _drop_calls(self) -> None:
+        streams = list(self.streams.values())
+        self.streams.clear()
+        for stream in streams:
+            cast("ServerCall", stream).gone()
 
     def abort(self) -> None:
         self._transport.abort()
 
-    def _refuse_http1(self) -> None:
-        self._closed = True
-        head = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n"
-        self.write(head + b"Content-Length: %d\r\n\r\n%b" % (len(_NOT_HTTP2), _NOT_HTTP2))
-        self._transport.close()
-
     def sweep(self, tick: int) -> None:
         """Enforce the deadlines; called by the listener once a second."""
-        self.forgive()
         limits, silent = self._limits, tick - self._keepalive.heard
-        stuck = (
-            (self.sender.paused and tick - self._paused_at > limits.write_timeout_s)
+        stalled = self._write_watch.stalled_s(self._transport.get_write_buffer_size(), tick)
+        if (
+            stalled > limits.write_timeout_s
             or (not self._preface_seen and silent > limits.preface_timeout_s)
-            or ((self._pending or self._block is not None) and silent > limits.frame_timeout_s)
-        )
-        if stuck:
+            or (self._in_frame and silent > limits.frame_timeout_s)
+        ):
             self._transport.abort()
-            return
+        elif not self._closed:
+            self._look_at_streams(tick)
+            self._look_at_age(tick)
+        elif tick - self._left_at > LINGER_S:
+            self._transport.close()
+
+    def _look_at_streams(self, tick: int) -> None:
+        for stream in self.sender.stalled(tick, self._limits.write_timeout_s):
+            self.write(frames.rst_stream(stream.id, ErrorCode.CANCEL))
+            self._on_reset(stream.id, ErrorCode.CANCEL)
+
+    def _look_at_age(self, tick: int) -> None:
         if self._draining_since is not None and tick - self._draining_since > 1:
             self._finish_drain()
         action = self._keepalive.look(tick, calls=bool(self.streams))

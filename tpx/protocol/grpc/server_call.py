@@ -196,6 +196,7 @@ class ServerCall(Stream):
             or total > sender.window
             or total > self.send_window
             or sender.paused
+            or sender.owes_update
             or (connection.response_encoding and connection.response_encoding in self.head.accepts)
         ):
             self.send(parts, size)
@@ -221,7 +222,7 @@ class ServerCall(Stream):
             block = _RESPONSE_HEAD
             if encoding:
                 block += encode_stateless([(b"grpc-encoding", encoding.encode())])
-            connection.write(frames.frame(HEADERS, END_HEADERS, self.id, block))
+            connection.write(frames.frame(HEADERS, END_HEADERS, self.id, connection.sender.block(block)))
         if encoding:
             message = deflate(b"".join(parts), encoding)
             connection.sender.queue(self, (pack_prefix(1, len(message)), message))
@@ -235,6 +236,8 @@ class ServerCall(Stream):
     def fail(self, status: Status, message: str) -> None:
         """End the call with an error, before any message or after some; what still waits to be sent is
         dropped."""
+        if self._answered:
+            return
         if self.outbox:
             self.outbox.clear()
         block = (
@@ -253,14 +256,15 @@ class ServerCall(Stream):
         if self._answered:
             return
         connection = self._connection
+        sender = connection.sender
         trailers = frames.headers_frames(
-            self.id, block, end_stream=True, max_frame_bytes=connection.sender.frame_bytes
+            self.id, sender.block(block), end_stream=True, max_frame_bytes=sender.frame_bytes
         )
         if self.outbox:
             self._stop_clock()
-            connection.sender.queue(self, (), trailers=trailers)
+            sender.queue(self, (), trailers=trailers)
             return
-        connection.sender.forget(self.id)
+        sender.forget(self.id)
         connection.write(trailers)
         self.sent()
 
@@ -289,10 +293,25 @@ def methods_by_path(methods: Sequence[Method]) -> Mapping[bytes, Method]:
     return {method.path.encode(): method for method in methods}
 
 
+def refusing(path: str, status: Status, message: str) -> Method:
+    """A method that ends every call at once, so that no streaming client waits for it in vain."""
+
+    def refuse(call: ServerCall) -> MessageSink:
+        call.fail(status, message)
+        return _Ignore()
+
+    return Method(path, stream=refuse)
+
+
+class _Ignore:
+    """What a client still sends to a call that has been answered."""
+
+    def message(self, message: Buffer) -> None: ...
+    def half_closed(self) -> None: ...
+    def gone(self) -> None: ...
+
+
 def unknown_method(head: CallHead) -> Method:
     """A method that answers UNIMPLEMENTED."""
-
-    def refuse(call: ServerCall, message: Buffer) -> None:  # noqa: ARG001
-        call.fail(Status.UNIMPLEMENTED, f"unknown method {head.path.decode('latin-1')}")
-
-    return Method(head.path.decode("latin-1"), unary=refuse)
+    path = head.path.decode("latin-1")
+    return refusing(path, Status.UNIMPLEMENTED, f"unknown method {path}")

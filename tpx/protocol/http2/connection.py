@@ -1,14 +1,13 @@
 """One HTTP/2 connection (RFC 9113): what a server and a client do alike.
 
 Frames are parsed in place in what one read brought. The rest of a large DATA frame is read by the event loop
-straight
-into the message it belongs to. What can be sent at once is written at once; what flow control holds back
-waits in its
-stream. A peer that makes us work without asking for anything pays from a budget, and is sent away when it is
-spent.
+straight into the message it belongs to. What can be sent at once is written at once; what flow control holds
+back waits in its stream. A peer that makes us work without asking for anything pays from a budget, and is
+sent away when it is spent.
 """
 
 import asyncio
+import time
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import cast
@@ -23,6 +22,7 @@ from tpx.protocol.http2.frames import (
     END_STREAM,
     HEADER_BYTES,
     HEADERS,
+    MAX_STREAM_ID,
     MAX_WINDOW,
     PADDED,
     PRIORITIZED,
@@ -31,9 +31,10 @@ from tpx.protocol.http2.frames import (
     Setting,
     header_at,
 )
-from tpx.protocol.http2.hpack import MAX_HEADER_LIST_BYTES, BlockDecoder
+from tpx.protocol.http2.hpack import DEFAULT_TABLE_BYTES, MAX_HEADER_LIST_BYTES, BlockDecoder
 from tpx.protocol.http2.sender import Sender
 from tpx.protocol.http2.stream import STREAM_WINDOW, Stream
+from tpx.protocol.outlet import Outlet
 
 MAX_FRAME_BYTES = 1 << 20
 """The largest frame we accept: large tensors arrive in fewer pieces."""
@@ -50,7 +51,7 @@ class Http2Connection(asyncio.BufferedProtocol):
     def __init__(self, scratch: memoryview, decoder: BlockDecoder) -> None:
         self._scratch = scratch
         self._blocks = decoder
-        self._transport: asyncio.Transport = cast("asyncio.Transport", None)
+        self._transport: Outlet = cast("Outlet", None)
         self.streams: dict[int, Stream] = {}
         # reading
         self._pending = b""
@@ -67,6 +68,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._peer_max_streams = MAX_WINDOW
         # ending
         self._glitches = _GLITCH_BURST
+        self._forgiven_ns = time.monotonic_ns()
         self._closed = False
 
     # what a role provides
@@ -88,6 +90,10 @@ class Http2Connection(asyncio.BufferedProtocol):
         """The peer ended a stream with RST_STREAM."""
 
     @abstractmethod
+    def _refuse_idle(self, stream_id: int, what: str) -> None:
+        """Raise Http2Error if the stream is not open and never was."""
+
+    @abstractmethod
     def _on_goaway(self, last_stream_id: int, code: int, reason: bytes) -> None:
         """The peer will take no new streams."""
 
@@ -103,7 +109,7 @@ class Http2Connection(asyncio.BufferedProtocol):
     # asyncio's callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
+        self._transport = Outlet(cast("asyncio.Transport", transport))
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self.sender.transport = self._transport
 
@@ -113,23 +119,36 @@ class Http2Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._closed:
             return
+        self._transport.hold()
         try:
             if self._direct is not None:
                 self._land(nbytes)
-                return
-            data = b"".join((self._pending, self._scratch[:nbytes]))
-            self._pending = b""
-            self._parse(data, 0)
+            else:
+                data = b"".join((self._pending, self._scratch[:nbytes]))
+                self._pending = b""
+                self._parse(data, 0)
         except Http2Error as exc:
             self._break(exc)
+        finally:
+            self._transport.release(expecting=bool(self.streams))
 
     def pause_writing(self) -> None:
         self.sender.paused = True
-        self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        self._transport.resume_reading()
         self.sender.resume()
+
+    @property
+    def _in_frame(self) -> bool:
+        """The beginning of a frame or header block has come, and not its end."""
+        return bool(self._pending) or self._block is not None or self._direct is not None
+
+    def _let_go(self) -> None:
+        """The connection is gone: hold no memory for it."""
+        self._closed = True
+        self._pending, self._block = b"", None
+        self._direct = self._direct_stream = None
+        self.sender.clear()
 
     # reading frames
 
@@ -140,11 +159,12 @@ class Http2Connection(asyncio.BufferedProtocol):
             length = high << 16 | low
             start = at + HEADER_BYTES
             stop = start + length
+            if stream_id > MAX_STREAM_ID:
+                stream_id &= MAX_STREAM_ID  # the highest bit has no meaning
             if self._block is not None and kind != CONTINUATION:
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a header block was interrupted")
             if stop > end:
-                if length > MAX_FRAME_BYTES:
-                    raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, f"frame of {length} bytes")
+                _check_size(kind, length)
                 if kind == DATA and self._begin_landing(stream_id, flags, data, start, stop):
                     return
                 break
@@ -186,22 +206,26 @@ class Http2Connection(asyncio.BufferedProtocol):
         if start == stop and not flags & END_STREAM:
             self._glitch("empty DATA frames")
         if flags & PADDED:
-            stop, start = stop - (data[start] if start < stop else 0), start + 1
-            if stop < start:
+            padding = 1 + (data[start] if start < stop else 0)
+            if padding > stop - start:
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, "padding longer than its frame")
+            start, stop = start + 1, stop - padding + 1
+            stream = self.streams.get(stream_id)
+            if stream is not None and not flags & END_STREAM:
+                self.take_from_window(stream, padding)
         self._on_data(stream_id, flags, data, start, stop)
 
     def _begin_landing(self, stream_id: int, flags: int, data: bytes, start: int, stop: int) -> bool:
         """The rest of a DATA frame is still to come: hand over what is there and read the rest in place."""
-        stream = self.streams.get(stream_id)
-        if stream is None or flags & PADDED:
+        if flags & PADDED:
             return False
         here = len(data) - start
         if here:
             self._received(here)
             self._on_data(stream_id, 0, data, start, len(data))
         left = stop - start - here
-        landing = stream.landing(left) if self.streams.get(stream_id) is stream else None
+        stream = self.streams.get(stream_id)
+        landing = stream.landing(left) if stream is not None else None
         if landing is None:
             # keep the frame's header with a smaller length for the part that is still to come
             self._pending = frames.frame_header(DATA, flags, stream_id, left) if here else data[start - 9 :]
@@ -230,14 +254,13 @@ class Http2Connection(asyncio.BufferedProtocol):
             self._pending = frames.frame_header(DATA, flags, stream.id, left)
 
     def _reset(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
-        if len(payload) != 4 or not stream_id:
-            raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "malformed RST_STREAM")
+        _check_form("RST_STREAM", stream_id, of_stream=True, fits=len(payload) == 4)
+        self._refuse_idle(stream_id, "RST_STREAM")
         self._glitch("stream resets")
         self._on_reset(stream_id, frames.unpack_u32(payload)[0])
 
     def _going_away(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
-        if len(payload) < 8 or stream_id:
-            raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "malformed GOAWAY")
+        _check_form("GOAWAY", stream_id, of_stream=False, fits=len(payload) >= 8)
         last, code = frames.unpack_u32(payload)[0] & MAX_WINDOW, frames.unpack_u32(payload, 4)[0]
         self._on_goaway(last, code, payload[8:])
 
@@ -274,12 +297,13 @@ class Http2Connection(asyncio.BufferedProtocol):
             self._on_headers(stream_id, self._block_flags, block)
 
     def _settings(self, flags: int, stream_id: int, payload: bytes) -> None:
-        if stream_id or len(payload) % 6 or (flags & ACK and payload):
-            raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "malformed SETTINGS")
+        size = len(payload)
+        _check_form("SETTINGS", stream_id, of_stream=False, fits=size == 0 if flags & ACK else size % 6 == 0)
         if flags & ACK:
             return
         self._glitch("SETTINGS frames")
-        for name, value in frames.parse_settings(payload):
+        # the last value of each counts, and only it costs anything
+        for name, value in dict(frames.parse_settings(payload)).items():
             self._apply_setting(name, value)
         self._transport.write(frames.frame(frames.SETTINGS, ACK, 0))
         self._on_settled()
@@ -296,12 +320,13 @@ class Http2Connection(asyncio.BufferedProtocol):
             self.sender.frame_bytes = min(value, MAX_FRAME_BYTES)
         elif name == Setting.MAX_CONCURRENT_STREAMS:
             self._peer_max_streams = value
+        elif name == Setting.HEADER_TABLE_SIZE and value < DEFAULT_TABLE_BYTES:
+            self.sender.empty_table()
         elif name == Setting.ENABLE_PUSH and value > 1:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "ENABLE_PUSH must be 0 or 1")
 
     def _ping(self, flags: int, stream_id: int, payload: bytes) -> None:
-        if len(payload) != 8 or stream_id:
-            raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "malformed PING")
+        _check_form("PING", stream_id, of_stream=False, fits=len(payload) == 8)
         if flags & ACK:
             self._on_ping_ack(payload)
             return
@@ -310,16 +335,19 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._transport.write(frames.frame(frames.PING, ACK, 0, payload))
 
     def _window_update(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
-        if len(payload) != 4:
-            raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "malformed WINDOW_UPDATE")
+        _check_form("WINDOW_UPDATE", stream_id, of_stream=stream_id > 0, fits=len(payload) == 4)
         increment = frames.unpack_u32(payload)[0] & MAX_WINDOW
         if not stream_id:
             self.sender.widen(increment)
             return
         stream = self.streams.get(stream_id)
-        if stream is not None and not self.sender.widen_stream(stream, increment):
-            self._transport.write(frames.rst_stream(stream_id, ErrorCode.FLOW_CONTROL_ERROR))
-            self._on_reset(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
+        if stream is None:
+            self._refuse_idle(stream_id, "WINDOW_UPDATE")
+            return
+        error = self.sender.widen_stream(stream, increment)
+        if error is not None:
+            self._transport.write(frames.rst_stream(stream_id, error))
+            self._on_reset(stream_id, error)
 
     # ending
 
@@ -330,17 +358,34 @@ class Http2Connection(asyncio.BufferedProtocol):
             self.streams.pop(stream.id, None)
 
     def _glitch(self, what: str) -> None:
+        """Take one from the peer's budget, which time fills again."""
         self._glitches -= 1
-        if self._glitches < 0:
+        if self._glitches >= 0:
+            return
+        now_ns = time.monotonic_ns()
+        earned = (now_ns - self._forgiven_ns) * _GLITCHES_PER_SECOND // 10**9
+        if not earned:
             raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, f"too many {what}")
-
-    def forgive(self) -> None:
-        """Refill the budget of a well-behaved peer; called once a second."""
-        self._glitches = min(_GLITCH_BURST, self._glitches + _GLITCHES_PER_SECOND)
+        self._glitches, self._forgiven_ns = min(_GLITCH_BURST, earned), now_ns
 
     @abstractmethod
     def _break(self, error: Http2Error) -> None:
         """Send GOAWAY with the error and end the connection."""
+
+
+def _check_size(kind: int, length: int) -> None:
+    """Only DATA has a reason to be large."""
+    if length > MAX_FRAME_BYTES:
+        raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, f"frame of {length} bytes")
+    if kind != DATA and length > MAX_HEADER_LIST_BYTES:
+        raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, f"frame of type {kind} with {length} bytes")
+
+
+def _check_form(what: str, stream_id: int, *, of_stream: bool, fits: bool) -> None:
+    if bool(stream_id) is not of_stream:
+        raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"{what} on stream {stream_id}")
+    if not fits:
+        raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, f"{what} of a wrong size")
 
 
 _UNCOMMON: dict[int, Callable[[Http2Connection, int, int, bytes], None]] = {

@@ -28,6 +28,10 @@ _STATIC_NAMES = {
     b"user-agent": 58,
 }
 
+DEFAULT_TABLE_BYTES = 4096
+EMPTY_TABLE = b"\x20"
+"""At the beginning of a block: the sender's table holds nothing from now on (RFC 7541 section 6.3)."""
+
 Header = tuple[bytes, bytes]
 
 

@@ -1,7 +1,6 @@
 """The sending half of an HTTP/2 connection: windows, and the streams that wait for them."""
 
-import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from typing import cast
 
@@ -15,34 +14,56 @@ from tpx.protocol.http2.frames import (
     Http2Error,
     frame_header,
 )
+from tpx.protocol.http2.hpack import EMPTY_TABLE
 from tpx.protocol.http2.stream import Stream
+from tpx.protocol.outlet import Outlet
 from tpx.protocol.tensors import Buffer
 
-_WRITES_AT_ONCE = 64
+_BYTES_AT_ONCE = 512 << 10
+"""Written before we look again whether the transport is full."""
 
 
 class Sender:
     """Sends what the peer's windows allow and keeps the rest; nothing is written while the transport is full.
 
-    A caller with little to send may do so itself: when `paused` is False, `window` and the stream's own
-    window
-    suffice, it lowers both and writes.
+    A caller with little to send may do so itself: when `paused` is False and `owes_update` is False, and
+    `window` and the stream's own window suffice, it lowers both and writes.
     """
 
-    __slots__ = ("_blocked", "_on_sent", "frame_bytes", "initial_window", "paused", "transport", "window")
+    __slots__ = (
+        "_emptied",
+        "_on_sent",
+        "_ready",
+        "_sent_bytes",
+        "_sent_bytes_before",
+        "_starved",
+        "frame_bytes",
+        "initial_window",
+        "owes_update",
+        "paused",
+        "transport",
+        "window",
+    )
 
     def __init__(self, on_sent: Callable[[Stream], None]) -> None:
-        self.transport: asyncio.Transport = cast("asyncio.Transport", None)
+        self.transport: Outlet = cast("Outlet", None)
         self.window = DEFAULT_WINDOW
         self.initial_window = DEFAULT_WINDOW
         self.frame_bytes = DEFAULT_FRAME_BYTES
         self.paused = False
+        self.owes_update = False
+        """The next header block must say that our table is empty."""
+        self._emptied = False
         self._on_sent = on_sent
-        self._blocked: dict[int, Stream] = {}
+        # streams with something to send: those whose own window is open, in turn, and those whose is shut
+        self._ready: OrderedDict[int, Stream] = OrderedDict()
+        self._starved: dict[int, Stream] = {}
+        self._sent_bytes = 0
+        self._sent_bytes_before = 0
 
     @property
     def idle(self) -> bool:
-        return not self._blocked
+        return not self._ready and not self._starved
 
     def queue(
         self, stream: Stream, parts: Iterable[Buffer], *, trailers: bytes | None = None, ending: bool = False
@@ -51,19 +72,46 @@ class Sender:
         byte."""
         if stream.outbox is None:
             stream.outbox = deque()
-        stream.outbox.extend(memoryview(part).cast("B") for part in parts if len(part))
+        outbox = stream.outbox
+        outbox.extend(memoryview(part).cast("B") for part in parts if len(part))
         stream.trailers = trailers
         stream.ending = ending
-        self._blocked[stream.id] = stream
+        if not outbox:
+            # an end alone needs no window
+            if ending:
+                self.transport.write(frame_header(DATA, END_STREAM, stream.id, 0))
+                self._on_sent(stream)
+            return
+        if stream.id not in self._starved:
+            (self._ready if stream.send_window > 0 else self._starved)[stream.id] = stream
         self.pump()
 
     def forget(self, stream_id: int) -> None:
         """Drop what waits of a stream that was reset."""
-        self._blocked.pop(stream_id, None)
+        stream = self._ready.pop(stream_id, None) or self._starved.pop(stream_id, None)
+        if stream is not None:
+            stream.outbox = None
+
+    def clear(self) -> None:
+        """Drop everything: the connection is gone."""
+        for stream_id in (*self._ready, *self._starved):
+            self.forget(stream_id)
 
     def resume(self) -> None:
         self.paused = False
         self.pump()
+
+    def empty_table(self) -> None:
+        """The peer made its header table smaller. We use none of it, and must say so once (RFC 9113 section
+        4.3.1)."""
+        self.owes_update = not self._emptied
+
+    def block(self, block: bytes) -> bytes:
+        """A header block as it must be sent next."""
+        if not self.owes_update:
+            return block
+        self.owes_update, self._emptied = False, True
+        return EMPTY_TABLE + block
 
     def change_initial_window(self, value: int, streams: Iterable[Stream]) -> None:
         """Apply the peer's INITIAL_WINDOW_SIZE, which also moves the windows of open streams."""
@@ -74,58 +122,92 @@ class Sender:
             stream.send_window += change
             if stream.send_window > MAX_WINDOW:
                 raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "stream window over 2^31-1")
+        for stream in [s for s in self._ready.values() if s.send_window <= 0]:
+            self._starved[stream.id] = self._ready.pop(stream.id)
+        for stream in [s for s in self._starved.values() if s.send_window > 0]:
+            self._ready[stream.id] = self._starved.pop(stream.id)
 
     def widen(self, increment: int) -> None:
         """WINDOW_UPDATE of the connection."""
+        if not increment:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
         self.window += increment
-        if not increment or self.window > MAX_WINDOW:
-            raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "connection window out of range")
+        if self.window > MAX_WINDOW:
+            raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "connection window over 2^31-1")
         self.pump()
 
-    def widen_stream(self, stream: Stream, increment: int) -> bool:
-        """WINDOW_UPDATE of a stream; False if it leaves the range, which ends the stream."""
+    def widen_stream(self, stream: Stream, increment: int) -> ErrorCode | None:
+        """WINDOW_UPDATE of a stream; the error that ends the stream, if it is one."""
+        if not increment:
+            return ErrorCode.PROTOCOL_ERROR
         stream.send_window += increment
-        if not increment or stream.send_window > MAX_WINDOW:
-            return False
-        if stream.id in self._blocked:
+        if stream.send_window > MAX_WINDOW:
+            return ErrorCode.FLOW_CONTROL_ERROR
+        if stream.send_window > 0 and self._starved.pop(stream.id, None) is not None:
+            self._ready[stream.id] = stream
             self.pump()
-        return True
+        return None
 
     def pump(self) -> None:
-        """Let every waiting stream send what the windows allow, in turns of one frame each."""
+        """Let the waiting streams send what the windows allow, in turns of one frame each."""
         out: list[Buffer] = []
-        turn = list(self._blocked.values())
-        while turn and not self.paused:
-            turn = [stream for stream in turn if self._send_one(stream, out)]
-            if len(out) >= _WRITES_AT_ONCE:
-                self.transport.writelines(out)
-                out = []
+        ended: list[Stream] = []
+        size = 0
+        ready = self._ready
+        while ready and self.window > 0 and not self.paused:
+            stream_id, stream = ready.popitem(last=False)
+            size += self._take_frame(stream, out)
+            if stream.outbox:
+                (ready if stream.send_window > 0 else self._starved)[stream_id] = stream
+            elif stream.ending or stream.trailers is not None:
+                ended.append(stream)
+            if size >= _BYTES_AT_ONCE:
+                self._write(out, ended)
+                out, ended, size = [], [], 0
+        self._write(out, ended)
+
+    def _take_frame(self, stream: Stream, out: list[Buffer]) -> int:
+        """Append one DATA frame of the stream and, behind its last one, its trailers; returns its size."""
+        outbox = cast("deque[memoryview]", stream.outbox)
+        room = min(self.window, stream.send_window, self.frame_bytes)
+        at, size = len(out), 0
+        while outbox and size < room:
+            chunk = outbox.popleft()
+            if len(chunk) > room - size:
+                outbox.appendleft(chunk[room - size :])
+                chunk = chunk[: room - size]
+            out.append(chunk)
+            size += len(chunk)
+        last = stream.ending and not outbox
+        out.insert(at, frame_header(DATA, END_STREAM if last else 0, stream.id, size))
+        if not outbox and stream.trailers is not None:
+            out.append(stream.trailers)
+        self.window -= size
+        stream.send_window -= size
+        stream.shut_since = 0
+        self._sent_bytes += size
+        return size
+
+    def _write(self, out: list[Buffer], ended: list[Stream]) -> None:
+        """Write, and only then say which streams have ended: what follows may close the connection."""
         if out:
             self.transport.writelines(out)
-
-    def _send_one(self, stream: Stream, out: list[Buffer]) -> bool:
-        """Append one DATA frame of the stream, or its end; False when it can do no more for now."""
-        outbox = cast("deque[memoryview]", stream.outbox)
-        if outbox:
-            room = min(self.window, stream.send_window, self.frame_bytes)
-            if room <= 0:
-                return False
-            chunk = outbox.popleft()
-            if len(chunk) > room:
-                outbox.appendleft(chunk[room:])
-                chunk = chunk[:room]
-            self.window -= len(chunk)
-            stream.send_window -= len(chunk)
-            last = stream.ending and not outbox
-            out.append(frame_header(DATA, END_STREAM if last else 0, stream.id, len(chunk)))
-            out.append(chunk)
-            if outbox:
-                return True
-        elif stream.ending:
-            out.append(frame_header(DATA, END_STREAM, stream.id, 0))
-        del self._blocked[stream.id]
-        if stream.trailers is not None:
-            out.append(stream.trailers)
-        if stream.trailers is not None or stream.ending:
+        for stream in ended:
             self._on_sent(stream)
-        return False
+
+    def stalled(self, tick: int, limit_s: int) -> list[Stream]:
+        """Streams that wait for a window which the peer has kept shut for more than `limit_s`.
+
+        Called once a second. A stream that merely waits for its turn is not one of them.
+        """
+        shut = self.window <= 0 and self._sent_bytes == self._sent_bytes_before
+        self._sent_bytes_before = self._sent_bytes
+        for stream in self._ready.values():
+            stream.shut_since = (stream.shut_since or tick) if shut else 0
+        for stream in self._starved.values():
+            stream.shut_since = stream.shut_since or tick
+        return [
+            stream
+            for stream in (*self._ready.values(), *self._starved.values())
+            if stream.shut_since and tick - stream.shut_since > limit_s
+        ]

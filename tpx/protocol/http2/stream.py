@@ -16,6 +16,7 @@ class Stream:
         "peer_ended",
         "receive_window",
         "send_window",
+        "shut_since",
         "trailers",
         "we_ended",
     )
@@ -29,6 +30,8 @@ class Stream:
         self.outbox: deque[memoryview] | None = None
         self.ending = False
         """The last byte of the outbox carries END_STREAM."""
+        self.shut_since = 0
+        """The tick since which the peer's window is shut while something waits for it; 0: it is not."""
         self.trailers: bytes | None = None
         """Complete frames that follow the outbox and end the stream."""
 

@@ -7,7 +7,8 @@ from google.protobuf.message import DecodeError
 
 from tpx.errors import InvalidRequest, NotReady, TpxError, Unsupported
 from tpx.protocol import messages
-from tpx.protocol.grpc.server_call import Method, ServerCall
+from tpx.protocol.grpc.server_call import Method, ServerCall, refusing
+from tpx.protocol.grpc.status import Status
 from tpx.protocol.tensors import Buffer
 from tpx.serving.dataplane import DataPlane, TensorMetadata
 from tpx.serving.frontends.grpc_answers import answer, fail, fail_internally
@@ -15,7 +16,6 @@ from tpx.serving.frontends.grpc_infer import GrpcInference
 
 _SERVICE = "/inference.GRPCInferenceService/"
 _UNSUPPORTED = (
-    "ModelStreamInfer",
     "SystemSharedMemoryStatus",
     "SystemSharedMemoryRegister",
     "SystemSharedMemoryUnregister",
@@ -53,6 +53,11 @@ class GrpcFrontend:
             Method(_SERVICE + "ModelInfer", unary=self._inference.serve),
             *(_method(_SERVICE + name, f"{name}Request", verb) for name, verb in verbs.items()),
             *(_method(_SERVICE + name, "ServerLiveRequest", _unsupported(name)) for name in _UNSUPPORTED),
+            refusing(
+                _SERVICE + "ModelStreamInfer",
+                Status.UNIMPLEMENTED,
+                "'ModelStreamInfer' is not supported by this version of tpx",
+            ),
             _method("/grpc.health.v1.Health/Check", "HealthCheckRequest", self._health),
         ]
 

@@ -1,0 +1,146 @@
+"""A gRPC service for the tests of the wire, and a server for it on the running loop."""
+
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from tpx.protocol.grpc.server import GrpcLimits, GrpcServerConnection, connection_factory
+from tpx.protocol.grpc.server_call import Method, ServerCall
+from tpx.protocol.grpc.status import Status
+from tpx.protocol.listener import Listener
+from tpx.protocol.tensors import Buffer
+
+ECHO, HOLD, FAIL, CHAT, QUIT, FLOOD = (
+    f"/test.Wire/{name}" for name in ("Echo", "Hold", "Fail", "Chat", "Quit", "Flood")
+)
+
+
+@dataclass
+class Service:
+    """What the methods do with their calls, and what became of those."""
+
+    held: list[ServerCall] = field(default_factory=list)
+    messages: list[bytes] = field(default_factory=list)
+    gone: list[int] = field(default_factory=list)
+    half_closed: list[int] = field(default_factory=list)
+
+    def methods(self) -> list[Method]:
+        return [
+            Method(ECHO, unary=self._echo),
+            Method(HOLD, unary=self._hold),
+            Method(FAIL, unary=self._fail),
+            Method(CHAT, stream=lambda call: ChatSink(self, call)),
+            Method(QUIT, stream=lambda call: QuitSink(self, call)),
+            Method(FLOOD, stream=lambda call: FloodSink(self, call)),
+        ]
+
+    def _echo(self, call: ServerCall, message: Buffer) -> None:
+        self.messages.append(bytes(message))
+        call.respond((message,), len(message))
+
+    def _hold(self, call: ServerCall, message: Buffer) -> None:
+        """Answer when the test says so."""
+        self.messages.append(bytes(message))
+        call.on_gone = lambda: self.gone.append(call.id)
+        self.held.append(call)
+
+    def _fail(self, call: ServerCall, message: Buffer) -> None:
+        """The message is a status number, a space, and the words."""
+        number, _, words = bytes(message).decode().partition(" ")
+        call.fail(Status(int(number)), words)
+
+    def release(self, answer: bytes = b"done") -> None:
+        """Answer every held call."""
+        held, self.held = self.held, []
+        for call in held:
+            call.respond((answer,), len(answer))
+
+
+class ChatSink:
+    """Sends every message back and ends well when the client has sent its last."""
+
+    def __init__(self, service: Service, call: ServerCall) -> None:
+        self._service = service
+        self._call = call
+
+    def message(self, message: Buffer) -> None:
+        self._service.messages.append(bytes(message))
+        self._call.send((message,), len(message))
+
+    def half_closed(self) -> None:
+        self._service.half_closed.append(self._call.id)
+        self._call.finish()
+
+    def gone(self) -> None:
+        self._service.gone.append(self._call.id)
+
+
+class QuitSink(ChatSink):
+    """Says a message of the size that the first one asks for and ends, while the client may still send."""
+
+    def message(self, message: Buffer) -> None:
+        size = int(bytes(message))
+        self._call.send((b"x" * size,), size)
+        self._call.finish()
+
+    def half_closed(self) -> None:
+        self._service.half_closed.append(self._call.id)
+
+
+class FloodSink(ChatSink):
+    """Sends "count size" messages of zeros, then ends."""
+
+    def message(self, message: Buffer) -> None:
+        count, size = map(int, bytes(message).split())
+        for _ in range(count):
+            self._call.send((bytes(size),), size)
+        self._call.finish()
+
+    def half_closed(self) -> None:
+        self._service.half_closed.append(self._call.id)
+
+
+@dataclass
+class WireServer:
+    """A server on the running loop, with its insides in reach."""
+
+    port: int
+    listener: Listener
+    service: Service
+    connections: list[GrpcServerConnection]
+
+    @property
+    def connection(self) -> GrpcServerConnection:
+        """The newest connection."""
+        return self.connections[-1]
+
+    def pass_seconds(self, count: int) -> None:
+        """Let the deadlines see `count` seconds go by."""
+        for _ in range(count):
+            self.listener.advance()
+
+
+@asynccontextmanager
+async def serving(
+    limits: GrpcLimits | None = None,
+    *,
+    tls: ssl.SSLContext | None = None,
+    methods: Sequence[Method] = (),
+    max_connections: int = 100,
+) -> AsyncIterator[WireServer]:
+    """A running server of the test service."""
+    service = Service()
+    listener = Listener(max_connections=max_connections)
+    make = connection_factory(listener, limits or GrpcLimits(), [*service.methods(), *methods])
+    connections: list[GrpcServerConnection] = []
+
+    def make_and_note() -> GrpcServerConnection:
+        connections.append(make())
+        return connections[-1]
+
+    port = await listener.start(make_and_note, "127.0.0.1", 0, tls=tls)
+    try:
+        yield WireServer(port, listener, service, connections)
+    finally:
+        listener.close()
