@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tpx.errors import InvalidRequest
+from tpx.errors import InvalidRequest, Unsupported
 from tpx.protocol.datatypes import BY_NAME, BY_NUMBER
 from tpx.protocol.tensors import Buffer, Tensor, decode_bytes
 from tpx.protocol.v2 import DecodedRequest, Parameter, RequestedOutput
@@ -43,7 +43,10 @@ class Signature:
         return [-1, *spec.dims] if self.max_batch_size > 0 else list(spec.dims)
 
     def bind(self, model: Servant, request: DecodedRequest) -> RequestHead:
-        """The head of a request that fits. Raises InvalidRequest in Triton's words, with the request's id."""
+        """The head of a request that fits.
+
+        Raises InvalidRequest in Triton's words, with the request's id; Unsupported.
+        """
         try:
             parameters = _own_parameters(request.parameters)
             by_name = self._by_name(request.inputs)
@@ -170,6 +173,10 @@ class Signature:
 
     def _bind_output(self, output: RequestedOutput) -> BoundOutput:
         spec = self.outputs[output.name]
+        if "shared_memory_region" in output.parameters:
+            raise Unsupported(
+                f"output '{output.name}' is to go into shared memory, which this version of tpx does not support"
+            )
         if output.classification and spec.datatype in ("BYTES", "BOOL", "FP16", "BF16"):
             raise InvalidRequest(
                 f"class result not available for output due to unsupported type '{spec.datatype}'"
@@ -215,7 +222,8 @@ def _own_parameters(parameters: dict[str, Parameter]) -> dict[str, Parameter]:
             )
         if key in _WHOLE and not (key == "sequence_id" and isinstance(value, str)):
             if isinstance(value, bool) or not isinstance(value, int):
-                raise InvalidRequest(f"invalid value type for '{key}' parameter, expected an integer")
+                words = "int64_param or string_param." if key == "sequence_id" else "int64_param."
+                raise InvalidRequest(f"invalid value type for '{key}' parameter, expected {words}")
             if value < 0:
                 raise InvalidRequest(f"invalid value for '{key}', expected value >= 0.")
         if key in ("sequence_start", "sequence_end") and not isinstance(value, bool):
