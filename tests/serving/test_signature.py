@@ -311,7 +311,7 @@ def test_classes_of_types_that_have_no_numbers_to_sort_are_refused(datatype: int
 
 def test_an_output_into_shared_memory_is_refused_and_not_forgotten() -> None:
     asked = RequestedOutput(name="y", parameters={"shared_memory_region": "r", "shared_memory_byte_size": 8})
-    with pytest.raises(Unsupported, match="output 'y'.*shared memory"):
+    with pytest.raises(Unsupported, match=r"output 'y'.*shared memory"):
         bind(signature(), tensor(), outputs=(asked,))
 
 

@@ -175,7 +175,8 @@ class Signature:
         spec = self.outputs[output.name]
         if "shared_memory_region" in output.parameters:
             raise Unsupported(
-                f"output '{output.name}' is to go into shared memory, which this version of tpx does not support"
+                f"output '{output.name}' is to go into shared memory, "
+                "which this version of tpx does not support"
             )
         if output.classification and spec.datatype in ("BYTES", "BOOL", "FP16", "BF16"):
             raise InvalidRequest(
