@@ -92,6 +92,7 @@ class Outlet:
     def abort(self) -> None:
         """Close now, whatever was written."""
         self._parts.clear()
+        self._size = 0
         self._transport.abort()
 
     def is_closing(self) -> bool:
