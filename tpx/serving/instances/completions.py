@@ -1,10 +1,13 @@
 """Finished batches on their way from the instances' threads to the event loop, many with one wake-up."""
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 
 from tpx.serving.batch import Batch
+
+log = logging.getLogger(__name__)
 
 
 class Completions:
@@ -23,12 +26,19 @@ class Completions:
         self._done.append((callback, batch))
         if not self._waking:
             self._waking = True
-            self._loop.call_soon_threadsafe(self._drain)
+            try:
+                self._loop.call_soon_threadsafe(self._drain)
+            except RuntimeError:
+                log.info("a batch was finished after the server had ended: dropped")
 
     def _drain(self) -> None:
         # cleared first: a batch that is pushed from now on wakes the loop again or is still popped below
         self._waking = False
         done = self._done
-        while done:
-            callback, batch = done.popleft()
-            callback(batch)
+        try:
+            while done:
+                callback, batch = done.popleft()
+                callback(batch)
+        finally:
+            if done:  # a callback has raised
+                self._loop.call_soon(self._drain)

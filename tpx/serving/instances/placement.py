@@ -18,17 +18,21 @@ class InstanceSpec:
 
 
 def instance_specs(config: Any) -> list[InstanceSpec]:
-    """Every instance of a normalised ModelConfig, those of a GPU group once per GPU."""
-    out = []
-    for group in config.instance_group:
-        kind = group.DESCRIPTOR.fields_by_name["kind"].enum_type.values_by_number[group.kind].name
-        if group.passive:
-            continue
-        for device in list(group.gpus) or [0]:
-            out += [
-                InstanceSpec(name=f"{group.name}_{index}", kind=kind, device_id=device)
-                for index in range(group.count)
-            ]
-    if len(out) > MAX_INSTANCES:
-        raise ConfigError(f"model '{config.name}' asks for {len(out)} instances, more than {MAX_INSTANCES}")
-    return out
+    """Every instance of a normalised ModelConfig, those of a GPU group once per GPU. Raises ConfigError."""
+    groups = [group for group in config.instance_group if not group.passive]
+    total = sum(group.count * max(1, len(group.gpus)) for group in groups)
+    if total < 1:
+        raise ConfigError(f"model '{config.name}' has no instance that is not passive: it could never answer")
+    if total > MAX_INSTANCES:
+        raise ConfigError(f"model '{config.name}' asks for {total} instances, more than {MAX_INSTANCES}")
+    return [
+        InstanceSpec(name=f"{group.name}_{index}", kind=_kind(group), device_id=device)
+        for group in groups
+        for device in list(group.gpus) or [0]
+        for index in range(group.count)
+    ]
+
+
+def _kind(group: Any) -> str:
+    name: str = group.DESCRIPTOR.fields_by_name["kind"].enum_type.values_by_number[group.kind].name
+    return name

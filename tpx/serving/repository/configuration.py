@@ -87,7 +87,6 @@ def validate(config: Any) -> None:
         for item in items:
             _validate_tensor(config, kind, item)
     _validate_batching(config)
-    _validate_instance_groups(config)
 
 
 def _validate_tensor(config: Any, kind: str, item: Any) -> None:
@@ -137,9 +136,12 @@ def _validate_batching(config: Any) -> None:
             raise ConfigError(f"dynamic batching preferred size must be <= max batch size for {config.name}")
 
 
-def _validate_instance_groups(config: Any) -> None:
+def validate_instance_groups(config: Any) -> None:
+    """Raise ConfigError for groups that cannot be. Needs fill_defaults, but not the model file."""
     for group in config.instance_group:
         where = f"instance group {group.name} of model {config.name}"
+        if group.kind not in (_AUTO, _GPU, _CPU, _MODEL):
+            raise ConfigError(f"{where} has the unknown kind {group.kind}")
         if group.count < 1:
             raise ConfigError(f"{where} must have a count of at least 1")
         if group.kind == _CPU and group.gpus:

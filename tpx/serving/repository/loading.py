@@ -19,6 +19,7 @@ from tpx.serving.repository.configuration import (
     refuse_unsupported,
     set_name,
     validate,
+    validate_instance_groups,
 )
 from tpx.serving.repository.layout import ModelSource, read_labels
 from tpx.serving.scheduling.base import Scheduler
@@ -62,6 +63,7 @@ class Loader:
         first = source.versions[min(source.versions)] if source.versions else None
         fill_backend(config, first)
         fill_defaults(config, find_backend(config.backend))
+        validate_instance_groups(config)
         return config
 
     def load(self, source: ModelSource, version: int, config: Any) -> ServedModel:
