@@ -1,5 +1,6 @@
 """A gRPC service for the tests of the wire, and a server for it on the running loop."""
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -114,6 +115,12 @@ class WireServer:
     def connection(self) -> GrpcServerConnection:
         """The newest connection."""
         return self.connections[-1]
+
+    async def empty(self) -> None:
+        """Wait until every connection has ended."""
+        async with asyncio.timeout(5):
+            while self.listener.connections:  # noqa: ASYNC110 (the listener tells nobody)
+                await asyncio.sleep(0.001)
 
     def pass_seconds(self, count: int) -> None:
         """Let the deadlines see `count` seconds go by."""

@@ -19,6 +19,7 @@ from tpx.protocol.http2.frames import (
     END_STREAM,
     HEADERS,
     PREFACE,
+    ErrorCode,
     Setting,
 )
 
@@ -133,6 +134,18 @@ class RawPeer:
         """A whole unary call."""
         self.open(stream_id, path, *extra)
         self.send_message(stream_id, message, end_stream=True)
+
+    def grant(self, stream_id: int, increment: int) -> None:
+        """WINDOW_UPDATE."""
+        self.send(frames.WINDOW_UPDATE, 0, stream_id, increment.to_bytes(4, "big"))
+
+    def reset(self, stream_id: int, code: ErrorCode = ErrorCode.CANCEL) -> None:
+        self.send(frames.RST_STREAM, 0, stream_id, int(code).to_bytes(4, "big"))
+
+    async def sync(self) -> None:
+        """Wait until the other end has read everything sent so far."""
+        self.send(frames.PING, payload=b"sync sync"[:8])
+        await self.next(frames.PING)
 
     async def frame(self, timeout_s: float = 5) -> Frame:
         """The next frame; raises IncompleteReadError where the connection ends."""

@@ -258,12 +258,10 @@ class GrpcClientConnection(Http2Connection):
         if call.reader is None:
             call.reader = MessageReader(MAX_RESPONSE_BYTES, call.head.encoding if call.head else "")
         try:
-            messages = call.reader.feed(data, start, stop)
+            for message in call.reader.feed(data, start, stop):
+                call.take(message)
         except RequestError as exc:
             self._reject(call, exc)
-            return
-        for message in messages:
-            call.take(message)
 
     def _on_landed(self, stream: Stream, count: int, flags: int, last: bool) -> None:  # noqa: ARG002
         call = cast("ClientCall", stream)

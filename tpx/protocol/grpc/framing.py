@@ -6,6 +6,7 @@ directly.
 """
 
 import struct
+from collections.abc import Iterator
 
 from tpx.errors import Code, InvalidRequest
 from tpx.protocol.buffers import aligned
@@ -49,12 +50,11 @@ class MessageReader:
     def between_messages(self) -> bool:
         return self._buffer is None and not self._prefix
 
-    def feed(self, data: bytes, start: int, stop: int) -> list[Buffer]:
-        """Take DATA; returns the messages it completed.
+    def feed(self, data: bytes, start: int, stop: int) -> Iterator[Buffer]:
+        """Take DATA; yields the messages it completes, those before an error first.
 
         Raises InvalidRequest: RESOURCE_EXHAUSTED for a message over the limit, INTERNAL for a bad prefix.
         """
-        out: list[Buffer] = []
         while start < stop:
             if self._buffer is None:
                 need = PREFIX_BYTES - len(self._prefix)
@@ -62,19 +62,18 @@ class MessageReader:
                 start += min(need, stop - start)
                 if len(self._prefix) == PREFIX_BYTES:
                     size = self._begin()
-                    if size <= stop - start:
-                        out.append(self._end(data[start : start + size]))
-                        start += size
-                    else:
-                        self._buffer = aligned(size, self._tensor_offset)
+                    if size > stop - start:
+                        self._buffer = self._allocate(size)
+                        continue
+                    start += size
+                    yield self._end(data[start - size : start])
                 continue
             count = min(len(self._buffer) - self._filled, stop - start)
             self._buffer[self._filled : self._filled + count] = memoryview(data)[start : start + count]
             start += count
             message = self.landed(count)
             if message is not None:
-                out.append(message)
-        return out
+                yield message
 
     def absorb(self, data: bytes, start: int, stop: int) -> bool:
         """Take DATA from the middle of a message; False, and nothing is taken, if it is anything else."""
@@ -116,6 +115,14 @@ class MessageReader:
             )
         self._compressed = flag == 1
         return int(size)
+
+    def _allocate(self, size: int) -> memoryview:
+        try:
+            return aligned(size, self._tensor_offset)
+        except MemoryError:
+            raise InvalidRequest(
+                f"no memory for a message of {size} bytes", code=Code.RESOURCE_EXHAUSTED
+            ) from None
 
     def _end(self, message: Buffer) -> Buffer:
         return inflate(message, self._encoding, self._limit) if self._compressed else message

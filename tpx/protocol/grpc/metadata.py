@@ -8,6 +8,7 @@ from typing import Any
 from tpx.protocol.grpc.status import Status, percent_decode
 from tpx.protocol.http2.hpack import Header, encode_stateless
 
+_CONTENT_TYPE = re.compile(rb"application/grpc(?:[+;]|$)")
 _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _UNIT_NS = {b"H": 3600 * 10**9, b"M": 60 * 10**9, b"S": 10**9, b"m": 10**6, b"u": 10**3, b"n": 1}
 _NAME = re.compile(rb"[0-9a-z_.!#$%&'*+^`|~-]+")
@@ -64,7 +65,7 @@ def _call_head(fields: dict[bytes, bytes]) -> CallHead:
     head.path = fields[b":path"]
     if fields[b":method"] != b"POST":
         head.http_status = 405
-    elif not fields.get(b"content-type", b"").startswith(b"application/grpc"):
+    elif not _CONTENT_TYPE.match(fields.get(b"content-type", b"")):
         head.http_status = 415
     timeout = fields.get(b"grpc-timeout")
     if timeout is not None:
@@ -96,9 +97,14 @@ def _custom_metadata(head: CallHead, fields: dict[bytes, bytes]) -> None:
             head.metadata[key] = value.decode("latin-1")
             continue
         try:
-            head.metadata[key] = base64.b64decode(value + b"=" * (-len(value) % 4), validate=True)
+            head.metadata[key] = b",".join([_from_base64(part) for part in value.split(b",")])
         except binascii.Error:
             head.fault = (Status.INTERNAL, f"metadata '{key}' is not base64")
+
+
+def _from_base64(value: bytes) -> bytes:
+    """With or without padding, as the gRPC specification asks."""
+    return base64.b64decode(value.strip() + b"=" * (-len(value.strip()) % 4), validate=True)
 
 
 class ResponseHead:

@@ -52,6 +52,7 @@ class GrpcServerConnection(Http2Connection):
     def __init__(self, listener: Listener, limits: GrpcLimits, methods: Mapping[bytes, Method]) -> None:
         super().__init__(listener.scratch, BlockDecoder(interpret_request))
         self.max_message_bytes = limits.max_message_bytes
+        self._longest = limits.max_message_bytes + PREFIX_BYTES
         self.response_encoding = limits.response_encoding
         self.wrote = False
         """A response was sent since the client's last PING."""
@@ -172,7 +173,12 @@ class GrpcServerConnection(Http2Connection):
         if flags & END_STREAM:
             call.peer_ended = True
             unary = call.method.unary
-            if unary is not None and call.reader is None and whole_message(data, start, stop):
+            if (
+                unary is not None
+                and call.reader is None
+                and stop - start <= self._longest
+                and whole_message(data, start, stop)
+            ):
                 unary(call, data[start + PREFIX_BYTES : stop])
                 return
         else:

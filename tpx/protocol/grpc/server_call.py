@@ -22,6 +22,7 @@ from tpx.protocol.tensors import Buffer
 
 _RESPONSE_HEAD = encode_stateless([(b":status", b"200"), (b"content-type", b"application/grpc")])
 _OK_TRAILERS = trailers_block(Status.OK)
+_ACCEPTED = (b"grpc-accept-encoding", b"identity,gzip,deflate")
 _JOIN_BELOW_BYTES = 16 << 10
 
 # HEADERS frame, its block, DATA frame header, message prefix
@@ -112,7 +113,9 @@ class ServerCall(Stream):
     def open(self) -> None:
         """The headers have come."""
         if self.head.fault is not None:
-            self.fail(*self.head.fault)
+            # of the faults of a head only an unknown compression is UNIMPLEMENTED
+            known = [_ACCEPTED] if self.head.fault[0] is Status.UNIMPLEMENTED else []
+            self._end_with(trailers_only_block(*self.head.fault, known))
         elif self.method.stream is not None:
             self._sink = self.method.stream(self)
 
@@ -123,12 +126,12 @@ class ServerCall(Stream):
                 self._connection.max_message_bytes, self.head.encoding, self.method.tensor_offset
             )
         try:
-            messages = self.reader.feed(data, start, stop)
+            for message in self.reader.feed(data, start, stop):
+                self._take(message)
+                if self.we_ended:
+                    return
         except RequestError as exc:
             self.fail(from_code(exc.code), exc.message)
-            return
-        for message in messages:
-            self._take(message)
 
     def landing(self, remaining: int) -> memoryview | None:
         return self.reader.landing(remaining) if self.reader is not None else None

@@ -1,9 +1,10 @@
 """gRPC status codes, and how a status travels in trailers."""
 
+from collections.abc import Iterable
 from enum import IntEnum
 
 from tpx.errors import Code
-from tpx.protocol.http2.hpack import encode_stateless
+from tpx.protocol.http2.hpack import Header, encode_stateless
 
 
 class Status(IntEnum):
@@ -75,7 +76,7 @@ def trailers_block(status: int, message: str = "") -> bytes:
     return encode_stateless(headers)
 
 
-def trailers_only_block(status: int, message: str) -> bytes:
+def trailers_only_block(status: int, message: str, headers: Iterable[Header] = ()) -> bytes:
     """The one header block of a response without messages."""
-    head = encode_stateless([(b":status", b"200"), (b"content-type", b"application/grpc")])
+    head = encode_stateless([(b":status", b"200"), (b"content-type", b"application/grpc"), *headers])
     return head + trailers_block(status, message)

@@ -254,13 +254,13 @@ class Http2Connection(asyncio.BufferedProtocol):
             self._pending = frames.frame_header(DATA, flags, stream.id, left)
 
     def _reset(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
-        _check_form("RST_STREAM", stream_id, of_stream=True, fits=len(payload) == 4)
+        frames.check_form("RST_STREAM", stream_id, of_stream=True, fits=len(payload) == 4)
         self._refuse_idle(stream_id, "RST_STREAM")
         self._glitch("stream resets")
         self._on_reset(stream_id, frames.unpack_u32(payload)[0])
 
     def _going_away(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
-        _check_form("GOAWAY", stream_id, of_stream=False, fits=len(payload) >= 8)
+        frames.check_form("GOAWAY", stream_id, of_stream=False, fits=len(payload) >= 8)
         last, code = frames.unpack_u32(payload)[0] & MAX_WINDOW, frames.unpack_u32(payload, 4)[0]
         self._on_goaway(last, code, payload[8:])
 
@@ -298,7 +298,9 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     def _settings(self, flags: int, stream_id: int, payload: bytes) -> None:
         size = len(payload)
-        _check_form("SETTINGS", stream_id, of_stream=False, fits=size == 0 if flags & ACK else size % 6 == 0)
+        frames.check_form(
+            "SETTINGS", stream_id, of_stream=False, fits=size == 0 if flags & ACK else size % 6 == 0
+        )
         if flags & ACK:
             return
         self._glitch("SETTINGS frames")
@@ -326,7 +328,7 @@ class Http2Connection(asyncio.BufferedProtocol):
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "ENABLE_PUSH must be 0 or 1")
 
     def _ping(self, flags: int, stream_id: int, payload: bytes) -> None:
-        _check_form("PING", stream_id, of_stream=False, fits=len(payload) == 8)
+        frames.check_form("PING", stream_id, of_stream=False, fits=len(payload) == 8)
         if flags & ACK:
             self._on_ping_ack(payload)
             return
@@ -335,7 +337,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._transport.write(frames.frame(frames.PING, ACK, 0, payload))
 
     def _window_update(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
-        _check_form("WINDOW_UPDATE", stream_id, of_stream=stream_id > 0, fits=len(payload) == 4)
+        frames.check_form("WINDOW_UPDATE", stream_id, of_stream=stream_id > 0, fits=len(payload) == 4)
         increment = frames.unpack_u32(payload)[0] & MAX_WINDOW
         if not stream_id:
             self.sender.widen(increment)
@@ -379,13 +381,6 @@ def _check_size(kind: int, length: int) -> None:
         raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, f"frame of {length} bytes")
     if kind != DATA and length > MAX_HEADER_LIST_BYTES:
         raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, f"frame of type {kind} with {length} bytes")
-
-
-def _check_form(what: str, stream_id: int, *, of_stream: bool, fits: bool) -> None:
-    if bool(stream_id) is not of_stream:
-        raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"{what} on stream {stream_id}")
-    if not fits:
-        raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, f"{what} of a wrong size")
 
 
 _UNCOMMON: dict[int, Callable[[Http2Connection, int, int, bytes], None]] = {

@@ -109,3 +109,11 @@ def headers_frames(stream_id: int, block: bytes, *, end_stream: bool, max_frame_
             frame(CONTINUATION, END_HEADERS if last else 0, stream_id, block[at : at + max_frame_bytes])
         )
     return b"".join(out)
+
+
+def check_form(what: str, stream_id: int, *, of_stream: bool, fits: bool) -> None:
+    """Raise Http2Error for a control frame on the wrong kind of stream, or of a wrong size."""
+    if bool(stream_id) is not of_stream:
+        raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"{what} on stream {stream_id}")
+    if not fits:
+        raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, f"{what} of a wrong size")
