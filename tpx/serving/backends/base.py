@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from tpx.errors import ConfigError
 from tpx.serving.batch import Arrays
 from tpx.serving.instances.placement import InstanceSpec
 
@@ -19,6 +20,16 @@ class ModelFiles:
     """Of the version; its parent is the model's directory."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """--backend-config of this backend."""
+
+
+def inside(directory: Path, name: str, field: str) -> Path:
+    """The path of the file `name`, which a configuration's `field` gives, below `directory`.
+
+    Raises ConfigError for a name that leads out of it. Symbolic links may: who made them owns the directory.
+    """
+    if not name or "\0" in name or Path(name).is_absolute() or ".." in Path(name).parts:
+        raise ConfigError(f"{field} '{name}' is outside '{directory}': it must name a file below it")
+    return directory / name
 
 
 class Executor(Protocol):

@@ -110,6 +110,12 @@ def _check_tensor(config: Any, kind: str, item: Any, tensor: OnnxTensor) -> None
             "for "
             f"{kind} '{item.name}', model provides {BY_NAME[tensor.datatype].config_name}"
         )
+    if config.max_batch_size > 0 and tensor.shape[:1] != (-1,):
+        raise ConfigError(
+            f"model '{config.name}', tensor '{item.name}': for the model to support batching the first "
+            f"dimension of the model's shape must vary, but the model expects {_brackets(tensor.shape)}: "
+            "set max_batch_size to 0 and give the full shape"
+        )
     dims = tuple(item.reshape.shape) if item.HasField("reshape") else tuple(item.dims)
     full = (-1, *dims) if config.max_batch_size > 0 else dims
     scalar = not tensor.shape and tuple(dims) == (1,) and not config.max_batch_size

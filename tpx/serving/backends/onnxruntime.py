@@ -8,6 +8,7 @@ model spinning doubles the CPU per inference and takes a third of the throughput
 """
 
 import ctypes
+import logging
 import math
 import os
 from pathlib import Path
@@ -16,13 +17,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
+from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
 from tpx.errors import Code, ConfigError, ExecutionError, InvalidRequest, LoadError
-from tpx.serving.backends.base import Executor, ModelFiles
+from tpx.serving.backends.base import Executor, ModelFiles, inside
 from tpx.serving.backends.onnx_signature import OnnxTensor, check_signature, complete_signature
 from tpx.serving.batch import Arrays
 from tpx.serving.instances.placement import InstanceSpec, instance_specs
 
+log = logging.getLogger(__name__)
+
+# what ONNX Runtime raises; its own exceptions have no common base
+_ORT_ERRORS: tuple[type[Exception], ...] = (
+    *(kind for kind in vars(ort_state).values() if isinstance(kind, type) and issubclass(kind, Exception)),
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 _PROVIDERS = ["CPUExecutionProvider"]
 _BFLOAT16 = 16  # in onnx.TensorProto.DataType
 _GRAPH_LEVELS = {
@@ -38,7 +49,8 @@ class OnnxRuntimeBackend:
     default_filename = "model.onnx"
 
     def open(self, files: ModelFiles, config: Any) -> "OnnxModel":
-        path = files.directory / (config.default_model_filename or self.default_filename)
+        name = config.default_model_filename or self.default_filename
+        path = inside(files.directory, name, "default_model_filename")
         if path.is_dir():
             path = path / self.default_filename
         if not path.is_file():
@@ -58,8 +70,8 @@ class OnnxModel:
     def __init__(self, path: Path, files: ModelFiles, config: Any) -> None:
         self._path = path
         self._name = files.model_name
-        self._options = _session_options(files, config)
-        self._shared = self._options.intra_op_num_threads == 1
+        self.session_options = _session_options(files, config)
+        self._shared = self.session_options.intra_op_num_threads == 1
         self._session = self._open_session()
         self._session_used = False
         self._inputs = [OnnxTensor.of(node) for node in self._session.get_inputs()]
@@ -75,14 +87,19 @@ class OnnxModel:
         if spec.kind == "KIND_GPU":
             raise ConfigError(
                 f"instance group of model '{config.name}' has kind KIND_GPU, but tpx runs ONNX models on "
-                "the CPU only: "
-                "use KIND_CPU or KIND_AUTO"
+                "the CPU only: use KIND_CPU or KIND_AUTO"
             )
         session = self._session if self._shared or not self._session_used else self._open_session()
         self._session_used = True
         used = {item.name for item in config.output}
         outputs = [tensor for tensor in self._outputs if tensor.name in used]
-        if any(tensor.datatype == "BF16" for tensor in (*self._inputs, *outputs)):
+        datatypes = {tensor.datatype for tensor in (*self._inputs, *outputs)}
+        if datatypes >= {"BF16", "BYTES"}:
+            raise LoadError(
+                f"model '{config.name}' has bfloat16 and string tensors: ONNX Runtime takes no strings where "
+                "it takes bfloat16"
+            )
+        if "BF16" in datatypes:
             return _OrtValueExecutor(session, self._inputs, outputs)
         return _ArrayExecutor(session, self._inputs, outputs)
 
@@ -91,11 +108,35 @@ class OnnxModel:
 
     def _open_session(self) -> ort.InferenceSession:
         try:
-            return ort.InferenceSession(str(self._path), self._options, providers=_PROVIDERS)
-        except Exception as exc:
+            return ort.InferenceSession(str(self._path), self.session_options, providers=_PROVIDERS)
+        except _ORT_ERRORS as exc:
             raise LoadError(
                 f"onnx runtime cannot load '{self._path}' of model '{self._name}': {exc}"
             ) from exc
+
+
+class _Conversions:
+    """What the client's tensors and ONNX Runtime's differ in: strings are text here, and a scalar has no
+    dimension, while to the client it is one element."""
+
+    def __init__(self, inputs: list[OnnxTensor], outputs: list[OnnxTensor]) -> None:
+        self._strings_in = [tensor.name for tensor in inputs if tensor.datatype == "BYTES"]
+        self._strings_out = [tensor.name for tensor in outputs if tensor.datatype == "BYTES"]
+        self._scalars_in = [tensor.name for tensor in inputs if not tensor.shape]
+        self._scalars_out = [tensor.name for tensor in outputs if not tensor.shape]
+
+    def to_runtime(self, arrays: Arrays) -> None:
+        for name in self._strings_in:
+            arrays[name] = _to_text(name, arrays[name])
+        for name in self._scalars_in:
+            arrays[name] = arrays[name].reshape(())
+
+    def from_runtime(self, arrays: Arrays) -> Arrays:
+        for name in self._scalars_out:
+            arrays[name] = np.atleast_1d(arrays[name])
+        for name in self._strings_out:
+            arrays[name] = _to_bytes(arrays[name])
+        return arrays
 
 
 class _ArrayExecutor:
@@ -106,23 +147,15 @@ class _ArrayExecutor:
     ) -> None:
         self._run = session.run
         self._names = [tensor.name for tensor in outputs]
-        self._strings_in = [tensor.name for tensor in inputs if tensor.datatype == "BYTES"]
-        self._strings_out = [tensor.name for tensor in outputs if tensor.datatype == "BYTES"]
+        self._conversions = _Conversions(inputs, outputs)
 
     def execute(self, inputs: Arrays) -> Arrays:
-        for name in self._strings_in:
-            if name in inputs:
-                inputs[name] = _to_text(name, inputs[name])
+        self._conversions.to_runtime(inputs)
         try:
             results = self._run(self._names, inputs)
-        except Exception as exc:
+        except _ORT_ERRORS as exc:
             raise ExecutionError(f"onnx runtime error: {exc}") from exc
-        outputs = dict(zip(self._names, results, strict=True))
-        for name in self._strings_out:
-            outputs[name] = np.array(
-                [str(text).encode() for text in outputs[name].flat], dtype=np.object_
-            ).reshape(outputs[name].shape)
-        return outputs
+        return self._conversions.from_runtime(dict(zip(self._names, results, strict=True)))
 
     def close(self) -> None:
         del self._run
@@ -137,14 +170,19 @@ class _OrtValueExecutor:
         self._session = session
         self._types = {tensor.name: tensor.datatype for tensor in (*inputs, *outputs)}
         self._names = [tensor.name for tensor in outputs]
+        self._conversions = _Conversions(inputs, outputs)
 
     def execute(self, inputs: Arrays) -> Arrays:
+        self._conversions.to_runtime(inputs)
         try:
             values = {name: self._value(name, array) for name, array in inputs.items()}
             results = self._session.run_with_ort_values(self._names, values)
-        except Exception as exc:
+            arrays = {
+                name: self._array(name, value) for name, value in zip(self._names, results, strict=True)
+            }
+        except _ORT_ERRORS as exc:
             raise ExecutionError(f"onnx runtime error: {exc}") from exc
-        return {name: self._array(name, value) for name, value in zip(self._names, results, strict=True)}
+        return self._conversions.from_runtime(arrays)
 
     def close(self) -> None:
         del self._session
@@ -160,6 +198,8 @@ class _OrtValueExecutor:
             array: npt.NDArray[Any] = value.numpy()
             return array
         shape = value.shape()
+        if 0 in shape:
+            return np.empty(shape, dtype=np.uint16)
         bits = (ctypes.c_uint16 * math.prod(shape)).from_address(value.data_ptr())
         return np.ctypeslib.as_array(bits).reshape(shape).copy()
 
@@ -172,8 +212,12 @@ def _to_text(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.array(text, dtype=np.object_).reshape(array.shape)
 
 
+def _to_bytes(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return np.array([str(text).encode() for text in array.flat], dtype=np.object_).reshape(array.shape)
+
+
 def _session_options(files: ModelFiles, config: Any) -> ort.SessionOptions:
-    """Session options from `parameters`, `optimization` and --backend-config; unknown names are refused."""
+    """Session options from `parameters`, `optimization` and --backend-config."""
     accelerators = config.optimization.execution_accelerators
     for accelerator in (*accelerators.gpu_execution_accelerator, *accelerators.cpu_execution_accelerator):
         raise ConfigError(
@@ -187,17 +231,26 @@ def _session_options(files: ModelFiles, config: Any) -> ort.SessionOptions:
     options.graph_optimization_level = _GRAPH_LEVELS.get(
         config.optimization.graph.level, ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     )
-    if settings.pop("execution_mode", "0") == "1":
+    if _switch(files, settings, "execution_mode", default="0"):
         options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
-    options.enable_cpu_mem_arena = settings.pop("enable_mem_arena", "1") != "0"
-    options.enable_mem_pattern = settings.pop("enable_mem_pattern", "1") != "0"
+    options.enable_cpu_mem_arena = _switch(files, settings, "enable_mem_arena", default="1")
+    options.enable_mem_pattern = _switch(files, settings, "enable_mem_pattern", default="1")
     options.log_severity_level = 3
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-    for key, value in settings.items():
-        if key.startswith("session."):
-            options.add_session_config_entry(key, value)
+    _add_entries(options, files, settings)
     return options
+
+
+def _add_entries(options: ort.SessionOptions, files: ModelFiles, settings: dict[str, str]) -> None:
+    for key, value in settings.items():
+        if not key.startswith("session."):
+            log.warning("parameter '%s' of model '%s' has no effect", key, files.model_name)
+            continue
+        try:
+            options.add_session_config_entry(key, value)
+        except _ORT_ERRORS as exc:
+            raise ConfigError(f"parameter '{key}' of model '{files.model_name}': {exc}") from exc
 
 
 def _thread_count(files: ModelFiles, config: Any, settings: dict[str, str]) -> int:
@@ -210,8 +263,15 @@ def _thread_count(files: ModelFiles, config: Any, settings: dict[str, str]) -> i
 
 def _whole(files: ModelFiles, settings: dict[str, str], key: str) -> int:
     text = settings.pop(key, None) or files.settings.get(key, "0")
-    if not text.isdigit():
+    if not (text.isascii() and text.isdigit()):
         raise ConfigError(
             f"parameter '{key}' of model '{files.model_name}' must be a whole number, got '{text}'"
         )
     return int(text)
+
+
+def _switch(files: ModelFiles, settings: dict[str, str], key: str, *, default: str) -> bool:
+    text = settings.pop(key, default)
+    if text not in ("0", "1"):
+        raise ConfigError(f"parameter '{key}' of model '{files.model_name}' must be 0 or 1, got '{text}'")
+    return text == "1"

@@ -1,0 +1,94 @@
+"""Small ONNX files, and model repositories made of them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+TYPES = {
+    "BOOL": TensorProto.BOOL,
+    "UINT8": TensorProto.UINT8,
+    "UINT16": TensorProto.UINT16,
+    "UINT32": TensorProto.UINT32,
+    "UINT64": TensorProto.UINT64,
+    "INT8": TensorProto.INT8,
+    "INT16": TensorProto.INT16,
+    "INT32": TensorProto.INT32,
+    "INT64": TensorProto.INT64,
+    "FP16": TensorProto.FLOAT16,
+    "FP32": TensorProto.FLOAT,
+    "FP64": TensorProto.DOUBLE,
+    "BYTES": TensorProto.STRING,
+    "BF16": TensorProto.BFLOAT16,
+}
+
+Dim = int | str | None
+
+
+def value(name: str, datatype: str, *shape: Dim) -> Any:
+    """An input or output of a graph."""
+    return helper.make_tensor_value_info(name, TYPES[datatype], list(shape))
+
+
+def node(kind: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> Any:
+    """One operation."""
+    return helper.make_node(kind, list(inputs), list(outputs), **attributes)
+
+
+def graph(
+    nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], initializers: Sequence[Any] = ()
+) -> Any:
+    """A model of these nodes."""
+    made = helper.make_graph(list(nodes), "net", list(inputs), list(outputs), list(initializers))
+    return helper.make_model(made, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def save(model: Any, path: Path) -> Path:
+    """Write a model; the directories are made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def identity(datatype: str = "FP32", *shape: Dim) -> Any:
+    """y = x."""
+    dims = shape or ("batch", 2)
+    return graph(
+        [node("Identity", ["x"], ["y"])], [value("x", datatype, *dims)], [value("y", datatype, *dims)]
+    )
+
+
+def doubling(*shape: Dim) -> Any:
+    """y = x + x, FP32."""
+    dims = shape or ("batch", 2)
+    return graph([node("Add", ["x", "x"], ["y"])], [value("x", "FP32", *dims)], [value("y", "FP32", *dims)])
+
+
+def with_weights(directory: Path) -> Path:
+    """y = x + w, with `w` in a file beside the model."""
+
+    weights = numpy_helper.from_array(np.full(2048, 3, dtype=np.float32), "w")
+    model = graph(
+        [node("Add", ["x", "w"], ["y"])],
+        [value("x", "FP32", "batch", 2048)],
+        [value("y", "FP32", "batch", 2048)],
+        [weights],
+    )
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / "model.onnx"
+    onnx.save_model(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    return path
+
+
+def write_model(
+    repository: Path, name: str, model: Any = None, config: str | None = None, version: str = "1"
+) -> Path:
+    """<repository>/<name>/<version>/model.onnx, and a config.pbtxt where one is given."""
+    directory = repository / name
+    save(doubling() if model is None else model, directory / version / "model.onnx")
+    if config is not None:
+        (directory / "config.pbtxt").write_text(config, encoding="utf-8")
+    return directory
