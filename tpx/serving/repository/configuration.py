@@ -21,19 +21,21 @@ def set_name(config: Any, directory_name: str) -> None:
     if config.name and config.name != directory_name:
         raise ConfigError(
             f"unexpected directory name '{directory_name}' for model '{config.name}', directory name must "
-            "equal "
-            "model name"
+            "equal model name"
         )
     config.name = directory_name
 
 
 def fill_backend(config: Any, version_directory: Path | None) -> None:
-    """Platform and backend from each other, or from the name of the model file."""
+    """Platform and backend from each other, from the name of the model file, or from the model's own name."""
     if not config.platform and not config.backend and version_directory is not None:
         for name, (backend, platform) in RECOGNISED_FILES.items():
             if (version_directory / name).exists() or config.default_model_filename == name:
                 config.backend, config.platform = backend, platform
                 break
+        else:
+            suffix = config.name.rpartition(".")[2]
+            config.backend = suffix if suffix in PLATFORM_OF_BACKEND else ""
     if config.platform and not config.backend:
         backend = BACKEND_OF_PLATFORM.get(config.platform, "")
         if not backend and config.platform != "ensemble":
@@ -48,13 +50,13 @@ def fill_backend(config: Any, version_directory: Path | None) -> None:
     if not config.backend and config.platform != "ensemble":
         raise ConfigError(
             f"Invalid model name: Could not determine backend for model '{config.name}' with no backend in "
-            "model "
-            "configuration. Expected model name of the form 'model.<backend_name>'."
+            "model configuration. Expected model name of the form 'model.<backend_name>'."
         )
 
 
 def fill_defaults(config: Any, backend: Backend) -> None:
-    """What does not depend on the model file: version policy, instance groups, pinned memory."""
+    """What does not depend on the model file: its name, version policy, instance groups, pinned memory."""
+    config.default_model_filename = config.default_model_filename or backend.default_filename
     if config.version_policy.WhichOneof("policy_choice") is None:
         config.version_policy.latest.num_versions = 1
     if not config.instance_group:
@@ -64,9 +66,10 @@ def fill_defaults(config: Any, backend: Backend) -> None:
         if group.kind == _AUTO:
             group.kind = _CPU
         if not group.count:
-            group.count = backend.default_instance_count("KIND_GPU" if group.kind == _GPU else "KIND_CPU")
-    config.optimization.input_pinned_memory.enable = True
-    config.optimization.output_pinned_memory.enable = True
+            group.count = backend.default_instance_count("KIND_CPU" if group.kind == _CPU else "KIND_GPU")
+    for field in ("input_pinned_memory", "output_pinned_memory"):
+        if not config.optimization.HasField(field):
+            getattr(config.optimization, field).enable = True
 
 
 def fill_batching(config: Any) -> None:
@@ -84,8 +87,16 @@ def validate(config: Any) -> None:
     if not config.output:
         raise ConfigError(f"model '{config.name}' must specify at least one output")
     for kind, items in (("input", config.input), ("output", config.output)):
+        names = [item.name for item in items]
         for item in items:
             _validate_tensor(config, kind, item)
+            if names.count(item.name) > 1:
+                raise ConfigError(
+                    f"model {kind} '{item.name}' of '{config.name}' is specified more than once"
+                )
+    for item in config.input:
+        if item.format and len(item.dims) != 3:
+            raise ConfigError(f"model input '{item.name}' of '{config.name}': NHWC/NCHW require 3 dims")
     _validate_batching(config)
 
 
@@ -95,7 +106,7 @@ def _validate_tensor(config: Any, kind: str, item: Any) -> None:
         raise ConfigError(f"model {kind} must specify 'name' in '{config.name}'")
     if item.data_type not in BY_NUMBER:
         raise ConfigError(f"{where} must specify 'data_type'")
-    if not item.dims and not (kind == "output" or item.HasField("reshape")):
+    if not item.dims:
         raise ConfigError(f"{where} must specify 'dims'")
     if any(dim < 1 and dim != -1 for dim in item.dims):
         raise ConfigError(
@@ -168,11 +179,16 @@ def refuse_unsupported(config: Any) -> None:
         "model_operations": bool(config.model_operations.op_library_filename),
         "dynamic_batching.preserve_ordering": batching.preserve_ordering,
         "dynamic_batching.priority_levels": batching.priority_levels > 0,
-        "dynamic_batching.default_queue_policy": batching.HasField("default_queue_policy"),
+        "dynamic_batching.default_priority_level": batching.default_priority_level > 0,
+        "dynamic_batching.default_queue_policy": batching.default_queue_policy.ByteSize() > 0,
         "dynamic_batching.priority_queue_policy": bool(batching.priority_queue_policy),
         "input.allow_ragged_batch": any(item.allow_ragged_batch for item in config.input),
         "input.optional": any(item.optional for item in config.input),
-        "input.is_shape_tensor": any(item.is_shape_tensor for item in config.input),
+        "is_shape_tensor": any(item.is_shape_tensor for item in (*config.input, *config.output)),
+        "is_non_linear_format_io": any(
+            item.is_non_linear_format_io for item in (*config.input, *config.output)
+        ),
+        "runtime": bool(config.runtime),
     }
     names = [name for name, there in present.items() if there]
     if names:

@@ -5,6 +5,7 @@
 """
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 from tpx.errors import LoadError, UsageError
 from tpx.protocol import messages, model_config
+from tpx.serving.backends.base import inside
 from tpx.serving.backends.table import RECOGNISED_FILES
 
 log = logging.getLogger(__name__)
@@ -28,6 +30,8 @@ class ModelSource:
     directory: Path
     versions: Mapping[int, Path]
     file: Path | None = None
+    fault: str = ""
+    """Why it cannot be loaded, if the directory alone tells."""
 
     def read_config(self) -> Any:
         """The ModelConfig as written, or an empty one. Raises ConfigError."""
@@ -47,18 +51,25 @@ class ModelSource:
 
 
 def scan(paths: Sequence[Path]) -> list[ModelSource]:
-    """The models of repositories and single files, by name. Raises UsageError for a path that is neither."""
+    """The models of repositories and single files, by name. Raises UsageError for a path that is neither.
+
+    A path given twice counts once; a name that two of them have belongs to neither, and has a fault.
+    """
     found: dict[str, list[ModelSource]] = {}
-    for path in paths:
+    for path in {os.path.realpath(path): path for path in reversed(paths)}.values():
         for source in [_single_file(path)] if path.is_file() else _repository(path):
             found.setdefault(source.name, []).append(source)
-    out = []
-    for name, sources in sorted(found.items()):
-        if len(sources) > 1:
-            log.error("failed to poll model '%s': not unique across all model repositories", name)
-        else:
-            out.append(sources[0])
-    return out
+    return [
+        sources[0] if len(sources) == 1 else _not_unique(name, sources)
+        for name, sources in sorted(found.items())
+    ]
+
+
+def _not_unique(name: str, sources: Sequence[ModelSource]) -> ModelSource:
+    places = ", ".join(f"'{source.file or source.directory}'" for source in sources)
+    log.error("failed to poll model '%s': not unique across all model repositories: %s", name, places)
+    fault = f"model appears in two or more repositories: {places}"
+    return ModelSource(name=name, directory=sources[0].directory, versions={}, fault=fault)
 
 
 def _single_file(path: Path) -> ModelSource:
@@ -74,15 +85,22 @@ def _repository(path: Path) -> list[ModelSource]:
         entries = sorted(path.iterdir())
     except OSError as exc:
         raise UsageError(f"cannot read model repository '{path}': {exc.strerror}") from exc
-    out = []
-    for entry in entries:
-        if entry.name.startswith(".") or not entry.is_dir():
-            continue
-        try:
-            out.append(ModelSource(name=entry.name, directory=entry, versions=_versions(entry)))
-        except OSError as exc:
-            log.error("Poll failed for model directory '%s': %s", entry.name, exc.strerror)
-    return out
+    if (path / "config.pbtxt").is_file():
+        raise UsageError(f"'{path}' is a model, and not a repository of models: name the directory it is in")
+    return [_source(entry) for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
+
+
+def _source(directory: Path) -> ModelSource:
+    name = os.fsencode(directory.name).decode(errors="replace")
+    if name != directory.name:
+        fault = f"the name of the directory {os.fsencode(directory)!r} is not UTF-8"
+        return ModelSource(name=name, directory=directory, versions={}, fault=fault)
+    try:
+        return ModelSource(name=name, directory=directory, versions=_versions(directory))
+    except OSError as exc:
+        log.error("Poll failed for model directory '%s': %s", name, exc.strerror)
+        fault = f"cannot read '{directory}': {exc.strerror}"
+        return ModelSource(name=name, directory=directory, versions={}, fault=fault)
 
 
 def _versions(directory: Path) -> dict[int, Path]:
@@ -93,13 +111,13 @@ def _versions(directory: Path) -> dict[int, Path]:
         if not entry.is_dir() or name in _NOT_VERSIONS or name.startswith("."):
             continue
         if not (name.isascii() and name.isdigit()) or int(name) > _MAX_VERSION:
-            log.warning("ignore version directory '%s' which fails to convert to integral number", entry)
+            why = "fails to convert to integral number"
         elif name != "0" and name.startswith("0"):
-            log.warning(
-                "ignore version directory '%s' which contains leading zeros in its directory name", entry
-            )
+            why = "contains leading zeros in its directory name"
         else:
             out[int(name)] = entry
+            continue
+        log.warning("ignore version directory '%s' which %s: '%s'", name, why, entry)
     return out
 
 
@@ -132,13 +150,11 @@ def read_labels(config: Any, directory: Path) -> dict[str, tuple[str, ...]]:
     for output in config.output:
         if not output.label_filename:
             continue
-        path = (directory / output.label_filename).resolve()
-        if not path.is_relative_to(directory.resolve()):
-            raise LoadError(
-                f"label file '{output.label_filename}' of model '{config.name}' is outside its directory"
-            )
+        path = inside(directory, output.label_filename, "label_filename")
         try:
-            out[output.name] = tuple(path.read_text(encoding="utf-8").splitlines())
+            text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as exc:
             raise LoadError(f"cannot read label file '{path}' of model '{config.name}': {exc}") from exc
+        # not splitlines: a label may hold what only Unicode calls the end of a line
+        out[output.name] = tuple(line.removesuffix("\r") for line in text.removesuffix("\n").split("\n"))
     return out

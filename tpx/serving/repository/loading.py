@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tpx.errors import ConfigError
+from tpx.errors import ConfigError, LoadError
+from tpx.protocol import messages
 from tpx.serving.backends.base import ModelFiles, OpenModel
 from tpx.serving.backends.table import backend as find_backend
 from tpx.serving.instances.completions import Completions
@@ -52,6 +53,8 @@ class Loader:
 
     def read_config(self, source: ModelSource) -> Any:
         """The configuration of a model before its file is opened. Raises ConfigError, LoadError."""
+        if source.fault:
+            raise LoadError(source.fault)
         if not self._settings.auto_complete and not source.has_config:
             raise ConfigError(
                 f"failed to open text file for read {source.directory / 'config.pbtxt'}: No such file or "
@@ -66,9 +69,14 @@ class Loader:
         validate_instance_groups(config)
         return config
 
-    def load(self, source: ModelSource, version: int, config: Any) -> ServedModel:
-        """One version, ready to serve; `config` is completed from its file. Raises LoadError."""
+    def load(self, source: ModelSource, version: int, written: Any) -> ServedModel:
+        """One version, ready to serve; its own copy of the configuration is completed from its file.
+
+        Raises LoadError.
+        """
         began = time.perf_counter_ns()
+        config = messages.ModelConfig()
+        config.CopyFrom(written)
         files = ModelFiles(
             model_name=source.name,
             version=version,
@@ -99,7 +107,7 @@ class Loader:
         if self._settings.auto_complete:
             settings = self._backend_settings(config.backend)
             size = settings.get("default-max-batch-size", str(_DEFAULT_MAX_BATCH_SIZE))
-            if not size.isdigit():
+            if not (size.isascii() and size.isdigit()):
                 raise ConfigError(
                     f"--backend-config default-max-batch-size must be a whole number, got '{size}'"
                 )

@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from tpx.errors import Code, InvalidRequest, LoadError, NotFound, NotReady, TpxError
+from tpx.errors import Code, InvalidRequest, NotFound, NotReady, TpxError
 from tpx.serving.model import ServedModel
 from tpx.serving.repository.layout import ModelSource, scan, wanted_versions
 from tpx.serving.repository.loading import Loader
@@ -63,7 +63,7 @@ class ModelRepository:
         try:
             config = self._loader.read_config(source)
             versions = wanted_versions(config, source.versions)
-        except TpxError as exc:
+        except Exception as exc:  # noqa: BLE001 (one worker's loop: the other models load)
             entries[0] = VersionEntry(version=0, state=State.UNAVAILABLE, reason=_reason(exc))
             log.error("failed to load '%s': %s", source.name, _reason(exc))
             return
@@ -83,7 +83,7 @@ class ModelRepository:
         log.info("loading: %s:%d", source.name, entry.version)
         try:
             entry.served = self._loader.load(source, entry.version, config)
-        except LoadError as exc:
+        except Exception as exc:  # noqa: BLE001 (one worker's loop: the other models load)
             entry.state, entry.reason = State.UNAVAILABLE, _reason(exc)
             log.error("failed to load '%s' version %d: %s", source.name, entry.version, entry.reason)
             return False
@@ -98,7 +98,7 @@ class ModelRepository:
         entries = self._models.get(name)
         if entries is None:
             raise NotFound(f"Request for unknown model: '{name}' is not found")
-        if not version or version == "-1":
+        if not version:
             served = max(
                 (e.served for e in entries.values() if e.served is not None),
                 key=lambda model: model.version,
@@ -166,13 +166,13 @@ class ModelRepository:
 
 def parse_version(text: str) -> int:
     """A version from the text of a request. Raises InvalidRequest."""
-    try:
-        number = int(text) if text.isascii() else 0
-    except ValueError as exc:
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit()):
         raise InvalidRequest(
             f"failed to get model version from specified version string '{text}' (details: not an integer), "
             "version should be an integral value > 0"
-        ) from exc
+        )
+    number = int(text) if len(text) <= 20 else 0
     if not 0 < number < 2**63:
         raise InvalidRequest(
             f"invalid model version specified '{text}' , version should be an integral value > 0"
@@ -180,6 +180,9 @@ def parse_version(text: str) -> int:
     return number
 
 
-def _reason(error: TpxError) -> str:
+def _reason(error: Exception) -> str:
+    if not isinstance(error, TpxError):
+        log.error("a defect while loading", exc_info=error)
+        return f"{Code.INTERNAL.value}: {type(error).__name__}: {error}"
     name = error.code.value if error.code is not Code.UNKNOWN else Code.INTERNAL.value
     return f"{name}: {error.message}"

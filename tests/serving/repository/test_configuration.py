@@ -1,0 +1,385 @@
+"""From a configuration as written to one that says everything, and what is refused on the way."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.serving.onnx_files import write_model
+from tpx.errors import ConfigError
+from tpx.protocol import model_config
+from tpx.serving.backends.onnxruntime import OnnxRuntimeBackend
+from tpx.serving.repository.configuration import (
+    fill_backend,
+    fill_batching,
+    fill_defaults,
+    refuse_unsupported,
+    set_name,
+    validate,
+    validate_instance_groups,
+)
+
+INPUT = "input [{ name: 'x' data_type: TYPE_FP32 dims: [ 16 ] }] "
+OUTPUT = "output [{ name: 'y' data_type: TYPE_FP32 dims: [ 16 ] }] "
+
+
+def config(text: str = "", name: str = "net") -> Any:
+    """A ModelConfig as text."""
+    return model_config.parse(f"name: '{name}' {text}", "test")
+
+
+def refused(text: str) -> str:
+    """Why validation refuses a configuration."""
+    with pytest.raises(ConfigError) as caught:
+        validate(config(text))
+    return caught.value.message
+
+
+# name and backend
+
+
+def test_a_model_is_called_as_its_directory() -> None:
+    nameless = model_config.parse("", "test")
+    set_name(nameless, "net")
+    assert nameless.name == "net"
+    set_name(config(), "net")
+    with pytest.raises(ConfigError) as caught:
+        set_name(config(), "other")
+    assert caught.value.message == (
+        "unexpected directory name 'other' for model 'net', directory name must equal model name"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "backend", "platform"),
+    [
+        ("backend: 'onnxruntime'", "onnxruntime", "onnxruntime_onnx"),
+        ("platform: 'onnxruntime_onnx'", "onnxruntime", "onnxruntime_onnx"),
+        ("platform: 'onnxruntime_onnx' backend: 'onnxruntime'", "onnxruntime", "onnxruntime_onnx"),
+        ("platform: 'tensorrt_plan'", "tensorrt", "tensorrt_plan"),
+        ("platform: 'torch_aoti'", "pytorch", "torch_aoti"),
+        ("backend: 'python'", "python", ""),
+        ("backend: 'mine'", "mine", ""),
+    ],
+)
+def test_platform_and_backend_fill_each_other(text: str, backend: str, platform: str) -> None:
+    out = config(text)
+    fill_backend(out, None)
+    assert (out.backend, out.platform) == (backend, platform)
+
+
+@pytest.mark.parametrize(
+    ("files", "backend", "platform"),
+    [
+        (["model.onnx"], "onnxruntime", "onnxruntime_onnx"),
+        (["model.plan", "model.onnx"], "tensorrt", "tensorrt_plan"),
+        (["model.py", "model.pt"], "pytorch", "pytorch_libtorch"),
+        (["model.py"], "python", ""),
+    ],
+)
+def test_the_file_of_the_model_tells_its_backend(
+    tmp_path: Path, files: list[str], backend: str, platform: str
+) -> None:
+    for name in files:
+        (tmp_path / name).write_bytes(b"")
+    out = config()
+    fill_backend(out, tmp_path)
+    assert (out.backend, out.platform) == (backend, platform)
+
+
+def test_the_name_of_the_model_may_tell_its_backend(tmp_path: Path) -> None:
+    out = config(name="net.onnxruntime")
+    fill_backend(out, tmp_path)
+    assert out.backend == "onnxruntime"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("platform: 'caffe'", "unexpected platform type 'caffe' for net"),
+        (
+            "platform: 'tensorrt_plan' backend: 'onnxruntime'",
+            "unexpected 'platform' and 'backend' pair, got:tensorrt_plan, onnxruntime",
+        ),
+        ("", "Invalid model name: Could not determine backend for model 'net' with no backend in model "),
+    ],
+)
+def test_what_tells_no_backend_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        fill_backend(config(text), tmp_path)
+    assert caught.value.message.startswith(message)
+
+
+# defaults
+
+
+def filled(text: str = "") -> Any:
+    """The configuration with its defaults."""
+    out = config(text)
+    fill_defaults(out, OnnxRuntimeBackend())
+    fill_batching(out)
+    return out
+
+
+def groups(text: str = "") -> list[tuple[str, str, int]]:
+    """Name, kind and count of each instance group."""
+    return [
+        (group["name"], group["kind"], group["count"])
+        for group in model_config.to_json(filled(text))["instance_group"]
+    ]
+
+
+def test_everything_that_was_left_open_is_said() -> None:
+    out = model_config.to_json(filled())
+    assert out["version_policy"] == {"latest": {"num_versions": 1}}
+    assert out["optimization"]["input_pinned_memory"] == {"enable": True}
+    assert out["optimization"]["output_pinned_memory"] == {"enable": True}
+    assert out["default_model_filename"] == "model.onnx"
+    assert groups() == [("net", "KIND_CPU", 2)]
+
+
+def test_what_was_said_is_kept() -> None:
+    text = (
+        "version_policy { all { } } default_model_filename: 'other.onnx' "
+        "optimization { input_pinned_memory { enable: false } }"
+    )
+    out = model_config.to_json(filled(text))
+    assert out["version_policy"] == {"all": {}}
+    assert out["default_model_filename"] == "other.onnx"
+    assert out["optimization"]["input_pinned_memory"] == {"enable": False}
+    assert out["optimization"]["output_pinned_memory"] == {"enable": True}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("instance_group [{ count: 3 }]", [("net_0", "KIND_CPU", 3)]),
+        ("instance_group [{ }, { kind: KIND_CPU }]", [("net_0", "KIND_CPU", 2), ("net_1", "KIND_CPU", 2)]),
+        ("instance_group [{ name: 'g' kind: KIND_AUTO }]", [("g", "KIND_CPU", 2)]),
+        ("instance_group [{ kind: KIND_MODEL }]", [("net_0", "KIND_MODEL", 1)]),
+        ("instance_group [{ kind: KIND_GPU }]", [("net_0", "KIND_GPU", 1)]),
+    ],
+)
+def test_instance_groups_get_names_kinds_and_counts(text: str, expected: list[Any]) -> None:
+    assert groups(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "preferred"),
+    [
+        ("max_batch_size: 8 dynamic_batching { }", [8]),
+        ("max_batch_size: 8 dynamic_batching { preferred_batch_size: [ 2, 4 ] }", [2, 4]),
+        ("max_batch_size: 0 dynamic_batching { }", []),
+        ("max_batch_size: 8", []),
+    ],
+)
+def test_the_preferred_batch_size_is_the_largest_unless_said_otherwise(
+    text: str, preferred: list[int]
+) -> None:
+    out = filled(text)
+    assert list(out.dynamic_batching.preferred_batch_size) == preferred
+    assert out.HasField("dynamic_batching") == ("dynamic" in text)
+
+
+# validation
+
+
+def test_a_good_configuration_passes() -> None:
+    validate(config(f"max_batch_size: 8 {INPUT} {OUTPUT}"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"max_batch_size: -1 {INPUT}{OUTPUT}", "'max_batch_size' must be non-negative value for net"),
+        (INPUT, "model 'net' must specify at least one output"),
+        (
+            "input [{ data_type: TYPE_FP32 dims: [ 1 ] }]" + OUTPUT,
+            "model input must specify 'name' in 'net'",
+        ),
+        ("input [{ name: 'x' dims: [ 1 ] }]" + OUTPUT, "model input 'x' of 'net' must specify 'data_type'"),
+        (
+            "input [{ name: 'x' data_type: 99 dims: [ 1 ] }]" + OUTPUT,
+            "model input 'x' of 'net' must specify 'data_type'",
+        ),
+        (
+            "input [{ name: 'x' data_type: TYPE_FP32 }]" + OUTPUT,
+            "model input 'x' of 'net' must specify 'dims'",
+        ),
+        (
+            INPUT + "output [{ name: 'y' data_type: TYPE_FP32 }]",
+            "model output 'y' of 'net' must specify 'dims'",
+        ),
+        (INPUT + INPUT + OUTPUT, "model input 'x' of 'net' is specified more than once"),
+        (INPUT + OUTPUT + OUTPUT, "model output 'y' of 'net' is specified more than once"),
+        (
+            "input [{ name: 'x' data_type: TYPE_FP32 format: FORMAT_NHWC dims: [ 1 ] }]" + OUTPUT,
+            "model input 'x' of 'net': NHWC/NCHW require 3 dims",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_by_its_field(text: str, message: str) -> None:
+    assert refused(text) == message
+
+
+@pytest.mark.parametrize("dim", [0, -2, -(2**62)])
+def test_dimensions_are_positive_or_vary(dim: int) -> None:
+    text = INPUT.replace("16", str(dim)) + OUTPUT
+    assert refused(text) == (
+        "model input 'x' of 'net': dimension must be integer >= 1, or -1 to indicate a variable-size "
+        "dimension"
+    )
+
+
+@pytest.mark.parametrize(
+    ("batch", "dims", "shape", "message"),
+    [
+        (8, "1", "", None),
+        (0, "1", "", "cannot have empty reshape for non-batching model as scalar tensors are not supported"),
+        (8, "2, 3", "6", None),
+        (8, "2, 3", "7", "has different size for dims and reshape"),
+        (8, "-1, 2", "2, -1", None),
+        (8, "-1, 2", "2", "has different number of variable-size dimensions for dims and reshape"),
+        (8, "-1, 2", "-1, 3", "has different size for dims and reshape"),
+        (8, "2", "2, 0", "reshape dimension must be integer >= 1, or -1"),
+    ],
+)
+def test_a_reshape_keeps_the_number_of_elements(
+    batch: int, dims: str, shape: str, message: str | None
+) -> None:
+    text = INPUT.replace("[ 16 ]", f"[ {dims} ] reshape {{ shape: [ {shape} ] }}") + OUTPUT
+    text = f"max_batch_size: {batch} {text}"
+    if message is None:
+        validate(config(text))
+    else:
+        assert message in refused(text)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ("[ 0 ]", "dynamic batching preferred size must be positive for net"),
+        ("[ 4, -1 ]", "dynamic batching preferred size must be positive for net"),
+        ("[ 4, 9 ]", "dynamic batching preferred size must be <= max batch size for net"),
+    ],
+)
+def test_preferred_sizes_are_batch_sizes(sizes: str, message: str) -> None:
+    text = f"max_batch_size: 8 {INPUT}{OUTPUT} dynamic_batching {{ preferred_batch_size: {sizes} }}"
+    assert refused(text) == message
+
+
+@pytest.mark.parametrize(
+    ("group", "message"),
+    [
+        ("count: -1", "instance group net_0 of model net must have a count of at least 1"),
+        (
+            "name: 'g' kind: KIND_CPU gpus: [ 0 ]",
+            "instance group g of model net has kind KIND_CPU but specifies one or more GPU",
+        ),
+        (
+            "kind: KIND_MODEL gpus: [ 0 ]",
+            "instance group net_0 of model net has kind KIND_MODEL but specifies one or more GPUs",
+        ),
+        (
+            "profile: '1'",
+            "instance group net_0 of model net specifies profile field which is only supported for TensorRT "
+            "models",
+        ),
+        ("kind: 7", "instance group net_0 of model net has the unknown kind 7"),
+    ],
+)
+def test_instance_groups_that_cannot_be_are_refused(group: str, message: str) -> None:
+    out = config(f"instance_group [{{ {group} }}]")
+    fill_defaults(out, OnnxRuntimeBackend())
+    with pytest.raises(ConfigError) as caught:
+        validate_instance_groups(out)
+    assert caught.value.message == message
+
+
+# what this version does not do
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("sequence_batching { }", "sequence_batching"),
+        ("ensemble_scheduling { }", "ensemble_scheduling"),
+        ("platform: 'ensemble'", "ensemble_scheduling"),
+        ("model_transaction_policy { decoupled: true }", "model_transaction_policy.decoupled"),
+        ("response_cache { enable: true }", "response_cache"),
+        ("batch_input [{ kind: BATCH_ELEMENT_COUNT }]", "batch_input"),
+        ("batch_output [{ target_name: 'y' }]", "batch_output"),
+        ("model_warmup [{ name: 'w' }]", "model_warmup"),
+        ("model_repository_agents { agents [{ name: 'checksum' }] }", "model_repository_agents"),
+        ("model_operations { op_library_filename: 'x.so' }", "model_operations"),
+        ("dynamic_batching { preserve_ordering: true }", "dynamic_batching.preserve_ordering"),
+        ("dynamic_batching { priority_levels: 2 }", "dynamic_batching.priority_levels"),
+        ("dynamic_batching { default_priority_level: 1 }", "dynamic_batching.default_priority_level"),
+        (
+            "dynamic_batching { default_queue_policy { max_queue_size: 4 } }",
+            "dynamic_batching.default_queue_policy",
+        ),
+        (
+            "dynamic_batching { priority_queue_policy { key: 1 value { max_queue_size: 4 } } }",
+            "dynamic_batching.priority_queue_policy",
+        ),
+        ("input [{ name: 'x' allow_ragged_batch: true }]", "input.allow_ragged_batch"),
+        ("input [{ name: 'x' optional: true }]", "input.optional"),
+        ("input [{ name: 'x' is_shape_tensor: true }]", "is_shape_tensor"),
+        ("output [{ name: 'x' is_shape_tensor: true }]", "is_shape_tensor"),
+        ("input [{ name: 'x' is_non_linear_format_io: true }]", "is_non_linear_format_io"),
+        ("runtime: 'libmine.so'", "runtime"),
+    ],
+)
+def test_every_feature_that_is_not_there_yet_is_refused_by_its_name(text: str, name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        refuse_unsupported(config(text))
+    assert caught.value.message == f"model 'net': this version of tpx does not support {name}"
+
+
+def test_several_missing_features_are_named_together() -> None:
+    with pytest.raises(ConfigError, match=r"does not support sequence_batching, response_cache$"):
+        refuse_unsupported(config("response_cache { enable: true } sequence_batching { }"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "model_transaction_policy { decoupled: false } response_cache { enable: false }",
+        "dynamic_batching { default_queue_policy { } }",
+        "dynamic_batching { preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 100 }",
+        "metric_tags { key: 'team' value: 'a' } parameters { key: 'k' value { string_value: 'v' } }",
+        "instance_group [{ count: 2 rate_limiter { resources [{ name: 'r' count: 1 }] } }]",
+    ],
+)
+def test_what_is_there_or_asks_for_nothing_passes(text: str) -> None:
+    refuse_unsupported(config(text))
+
+
+# reading
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"max_batch_size: 8\nmax_batchsize: 3\n", r"config\.pbtxt:2:1 : .*max_batchsize"),
+        (b"\n\ninput [ { name: 'x' datatype: TYPE_FP32 } ]", r"config\.pbtxt:3:\d+ : .*datatype"),
+        (b"input [ { name: 'x' data_type: TYPE_FP33 } ]", r"config\.pbtxt:1:\d+ : .*TYPE_FP33"),
+        (b"max_batch_size: 'many'", r"config\.pbtxt:1:\d+ :"),
+        (b"max_batch_size: 99999999999", r"config\.pbtxt:1:\d+ :"),
+        (b"input {", r"config\.pbtxt:1:\d+ :"),
+        (b"name: '\xff\xfe'", r"config\.pbtxt: not UTF-8 text at byte 7"),
+        (b"{" * 100_000, r"config\.pbtxt"),
+        (b"dynamic_batching { priority_queue_policy { key: 1 value { " * 2000, r"config\.pbtxt"),
+        (b" " * ((16 << 20) + 1), r"config\.pbtxt: larger than 16777216 bytes"),
+    ],
+    ids=["unknown", "nested", "enum", "type", "overflow", "cut", "bytes", "braces", "deep", "huge"],
+)
+def test_a_file_that_cannot_be_read_is_named_with_line_and_field(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    path = write_model(tmp_path, "net") / "config.pbtxt"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
+        model_config.read(path)
