@@ -1,0 +1,66 @@
+"""`tpx perf` beside perf_analyzer: both measure the same server in turn, and what each costs is measured."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from benchmarks.clients.load_tools import Load, Tool, perf_analyzer, tpx_perf
+from benchmarks.models import IDENTITY, MNIST, Kind, Served
+from benchmarks.results import Cell, compare
+from benchmarks.servers import Server
+from benchmarks.setting import Setting
+
+NAME = "load_generators"
+TITLE = "tpx perf and perf_analyzer against the same server"
+SHOWN = ("throughput", "served", "p50_us", "p99_us", "client_cpu_us", "failed")
+KINDS: tuple[Kind, ...] = ("tpx", "triton")
+MODELS = (Served(model=MNIST), Served(model=IDENTITY))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One load on one server."""
+
+    kind: Kind
+    served: Served
+    protocol: Literal["grpc", "http"]
+    concurrency: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind} server, {self.served.name} {self.protocol} c={self.concurrency}"
+
+
+def cases() -> Iterator[Case]:
+    """One model on both servers, and the smallest requests on the faster one."""
+    mnist, identity = MODELS
+    for kind in KINDS:
+        for concurrency in (1, 4, 16):
+            yield Case(kind=kind, served=mnist, protocol="grpc", concurrency=concurrency)
+            yield Case(kind=kind, served=mnist, protocol="http", concurrency=concurrency)
+    yield Case(kind="tpx", served=identity, protocol="grpc", concurrency=16)
+    yield Case(kind="tpx", served=identity, protocol="http", concurrency=16)
+
+
+def run(setting: Setting) -> list[Cell]:
+    """Every case, both servers up meanwhile."""
+    tools = (tpx_perf(setting.work), perf_analyzer(setting.peers))
+    with setting.servers(KINDS, MODELS) as servers:
+        return [
+            _measure(setting, tools, servers[case.kind], case)
+            for case in cases()
+            if case.kind in servers and setting.wants(case.name)
+        ]
+
+
+def _measure(setting: Setting, tools: tuple[Tool, ...], server: Server, case: Case) -> Cell:
+    load = Load(
+        server=server,
+        served=case.served,
+        protocol=case.protocol,
+        concurrency=case.concurrency,
+        seconds=setting.seconds,
+    )
+    sides = {tool.name: partial(tool.measure, load, setting.work) for tool in tools}
+    return compare(NAME, case.name, sides, setting.rounds)
