@@ -1,15 +1,16 @@
 """Every verb of the v2 protocol once, free of transport: plain values in, plain values out, errors raised."""
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from tpx import __version__
 from tpx.errors import InvalidRequest
-from tpx.protocol.datatypes import BY_NUMBER
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.model import ServedModel
 from tpx.serving.repository.repository import ModelRepository, State, parse_version
-from tpx.serving.request import InferRequest, RequestHead
+from tpx.serving.request import InferRequest, RequestHead, TensorSpec
+from tpx.serving.signature import Signature
 
 EXTENSIONS = (
     "classification",
@@ -24,6 +25,8 @@ EXTENSIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorMetadata:
+    """An input or output, its shape with the batch dimension in front where there is one."""
+
     name: str
     datatype: str
     shape: list[int]
@@ -31,6 +34,8 @@ class TensorMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelMetadata:
+    """What a model takes and gives."""
+
     name: str
     versions: list[str]
     platform: str
@@ -40,6 +45,8 @@ class ModelMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerMetadata:
+    """Who answers, and with which extensions."""
+
     name: str
     version: str
     extensions: list[str]
@@ -47,6 +54,8 @@ class ServerMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexEntry:
+    """A version of a model in the repository index; without a version where none could be named."""
+
     name: str
     version: str
     state: str
@@ -93,8 +102,8 @@ class DataPlane:
             name=name,
             versions=[str(model.version)] if version else versions,
             platform=model.config.platform or model.config.backend,
-            inputs=_tensors(model, model.config.input),
-            outputs=_tensors(model, model.config.output),
+            inputs=_tensors(model.signature, model.signature.inputs.values()),
+            outputs=_tensors(model.signature, model.signature.outputs.values()),
         )
 
     def model_config(self, name: str, version: str) -> Any:
@@ -146,15 +155,10 @@ class DataPlane:
         request.head.model.submit(request)
 
 
-def _tensors(model: ServedModel, items: Any) -> list[TensorMetadata]:
-    specs = {**model.signature.inputs, **model.signature.outputs}
+def _tensors(signature: Signature, specs: Iterable[TensorSpec]) -> list[TensorMetadata]:
     return [
-        TensorMetadata(
-            name=item.name,
-            datatype=BY_NUMBER[item.data_type].name,
-            shape=model.signature.wire_shape(specs[item.name]),
-        )
-        for item in items
+        TensorMetadata(name=spec.name, datatype=spec.datatype, shape=signature.wire_shape(spec))
+        for spec in specs
     ]
 
 

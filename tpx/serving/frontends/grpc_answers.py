@@ -17,6 +17,7 @@ def answer(call: ServerCall, message: Any) -> None:
 
 
 def fail(call: ServerCall, error: TpxError) -> None:
+    """Answer with the status of the error's code."""
     call.fail(from_code(error.code), error.message)
 
 

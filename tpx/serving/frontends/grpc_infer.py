@@ -1,9 +1,8 @@
 """Inference over gRPC.
 
 A client that repeats a request sends the same protobuf bytes before other tensors. What precedes the tensors
-was
-decoded and validated once and is found again by its bytes; the tensors behind it have lengths that are known
-then.
+was decoded and validated once and is found again by its bytes; the tensors behind it have lengths that are
+known then.
 """
 
 from tpx.errors import TpxError
@@ -17,6 +16,7 @@ from tpx.serving.frontends.grpc_answers import fail, fail_internally
 from tpx.serving.request import InferRequest, InferResponse, RequestHead
 
 _REMEMBERED_HEADS = 1024
+_REMEMBERED_HEAD_BYTES = 16 << 10
 _REMEMBERED_SIZES = 4
 _RAW_OUTPUT = bytes((RAW_OUTPUT_TAG,))
 
@@ -80,7 +80,7 @@ class GrpcInference:
         decoded = decode_infer_request(message)
         head = self._plane.bind(decoded)
         size = decoded.tensor_offset
-        if size >= 0 and head.total_size >= 0 and not head.request_id:
+        if 0 <= size <= _REMEMBERED_HEAD_BYTES and head.total_size >= 0 and not head.request_id:
             self._remember(bytes(message[:size]), head, call.method)
         return InferRequest(head, [tensor.data for tensor in decoded.inputs], self._reply, call)
 

@@ -17,7 +17,7 @@ from tpx.serving.frontends.http_answers import answer_error, answer_failure, ans
 from tpx.serving.frontends.http_infer import HttpInference, InferRoute
 
 _MODEL_PATH = re.compile(
-    r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?"
+    r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
     r"(?:/(?P<verb>infer|generate|generate_stream|ready|config|stats|trace/setting))?"
 )
 _REPOSITORY_PATH = re.compile(
@@ -55,8 +55,7 @@ class HttpFrontend:
             else:
                 meaning(request)
         except TpxError as exc:
-            headers = b"Accept-Encoding: gzip, deflate\r\n" if isinstance(exc, Unsupported) else b""
-            answer_error(request, exc, headers)
+            answer_error(request, exc)
         except _Refusal as exc:
             body = orjson.dumps({"error": str(exc)})
             request.respond(exc.status, JSON_TYPE + exc.headers, (body,))
@@ -95,6 +94,8 @@ class HttpFrontend:
             "stats": lambda r: self._statistics(r, model, version),
             "ready": lambda r: self._model_ready(r, model, version),
         }
+        if verb == "trace/setting" and version:
+            raise _Refusal(404, "Not Found")
         if verb not in verbs:
             return _unsupported(verb)
         return self._only(head, b"GET", verbs[verb])

@@ -32,12 +32,14 @@ _ACCEPTED = re.compile(r"\s*([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*(?:;\s*q\s*=\s*([01]
 
 
 def answer_json(request: HttpRequest, value: Any, status: int = 200) -> None:
+    """Answer with a JSON value."""
     request.respond(status, JSON_TYPE, (orjson.dumps(value),))
 
 
 def answer_error(request: HttpRequest, error: TpxError, headers: bytes = b"") -> None:
-    status = STATUS_OF_CODE[error.code]
-    request.respond(status, JSON_TYPE + headers, (orjson.dumps({"error": error.message}),))
+    """Answer with the status of the error's code and its message, in which a client's own words may be."""
+    message = error.message.encode(errors="replace").decode()
+    request.respond(STATUS_OF_CODE[error.code], JSON_TYPE + headers, (orjson.dumps({"error": message}),))
 
 
 def answer_failure(request: HttpRequest, what: str, error: Exception) -> None:
@@ -47,6 +49,7 @@ def answer_failure(request: HttpRequest, what: str, error: Exception) -> None:
 
 
 def answer_compressed(request: HttpRequest, headers: bytes, parts: Sequence[Buffer], encoding: str) -> None:
+    """Answer 200 with a compressed body."""
     packed = deflate(b"".join(parts), encoding)
     request.respond(200, headers + f"Content-Encoding: {encoding}\r\n".encode(), (packed,))
 

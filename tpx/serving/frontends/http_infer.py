@@ -1,16 +1,15 @@
 """Inference over HTTP.
 
 A client that repeats a request sends the same JSON head before other tensors. A head that was decoded and
-validated
-once is found again by its bytes; the tensors behind it are then cut out by the sizes that it names.
+validated once is found again by its bytes; the tensors behind it are then cut out by the sizes that it names.
 """
 
 from typing import Any
 
 import orjson
 
-from tpx.errors import InvalidRequest, TpxError
-from tpx.protocol.compression import inflate
+from tpx.errors import InvalidRequest, TpxError, Unsupported
+from tpx.protocol.compression import ENCODINGS, inflate
 from tpx.protocol.http1.head import Head
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.protocol.json_values import json_data
@@ -28,6 +27,7 @@ from tpx.serving.request import InferRequest, InferResponse, RequestHead
 
 _BINARY_TYPE = b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
 _REMEMBERED_HEADS = 256
+_REMEMBERED_HEAD_BYTES = 16 << 10
 
 
 class InferRoute:
@@ -65,6 +65,10 @@ class HttpInference:
         """Decode and compute. Raises RequestError."""
         body = request.body
         if route.encoding:
+            if route.encoding not in ENCODINGS:
+                error = Unsupported(f"Unsupported compression type: '{route.encoding}'")
+                answer_error(request, error, b"Accept-Encoding: gzip, deflate\r\n")
+                return
             body = inflate(body, route.encoding, self._max_input_bytes)
         if route.generation != self._plane.generation:
             route.heads.clear()
@@ -96,11 +100,15 @@ class HttpInference:
         if size is not None and size > len(body):
             raise InvalidRequest(f"inference header size should be in range (0, {len(body)}), got: {size}")
         if size == 0:
-            raise InvalidRequest("raw binary requests are not supported by this version of tpx")
+            raise Unsupported("raw binary requests are not supported by this version of tpx")
         decoded = decode_infer_request(route.model_name, body, size, self._max_input_bytes)
         decoded.model_version = route.model_version
         head = self._plane.bind(decoded)
-        if decoded.tensor_offset >= 0 and head.total_size >= 0 and not head.request_id:
+        if (
+            0 <= decoded.tensor_offset <= _REMEMBERED_HEAD_BYTES
+            and head.total_size >= 0
+            and not head.request_id
+        ):
             if len(route.heads) >= _REMEMBERED_HEADS:
                 route.heads.clear()
             route.heads[bytes(body[:size])] = head
