@@ -190,7 +190,7 @@ class Channel:
         try:
             self.send(verb, request)
         except grpc.RpcError as exc:
-            return exc.code().name, exc.details()  # type: ignore[attr-defined]
+            return exc.code().name, exc.details()
         raise AssertionError("it was not refused")
 
 

@@ -1,0 +1,255 @@
+"""Inference over HTTP: every way to send and to get tensors."""
+
+import gzip
+import json
+import math
+import struct
+import time
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.serving.frontends.requests import JSON_X, binary_head, refusal
+from tests.serving.live import Live, floats
+from tpx.protocol.tensors import encode_bytes
+
+
+def test_json_in_and_out(live: Live) -> None:
+    answer = live.infer("double", {"inputs": [JSON_X]})
+    assert answer.status == 200
+    assert answer.headers["content-type"] == "application/json"
+    assert "inference-header-content-length" not in answer.headers
+    assert list(answer.json.items()) == [
+        ("model_name", "double"),
+        ("model_version", "1"),
+        ("outputs", [{"name": "y", "datatype": "FP32", "shape": [1, 2], "data": [2.0, 4.0]}]),
+    ]
+    assert [list(output) for output in answer.json["outputs"]] == [["name", "datatype", "shape", "data"]]
+
+
+def test_the_id_comes_back_in_front_if_there_is_one(live: Live) -> None:
+    answer = live.infer("double", {"id": 'my "id" ü', "inputs": [JSON_X]})
+    assert next(iter(answer.json.items())) == ("id", 'my "id" ü')
+    assert "id" not in live.infer("double", {"id": "", "inputs": [JSON_X]}).json
+
+
+@pytest.mark.parametrize("data", [[1, 2, 3, 4], [[1, 2], [3, 4]], [[[1], [2]], [[3], [4]]]])
+def test_json_data_may_be_nested_or_flat(live: Live, data: Any) -> None:
+    answer = live.infer("double", {"inputs": [{**JSON_X, "shape": [2, 2], "data": data}]})
+    assert answer.json["outputs"][0]["data"] == [2, 4, 6, 8]
+
+
+def test_binary_in_and_out(live: Live) -> None:
+    answer = live.infer_binary("double", {"x": floats([1, 2], [3, 4])})
+    assert answer.status == 200
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert list(answer.head["outputs"][0].items()) == [
+        ("name", "y"),
+        ("datatype", "FP32"),
+        ("shape", [2, 2]),
+        ("parameters", {"binary_data_size": 16}),
+    ]
+    assert answer.tail == floats([2, 4], [6, 8]).tobytes()
+
+
+def test_binary_in_and_json_out_and_the_other_way_round(live: Live) -> None:
+    answer = live.infer("double", binary_head(), floats([1, 2]).tobytes())
+    assert answer.json["outputs"][0]["data"] == [2, 4]
+    answer = live.infer("double", {"inputs": [JSON_X], "parameters": {"binary_data_output": True}})
+    assert answer.tail == floats([2, 4]).tobytes()
+
+
+def test_inputs_may_be_mixed(live: Live) -> None:
+    a = {"name": "a", "datatype": "FP32", "shape": [1, 2], "data": [5, 6]}
+    b = {"name": "b", "datatype": "FP32", "shape": [1, 2], "parameters": {"binary_data_size": 8}}
+    for inputs in ([a, b], [b, a]):
+        answer = live.infer("two", {"inputs": inputs}, floats([1, 2]).tobytes())
+        assert {o["name"]: o["data"] for o in answer.json["outputs"]} == {"sum": [6, 8], "difference": [4, 4]}
+
+
+def test_outputs_come_as_asked_and_in_that_order(live: Live) -> None:
+    asked = [{"name": "difference", "parameters": {"binary_data": True}}, {"name": "sum"}]
+    inputs = [{**JSON_X, "name": "a"}, {**JSON_X, "name": "b", "data": [10, 20]}]
+    answer = live.infer("two", {"inputs": inputs, "outputs": asked})
+    assert [(o["name"], o.get("data")) for o in answer.head["outputs"]] == [
+        ("difference", None),
+        ("sum", [11, 22]),
+    ]
+    assert answer.tail == floats([-9, -18]).tobytes()
+
+
+def test_binary_data_output_is_the_default_only_of_outputs_that_are_not_listed(live: Live) -> None:
+    request = {"inputs": [JSON_X], "parameters": {"binary_data_output": True}}
+    assert live.infer("double", request).tail
+    listed = live.infer("double", {**request, "outputs": [{"name": "y"}]})
+    assert listed.json["outputs"][0]["data"] == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("model", "datatype", "data"),
+    [
+        ("bool", "BOOL", [True, False]),
+        ("int64", "INT64", [2**63 - 1, -(2**63)]),
+        ("uint64", "UINT64", [2**64 - 1, 0]),
+        ("int8", "INT8", [127, -128]),
+        ("fp64", "FP64", [0.1, -1e300]),
+        ("words", "BYTES", ["", "grüß 😀"]),
+    ],
+)
+def test_every_type_that_json_can_carry_comes_back(
+    live: Live, model: str, datatype: str, data: list[Any]
+) -> None:
+    item = {"name": "x", "datatype": datatype, "shape": [1, 2], "data": data}
+    answer = live.infer(model, {"inputs": [item]})
+    assert answer.json["outputs"] == [{"name": "y", "datatype": datatype, "shape": [1, 2], "data": data}]
+
+
+@pytest.mark.parametrize(
+    ("model", "datatype", "raw"),
+    [
+        ("bool", "BOOL", b"\x01\x00"),
+        ("fp16", "FP16", np.array([1.5, -2], np.float16).tobytes()),
+        ("bf16", "BF16", struct.pack("<HH", 0x3FC0, 0xC000)),
+        ("uint64", "UINT64", struct.pack("<QQ", 2**64 - 1, 1)),
+        ("words", "BYTES", encode_bytes([b"", b"a" * 1000])),
+        ("words", "BYTES", encode_bytes(["ü".encode(), b"\x00"])),
+    ],
+)
+def test_every_type_comes_back_as_bytes(live: Live, model: str, datatype: str, raw: bytes) -> None:
+    item = {
+        "name": "x",
+        "datatype": datatype,
+        "shape": [1, 2],
+        "parameters": {"binary_data_size": len(raw)},
+    }
+    answer = live.infer(model, {"inputs": [item], "parameters": {"binary_data_output": True}}, raw)
+    assert answer.status == 200
+    assert answer.head["outputs"][0]["parameters"] == {"binary_data_size": len(raw)}
+    assert answer.tail == raw
+
+
+@pytest.mark.parametrize("model", ["fp16", "bf16"])
+def test_half_precision_is_refused_as_json_both_ways(live: Live, model: str) -> None:
+    item: dict[str, Any] = {"name": "x", "datatype": model.upper(), "shape": [1, 2]}
+    assert refusal(live, {"inputs": [{**item, "data": [1, 2]}]}, model=model) == (
+        f"receiving {model.upper()} data via JSON is not supported. Please use the binary data format for "
+        "input x"
+    )
+    item["parameters"] = {"binary_data_size": 4}
+    assert refusal(live, {"inputs": [item]}, bytes(4), model=model) == (
+        f"sending {model.upper()} data via JSON is not supported. "
+        "Please use the binary data format for output"
+    )
+
+
+def test_not_a_number_and_infinities_are_spoken(live: Live) -> None:
+    body = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,3],"data":[NaN,Infinity,-Infinity]}]}'
+    answer = live.infer("double", body)
+    assert answer.status == 200
+    assert b"NaN" in answer.body
+    assert b"Infinity" in answer.body
+    values = json.loads(answer.body)["outputs"][0]["data"]
+    assert math.isnan(values[0])
+    assert values[1:] == [math.inf, -math.inf]
+
+
+def test_an_empty_tensor_is_answered(live: Live) -> None:
+    answer = live.infer("flat", {"inputs": [{"name": "x", "datatype": "FP32", "shape": [0], "data": []}]})
+    assert answer.json["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [0], "data": []}]
+    head = json.dumps(binary_head(0, (0,), parameters={"binary_data_output": True})).encode()
+    answer = live.infer("flat", head, b"", **{"Inference-Header-Content-Length": str(len(head))})
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json["outputs"][0]["parameters"] == {"binary_data_size": 0}
+
+
+def test_versions_are_addressed_by_the_path(live: Live) -> None:
+    request = {"inputs": [JSON_X]}
+    assert live.infer("versions", request, version="1").json["outputs"][0]["data"] == [2, 4]
+    assert live.infer("versions", request, version="3").json["outputs"][0]["data"] == [1, 2]
+    assert live.infer("versions", request).json["model_version"] == "3"
+    answer = live.infer("versions", request, version="2")
+    assert (answer.status, answer.error) == (
+        404,
+        "Request for unknown model: 'versions' version 2 is not found",
+    )
+
+
+def test_labels_and_classes(live: Live) -> None:
+    asked = [{"name": "y", "parameters": {"classification": 2}}]
+    item = {"name": "x", "datatype": "FP32", "shape": [2, 3], "data": [0.5, 3, 2, 9, 1, 1]}
+    answer = live.infer("label", {"inputs": [item], "outputs": asked})
+    assert answer.json["outputs"] == [
+        {
+            "name": "y",
+            "datatype": "BYTES",
+            "shape": [2, 2],
+            "data": ["3.000000:1:dog", "2.000000:2", "9.000000:0:cat", "1.000000:1:dog"],
+        }
+    ]
+
+
+# compression
+
+
+@pytest.mark.parametrize(("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
+def test_compressed_requests_and_answers(live: Live, encoding: str, pack: Any) -> None:
+    body = pack(json.dumps({"inputs": [JSON_X]}).encode())
+    headers = {"Content-Encoding": encoding, "Accept-Encoding": encoding}
+    answer = live.http("POST", "/v2/models/double/infer", body, headers)
+    assert answer.headers["content-encoding"] == encoding
+    unpack = gzip.decompress if encoding == "gzip" else zlib.decompress
+    assert json.loads(unpack(answer.body))["outputs"][0]["data"] == [2, 4]
+
+
+def test_a_compressed_body_may_hold_binary_tensors(live: Live) -> None:
+    head = json.dumps(binary_head()).encode()
+    headers = {"Content-Encoding": "gzip", "Inference-Header-Content-Length": str(len(head))}
+    body = gzip.compress(head + floats([1, 2]).tobytes())
+    answer = live.http("POST", "/v2/models/double/infer", body, headers)
+    assert answer.json["outputs"][0]["data"] == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("accept", "encoding"),
+    [
+        ("gzip;q=0.5, deflate;q=0.9", "deflate"),
+        ("identity, gzip;q=0.9", ""),
+        ("gzip, identity;q=0.5", "gzip"),
+        ("br, gzip;q=0", ""),
+        ("*", ""),
+        ("gzip;q=", ""),
+        (";;;,,,@ q=z", ""),
+        ("GZIP", "gzip"),
+    ],
+)
+def test_the_best_accepted_encoding_is_chosen_and_garbage_is_ignored(
+    live: Live, accept: str, encoding: str
+) -> None:
+    answer = live.infer("double", {"inputs": [JSON_X]}, Accept_Encoding=accept)
+    assert answer.status == 200
+    assert answer.headers.get("content-encoding", "") == encoding
+
+
+def test_an_unknown_encoding_is_a_501_that_names_the_known_ones(live: Live) -> None:
+    answer = live.http("POST", "/v2/models/double/infer", b"x", {"Content-Encoding": "br"})
+    assert answer.status == 501
+    assert answer.headers["accept-encoding"] == "gzip, deflate"
+    assert answer.error.startswith("Unsupported compression type")
+
+
+@pytest.mark.parametrize("body", [b"garbage", b"", gzip.compress(b"{}")[:-4], gzip.compress(b"{}") + b"x"])
+def test_a_broken_compressed_body_is_refused(live: Live, body: bytes) -> None:
+    answer = live.http("POST", "/v2/models/double/infer", body, {"Content-Encoding": "gzip"})
+    assert answer.status == 400
+    assert "gzip" in answer.error
+
+
+def test_a_bomb_is_stopped_at_the_limit(live: Live) -> None:
+    bomb = gzip.compress(bytes(300 << 20), 9)
+    began = time.perf_counter()
+    answer = live.http("POST", "/v2/models/double/infer", bomb, {"Content-Encoding": "gzip"})
+    assert answer.status == 400
+    assert "exceeds the maximum allowed input size of 67108864 bytes" in answer.error
+    assert time.perf_counter() - began < 3
