@@ -88,8 +88,9 @@ class LightClients:
         bad = _number(r"Non-2xx or 3xx responses: (\d+)", text, 0)
         bad += sum(map(int, re.findall(r"(?:connect|read|write|timeout) (\d+)", text)))
         done = int(_number(r"(\d+) requests in", text)) - int(bad)
+        share = done / max(1, done + int(bad))
         return _Run(
-            throughput=_number(r"Requests/sec:\s+([\d.]+)", text),
+            throughput=_number(r"Requests/sec:\s+([\d.]+)", text) * share,
             done=done,
             failed=int(bad),
             p50_us=_wrk_time_us("50%", text),
