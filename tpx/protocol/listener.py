@@ -1,9 +1,12 @@
 """Listening sockets and the connections they accepted: limits, the clock of their deadlines, and draining."""
 
 import asyncio
+import fcntl
 import logging
 import socket
 import ssl
+import sys
+import termios
 from collections.abc import Callable
 from typing import Protocol
 
@@ -29,18 +32,27 @@ class Connection(Protocol):
 class WriteWatch:
     """Tells for how long a client has not taken a single byte of what we owe it."""
 
-    __slots__ = ("_since", "_unsent")
+    __slots__ = ("_since", "_taken")
 
     def __init__(self) -> None:
-        self._unsent = 0
+        self._taken = -1
         self._since = 0
 
-    def stalled_s(self, unsent: int, tick: int) -> int:
-        """Seconds without progress, given what is unsent now; called once a second."""
-        if not unsent or not self._unsent or unsent < self._unsent:
+    def stalled_s(self, transport: asyncio.Transport, written: int, tick: int) -> int:
+        """Seconds without progress, given all that was ever written to the transport; called once a
+        second."""
+        unsent = transport.get_write_buffer_size()
+        taken = written - unsent - _in_kernel(transport) if unsent else written
+        if not unsent or taken != self._taken:
             self._since = tick
-        self._unsent = unsent
+        self._taken = taken
         return tick - self._since
+
+
+def _in_kernel(transport: asyncio.Transport) -> int:
+    """Bytes that the kernel has taken and the other side not yet: they tell a slow client from a deaf one."""
+    size = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+    return int.from_bytes(size, sys.byteorder)
 
 
 class Listener:

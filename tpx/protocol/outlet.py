@@ -14,10 +14,12 @@ class Outlet:
     at the
     end of the loop's turn, after whatever else writes in it."""
 
-    __slots__ = ("_held", "_loop", "_parts", "_scheduled", "_size", "_transport")
+    __slots__ = ("_held", "_loop", "_parts", "_scheduled", "_size", "transport", "written")
 
     def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
+        self.transport = transport
+        self.written = 0
+        """Bytes given to the transport since the beginning."""
         self._loop = asyncio.get_running_loop()
         self._parts: list[Buffer] = []
         self._size = 0
@@ -54,49 +56,50 @@ class Outlet:
         """Give everything to the transport now."""
         parts, self._parts = self._parts, []
         size, self._size = self._size, 0
-        if not parts or self._transport.is_closing():
+        if not parts or self.transport.is_closing():
             return
+        self.written += size
         if len(parts) == 1:
-            self._transport.write(parts[0])
+            self.transport.write(parts[0])
         elif size < _JOIN_BELOW_BYTES:
-            self._transport.write(b"".join(parts))
+            self.transport.write(b"".join(parts))
         else:
-            self._transport.writelines(parts)
+            self.transport.writelines(parts)
 
     def get_write_buffer_size(self) -> int:
         """What the kernel has not taken yet."""
-        return self._transport.get_write_buffer_size() + self._size
+        return self.transport.get_write_buffer_size() + self._size
 
     def set_write_buffer_limits(self, high: int) -> None:
-        self._transport.set_write_buffer_limits(high=high)
+        self.transport.set_write_buffer_limits(high=high)
 
     def pause_reading(self) -> None:
-        self._transport.pause_reading()
+        self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        self._transport.resume_reading()
+        self.transport.resume_reading()
 
     def can_write_eof(self) -> bool:
-        return self._transport.can_write_eof()
+        return self.transport.can_write_eof()
 
     def write_eof(self) -> None:
         """End our half after everything that was written."""
         self.flush()
-        self._transport.write_eof()
+        self.transport.write_eof()
 
     def close(self) -> None:
         """Close after everything that was written."""
         self.flush()
-        self._transport.close()
+        self.transport.close()
 
     def abort(self) -> None:
         """Close now, whatever was written."""
         self._parts.clear()
         self._size = 0
-        self._transport.abort()
+        self.transport.abort()
 
     def is_closing(self) -> bool:
-        return self._transport.is_closing()
+        return self.transport.is_closing()
 
     def _wrote(self) -> None:
         if self._size > _HOLD_BELOW_BYTES:

@@ -87,6 +87,7 @@ class RawPeer:
         self.decoder = Decoder()
         self.answers: dict[int, Answer] = {}
         self.seen: list[Frame] = []
+        self._unacknowledged = 1
 
     @classmethod
     async def connect(
@@ -144,8 +145,10 @@ class RawPeer:
 
     async def sync(self) -> None:
         """Wait until the other end has read everything sent so far."""
-        self.send(frames.PING, payload=b"sync sync"[:8])
-        await self.next(frames.PING)
+        self.send(frames.SETTINGS)
+        self._unacknowledged += 1
+        while self._unacknowledged:
+            await self.frame()
 
     async def frame(self, timeout_s: float = 5) -> Frame:
         """The next frame; raises IncompleteReadError where the connection ends."""
@@ -159,6 +162,8 @@ class RawPeer:
 
     def _note(self, frame: Frame) -> None:
         self.seen.append(frame)
+        if frame.kind == frames.SETTINGS and frame.flags & frames.ACK:
+            self._unacknowledged -= 1
         if not frame.stream_id or frame.kind not in (DATA, HEADERS, frames.RST_STREAM):
             return
         answer = self.answers.setdefault(frame.stream_id, Answer())

@@ -25,7 +25,7 @@ from tpx.protocol.http2.frames import (
     Http2Error,
     Setting,
 )
-from tpx.protocol.http2.hpack import BlockDecoder, HeaderError
+from tpx.protocol.http2.hpack import BlockDecoder
 from tpx.protocol.http2.stream import STREAM_WINDOW, Stream
 from tpx.protocol.tensors import Buffer
 
@@ -222,10 +222,7 @@ class GrpcClientConnection(Http2Connection):
     def _on_headers(self, stream_id: int, flags: int, block: bytes) -> None:
         head = self._blocks.get(block)
         if head is None:
-            try:
-                head = self._blocks.add(block)
-            except HeaderError as exc:
-                raise Http2Error(ErrorCode.COMPRESSION_ERROR, str(exc)) from exc
+            head = self._blocks.add(block)
         call = cast("ClientCall | None", self.streams.get(stream_id))
         if call is None:
             self._refuse_idle(stream_id, "response")

@@ -21,7 +21,7 @@ from tpx.protocol.http2.frames import (
     Http2Error,
     Setting,
 )
-from tpx.protocol.http2.hpack import MAX_HEADER_LIST_BYTES, BlockDecoder, HeaderError
+from tpx.protocol.http2.hpack import MAX_HEADER_LIST_BYTES, BlockDecoder
 from tpx.protocol.http2.stream import STREAM_WINDOW, Stream
 from tpx.protocol.listener import LINGER_S, Listener, WriteWatch
 
@@ -117,10 +117,7 @@ class GrpcServerConnection(Http2Connection):
     def _on_headers(self, stream_id: int, flags: int, block: bytes) -> None:
         head = self._blocks.get(block)
         if head is None:
-            try:
-                head = self._blocks.add(block)
-            except HeaderError as exc:
-                raise Http2Error(ErrorCode.COMPRESSION_ERROR, str(exc)) from exc
+            head = self._blocks.add(block)
         if stream_id <= self._last_stream or not stream_id & 1:
             self._on_trailers(stream_id, flags)
             return
@@ -291,7 +288,8 @@ class GrpcServerConnection(Http2Connection):
     def sweep(self, tick: int) -> None:
         """Enforce the deadlines; called by the listener once a second."""
         limits, silent = self._limits, tick - self._keepalive.heard
-        stalled = self._write_watch.stalled_s(self._transport.get_write_buffer_size(), tick)
+        outlet = self._transport
+        stalled = self._write_watch.stalled_s(outlet.transport, outlet.written, tick)
         if (
             stalled > limits.write_timeout_s
             or (not self._preface_seen and silent > limits.preface_timeout_s)

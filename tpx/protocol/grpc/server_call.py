@@ -164,8 +164,9 @@ class ServerCall(Stream):
         self.we_ended = True
         self._stop_clock()
         on_gone, self.on_gone = self.on_gone, None
-        if self._sink is not None:
-            self._sink.gone()
+        sink, self._sink, self.reader = self._sink, None, None
+        if sink is not None:
+            sink.gone()
         elif on_gone is not None:
             on_gone()
 
@@ -180,9 +181,9 @@ class ServerCall(Stream):
     def _expire(self) -> None:
         self._deadline = None
         if not self.we_ended:
-            on_gone = self.on_gone
+            on_gone, sink = self.on_gone, self._sink
             self.fail(Status.DEADLINE_EXCEEDED, "Deadline Exceeded")
-            self.on_gone = on_gone
+            self.on_gone, self._sink = on_gone, sink
             self.gone()
 
     # writing: called by whoever serves the method
@@ -278,7 +279,7 @@ class ServerCall(Stream):
     def sent(self) -> None:
         """Our last frame is written; a client that is still sending is told to stop."""
         self.we_ended = True
-        self.on_gone = None
+        self.on_gone = self._sink = self.reader = None
         self._stop_clock()
         self._connection.wrote = True
         if not self.peer_ended:

@@ -10,7 +10,9 @@ decoded.
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from hpack import Decoder, HPACKError
+from hpack import Decoder, HPACKError, OversizedHeaderListError
+
+from tpx.protocol.http2.frames import ErrorCode, Http2Error
 
 MAX_HEADER_LIST_BYTES = 64 << 10
 
@@ -35,10 +37,6 @@ EMPTY_TABLE = b"\x20"
 Header = tuple[bytes, bytes]
 
 
-class HeaderError(Exception):
-    """A header block that cannot be decoded, or that is larger than we accept."""
-
-
 class BlockDecoder:
     """One direction of one connection. `get` finds a remembered block, `add` decodes one."""
 
@@ -49,14 +47,20 @@ class BlockDecoder:
         self.get = self._known.get
 
     def add(self, block: bytes) -> Any:
-        """What `interpret` makes of the block's headers, remembered where that is safe. Raises
-        HeaderError."""
+        """What `interpret` makes of the block's headers, remembered where that is safe.
+
+        Raises Http2Error for a block that cannot be decoded, or that is larger than we accept.
+        """
+        if len(block) > MAX_HEADER_LIST_BYTES:
+            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, f"header block of {len(block)} bytes")
         table = self._decoder.header_table.dynamic_entries
         before = (len(table), table[0] if table else None)
         try:
             headers = self._decoder.decode(block, raw=True)
+        except OversizedHeaderListError as exc:
+            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, str(exc)) from exc
         except HPACKError as exc:
-            raise HeaderError(str(exc)) from exc
+            raise Http2Error(ErrorCode.COMPRESSION_ERROR, str(exc)) from exc
         after = (len(table), table[0] if table else None)
         result = self._interpret(list(headers))
         resizes = bool(block) and block[0] & 0xE0 == 0x20
