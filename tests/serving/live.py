@@ -104,6 +104,9 @@ class Live:
         self._loop.call_soon_threadsafe(self._stop.set)
 
     def stop(self) -> None:
+        connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
+        if connection is not None:
+            connection.close()
         self.ask_to_stop()
         self._thread.join(30)
         assert not self._thread.is_alive()

@@ -1,6 +1,7 @@
 """One server for all tests of the frontends: they only ask, and none may end it."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -14,3 +15,10 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     write_models(repository)
     with serving(repository) as running:
         yield running
+
+
+@pytest.fixture
+def channel(live: Live) -> Any:
+    """A channel to the server."""
+    with live.channel() as open_channel:
+        yield open_channel
