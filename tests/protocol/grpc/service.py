@@ -135,6 +135,8 @@ async def serving(
     tls: ssl.SSLContext | None = None,
     methods: Sequence[Method] = (),
     max_connections: int = 100,
+    port: int = 0,
+    reuse_port: bool = False,
 ) -> AsyncIterator[WireServer]:
     """A running server of the test service."""
     service = Service()
@@ -146,7 +148,8 @@ async def serving(
         connections.append(make())
         return connections[-1]
 
-    port = await listener.start(make_and_note, "127.0.0.1", 0, tls=tls)
+    reuse_port = reuse_port or port > 0
+    port = await listener.start(make_and_note, "127.0.0.1", port, tls=tls, reuse_port=reuse_port)
     try:
         yield WireServer(port, listener, service, connections)
     finally:

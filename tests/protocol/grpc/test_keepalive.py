@@ -1,0 +1,162 @@
+"""The clock of one connection, and what the server does when it rings."""
+
+import pytest
+
+from tests.protocol.grpc.service import ECHO, HOLD, serving
+from tests.protocol.http2.raw import RawPeer
+from tpx.protocol.grpc.keepalive import Action, Keepalive, KeepaliveLimits
+from tpx.protocol.grpc.server import GrpcLimits
+from tpx.protocol.http2 import frames
+from tpx.protocol.http2.frames import ACK, MAX_STREAM_ID, ErrorCode
+
+SECOND = 10**9
+
+
+def looks(clock: Keepalive, ticks: range, *, calls: bool = True) -> dict[int, Action]:
+    """What the clock asked for, by tick."""
+    seen = {tick: clock.look(tick, calls=calls) for tick in ticks}
+    return {tick: action for tick, action in seen.items() if action is not Action.NOTHING}
+
+
+def test_a_silent_client_is_pinged_and_given_up_when_it_does_not_answer() -> None:
+    clock = Keepalive(KeepaliveLimits(time_s=10, timeout_s=5), 100)
+    assert looks(clock, range(100, 120)) == {110: Action.PING, 116: Action.DEAD, 117: Action.DEAD} | {
+        118: Action.DEAD,
+        119: Action.DEAD,
+    }
+
+
+def test_any_byte_shows_that_the_client_lives() -> None:
+    clock = Keepalive(KeepaliveLimits(time_s=10, timeout_s=5), 0)
+    assert looks(clock, range(12)) == {10: Action.PING}
+    clock.heard = 12
+    assert looks(clock, range(12, 30)) == {22: Action.PING, 28: Action.DEAD, 29: Action.DEAD}
+
+
+def test_without_calls_there_are_no_pings_unless_they_are_permitted() -> None:
+    assert looks(Keepalive(KeepaliveLimits(time_s=10), 0), range(100), calls=False) == {}
+    permitted = Keepalive(KeepaliveLimits(time_s=10, timeout_s=500, permit_without_calls=True), 0)
+    assert looks(permitted, range(100), calls=False) == {10: Action.PING}
+
+
+def test_times_below_a_second_ring_at_the_next_one() -> None:
+    clock = Keepalive(KeepaliveLimits(time_s=0.5, timeout_s=0.1), 0)
+    assert looks(clock, range(1, 3)) == {1: Action.PING, 2: Action.DEAD}
+
+
+def test_an_old_connection_is_drained_once_and_ended_after_its_grace() -> None:
+    clock = Keepalive(KeepaliveLimits(max_connection_age_s=100, max_connection_age_grace_s=20), 0)
+    asked = looks(clock, range(200))
+    drained = min(asked)
+    assert asked[drained] is Action.DRAIN
+    assert 90 <= drained <= 111
+    assert set(asked.values()) == {Action.DRAIN, Action.END}
+    ended = min(tick for tick, action in asked.items() if action is Action.END)
+    assert 20 <= ended - drained <= 21
+
+
+def test_without_a_grace_an_old_connection_has_all_the_time_it_needs() -> None:
+    clock = Keepalive(KeepaliveLimits(max_connection_age_s=10), 0)
+    assert list(looks(clock, range(1000)).values()) == [Action.DRAIN]
+
+
+def test_connections_opened_together_do_not_end_together() -> None:
+    limits = KeepaliveLimits(max_connection_age_s=1000)
+    ends = {min(looks(Keepalive(limits, 0), range(1200))) for _ in range(30)}
+    assert len(ends) > 10
+    assert min(ends) >= 900
+    assert max(ends) <= 1101
+
+
+def pings(clock: Keepalive, every_s: float, count: int, *, calls: bool = True, wrote: bool = False) -> int:
+    """How many pings are taken before the client is sent away."""
+    for number in range(count):
+        now_ns = int((1 + number * every_s) * SECOND)
+        if not clock.ping_received(now_ns, calls=calls, wrote=wrote):
+            return number
+    return count
+
+
+@pytest.mark.parametrize(
+    ("every_s", "calls", "wrote", "taken"),
+    [
+        (300, True, False, 20),  # as often as allowed
+        (299, True, False, 3),  # the third strike is one too many
+        (1, True, True, 20),  # we had something to send: the ping may have measured it
+        (300, False, False, 3),  # without calls two hours are the least
+        (7200, False, False, 20),
+    ],
+)
+def test_a_client_that_pings_too_often_is_sent_away(
+    every_s: float, calls: bool, wrote: bool, taken: int
+) -> None:
+    assert pings(Keepalive(KeepaliveLimits(), 0), every_s, 20, calls=calls, wrote=wrote) == taken
+
+
+def test_no_limit_of_strikes_forgives_all() -> None:
+    assert pings(Keepalive(KeepaliveLimits(max_ping_strikes=0), 0), 0.001, 100) == 100
+
+
+def test_permitted_pings_without_calls_may_come_as_often_as_others() -> None:
+    limits = KeepaliveLimits(permit_without_calls=True, min_ping_interval_s=10)
+    assert pings(Keepalive(limits, 0), 10, 20, calls=False) == 20
+
+
+async def test_too_many_pings_end_the_connection() -> None:
+    async with serving() as server, await RawPeer.connect(server.port) as peer:
+        for _ in range(4):
+            peer.send(frames.PING, payload=bytes(8))
+        goaway = await peer.goaway()
+        assert (ErrorCode(goaway.code), goaway.reason) == (ErrorCode.ENHANCE_YOUR_CALM, "too_many_pings")
+        assert await peer.closed()
+
+
+async def test_the_server_pings_a_silent_client_and_hangs_up_without_an_answer() -> None:
+    limits = GrpcLimits(keepalive=KeepaliveLimits(time_s=3, timeout_s=2))
+    async with serving(limits) as server, await RawPeer.connect(server.port) as peer:
+        peer.call(1, HOLD, b"x")
+        await peer.sync()
+        server.pass_seconds(3)
+        ping = await peer.next(frames.PING)
+        peer.send(frames.PING, ACK, 0, ping.payload)
+        await peer.sync()
+        server.pass_seconds(3)
+        await peer.next(frames.PING)
+        server.pass_seconds(2)
+        assert server.listener.connections == 1
+        server.pass_seconds(1)
+        await server.empty()
+        assert server.service.gone == [1]
+
+
+async def test_an_old_connection_takes_no_new_calls_and_ends_the_old_ones() -> None:
+    limits = GrpcLimits(keepalive=KeepaliveLimits(max_connection_age_s=10))
+    async with serving(limits) as server, await RawPeer.connect(server.port) as peer:
+        peer.call(1, HOLD, b"x")
+        await peer.sync()
+        while not any(frame.kind == frames.GOAWAY for frame in peer.seen):
+            server.pass_seconds(1)
+            await peer.sync()
+        (warning,) = (frame for frame in peer.seen if frame.kind == frames.GOAWAY)
+        assert int.from_bytes(warning.payload[:4], "big") == MAX_STREAM_ID
+        peer.call(3, ECHO, b"on its way before the warning was read")
+        (ping,) = (frame for frame in peer.seen if frame.kind == frames.PING)
+        peer.send(frames.PING, ACK, 0, ping.payload)
+        final = await peer.goaway()
+        assert (int.from_bytes(final.payload[:4], "big"), final.code) == (3, ErrorCode.NO_ERROR)
+        peer.call(5, ECHO, b"too late")
+        assert (await peer.answer(5)).reset == ErrorCode.REFUSED_STREAM
+        assert peer.answers[3].message == b"on its way before the warning was read"
+        server.service.release()
+        assert (await peer.answer(1)).message == b"done"
+        assert await peer.closed()
+
+
+async def test_the_grace_of_an_old_connection_ends() -> None:
+    limits = GrpcLimits(keepalive=KeepaliveLimits(max_connection_age_s=10, max_connection_age_grace_s=5))
+    async with serving(limits) as server, await RawPeer.connect(server.port) as peer:
+        peer.call(1, HOLD, b"x")
+        await peer.sync()
+        server.pass_seconds(18)
+        await server.empty()
+        assert server.service.gone == [1]
