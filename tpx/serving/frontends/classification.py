@@ -1,7 +1,10 @@
 """The classification extension: the top classes of an output instead of the output (Triton:
 server/src/classification.cc)."""
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from tpx.errors import InvalidRequest
 from tpx.protocol.tensors import Tensor, encode_bytes
@@ -21,13 +24,19 @@ def classify(tensor: Tensor, bound: BoundOutput, head: RequestHead) -> Tensor:
     labels = bound.spec.labels
     elements = []
     for row in rows:
-        # stable, so that equal values keep their order
-        for index in np.argsort(-row.astype(np.float64), kind="stable")[:count]:
+        for index in _descending(row)[:count]:
             value = f"{row[index]:f}" if row.dtype.kind == "f" else str(row[index])
             label = f":{labels[index]}" if index < len(labels) and labels[index] else ""
             elements.append(f"{value}:{index}{label}".encode())
     shape = (len(rows), count) if batched else (count,)
     return Tensor(tensor.name, "BYTES", shape, encode_bytes(elements))
+
+
+def _descending(row: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+    """Indices from the largest value down; equal values keep their order, what is not a number comes last."""
+    if row.dtype.kind == "f":
+        return np.argsort(-row, kind="stable")
+    return (len(row) - 1 - np.argsort(row[::-1], kind="stable"))[::-1]
 
 
 def with_classes(outputs: list[Tensor], head: RequestHead) -> list[Tensor]:

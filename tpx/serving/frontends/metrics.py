@@ -112,7 +112,7 @@ def page(models: Iterable[ServedModel]) -> str:
     lines = []
     for family in _FAMILIES:
         lines += _header(family.name, family.kind, family.help)
-        lines += [f"{family.name}{{{text}}} {family.value(model):.10g}" for model, text in labels]
+        lines += [f"{family.name}{{{text}}} {family.value(model)!r}" for model, text in labels]
         if family.name == "nv_inference_request_success":
             lines += _failures(labels)
     return "\n".join(lines) + "\n"
