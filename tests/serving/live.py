@@ -68,6 +68,7 @@ class Live:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: BaseException | None = None
         self._local = threading.local()
+        self._connections: list[http.client.HTTPConnection] = []
         self.ports: dict[str, int] = {}
         self.finished: bool | None = None
         self._thread = threading.Thread(target=self._run, name="live-server")
@@ -104,8 +105,7 @@ class Live:
         self._loop.call_soon_threadsafe(self._stop.set)
 
     def stop(self) -> None:
-        connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
-        if connection is not None:
+        for connection in self._connections:
             connection.close()
         self.ask_to_stop()
         self._thread.join(30)
@@ -127,6 +127,7 @@ class Live:
         if connection is None:
             connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=20)
             self._local.connection = connection
+            self._connections.append(connection)
         connection.request(method, path, body or None, dict(headers or {}))
         response = connection.getresponse()
         return Answer(

@@ -67,6 +67,23 @@ def doubling(*shape: Dim) -> Any:
     return graph([node("Add", ["x", "x"], ["y"])], [value("x", "FP32", *dims)], [value("y", "FP32", *dims)])
 
 
+def busy(rounds: int = 40, width: int = 700) -> Any:
+    """y = x + x, after some hundredths of a second of work that cancels out; two values a row."""
+    size = numpy_helper.from_array(np.array([width, width], dtype=np.int64), "size")
+    zero = numpy_helper.from_array(np.array(0, dtype=np.float32), "zero")
+    nodes = [
+        node("ReduceMax", ["x"], ["largest"], keepdims=0),
+        node("Mul", ["largest", "zero"], ["nothing"]),
+        node("Expand", ["nothing", "size"], ["m0"]),
+        *(node("MatMul", [f"m{n}", f"m{n}"], [f"m{n + 1}"]) for n in range(rounds)),
+        node("ReduceMax", [f"m{rounds}"], ["rest"], keepdims=0),
+        node("Add", ["x", "x"], ["sum"]),
+        node("Add", ["sum", "rest"], ["y"]),
+    ]
+    io = [value("x", "FP32", "batch", 2)], [value("y", "FP32", "batch", 2)]
+    return graph(nodes, *io, [size, zero])
+
+
 def with_weights(directory: Path) -> Path:
     """y = x + w, with `w` in a file beside the model."""
 
