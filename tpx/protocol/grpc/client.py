@@ -13,7 +13,7 @@ from tpx.protocol.compression import deflate
 from tpx.protocol.grpc.client_call import ClientCall, GrpcResponse, PreparedCall
 from tpx.protocol.grpc.framing import PREFIX_BYTES, MessageReader, frame_message, pack_prefix, whole_message
 from tpx.protocol.grpc.metadata import ResponseHead, request_block
-from tpx.protocol.grpc.status import Status, to_code
+from tpx.protocol.grpc.status import Status, from_http, from_reset, to_code
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.connection import CONNECTION_WINDOW, MAX_FRAME_BYTES, Http2Connection
 from tpx.protocol.http2.frames import (
@@ -31,6 +31,7 @@ from tpx.protocol.tensors import Buffer
 
 MAX_RESPONSE_BYTES = 2**31 - 1
 
+_LAST_WORDS_S = 0.5
 _clock = time.perf_counter_ns
 
 
@@ -51,6 +52,7 @@ class GrpcClientConnection(Http2Connection):
         self._next_id = 1
         self._waiting: deque[tuple[PreparedCall, Callable[[GrpcResponse], None]]] = deque()
         self._lost_reason = ""
+        self._greeted = False
 
     # making calls
 
@@ -95,6 +97,7 @@ class GrpcClientConnection(Http2Connection):
             and size <= sender.window
             and size <= call.send_window
             and not sender.paused
+            and not sender.owes_update
         ):
             sender.window -= size
             call.we_ended = True
@@ -103,13 +106,17 @@ class GrpcClientConnection(Http2Connection):
                 b"".join((prepared.start, number, prepared.middle, number, prepared.framed))
             )
         else:
-            self._transport.write(
-                frames.headers_frames(
-                    stream_id, prepared.block, end_stream=False, max_frame_bytes=sender.frame_bytes
-                )
-            )
+            self._write_block(stream_id, prepared.block)
             sender.queue(call, (prepared.framed,), ending=True)
         return stream_id
+
+    def _write_block(self, stream_id: int, block: bytes) -> None:
+        sender = self.sender
+        self._transport.write(
+            frames.headers_frames(
+                stream_id, sender.block(block), end_stream=False, max_frame_bytes=sender.frame_bytes
+            )
+        )
 
     def open(
         self,
@@ -120,17 +127,17 @@ class GrpcClientConnection(Http2Connection):
         *,
         timeout: str = "",
     ) -> ClientCall:
-        """Begin a streaming call."""
+        """Begin a streaming call. Raises WireError also at the server's limit of concurrent streams."""
         if self.closing:
             raise WireError(self._lost_reason or "the connection is closing")
+        if len(self.streams) >= self._peer_max_streams:
+            raise WireError(f"the server takes no more than {self._peer_max_streams} calls at a time")
         block = request_block(path, self._authority, dict(metadata or {}), tls=self._tls, timeout=timeout)
         call = ClientCall(self, self._next_id, on_end)
         call.on_message = on_message
         self._next_id += 2
         self.streams[call.id] = call
-        self._transport.write(
-            frames.headers_frames(call.id, block, end_stream=False, max_frame_bytes=self.sender.frame_bytes)
-        )
+        self._write_block(call.id, block)
         return call
 
     async def unary(
@@ -148,13 +155,15 @@ class GrpcClientConnection(Http2Connection):
             if not answer.done():
                 answer.set_result(response)
 
-        stream_id = self.call(self.prepare(path, message, metadata), ended)
+        self.call(self.prepare(path, message, metadata), ended)
         try:
             async with asyncio.timeout(timeout_s):
                 response = await answer
         except TimeoutError as exc:
-            self.cancel(stream_id)
             raise WireError(f"{path}: no response within {timeout_s} s") from exc
+        finally:
+            if not answer.done() or answer.cancelled():
+                self._abandon(ended)
         if response.status != Status.OK:
             raise ResponseError(response.message, code=to_code(response.status))
         return response.data
@@ -164,6 +173,13 @@ class GrpcClientConnection(Http2Connection):
         if stream_id in self.streams:
             self._transport.write(frames.rst_stream(stream_id, ErrorCode.CANCEL))
             self._end(stream_id, Status.CANCELLED, "cancelled by this client")
+
+    def _abandon(self, on_response: Callable[[GrpcResponse], None]) -> None:
+        """Cancel a call that may still wait for its turn."""
+        self._waiting = deque(entry for entry in self._waiting if entry[1] is not on_response)
+        for stream_id, stream in list(self.streams.items()):
+            if cast("ClientCall", stream).on_response is on_response:
+                self.cancel(stream_id)
 
     def ping(self, payload: bytes) -> None:
         """Send a PING of 8 bytes; any traffic of the server shows that it lives."""
@@ -184,7 +200,7 @@ class GrpcClientConnection(Http2Connection):
 
     def close(self) -> None:
         """End the connection now; `on_lost` is not called."""
-        self.closing = True
+        self._closed = self.closing = True
         self.on_lost = None
         self._transport.abort()
 
@@ -205,19 +221,33 @@ class GrpcClientConnection(Http2Connection):
         )
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._closed = self.closing = True
-        reason = self._lost_reason or (
+        self.closing = True
+        self._let_go()
+        self._lost_reason = self._lost_reason or (
             f"connection lost: {exc}" if exc else "the server closed the connection"
         )
-        waiting, self._waiting = self._waiting, deque()
         for stream_id in list(self.streams):
-            self._end(stream_id, Status.UNAVAILABLE, reason)
-        for _, on_response in waiting:
-            on_response(GrpcResponse(Status.UNAVAILABLE, reason, b"", 0))
+            self._end(stream_id, Status.UNAVAILABLE, self._lost_reason)
+        self._give_up_waiting()
         if self.on_lost is not None:
-            self.on_lost(WireError(reason))
+            self.on_lost(WireError(self._lost_reason))
+
+    def _give_up_waiting(self) -> None:
+        """Calls that were never made can be made elsewhere."""
+        waiting, self._waiting = self._waiting, deque()
+        for _, on_response in waiting:
+            on_response(GrpcResponse(Status.UNAVAILABLE, self._lost_reason, b"", 0))
 
     # reading
+
+    def _parse(self, data: bytes, at: int) -> None:
+        if not self._greeted and len(data) > 3:
+            self._greeted = True
+            if data[3] != frames.SETTINGS:
+                raise Http2Error(
+                    ErrorCode.PROTOCOL_ERROR, "the server does not speak HTTP/2: is this its gRPC port?"
+                )
+        super()._parse(data, at)
 
     def _on_headers(self, stream_id: int, flags: int, block: bytes) -> None:
         head = self._blocks.get(block)
@@ -232,7 +262,7 @@ class GrpcClientConnection(Http2Connection):
         if flags & END_STREAM:
             call.peer_ended = True
             self._finish(call, head)
-        elif call.head is None:
+        elif call.head is None and not head.http_status.startswith("1"):
             call.head = head
 
     def _on_data(self, stream_id: int, flags: int, data: bytes, start: int, stop: int) -> None:
@@ -249,7 +279,11 @@ class GrpcClientConnection(Http2Connection):
         elif start < stop:
             self._assemble(call, data, start, stop)
         if flags & END_STREAM:
-            self._end(stream_id, Status.UNKNOWN, "the response ended without trailers")
+            self._end_without_trailers(call)
+
+    def _end_without_trailers(self, call: ClientCall) -> None:
+        call.peer_ended = True
+        self._end(call.id, Status.UNKNOWN, "the response ended without trailers")
 
     def _assemble(self, call: ClientCall, data: bytes, start: int, stop: int) -> None:
         if call.reader is None:
@@ -260,7 +294,7 @@ class GrpcClientConnection(Http2Connection):
         except RequestError as exc:
             self._reject(call, exc)
 
-    def _on_landed(self, stream: Stream, count: int, flags: int, last: bool) -> None:  # noqa: ARG002
+    def _on_landed(self, stream: Stream, count: int, flags: int, last: bool) -> None:
         call = cast("ClientCall", stream)
         self.take_from_window(call, count)
         try:
@@ -270,6 +304,8 @@ class GrpcClientConnection(Http2Connection):
             return
         if message is not None:
             call.take(message)
+        if last and flags & END_STREAM:
+            self._end_without_trailers(call)
 
     def _reject(self, call: ClientCall, error: RequestError) -> None:
         self._transport.write(frames.rst_stream(call.id, ErrorCode.CANCEL))
@@ -280,9 +316,7 @@ class GrpcClientConnection(Http2Connection):
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"{what} on idle stream {stream_id}")
 
     def _on_reset(self, stream_id: int, code: int) -> None:
-        reasons = {ErrorCode.REFUSED_STREAM: Status.UNAVAILABLE, ErrorCode.CANCEL: Status.CANCELLED}
-        status = reasons.get(cast("ErrorCode", code), Status.INTERNAL)
-        self._end(stream_id, status, f"the server reset the stream (code {code})")
+        self._end(stream_id, from_reset(code), f"the server reset the stream (code {code})")
 
     def _on_goaway(self, last_stream_id: int, code: int, reason: bytes) -> None:
         self.closing = True
@@ -291,6 +325,7 @@ class GrpcClientConnection(Http2Connection):
         )
         for stream_id in [s for s in self.streams if s > last_stream_id]:
             self._end(stream_id, Status.UNAVAILABLE, self._lost_reason)
+        self._give_up_waiting()
         if not self.streams:
             self._transport.close()
 
@@ -303,7 +338,9 @@ class GrpcClientConnection(Http2Connection):
         status, message = trailers.status, trailers.message
         if status is None:
             http = trailers.http_status or (call.head.http_status if call.head else "")
-            status, message = Status.UNKNOWN, f"the response has no grpc-status (HTTP status {http})"
+            status, message = from_http(http), f"the response has no grpc-status (HTTP status {http})"
+        elif status == Status.OK and call.reader is not None and not call.reader.between_messages:
+            status, message = Status.INTERNAL, "the response ended in the middle of a message"
         self._end(call.id, status, message, trailers)
 
     def _end(self, stream_id: int, status: int, message: str, trailers: ResponseHead | None = None) -> None:
@@ -330,8 +367,11 @@ class GrpcClientConnection(Http2Connection):
 
     def _break(self, error: Http2Error) -> None:
         self._lost_reason = error.message
+        self._closed = self.closing = True
         self._transport.write(frames.goaway(0, error.error_code, error.message.encode()))
         self._transport.close()
+        # a server that takes nothing must not keep our calls from ending
+        asyncio.get_running_loop().call_later(_LAST_WORDS_S, self._transport.abort)
 
 
 async def connect(

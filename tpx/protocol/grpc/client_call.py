@@ -70,12 +70,12 @@ class ClientCall(Stream):
 
     def send(self, message: Buffer) -> None:
         """Send one message of a streaming call, as flow control allows."""
-        if not self.we_ended:
+        if not self.we_ended and not self.ending:
             self._connection.sender.queue(self, (pack_prefix(0, len(message)), message))
 
     def half_close(self) -> None:
         """No more messages will be sent."""
-        if not self.we_ended:
+        if not self.we_ended and not self.ending:
             self._connection.sender.queue(self, (), ending=True)
 
     def cancel(self) -> None:

@@ -1,9 +1,11 @@
 """gRPC status codes, and how a status travels in trailers."""
 
+import re
 from collections.abc import Iterable
 from enum import IntEnum
 
 from tpx.errors import Code
+from tpx.protocol.http2.frames import ErrorCode
 from tpx.protocol.http2.hpack import Header, encode_stateless
 
 
@@ -45,27 +47,68 @@ def to_code(status: int) -> Code:
 
 
 _STATUSES = frozenset(Status)
-MAX_MESSAGE_BYTES = 8 << 10
 
-_UNESCAPED = frozenset(range(0x20, 0x7F)) - {ord("%")}
+_BY_HTTP = {
+    "400": Status.INTERNAL,
+    "401": Status.UNAUTHENTICATED,
+    "403": Status.PERMISSION_DENIED,
+    "404": Status.UNIMPLEMENTED,
+    **dict.fromkeys(("429", "502", "503", "504"), Status.UNAVAILABLE),
+}
+
+
+def from_http(http_status: str) -> Status:
+    """The status of a response that has none, from its HTTP status (gRPC: http-grpc-status-mapping.md)."""
+    return _BY_HTTP.get(http_status, Status.UNKNOWN)
+
+
+_BY_RESET: dict[int, Status] = {
+    ErrorCode.REFUSED_STREAM: Status.UNAVAILABLE,
+    ErrorCode.CANCEL: Status.CANCELLED,
+    ErrorCode.ENHANCE_YOUR_CALM: Status.RESOURCE_EXHAUSTED,
+    ErrorCode.INADEQUATE_SECURITY: Status.PERMISSION_DENIED,
+}
+
+
+def from_reset(code: int) -> Status:
+    """The status of a call that the server reset (gRPC over HTTP2, "Errors")."""
+    return _BY_RESET.get(code, Status.INTERNAL)
+
+
+MAX_MESSAGE_BYTES = 6 << 10
+"""Of an encoded grpc-message: with more than 8 KB of trailers, clients may lose the status along with it."""
+
+_ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
+_TO_ESCAPE = re.compile(r"[^ -$&-~]+")
 
 
 def percent_encode(message: str) -> bytes:
-    """grpc-message: printable ASCII but `%` as it is, every other byte of the UTF-8 as %XX."""
-    raw = message.encode("utf-8", "surrogateescape")[:MAX_MESSAGE_BYTES]
-    return b"".join(bytes((b,)) if b in _UNESCAPED else b"%%%02X" % b for b in raw)
+    """grpc-message: printable ASCII but `%` as it is, every other byte of the UTF-8 as %XX.
+
+    What is too long is cut between two characters; what UTF-8 cannot carry becomes a question mark.
+    """
+    encoded = _TO_ESCAPE.sub(_escape, message[:MAX_MESSAGE_BYTES])
+    if len(encoded) > MAX_MESSAGE_BYTES:
+        size = 0
+        kept = []
+        for character in message:
+            piece = _TO_ESCAPE.sub(_escape, character)
+            size += len(piece)
+            if size > MAX_MESSAGE_BYTES:
+                break
+            kept.append(piece)
+        encoded = "".join(kept)
+    return encoded.encode("ascii")
+
+
+def _escape(match: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "replace"))
 
 
 def percent_decode(message: bytes) -> str:
     """The reverse; a malformed escape stays as it is, as the gRPC specification asks."""
-    parts = message.split(b"%")
-    out = [parts[0]]
-    for part in parts[1:]:
-        try:
-            out.append(bytes((int(part[:2], 16),)) + part[2:])
-        except ValueError:
-            out.append(b"%" + part)
-    return b"".join(out).decode("utf-8", "replace")
+    raw = _ESCAPE.sub(lambda match: bytes((int(match[1], 16),)), message)
+    return raw.decode("utf-8", "replace")
 
 
 def trailers_block(status: int, message: str = "") -> bytes:
