@@ -84,6 +84,20 @@ def busy(rounds: int = 40, width: int = 700) -> Any:
     return graph(nodes, *io, [size, zero])
 
 
+def slow_to_load(rounds: int = 400, width: int = 1500) -> Any:
+    """y = x + x, and a constant that takes ONNX Runtime many seconds to fold while it loads."""
+    size = numpy_helper.from_array(np.array([width, width], dtype=np.int64), "size")
+    nodes = [
+        node("ConstantOfShape", ["size"], ["m0"]),
+        *(node("MatMul", [f"m{n}", f"m{n}"], [f"m{n + 1}"]) for n in range(rounds)),
+        node("ReduceMax", [f"m{rounds}"], ["rest"], keepdims=0),
+        node("Add", ["x", "x"], ["sum"]),
+        node("Add", ["sum", "rest"], ["y"]),
+    ]
+    io = [value("x", "FP32", "batch", 2)], [value("y", "FP32", "batch", 2)]
+    return graph(nodes, *io, [size])
+
+
 def with_weights(directory: Path) -> Path:
     """y = x + w, with `w` in a file beside the model."""
 

@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 from rich.console import Console
 from rich.table import Table
@@ -74,9 +76,8 @@ async def _serve(config: ServeConfig) -> int:
     await asyncio.wait({started, stopping}, return_when=asyncio.FIRST_COMPLETED)
     try:
         if not started.done():
-            # loading cannot be interrupted; what it has loaded is thrown away with the process
             log.info("stopped while models were loading")
-            return 0
+            _exit_at_once(0)
         endpoints = started.result()
     finally:
         _print_models(server.status())
@@ -84,10 +85,19 @@ async def _serve(config: ServeConfig) -> int:
         log.info("Started %s at %s:%d", endpoint.service, endpoint.address, endpoint.port)
     _print_ready(endpoints)
     await stopping
-    if await server.stop():
-        return 0
-    log.error("Exit timeout expired. Exiting immediately.")
-    return 1
+    if not await server.stop():
+        log.error("Exit timeout expired. Exiting immediately.")
+        _exit_at_once(1)
+    return 0
+
+
+def _exit_at_once(status: int) -> NoReturn:
+    """End the process although threads load or compute: they cannot be interrupted, an orderly end of the
+    interpreter would wait for them or pull it from under their feet."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def _signalled(number: int, stop: asyncio.Event) -> None:

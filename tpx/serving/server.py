@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tpx.errors import LoadError, UsageError
+from tpx.errors import LoadError, TpxError, UsageError
 from tpx.protocol.grpc.keepalive import KeepaliveLimits
 from tpx.protocol.grpc.server import GrpcLimits
 from tpx.protocol.grpc.server import connection_factory as grpc_connections
@@ -27,9 +27,13 @@ from tpx.serving.tls import grpc_tls, http_tls
 log = logging.getLogger(__name__)
 
 # A thread that computes gets the interpreter within this time when it comes back from its kernel; the default
-# of 5 ms
-# would be most of a request's latency.
+# of 5 ms would be most of a request's latency.
 _SWITCH_INTERVAL_S = 0.0005
+
+_LINGER_S = 5
+"""At shutdown, once nothing is computed any more: for the rest of requests that were half sent, and for
+clients to take their answers."""
+_LOOKS_PER_S = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,14 +70,13 @@ class Server:
 
     async def start(self) -> list[Endpoint]:
         """Load the models, then listen. Raises LoadError, UsageError."""
-        config = self._config
-        _check_ports(config)
+        _check_ports(self._config)
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
-        await self.repository.load_all()
-        failed = self.repository.failures()
-        if failed and config.exit_on_error:
-            raise LoadError(f"failed to load all models: {', '.join(failed)}")
-        endpoints = [await self._listen(*service) for service in self._services()]
+        try:
+            endpoints = await self._load_and_listen()
+        except TpxError:
+            await self._end()
+            raise
         self.plane.started = True
         # what was made so far stays: the collector need not look at it again
         gc.collect()
@@ -81,34 +84,49 @@ class Server:
         return endpoints
 
     async def stop(self) -> bool:
-        """Stop accepting, let requests in flight end, unload; False if the time for it ran out."""
+        """Stop accepting, let requests in flight end, unload.
+
+        False if the time for it ran out: what still computes cannot be stopped, the process must end.
+        """
         self.plane.exiting = True
         for listener in self._listeners:
             listener.stop_accepting()
         finished = await self._drained(self._config.exit_timeout_secs)
-        for listener in self._listeners:
-            listener.close()
         if finished:
             log.info("All models are stopped, unloading models")
-            await asyncio.get_running_loop().run_in_executor(None, self.repository.close)
+            await self._end()
         return finished
 
+    async def _end(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        await asyncio.get_running_loop().run_in_executor(None, self.repository.close)
+
+    async def _load_and_listen(self) -> list[Endpoint]:
+        await self.repository.load_all()
+        failed = self.repository.failures()
+        if failed and self._config.exit_on_error:
+            raise LoadError(f"failed to load all models: {', '.join(failed)}")
+        return [await self._listen(*service) for service in self._services()]
+
     async def _drained(self, timeout_s: int) -> bool:
-        """Wait until nothing is in flight and every connection has sent what it owes."""
+        """Wait until nothing is in flight and every connection has ended, or only lingers."""
         log.info("Waiting for in-flight requests to complete.")
-        for remaining in range(timeout_s * 20, -1, -1):
+        quiet = 0
+        for remaining in range(timeout_s * _LOOKS_PER_S, -1, -1):
             busy = [model for model in self.repository.served() if model.in_flight]
             connections = sum(listener.connections for listener in self._listeners)
-            if not busy and not connections:
+            quiet = 0 if busy else quiet + 1
+            if not busy and (not connections or quiet > _LINGER_S * _LOOKS_PER_S):
                 return True
-            if remaining % 20 == 0:
+            if remaining % _LOOKS_PER_S == 0:
                 log.info(
                     "Timeout %d: Found %d model versions that have in-flight inferences, %d connections",
-                    remaining // 20,
+                    remaining // _LOOKS_PER_S,
                     len(busy),
                     connections,
                 )
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(1 / _LOOKS_PER_S)
         return not any(model.in_flight for model in self.repository.served())
 
     def _services(self) -> list[tuple[str, str, int]]:

@@ -1,0 +1,131 @@
+"""`tpx` as a child process: its words, its ports, and how it ends."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+ANY_PORTS = ("--http-port=0", "--grpc-port=0", "--metrics-port=0")
+
+
+def tpx(
+    *words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout_s: float = 30
+) -> "subprocess.CompletedProcess[str]":
+    """Run a command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "tpx", *words],
+        cwd=cwd,
+        env=environment(env),
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process' environment, with the package found from any directory and output as it comes."""
+    root = str(Path(__file__).parents[2])
+    return {**os.environ, "PYTHONPATH": root, "PYTHONUNBUFFERED": "1", **(more or {})}
+
+
+class Child:
+    """A running `tpx serve`; its output is collected while it runs."""
+
+    def __init__(self, words: Sequence[str], cwd: Path | None, env: Mapping[str, str] | None) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tpx", "serve", *words],
+            cwd=cwd,
+            env=environment(env),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.out: list[str] = []
+        self.err: list[str] = []
+        self._readers = [
+            threading.Thread(target=self._read, args=(stream, lines))
+            for stream, lines in ((self._process.stdout, self.out), (self._process.stderr, self.err))
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    @staticmethod
+    def _read(stream: "Iterator[str]", lines: list[str]) -> None:
+        for line in stream:
+            lines.append(line.rstrip("\n"))
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def text(self) -> str:
+        return "\n".join([*self.out, *self.err])
+
+    def wait_for(self, pattern: str, timeout_s: float = 20) -> "re.Match[str]":
+        """Wait until the output matches."""
+        ends = time.perf_counter() + timeout_s
+        while True:
+            found = re.search(pattern, self.text)
+            if found is not None:
+                return found
+            assert time.perf_counter() < ends, f"no {pattern!r} in:\n{self.text}"
+            assert self._process.poll() is None or self.ended(0.2) is None, f"ended without:\n{self.text}"
+            time.sleep(0.005)
+
+    def ready(self) -> "Child":
+        self.wait_for(r"is ready")
+        return self
+
+    def port(self, service: str) -> int:
+        return int(self.wait_for(rf"Started {service} at \S+:(\d+)")[1])
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def ended(self, timeout_s: float) -> int | None:
+        """The exit status, None if it has not ended in that time."""
+        try:
+            status = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+        for reader in self._readers:
+            reader.join(5)
+        return status
+
+    def stop(self, timeout_s: float = 20) -> int:
+        """End it as an orchestrator does; returns the exit status."""
+        self.send(signal.SIGTERM)
+        status = self.ended(timeout_s)
+        assert status is not None, f"it did not end:\n{self.text}"
+        return status
+
+    def close(self) -> None:
+        """End it however it is."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        for reader in self._readers:
+            reader.join()
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+@contextmanager
+def serve(
+    *words: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None, ports: bool = True
+) -> Iterator[Child]:
+    """A child that runs `tpx serve` with these words, on free ports unless told otherwise."""
+    child = Child([*(ANY_PORTS if ports else ()), *map(str, words)], cwd, env)
+    try:
+        yield child
+    finally:
+        child.close()
