@@ -70,7 +70,8 @@ async def test_many_messages_in_one_frame_and_one_message_in_many_frames_of_a_st
         peer.send(DATA, END_STREAM, 3)
         for stream_id in (1, 3):
             answer = await peer.answer(stream_id)
-            assert (answer.status, answer.data) == (0, stream)
+            assert answer.status == 0
+            assert answer.data == stream
         assert server.service.half_closed == [1, 3]
 
 

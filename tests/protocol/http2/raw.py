@@ -64,7 +64,7 @@ class Answer:
     """What came on one stream."""
 
     blocks: list[dict[bytes, bytes]] = field(default_factory=list)
-    data: bytes = b""
+    data: bytearray = field(default_factory=bytearray)
     reset: int | None = None
     ended: bool = False
 
@@ -74,7 +74,7 @@ class Answer:
 
     @property
     def message(self) -> bytes:
-        return self.data[5:]
+        return bytes(self.data[5:])
 
 
 class RawPeer:
