@@ -7,8 +7,8 @@
     from_argv(ServeConfig, ["--http-port=9000"]) == from_mapping(ServeConfig, {"http_port": 9000})
 
 Spellings follow getopt_long, as tritonserver and perf_analyzer do: `--name value`, `--name=value`,
-unambiguous prefixes, `-b4`, `-b 4`. A bool takes an optional value (true, on, 1, false, off, 0);
-a tuple field is repeatable; unknown names fail with the nearest known one.
+unambiguous prefixes, `-b4`, `-b 4`, `--` before words that are no options. A bool takes an optional value
+(true, on, 1, false, off, 0); a tuple field is repeatable; unknown names fail with the nearest known one.
 """
 
 import dataclasses
@@ -42,6 +42,9 @@ class Option:
     """A tuple field that also takes "a,b,c" in one value."""
     parse: Callable[[str], Any] | None = None
     """From the text of the flag to the value; raises ValueError with what was expected."""
+    minimum: float | None = None
+    maximum: float | None = None
+    """Of a number, both included; `maximum` needs `minimum`."""
     inert: bool = False
     """Accepted for compatibility; setting it warns that it changes nothing here."""
 
@@ -116,6 +119,8 @@ def from_mapping(config: type[C], values: Mapping[str, Any], *, source: str = "c
         if value is None:
             continue
         items = value if isinstance(value, list | tuple) else [value]
+        if len(items) != 1 and not field.repeatable:
+            raise UsageError(f"{source}: {key} takes one value, got {len(items)}")
         converted = [_convert(field, _as_text(item), f"{source}: {key}") for item in items]
         chosen[field.name] = _collect(field, converted) if field.repeatable else converted[-1]
     return _build(config, chosen)
@@ -168,10 +173,19 @@ def _convert(field: Field, text: str, name: str) -> Any:
         if field.option.parse is not None:
             return field.option.parse(text)
         if field.option.comma:
-            return tuple(_scalar(field.item_type, part.strip()) for part in text.split(",") if part.strip())
-        return _scalar(field.item_type, text)
+            parts = [part.strip() for part in text.split(",") if part.strip()]
+            return tuple(_in_range(field, name, _scalar(field.item_type, part)) for part in parts)
+        return _in_range(field, name, _scalar(field.item_type, text))
     except ValueError as exc:
         raise UsageError(f"Failed to parse {name}. Invalid value provided: {text} ({exc})") from exc
+
+
+def _in_range(field: Field, name: str, value: Any) -> Any:
+    low, high = field.option.minimum, field.option.maximum
+    if low is not None and not low <= value <= (value if high is None else high):
+        bounds = f"at least {low}" if high is None else f"between {low} and {high}"
+        raise UsageError(f"{name} must be {bounds}, got {value}")
+    return value
 
 
 def _number(kind: type, text: str) -> Any:
@@ -215,11 +229,14 @@ class _Words:
         """Yields (field, spelling used, text of its value)."""
         words = list(reversed(self._argv))
         positionals = list(self._positionals)
+        options = True
         while words:
             word = words.pop()
-            if word.startswith("--") and len(word) > 2:
+            if word == "--" and options:
+                options = False
+            elif options and word.startswith("--"):
                 yield self._long(word, words)
-            elif word.startswith("-") and len(word) > 1:
+            elif options and word.startswith("-") and len(word) > 1:
                 yield self._short(word, words)
             elif positionals:
                 field = positionals[0]
@@ -233,6 +250,8 @@ class _Words:
         name, equals, text = word.partition("=")
         name = name.replace("_", "-")
         field, negated = self._lookup(name)
+        if negated and equals:
+            raise UsageError(f"Option '{name}' takes no value")
         if negated:
             return field, name, "false"
         if equals:

@@ -3,6 +3,7 @@
 import logging
 import sys
 from datetime import UTC, datetime
+from io import TextIOWrapper
 
 _LETTERS = {logging.DEBUG: "I", logging.INFO: "I", logging.WARNING: "W", logging.ERROR: "E"}
 
@@ -20,7 +21,10 @@ class TritonFormatter(logging.Formatter):
 
 
 def configure(*, verbose: int) -> None:
-    """INFO to stdout, warnings and errors to stderr, as Triton does."""
+    """INFO to stdout, warnings and errors to stderr, as Triton does; what a stream cannot say is escaped."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     out = logging.StreamHandler(sys.stdout)
     out.addFilter(lambda record: record.levelno < logging.WARNING)
     err = logging.StreamHandler(sys.stderr)

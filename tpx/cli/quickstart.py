@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from rich.console import Console
 from rich.table import Table
 
+from tpx.cli.tables import print_plainly
 from tpx.errors import TpxError
 from tpx.options import Option, from_argv
 
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
     table = Table("Model", "What it is", "", box=None, pad_edge=False)
     for model in written:
         table.add_row(model.name, model.description, "kept" if model.kept else "written")
-    Console().print(table)
+    print_plainly(table)
     print(f"\nServe them:    tpx serve --model-repository {config.directory}")
     print("Measure one:   tpx perf -m mnist --concurrency-range 1:4")
     return 0

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from rich.console import Console
 from rich.table import Table
 
 from tpx import __version__
 from tpx.cli.logs import configure
+from tpx.cli.tables import print_plainly
 from tpx.errors import TpxError
 from tpx.options import from_argv
 from tpx.serving.dataplane import IndexEntry
@@ -82,7 +82,7 @@ async def _serve(config: ServeConfig) -> int:
     finally:
         _print_models(server.status())
     for endpoint in endpoints:
-        log.info("Started %s at %s:%d", endpoint.service, endpoint.address, endpoint.port)
+        log.info("Started %s at %s", endpoint.service, endpoint.where)
     _print_ready(endpoints)
     await stopping
     if not await server.stop():
@@ -116,11 +116,11 @@ def _print_models(entries: Sequence[IndexEntry]) -> None:
         table.add_row(entry.name, entry.version or "-", status)
     if not entries:
         table.add_row("-", "-", "no models found")
-    Console(soft_wrap=not sys.stdout.isatty()).print(table)
+    print_plainly(table)
 
 
 def _print_ready(endpoints: Sequence[Endpoint]) -> None:
-    urls = {e.service: f"{e.address}:{e.port}" for e in endpoints}
+    urls = {endpoint.service: endpoint.where for endpoint in endpoints}
     if "HTTPService" in urls:
         print(f"tpx {__version__} is ready: http://{urls['HTTPService']}/v2", flush=True)
     else:

@@ -26,7 +26,9 @@ class ServeConfig:
     strict_readiness: Annotated[
         bool, Option("the server is ready only when every model is", section="Models")
     ] = True
-    model_load_thread_count: Annotated[int, Option("models loaded at the same time", section="Models")] = 4
+    model_load_thread_count: Annotated[
+        int, Option("models loaded at the same time", section="Models", minimum=1)
+    ] = 4
     backend_config: Annotated[
         tuple[str, ...],
         Option("backend setting; repeatable", section="Models", metavar="BACKEND,KEY=VALUE"),
@@ -34,23 +36,30 @@ class ServeConfig:
 
     id: Annotated[str, Option("name of this server in its metadata", section="Server")] = "triton"
     exit_timeout_secs: Annotated[
-        int, Option("seconds that requests in flight have to end at shutdown", section="Server")
+        int, Option("seconds that requests in flight have to end at shutdown", section="Server", minimum=0)
     ] = 30
-    max_connections: Annotated[int, Option("connections accepted per endpoint", section="Server")] = 10_000
+    max_connections: Annotated[
+        int, Option("connections accepted per endpoint", section="Server", minimum=1)
+    ] = 10_000
     inline_below_us: Annotated[
         int,
         Option(
             "run models that take less than this on the event loop itself, which saves two thread switches; "
             "0 never does",
             section="Server",
+            minimum=0,
         ),
     ] = 100
 
     allow_http: Annotated[bool, Option("serve HTTP", section="HTTP")] = True
     http_address: Annotated[str, Option("address to listen on", section="HTTP")] = "127.0.0.1"
-    http_port: Annotated[int, Option("port; 0 chooses a free one", section="HTTP")] = 8000
+    http_port: Annotated[
+        int, Option("port; 0 chooses a free one", section="HTTP", minimum=0, maximum=65535)
+    ] = 8000
     reuse_http_port: Annotated[bool, Option("share the port with other servers", section="HTTP")] = False
-    http_max_input_size: Annotated[int, Option("largest request body in bytes", section="HTTP")] = 64 << 20
+    http_max_input_size: Annotated[
+        int, Option("largest request body in bytes", section="HTTP", minimum=1)
+    ] = 64 << 20
     http_use_ssl: Annotated[bool, Option("serve HTTPS", section="HTTP")] = False
     http_server_cert: Annotated[Path | None, Option("PEM certificate chain", section="HTTP")] = None
     http_server_key: Annotated[Path | None, Option("PEM private key", section="HTTP")] = None
@@ -60,9 +69,13 @@ class ServeConfig:
 
     allow_grpc: Annotated[bool, Option("serve gRPC", section="gRPC")] = True
     grpc_address: Annotated[str, Option("address to listen on", section="gRPC")] = "127.0.0.1"
-    grpc_port: Annotated[int, Option("port; 0 chooses a free one", section="gRPC")] = 8001
+    grpc_port: Annotated[
+        int, Option("port; 0 chooses a free one", section="gRPC", minimum=0, maximum=65535)
+    ] = 8001
     reuse_grpc_port: Annotated[bool, Option("share the port with other servers", section="gRPC")] = False
-    grpc_max_message_size: Annotated[int, Option("largest message in bytes", section="gRPC")] = 2**31 - 1
+    grpc_max_message_size: Annotated[int, Option("largest message in bytes", section="gRPC", minimum=1)] = (
+        2**31 - 1
+    )
     grpc_use_ssl: Annotated[bool, Option("serve gRPC over TLS", section="gRPC")] = False
     grpc_use_ssl_mutual: Annotated[
         bool, Option("TLS with client certificates, signed by --grpc-root-cert", section="gRPC")
@@ -76,30 +89,32 @@ class ServeConfig:
         Literal["none", "low", "medium", "high"],
         Option("compress responses for clients that accept it", section="gRPC"),
     ] = "none"
-    grpc_keepalive_time: Annotated[int, Option("milliseconds of silence before a PING", section="gRPC")] = (
-        7_200_000
-    )
-    grpc_keepalive_timeout: Annotated[int, Option("milliseconds to wait for its answer", section="gRPC")] = (
-        20_000
-    )
+    grpc_keepalive_time: Annotated[
+        int, Option("milliseconds of silence before a PING", section="gRPC", minimum=0)
+    ] = 7_200_000
+    grpc_keepalive_timeout: Annotated[
+        int, Option("milliseconds to wait for its answer", section="gRPC", minimum=0)
+    ] = 20_000
     grpc_keepalive_permit_without_calls: Annotated[
         bool, Option("allow PINGs while no call is in flight", section="gRPC")
     ] = False
     grpc_http2_min_recv_ping_interval_without_data: Annotated[
-        int, Option("milliseconds between a client's PINGs that are no strike", section="gRPC")
+        int, Option("milliseconds between a client's PINGs that are no strike", section="gRPC", minimum=0)
     ] = 300_000
     grpc_http2_max_ping_strikes: Annotated[
-        int, Option("strikes before a client is sent away; 0 forgives all", section="gRPC")
+        int, Option("strikes before a client is sent away; 0 forgives all", section="gRPC", minimum=0)
     ] = 2
     grpc_max_connection_age: Annotated[
-        int, Option("milliseconds before a connection is asked to end; 0 never", section="gRPC")
+        int, Option("milliseconds before a connection is asked to end; 0 never", section="gRPC", minimum=0)
     ] = 0
     grpc_max_connection_age_grace: Annotated[
-        int, Option("milliseconds it then has; 0 all it needs", section="gRPC")
+        int, Option("milliseconds it then has; 0 all it needs", section="gRPC", minimum=0)
     ] = 0
 
     allow_metrics: Annotated[bool, Option("serve Prometheus metrics", section="Metrics")] = True
     metrics_address: Annotated[str, Option("address to listen on", section="Metrics")] = "127.0.0.1"
-    metrics_port: Annotated[int, Option("port; 0 chooses a free one", section="Metrics")] = 8002
+    metrics_port: Annotated[
+        int, Option("port; 0 chooses a free one", section="Metrics", minimum=0, maximum=65535)
+    ] = 8002
 
-    log_verbose: Annotated[int, Option("1 and more: log every request", section="Logging")] = 0
+    log_verbose: Annotated[int, Option("1 and more: log every request", section="Logging", minimum=0)] = 0

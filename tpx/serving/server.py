@@ -44,6 +44,11 @@ class Endpoint:
     address: str
     port: int
 
+    @property
+    def where(self) -> str:
+        """Address and port as a URL has them."""
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+
 
 class Server:
     """One server on the running event loop: `start`, then `stop`."""

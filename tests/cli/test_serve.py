@@ -1,0 +1,80 @@
+"""`tpx serve` in this process: wrong command lines, and what the table of models shows."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.serving.onnx_files import doubling, write_model
+from tpx.cli.serve import main
+
+ANY_PORTS = ("--http-port=0", "--grpc-port=0", "--metrics-port=0")
+
+WRONG = [
+    (
+        ["--http-port=7000", "--grpc-port=7000"],
+        "cannot listen to HTTP requests and GRPC requests at the same",
+    ),
+    (["--http-port=7001", "--metrics-port=7001"], "cannot listen to HTTP requests and metrics requests"),
+    (["--http-prt=1"], "Invalid long option '--http-prt' (did you mean '--http-port'?)"),
+    (["--http-port=many"], "Failed to parse --http-port. Invalid value provided: many (expected an integer)"),
+    (["--http-port=99999"], "--http-port must be between 0 and 65535, got 99999"),
+    (["--grpc-port=-1"], "--grpc-port must be between 0 and 65535, got -1"),
+    (["--metrics-port=65536"], "--metrics-port must be between 0 and 65535, got 65536"),
+    (["--exit-timeout-secs=-1"], "--exit-timeout-secs must be at least 0, got -1"),
+    (["--model-load-thread-count=0"], "--model-load-thread-count must be at least 1, got 0"),
+    (["--max-connections=0"], "--max-connections must be at least 1, got 0"),
+    (["--http-max-input-size=0"], "--http-max-input-size must be at least 1, got 0"),
+    (["--grpc-max-message-size=0"], "--grpc-max-message-size must be at least 1, got 0"),
+    (["--grpc-keepalive-time=-5"], "--grpc-keepalive-time must be at least 0, got -5"),
+    (["--grpc-infer-response-compression-level=best"], "expected one of: none, low, medium, high"),
+    (["--exit-on-error=perhaps"], "expected true, on, 1, false, off or 0"),
+    (["--id"], "Missing value for option '--id'"),
+    (["-z"], "Invalid short option '-z'"),
+    (["/nowhere/models"], "cannot read model repository '/nowhere/models': No such file or directory"),
+    ([str(Path(__file__).parents[2] / "LICENSE")], "is no model file that tpx knows"),
+    (["--backend-config=threads"], "--backend-config must be [<backend>,]<key>=<value>, got 'threads'"),
+    (["--http-use-ssl"], "--http-use-ssl needs --http-server-cert and --http-server-key"),
+    (["--grpc-use-ssl", "--grpc-server-cert=/nowhere"], "--grpc-use-ssl needs --grpc-server-cert and"),
+    (["--grpc-use-ssl-mutual"], "--grpc-use-ssl-mutual needs --grpc-root-cert"),
+    (
+        ["--http-use-ssl", f"--http-server-cert={__file__}", f"--http-server-key={__file__}"],
+        "cannot use the http certificate",
+    ),
+    (["--http-address=no.such.host.invalid"], "Socket 'no.such.host.invalid:"),
+    (["--http-address=192.0.2.1"], "Socket '192.0.2.1:"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), WRONG, ids=[" ".join(words)[:40] for words, _ in WRONG])
+def test_a_wrong_command_line_is_told_what_is_wrong(
+    tmp_path: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_model(tmp_path, "net", doubling())
+    assert main([f"--model-repository={tmp_path}", *ANY_PORTS, *words]) == 1
+    err = capsys.readouterr().err
+    assert "error: creating server: " in err
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_without_onnx_runtime_a_model_says_what_to_install(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    write_model(tmp_path, "net", doubling())
+    assert main([f"--model-repository={tmp_path}", *ANY_PORTS]) == 1
+    assert "needs the package onnxruntime: pip install 'tpx[onnx]'" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["[bold]", "[red]net", ":smile:", "ü" * 90])
+def test_the_table_shows_names_as_they_are_and_reasons_whole(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = tmp_path / "models"
+    write_model(directory, name, config="max_batch_size: -1")
+    assert main([f"--model-repository={directory}", *ANY_PORTS]) == 1
+    out = capsys.readouterr().out
+    reason = f"UNAVAILABLE: Invalid argument: 'max_batch_size' must be non-negative value for {name}"
+    [line] = [line for line in out.splitlines() if reason in line]
+    assert line.split("│")[1].strip() == name
