@@ -14,11 +14,11 @@ class ChunkedDecoder:
     """Collects the body of one message from pieces of the stream."""
 
     __slots__ = (
+        "_body",
         "_buffer",
         "_chunks",
         "_in_trailers",
         "_limit",
-        "_parts",
         "_remaining",
         "_size",
         "_trailer_bytes",
@@ -27,7 +27,7 @@ class ChunkedDecoder:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._buffer = b""
-        self._parts: list[bytes] = []
+        self._body = bytearray()
         self._size = 0
         self._chunks = 0
         self._remaining = -1  # bytes left of the chunk being read, with its CRLF; -1: at a size line
@@ -60,8 +60,8 @@ class ChunkedDecoder:
             else:
                 self._start_chunk(line)
 
-    def body(self) -> bytes:
-        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+    def body(self) -> memoryview:
+        return memoryview(self._body)
 
     def _hold(self, rest: bytes) -> None:
         if len(rest) > (MAX_TRAILER_BYTES if self._in_trailers else MAX_SIZE_LINE_BYTES):
@@ -101,7 +101,7 @@ class ChunkedDecoder:
         here = min(self._remaining, len(data) - at)
         payload = min(here, max(0, self._remaining - 2))
         if payload:
-            self._parts.append(data[at : at + payload])
+            self._body += memoryview(data)[at : at + payload]
         tail = data[at + payload : at + here]
         expected = b"\r\n"[2 - min(2, self._remaining - payload) :]
         if not expected.startswith(tail):
@@ -116,5 +116,5 @@ class ChunkedDecoder:
         self._trailer_bytes += len(line) + 2
         if self._trailer_bytes > MAX_TRAILER_BYTES or self._trailer_bytes > MAX_HEADERS * 256:
             raise HttpError(431, "trailers too large")
-        if b":" not in line:
+        if b":" not in line or b"\n" in line or b"\r" in line:
             raise HttpError(400, "malformed trailer")

@@ -53,7 +53,7 @@ class HttpClientConnection(HttpConnection):
         self.on_lost: Callable[[WireError], None] | None = None
         self._on_response: Callable[[HttpResponse], None] | None = None
         self._first_byte_ns = 0
-        self._until_close: list[bytes] | None = None
+        self._until_close: bytearray | None = None
         self._lost = False
         self.closing = False
         """The server will not answer another request on this connection."""
@@ -88,13 +88,15 @@ class HttpClientConnection(HttpConnection):
         if not self._first_byte_ns:
             self._first_byte_ns = _clock()
         if self._until_close is not None:
-            self._until_close.append(bytes(self._scratch[:nbytes]))
+            self._until_close += self._scratch[:nbytes]
+            if len(self._until_close) > self._max_body_bytes:
+                self._bad_message(HttpError(413, f"response larger than {self._max_body_bytes} bytes"))
             return
         super().buffer_updated(nbytes)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._until_close is not None and exc is None:
-            self._complete(b"".join(self._until_close), b"")
+        if self._until_close is not None and exc is None and not self._lost:
+            self._complete(memoryview(self._until_close), b"")
         if not self._lost:
             self._fail(f"connection lost: {exc}" if exc else "the server closed the connection")
 
@@ -111,11 +113,11 @@ class HttpClientConnection(HttpConnection):
         on_response(HttpResponse(head.status, head.headers, body, first_byte_ns))
         return True
 
-    def _begin_body(self, head: Head, first: bytes) -> None:
+    def _begin_body(self, head: Head, first: bytes) -> bytes:
         if head.content_length < 0:
-            self._head, self._until_close = head, [first]
-            return
-        super()._begin_body(head, first)
+            self._head, self._until_close = head, bytearray(first)
+            return b""
+        return super()._begin_body(head, first)
 
     def _head_seen(self, head: Head) -> None:
         pass
@@ -181,5 +183,9 @@ async def fetch(
     except TimeoutError as exc:
         connection.close()
         raise WireError(f"no response within {timeout_s} s") from exc
+    except asyncio.CancelledError:
+        # its response may still come: nobody else can use this connection
+        connection.close()
+        raise
     finally:
         connection.on_lost = previous

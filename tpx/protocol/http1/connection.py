@@ -1,8 +1,8 @@
 """The reading half of an HTTP/1.1 connection, the same for servers and clients.
 
 Small messages are cut out of what one read brought. A large body of known length is read by the event loop
-straight
-into its own aligned buffer, so that a tensor is copied at most once between the socket and the model.
+straight into its own aligned buffer, so that a tensor is copied at most once between the socket and the
+model.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._body is not None:
             self._filled += nbytes
             if self._filled == len(self._body):
-                self._finish(b"")
+                self._finish()
             return
         data = b"".join((self._pending, self._scratch[:nbytes]))
         self._pending = b""
@@ -65,29 +65,32 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _read(self, data: bytes) -> None:
         """Cut `data`, which begins where the last message or piece of one ended."""
         try:
-            if self._chunks is not None:
-                self._read_chunks(data)
-                return
-            at, end = 0, len(data)
-            while at < end:
-                head_end = data.find(HEAD_END, at)
-                if head_end < 0:
-                    self._hold_partial_head(data[at:])
-                    return
-                raw = data[at : head_end + 4]
-                head = self._find_head(raw) or self._add_head(raw)
-                at = head_end + 4
-                body_end = at + head.content_length
-                if not head.plain or body_end > end:
-                    self._begin_body(head, data[at:])
-                    return
-                body = data[at:body_end]
-                at = body_end
-                if not self._message(head, body):
-                    self._pending = data[at:]
-                    return
+            while data:
+                data = self._read_chunks(data) if self._chunks is not None else self._read_messages(data)
         except HttpError as exc:
             self._bad_message(exc)
+
+    def _read_messages(self, data: bytes) -> bytes:
+        """Take the messages that are plain and complete; returns what is left to read behind another one."""
+        at, end = 0, len(data)
+        while at < end:
+            head_end = data.find(HEAD_END, at)
+            if head_end < 0:
+                self._hold_partial_head(data[at:])
+                break
+            raw = data[at : head_end + 4]
+            head = self._find_head(raw) or self._add_head(raw)
+            at = head_end + 4
+            size = head.content_length
+            body_end = at + size
+            if not head.plain or body_end > end or size > self._max_body_bytes:
+                return self._begin_body(head, data[at:])
+            body = data[at:body_end]
+            at = body_end
+            if not self._message(head, body):
+                self._pending = data[at:]
+                break
+        return b""
 
     def _resume(self) -> None:
         """Go on with what was held back."""
@@ -96,13 +99,18 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._read(data)
 
     def _hold_partial_head(self, rest: bytes) -> None:
+        if rest == b"\r\n":
+            return  # some clients end a body with it (RFC 9112 section 2.2)
         check_partial_head(rest, request=self._is_request_reader)
         self._pending = rest
 
     _is_request_reader = True
 
-    def _begin_body(self, head: Head, first: bytes) -> None:
-        """A body that is chunked, incomplete, announced by Expect, or ended by the connection."""
+    def _begin_body(self, head: Head, first: bytes) -> bytes:
+        """A body that is chunked, incomplete, announced by Expect, or ended by the connection.
+
+        Returns what is left to read behind it.
+        """
         if head.content_length > self._max_body_bytes:
             raise HttpError(
                 413,
@@ -113,33 +121,37 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._head_seen(head)
         if head.chunked:
             self._chunks = ChunkedDecoder(self._max_body_bytes)
-            self._read_chunks(first)
-        elif head.content_length <= len(first):
+            return first
+        if head.content_length <= len(first):
             # complete after all: only the head needed attention
-            body, rest = first[: head.content_length], first[head.content_length :]
-            self._complete(body, rest)
-        else:
+            return self._complete(first[: head.content_length], first[head.content_length :])
+        try:
             self._body = aligned(head.content_length, head.tensor_offset)
-            self._body[: len(first)] = first
-            self._filled = len(first)
+        except MemoryError:
+            raise HttpError(503, f"no memory for a body of {head.content_length} bytes") from None
+        self._body[: len(first)] = first
+        self._filled = len(first)
+        return b""
 
-    def _read_chunks(self, data: bytes) -> None:
+    def _read_chunks(self, data: bytes) -> bytes:
         chunks = cast("ChunkedDecoder", self._chunks)
         rest = chunks.feed(data)
-        if rest is not None:
-            self._chunks = None
-            self._complete(chunks.body(), rest)
+        if rest is None:
+            return b""
+        self._chunks = None
+        return self._complete(chunks.body(), rest)
 
-    def _finish(self, rest: bytes) -> None:
+    def _finish(self) -> None:
         body, self._body = cast("memoryview", self._body), None
         try:
-            self._complete(body, rest)
+            self._complete(body, b"")
         except HttpError as exc:
             self._bad_message(exc)
 
-    def _complete(self, body: bytes | memoryview, rest: bytes) -> None:
+    def _complete(self, body: bytes | memoryview, rest: bytes) -> bytes:
+        """Hand over a message; returns what may be read behind it now."""
         head, self._head = cast("Head", self._head), None
         if self._message(head, body):
-            self._read(rest)
-        else:
-            self._pending = rest
+            return rest
+        self._pending = rest
+        return b""

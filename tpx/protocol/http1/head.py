@@ -5,6 +5,7 @@ found again
 by its bytes. The memory is bounded, and a parsed head is a pure function of its bytes.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,9 @@ from tpx.errors import WireError
 MAX_HEAD_BYTES = 64 << 10
 MAX_TARGET_BYTES = 8 << 10
 MAX_HEADERS = 100
+
+_ORIGIN = re.compile(rb"https?://[^/?]*", re.IGNORECASE)
+"""Before the path where a client sends the absolute form of a target, which servers must take too."""
 
 _CACHED_HEADS = 1024
 _CACHED_HEAD_BYTES = 2 << 10
@@ -33,6 +37,7 @@ class Head:
 
     __slots__ = (
         "chunked",
+        "connection",
         "content_length",
         "expects_continue",
         "headers",
@@ -55,6 +60,8 @@ class Head:
         self.content_length = 0
         self.chunked = False
         self.keep_alive = True
+        self.connection = b""
+        """The Connection header of an answer that keeps the connection: HTTP/1.0 wants to be told."""
         self.expects_continue = False
         self.plain = True
         """A body of known length and nothing to answer before it: the hot path."""
@@ -99,14 +106,19 @@ class HeadCache:
 
 def parse_request_head(raw: bytes) -> Head:
     """A request's head, from its first byte to the empty line. Raises HttpError with the status to answer."""
+    if len(raw) > MAX_HEAD_BYTES:
+        _refuse_long(raw)
     collector = _Collector()
     parser = httptools.HttpRequestParser(collector)
     _feed(parser, raw)
+    if not collector.target:
+        raise HttpError(400, "malformed HTTP message: no request line")
     head = Head()
     head.method = parser.get_method()
     if len(collector.target) > MAX_TARGET_BYTES:
         raise HttpError(414, f"request target longer than {MAX_TARGET_BYTES} bytes")
-    head.path, _, head.query = collector.target.partition(b"?")
+    target = _ORIGIN.sub(b"", collector.target, count=1)
+    head.path, _, head.query = target.partition(b"?")
     version = parser.get_http_version()
     if version not in ("1.0", "1.1"):
         raise HttpError(505, f"HTTP version {version} is not supported")
@@ -118,8 +130,12 @@ def parse_request_head(raw: bytes) -> Head:
     if sum(name == b"host" for name, _ in collector.pairs) > 1:
         raise HttpError(400, "more than one Host header")
     tokens = _tokens(head.headers.get(b"connection", b""))
-    head.keep_alive = b"keep-alive" in tokens if version == "1.0" else b"close" not in tokens
-    head.expects_continue = head.headers.get(b"expect", b"").lower() == b"100-continue"
+    if version == "1.0":
+        head.keep_alive = b"keep-alive" in tokens and b"close" not in tokens
+        head.connection = b"Connection: keep-alive\r\n"
+    else:
+        head.keep_alive = b"close" not in tokens
+        head.expects_continue = head.headers.get(b"expect", b"").lower() == b"100-continue"
     head.tensor_offset = _offset(head.headers.get(b"inference-header-content-length", b""))
     head.plain = not head.chunked and not head.expects_continue
     return head
@@ -151,12 +167,16 @@ def check_partial_head(raw: bytes, *, request: bool) -> None:
     """Raise HttpError as soon as an incomplete head cannot become a good one (TLS hello, bare LF,
     garbage)."""
     if len(raw) > MAX_HEAD_BYTES:
-        line_end = raw.find(b"\r\n")
-        if request and (line_end < 0 or line_end > MAX_TARGET_BYTES + 32):
-            raise HttpError(414, f"request target longer than {MAX_TARGET_BYTES} bytes")
-        raise HttpError(431, f"request head longer than {MAX_HEAD_BYTES} bytes")
+        _refuse_long(raw)
     kind = httptools.HttpRequestParser if request else httptools.HttpResponseParser
     _feed(kind(_Collector()), raw)
+
+
+def _refuse_long(raw: bytes) -> None:
+    line_end = raw.find(b"\r\n")
+    if line_end < 0 or line_end > MAX_TARGET_BYTES + 32:
+        raise HttpError(414, f"request target longer than {MAX_TARGET_BYTES} bytes")
+    raise HttpError(431, f"head longer than {MAX_HEAD_BYTES} bytes")
 
 
 def _feed(parser: Any, raw: bytes) -> None:

@@ -10,14 +10,13 @@ from http import HTTPStatus
 
 from tpx.protocol.http1.connection import HttpConnection
 from tpx.protocol.http1.head import Head, HeadCache, HttpError, parse_request_head
-from tpx.protocol.listener import Listener
+from tpx.protocol.listener import LINGER_S, Listener, WriteWatch
 from tpx.protocol.tensors import Buffer
 
 STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
 JSON_TYPE = b"Content-Type: application/json\r\n"
 
 _JOIN_BELOW_BYTES = 32 << 10
-_LINGER_S = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +76,7 @@ class HttpServerConnection(HttpConnection):
         self._request: HttpRequest | None = None
         self._stage = _Stage.IDLE
         self._since = listener.tick
+        self._write_watch = WriteWatch()
         self._writing_paused = False
         self._in_message = False
         self._half_closed = False
@@ -100,19 +100,21 @@ class HttpServerConnection(HttpConnection):
         if self._head is not None:
             self._bad_message(HttpError(400, "the connection ended before the announced body was complete"))
         self._half_closed = True
-        return self._request is not None
+        owing = self._request is not None or (self._writing_paused and self._pending != b"")
+        return owing and self._transport.can_write_eof()  # TLS has no half-closed connections
 
     def pause_writing(self) -> None:
+        """A client that does not take its answers gets no more of them: its requests wait unread."""
         self._writing_paused = True
-        self._since = self._listener.tick
 
     def resume_writing(self) -> None:
         self._writing_paused = False
+        self._go_on()
 
     # reading
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._request is not None:
+        if self._request is not None or (self._writing_paused and self._head is None):
             self._hold_back(nbytes)
         elif self._stage is not _Stage.CLOSED:
             super().buffer_updated(nbytes)
@@ -134,6 +136,17 @@ class HttpServerConnection(HttpConnection):
         self._pending += bytes(self._scratch[:nbytes])
         self._transport.pause_reading()
 
+    def _go_on(self) -> None:
+        """Read what was held back, if nothing stands in its way any more."""
+        if self._in_message or self._writing_paused or self._request is not None or not self._pending:
+            return
+        self._transport.resume_reading()
+        self._stage = _Stage.IDLE
+        self._resume()
+        self._note_stage()
+        if self._half_closed and self._request is None:
+            self._end()
+
     def _message(self, head: Head, body: Buffer) -> bool:
         if self._stage is _Stage.CLOSED:
             return False
@@ -142,7 +155,7 @@ class HttpServerConnection(HttpConnection):
         self._in_message = True
         self._serve(request)
         self._in_message = False
-        return self._request is None
+        return not (self._writing_paused or self._request)
 
     def _head_seen(self, head: Head) -> None:
         if head.expects_continue:
@@ -157,13 +170,7 @@ class HttpServerConnection(HttpConnection):
             b"%bContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
             % (STATUS_LINES[error.status], len(body), body)
         )
-        self._stage, self._since = _Stage.CLOSED, self._listener.tick
-        if self._transport.can_write_eof():
-            # closing with unread input resets the connection, and the client may never see the answer:
-            # end our half, ignore what still comes, and close when the client does or `sweep` loses patience
-            self._transport.write_eof()
-        else:
-            self._transport.close()
+        self._end()
 
     # writing
 
@@ -174,50 +181,66 @@ class HttpServerConnection(HttpConnection):
         size = 0
         for part in parts:
             size += len(part)
-        keep_alive = request.head.keep_alive and not (self._listener.draining or self._half_closed)
-        close = b"" if keep_alive else b"Connection: close\r\n"
-        head = b"%b%b%bContent-Length: %d\r\n\r\n" % (STATUS_LINES[status], headers, close, size)
-        if request.head.method == b"HEAD":
+        request_head = request.head
+        last = self._listener.draining or (self._half_closed and not (self._pending or self._in_message))
+        keep_alive = request_head.keep_alive and not last
+        connection = request_head.connection if keep_alive else b"Connection: close\r\n"
+        head = b"%b%b%bContent-Length: %d\r\n\r\n" % (STATUS_LINES[status], headers, connection, size)
+        if request_head.method == b"HEAD":
             self._transport.write(head)
         elif size < _JOIN_BELOW_BYTES:
             self._transport.write(b"".join((head, *parts)))
         else:
             self._transport.writelines([head, *parts])
         if not keep_alive:
-            self._close()
+            self._end()
             return
         self._stage, self._since = _Stage.IDLE, self._listener.tick
-        if not self._in_message and self._pending:
-            self._transport.resume_reading()
-            self._resume()
-            self._note_stage()
+        if self._pending:
+            self._go_on()
 
-    def _close(self) -> None:
-        self._stage = _Stage.CLOSED
-        self._transport.close()
+    def _end(self) -> None:
+        """Nothing more will be said. Closing with unread input would reset the connection, and the client
+        might never see the answer: end our half, ignore what still comes, and close when the client does or
+        `sweep` loses patience."""
+        if self._stage is _Stage.CLOSED:
+            return
+        self._stage, self._since = _Stage.CLOSED, self._listener.tick
+        self._body = self._chunks = None
+        self._pending = b""
+        if self._transport.can_write_eof() and not self._half_closed:
+            self._transport.resume_reading()
+            self._transport.write_eof()
+        else:
+            self._transport.close()
 
     # called by the listener
 
     def sweep(self, tick: int) -> None:
         """Enforce the deadlines; called once a second."""
-        waited = tick - self._since
         limits = self._limits
-        if self._writing_paused:
-            if waited > limits.write_timeout_s:
-                self._transport.abort()
-        elif self._stage is _Stage.HEAD and waited > limits.head_timeout_s:
+        if self._write_watch.stalled_s(self._transport, 0, tick) > limits.write_timeout_s:
+            self._transport.abort()
+        elif self._transport.get_write_buffer_size():
+            self._since = tick  # the client is busy taking its answer
+        else:
+            self._look_at_stage(tick - self._since)
+
+    def _look_at_stage(self, waited: int) -> None:
+        limits = self._limits
+        if self._stage is _Stage.HEAD and waited > limits.head_timeout_s:
             self._bad_message(HttpError(408, f"no complete request head within {limits.head_timeout_s} s"))
         elif self._stage is _Stage.BODY and waited > limits.body_timeout_s:
             self._bad_message(HttpError(408, f"no byte of the announced body for {limits.body_timeout_s} s"))
-        elif (self._stage is _Stage.IDLE and waited > limits.idle_timeout_s) or (
-            self._stage is _Stage.CLOSED and waited > _LINGER_S
-        ):
-            self._close()
+        elif self._stage is _Stage.IDLE and waited > limits.idle_timeout_s:
+            self._end()
+        elif self._stage is _Stage.CLOSED and waited > LINGER_S:
+            self._transport.close()
 
     def drain(self) -> None:
         """Close when idle; a request in flight is answered first, with `Connection: close`."""
         if self._stage in (_Stage.IDLE, _Stage.HEAD):
-            self._close()
+            self._end()
 
     def abort(self) -> None:
         self._transport.abort()

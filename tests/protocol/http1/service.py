@@ -1,0 +1,146 @@
+"""An HTTP service for the tests of the wire, a server for it on the running loop, and a bare client."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from tpx.protocol.http1.server import HttpLimits, HttpRequest, HttpServerConnection, connection_factory
+from tpx.protocol.listener import Listener
+
+PLAIN = b"Content-Type: text/plain\r\n"
+
+
+@dataclass
+class Service:
+    """What was asked, and what was not answered yet."""
+
+    requests: list[HttpRequest] = field(default_factory=list)
+    held: list[HttpRequest] = field(default_factory=list)
+    gone: list[bytes] = field(default_factory=list)
+
+    def serve(self, request: HttpRequest) -> None:
+        self.requests.append(request)
+        path = request.head.path
+        if path == b"/hold":
+            request.on_gone = lambda: self.gone.append(path)
+            self.held.append(request)
+        elif path == b"/soon":
+            asyncio.get_running_loop().call_soon(request.respond, 200, PLAIN, (bytes(request.body),))
+        elif path == b"/big":
+            size = int(request.head.query)
+            request.respond(200, PLAIN, [bytes(min(1 << 20, size - at)) for at in range(0, size, 1 << 20)])
+        else:
+            request.respond(200, PLAIN, (request.body,))
+
+    def release(self, body: bytes = b"released") -> None:
+        held, self.held = self.held, []
+        for request in held:
+            request.respond(200, PLAIN, (body,))
+
+
+@dataclass
+class WireServer:
+    """A server on the running loop, with its insides in reach."""
+
+    port: int
+    listener: Listener
+    service: Service
+    connections: list[HttpServerConnection]
+
+    async def empty(self) -> None:
+        """Wait until every connection has ended."""
+        async with asyncio.timeout(5):
+            while self.listener.connections:  # noqa: ASYNC110 (the listener tells nobody)
+                await asyncio.sleep(0.001)
+
+    async def pass_seconds(self, count: int) -> None:
+        """Let what was sent arrive, and the deadlines see `count` seconds go by."""
+        await asyncio.sleep(0.02)
+        for _ in range(count):
+            self.listener.advance()
+
+
+@asynccontextmanager
+async def serving(
+    limits: HttpLimits | None = None, *, tls: ssl.SSLContext | None = None, max_connections: int = 100
+) -> AsyncIterator[WireServer]:
+    """A running server of the test service."""
+    service = Service()
+    listener = Listener(max_connections=max_connections)
+    make = connection_factory(listener, limits or HttpLimits(), service.serve)
+    connections: list[HttpServerConnection] = []
+
+    def make_and_note() -> HttpServerConnection:
+        connections.append(make())
+        return connections[-1]
+
+    port = await listener.start(make_and_note, "127.0.0.1", 0, tls=tls)
+    try:
+        yield WireServer(port, listener, service, connections)
+    finally:
+        listener.close()
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class Bare:
+    """Sends bytes and reads responses."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    @classmethod
+    async def connect(cls, port: int, *, tls: ssl.SSLContext | None = None) -> Self:
+        return cls(*await asyncio.open_connection("127.0.0.1", port, ssl=tls))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.writer.close()
+        with suppress(ConnectionError, ssl.SSLError):
+            await asyncio.wait_for(self.writer.wait_closed(), 5)
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    def get(self, path: str, *headers: str, method: str = "GET", version: str = "1.1") -> None:
+        lines = [f"{method} {path} HTTP/{version}", "Host: test", *headers]
+        self.send(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
+
+    def post(self, path: str, body: bytes, *headers: str) -> None:
+        self.get(path, f"Content-Length: {len(body)}", *headers, method="POST")
+        self.send(body)
+
+    async def answer(self, *, bodiless: bool = False) -> Answer:
+        """The next response."""
+        async with asyncio.timeout(5):
+            head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+            status = int(head[0].split(" ")[1])
+            headers = {}
+            for line in head[1:-2]:
+                name, _, value = line.partition(": ")
+                headers[name.lower()] = value
+            size = 0 if bodiless else int(headers.get("content-length", "0"))
+            return Answer(status, headers, await self.reader.readexactly(size))
+
+    async def closed(self, timeout_s: float = 5) -> bool:
+        """Whether the server ends the connection, and nothing else comes before."""
+        try:
+            return await asyncio.wait_for(self.reader.read(), timeout_s) == b""
+        except TimeoutError:
+            return False
+        except ConnectionError:
+            return True
