@@ -52,14 +52,14 @@ _PAGES = {
 
 
 def show(argv: Sequence[str]) -> int:
-    """Run typer on words that ask for help or completion."""
+    """Run typer on words that ask for help or completion; returns the exit status."""
     completing = "_TPX_COMPLETE" in os.environ
     wanted = tuple(word for word in argv if not word.startswith("-"))
     pages = {words for words in _PAGES if completing or words == wanted[: len(words)]}
     try:
-        _app(pages)(list(argv), prog_name="tpx", standalone_mode=False)
-    except typer.Exit as exc:
-        return exc.exit_code
+        _app(pages)(list(argv), prog_name="tpx")
+    except SystemExit as exc:
+        return exc.code if isinstance(exc.code, int) else 0
     return 0
 
 

@@ -9,7 +9,7 @@ from typing import cast
 from tpx import __version__
 from tpx.options import nearest
 
-# name -> (module with main(argv) -> status, config dataclasses for --help by subcommand)
+# name -> module with main(argv) -> status
 COMMANDS = {
     "serve": "tpx.cli.serve",
     "perf": "tpx.cli.perf",
@@ -17,7 +17,7 @@ COMMANDS = {
     "quickstart": "tpx.cli.quickstart",
 }
 
-_HELP = {"-h", "--help", "help"}
+_HELP_FLAGS = {"-h", "--help"}
 _COMPLETION = {"--install-completion", "--show-completion"}
 
 
@@ -36,23 +36,25 @@ def main() -> None:
 
 def run(argv: Sequence[str]) -> int:
     """Run one command; returns its exit status."""
-    word = argv[0] if argv else "--help"
-    if word in _COMPLETION or "_TPX_COMPLETE" in os.environ or word in _HELP:
-        return _helper(argv)
-    if word == "--version":
+    if _COMPLETION.intersection(argv[:1]) or "_TPX_COMPLETE" in os.environ:
+        return _show(argv)
+    if argv[:1] == ["--version"]:
         print(f"tpx {__version__}")
         return 0
-    if word not in COMMANDS:
+    helping = not argv or bool(_HELP_FLAGS.intersection(argv)) or "help" in argv[:2]
+    words = [word for word in argv if not word.startswith("-") and not (helping and word == "help")]
+    word = argv[0] if not helping else words[0] if words else ""
+    if word and word not in COMMANDS:
         print(f"tpx: no command '{word}'{nearest(word, COMMANDS)}\n", file=sys.stderr)
-        _helper(["--help"])
+        _show(["--help"])
         return 2
-    if _HELP.intersection(argv[1:]):
-        return _helper([word, *(a for a in argv[1:] if not a.startswith("-")), "--help"])
+    if helping:
+        return _show([*words, "--help"])
     command = cast("Callable[[Sequence[str]], int]", import_module(COMMANDS[word]).main)
     return command(argv[1:])
 
 
-def _helper(argv: Sequence[str]) -> int:
+def _show(argv: Sequence[str]) -> int:
     from tpx.cli.help import show  # late: only help needs typer
 
-    return show([word for word in argv if word != "help"] or ["--help"])
+    return show(argv)

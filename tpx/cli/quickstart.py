@@ -1,5 +1,6 @@
 """`tpx quickstart DIR`: write the example models."""
 
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,6 +41,6 @@ def main(argv: Sequence[str]) -> int:
     for model in written:
         table.add_row(model.name, model.description, "kept" if model.kept else "written")
     print_plainly(table)
-    print(f"\nServe them:    tpx serve --model-repository {config.directory}")
+    print(f"\nServe them:    tpx serve --model-repository {shlex.quote(str(config.directory))}")
     print("Measure one:   tpx perf -m mnist --concurrency-range 1:4")
     return 0

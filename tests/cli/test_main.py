@@ -1,0 +1,126 @@
+"""`tpx COMMAND`: finding the command, and leaving everything else unimported."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.child import environment, tpx
+from tests.serving.onnx_files import doubling, write_model
+from tpx import __version__
+from tpx.cli.main import COMMANDS, run
+
+HEAVY = (
+    "torch",
+    "onnxruntime",
+    "onnx",
+    "grpc",
+    "jinja2",
+    "numpy",
+    "typer",
+    "rich",
+    "google.protobuf",
+    "psutil",
+)
+
+
+def imported(*words: str) -> set[str]:
+    """The modules that a command imports."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "tpx", *words],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if "|" in line}
+
+
+def test_the_version_is_told_without_importing_anything_heavy() -> None:
+    modules = imported("--version")
+    assert "tpx.cli.main" in modules
+    assert modules.isdisjoint(HEAVY)
+
+
+def test_help_imports_no_framework() -> None:
+    for words in (["--help"], ["serve", "--help"]):
+        assert imported(*words).isdisjoint({"torch", "onnxruntime", "onnx", "grpc", "jinja2", "tritonclient"})
+
+
+def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"tpx {__version__}\n"
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
+def test_help_lists_every_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words) == 0
+    out = capsys.readouterr().out
+    assert all(command in out for command in COMMANDS)
+
+
+@pytest.mark.parametrize(("word", "meant"), [("serv", "serve"), ("pref", "perf"), ("analyse", "analyze")])
+def test_a_slip_of_the_pen_is_told_the_right_command(
+    word: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([word]) == 2
+    assert f"tpx: no command '{word}' (did you mean '{meant}'?)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["help", "nonsense"], ["analyze", "nonsense", "--help"]])
+def test_help_for_nonsense_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words) == 2
+    err = capsys.readouterr().err
+    assert "nonsense" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("word", ["--nonsense", "-x", "--port=3"])
+def test_a_flag_in_the_place_of_a_command_is_refused(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([word]) == 2
+    assert f"tpx: no command '{word}'" in capsys.readouterr().err
+
+
+def test_nonsense_is_refused_with_the_list_of_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["nonsense", "--help"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("tpx: no command 'nonsense'\n")
+    assert "did you mean" not in captured.err
+    assert "quickstart" in captured.out
+
+
+def test_a_value_that_reads_help_is_a_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_model(tmp_path, "help", doubling(), config="max_batch_size: -1")
+    assert run(["serve", "--http-port=0", "--id", "help", "--model-repository", str(tmp_path)]) == 1
+    assert "failed to load all models: help" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [["serve", "help"], ["help", "serve"], ["serve", "-h"], ["serve", "--help"], ["-h", "serve"]]
+)
+def test_help_for_a_command_may_be_asked_in_many_ways(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words) == 0
+    assert "--model-repository" in capsys.readouterr().out
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m tpx serve --help | head -1",
+        shell=True,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert done.stdout
+
+
+def test_the_module_runs_as_the_command() -> None:
+    done = tpx("--version")
+    assert (done.returncode, done.stdout) == (0, f"tpx {__version__}\n")

@@ -1,0 +1,244 @@
+"""One option, one line: what getopt_long would make of a command line, and what YAML says the same."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+
+from tpx.errors import UsageError
+from tpx.options import Option, fields_of, from_argv, from_mapping, inert_flags, nearest
+
+
+class Color(Enum):
+    """A choice."""
+
+    RED = "red"
+    BLUE = "blue"
+
+
+def _pair(text: str) -> tuple[str, int]:
+    name, colon, number = text.partition(":")
+    if not colon:
+        raise ValueError("expected NAME:NUMBER")
+    return name, int(number)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Every kind of option."""
+
+    model: Annotated[str, Option("name", ("-m",))]
+    files: Annotated[tuple[Path, ...], Option("files", positional=True, metavar="FILE")] = ()
+    http_port: Annotated[int, Option("port", ("-p",), minimum=0, maximum=65535)] = 8000
+    http_address: Annotated[str, Option("address")] = "127.0.0.1"
+    ratio: Annotated[float, Option("ratio", minimum=0)] = 0.5
+    verbose: Annotated[bool, Option("more words", ("-v",))] = False
+    allow_http: Annotated[bool, Option("serve HTTP")] = True
+    mode: Annotated[Literal["none", "poll"], Option("mode")] = "none"
+    color: Annotated[Color, Option("color", ("--colour",))] = Color.RED
+    place: Annotated[Path | None, Option("place")] = None
+    limit: Annotated[int | None, Option("limit")] = None
+    header: Annotated[tuple[str, ...], Option("headers", ("-H",))] = ()
+    sizes: Annotated[tuple[int, ...], Option("sizes", comma=True, minimum=1)] = (1,)
+    pair: Annotated[tuple[str, int] | None, Option("a pair", parse=_pair)] = None
+    legacy: Annotated[str, Option("does nothing", inert=True)] = ""
+    hidden: int = 3
+
+
+def parsed(*words: str) -> Config:
+    """The configuration of a command line with a model."""
+    return from_argv(Config, ["--model=net", *words])
+
+
+def refusal(*words: str) -> str:
+    """Why a command line is refused."""
+    with pytest.raises(UsageError) as caught:
+        parsed(*words)
+    return caught.value.message
+
+
+def test_without_words_there_are_the_defaults() -> None:
+    assert parsed() == Config(model="net")
+
+
+def test_fields_are_in_the_order_they_were_written_and_only_options() -> None:
+    names = [field.name for field in fields_of(Config)]
+    assert names[:3] == ["model", "files", "http_port"]
+    assert "hidden" not in names
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "value"),
+    [
+        (["--http-port", "9"], "http_port", 9),
+        (["--http-port=9"], "http_port", 9),
+        (["--http_port=9"], "http_port", 9),
+        (["--http-p", "9"], "http_port", 9),
+        (["-p9"], "http_port", 9),
+        (["-p=9"], "http_port", 9),
+        (["-p", "9"], "http_port", 9),
+        (["--http-port=1", "-p2"], "http_port", 2),
+        (["--ratio=1e-3"], "ratio", 0.001),
+        (["--verbose"], "verbose", True),
+        (["-v"], "verbose", True),
+        (["--verbose=false"], "verbose", False),
+        (["--verbose", "off"], "verbose", False),
+        (["--allow-http", "0"], "allow_http", False),
+        (["--allow-http=FALSE"], "allow_http", False),
+        (["--no-allow-http"], "allow_http", False),
+        (["--mode=POLL"], "mode", "poll"),
+        (["--color", "Blue"], "color", Color.BLUE),
+        (["--colour=blue"], "color", Color.BLUE),
+        (["--place=/x"], "place", Path("/x")),
+        (["--limit=-5"], "limit", -5),
+        (["--limit", "-5"], "limit", -5),
+        (["-H", "a: b", "-Hc"], "header", ("a: b", "c")),
+        (["--header=", "--header=x=y"], "header", ("", "x=y")),
+        (["--sizes=1,2, 3"], "sizes", (1, 2, 3)),
+        (["--sizes=1", "--sizes", "2,3"], "sizes", (1, 2, 3)),
+        (["--pair=a:3"], "pair", ("a", 3)),
+        (["a.onnx", "b"], "files", (Path("a.onnx"), Path("b"))),
+        (["--", "-x", "--verbose"], "files", (Path("-x"), Path("--verbose"))),
+        (["-"], "files", (Path("-"),)),
+        (["--http-address="], "http_address", ""),
+    ],
+)
+def test_words_become_values(words: Sequence[str], field: str, value: Any) -> None:
+    assert getattr(parsed(*words), field) == value
+
+
+def test_a_switch_takes_the_next_word_only_if_it_is_a_truth() -> None:
+    config = parsed("--verbose", "a.onnx", "--allow-http", "on", "b.onnx")
+    assert (config.verbose, config.allow_http) == (True, True)
+    assert config.files == (Path("a.onnx"), Path("b.onnx"))
+
+
+def test_short_switches_may_be_written_together() -> None:
+    config = parsed("-vp9")
+    assert (config.verbose, config.http_port) == (True, 9)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--http-prt=1"], "Invalid long option '--http-prt' (did you mean '--http-port'?)"),
+        (["--qqqqqqq"], "Invalid long option '--qqqqqqq'"),
+        (["--http=1"], "Option '--http' is ambiguous: --http-port, --http-address"),
+        (["-z"], "Invalid short option '-z'"),
+        (["--http-port"], "Missing value for option '--http-port'"),
+        (["-p"], "Missing value for option '-p'"),
+        (["--http-port="], "Failed to parse --http-port. Invalid value provided:  (expected an integer)"),
+        (
+            ["--http-port=1.5"],
+            "Failed to parse --http-port. Invalid value provided: 1.5 (expected an integer)",
+        ),
+        (["--ratio=much"], "Failed to parse --ratio. Invalid value provided: much (expected a number)"),
+        (["--http-port=65536"], "--http-port must be between 0 and 65535, got 65536"),
+        (["-p-1"], "-p must be between 0 and 65535, got -1"),
+        (["--ratio=-0.1"], "--ratio must be at least 0, got -0.1"),
+        (["--ratio=nan"], "--ratio must be at least 0, got nan"),
+        (["--sizes=3,0"], "--sizes must be at least 1, got 0"),
+        (["--sizes=3,x"], "Failed to parse --sizes. Invalid value provided: 3,x (expected an integer)"),
+        (
+            ["--verbose=maybe"],
+            "Failed to parse --verbose. Invalid value provided: maybe (expected true, on, 1,",
+        ),
+        (["--no-allow-http=true"], "Option '--no-allow-http' takes no value"),
+        (["--no-http-port"], "Invalid long option '--no-http-port'"),
+        (
+            ["--mode=pol"],
+            "Failed to parse --mode. Invalid value provided: pol (expected one of: none, poll (did",
+        ),
+        (
+            ["--color=green"],
+            "Failed to parse --color. Invalid value provided: green (expected one of: red, blue",
+        ),
+        (["--pair=a"], "Failed to parse --pair. Invalid value provided: a (expected NAME:NUMBER)"),
+        (["--pair=a:b"], "Failed to parse --pair. Invalid value provided: a:b (invalid literal"),
+        (["---x"], "Invalid long option '---x'"),
+    ],
+)
+def test_words_that_make_no_sense_are_refused(words: Sequence[str], message: str) -> None:
+    assert refusal(*words).startswith(message)
+
+
+def test_what_is_required_is_named() -> None:
+    with pytest.raises(UsageError, match="missing: --model"):
+        from_argv(Config, [])
+
+
+def test_one_word_too_many_is_refused() -> None:
+    @dataclass(frozen=True)
+    class One:
+        file: Annotated[str, Option("file", positional=True, metavar="FILE")]
+
+    assert from_argv(One, ["a"]).file == "a"
+    with pytest.raises(UsageError, match="Unknown command-line argument 'b'"):
+        from_argv(One, ["a", "b"])
+    with pytest.raises(UsageError, match="missing: FILE"):
+        from_argv(One, [])
+
+
+def test_words_override_a_base_and_lists_replace_it() -> None:
+    base = from_mapping(Config, {"model": "net", "http_port": 1, "header": ["a"], "ratio": 2})
+    values = {"model": base.model, "http_port": base.http_port, "header": base.header, "ratio": base.ratio}
+    config = from_argv(Config, ["-p5", "-Hb", "-Hc"], values)
+    assert (config.http_port, config.header, config.ratio) == (5, ("b", "c"), 2)
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "value"),
+    [
+        ("http_port", 9, 9),
+        ("http-port", "9", 9),
+        ("http_port", [9], 9),
+        ("verbose", True, True),
+        ("verbose", "off", False),
+        ("mode", "poll", "poll"),
+        ("header", ["a", "b"], ("a", "b")),
+        ("header", "a", ("a",)),
+        ("header", [], ()),
+        ("sizes", [1, 2], (1, 2)),
+        ("sizes", "1,2", (1, 2)),
+        ("pair", "a:3", ("a", 3)),
+        ("limit", None, None),
+        ("http_port", None, 8000),
+    ],
+)
+def test_yaml_says_the_same(key: str, given: Any, value: Any) -> None:
+    config = from_mapping(Config, {"model": "net", key: given})
+    assert getattr(config, key.replace("-", "_")) == value
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"http_prt": 1}, "file.yaml: unknown key 'http_prt' (did you mean 'http_port'?)"),
+        (
+            {"http_port": "x"},
+            "Failed to parse file.yaml: http_port. Invalid value provided: x (expected an int",
+        ),
+        ({"http_port": [1, 2]}, "file.yaml: http_port takes one value, got 2"),
+        ({"http_port": []}, "file.yaml: http_port takes one value, got 0"),
+        ({"http_port": 70000}, "file.yaml: http_port must be between 0 and 65535, got 70000"),
+        ({"hidden": 1}, "file.yaml: unknown key 'hidden'"),
+        ({}, "missing: --model"),
+    ],
+)
+def test_yaml_that_makes_no_sense_is_refused(values: dict[str, Any], message: str) -> None:
+    full = {"model": "net", **values} if values else {}
+    with pytest.raises(UsageError) as caught:
+        from_mapping(Config, full, source="file.yaml")
+    assert caught.value.message.startswith(message)
+
+
+def test_flags_that_change_nothing_are_known() -> None:
+    assert inert_flags(Config, ["--model=net", "--legacy=x", "-v", "--leg", "y"]) == ["--legacy", "--leg"]
+
+
+def test_the_nearest_word_is_only_offered_when_it_is_near() -> None:
+    assert nearest("serv", ["serve", "perf"]) == " (did you mean 'serve'?)"
+    assert nearest("banana", ["serve", "perf"]) == ""
