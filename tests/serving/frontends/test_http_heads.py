@@ -2,6 +2,8 @@
 
 import json
 
+import psutil
+
 from tests.serving.frontends.requests import binary_head, refusal
 from tests.serving.live import Live, floats
 from tpx.protocol.tensors import encode_bytes
@@ -84,3 +86,14 @@ def test_two_inputs_behind_a_remembered_head_keep_their_order(live: Live) -> Non
             answer = live.infer("two", head, first.tobytes() + second.tobytes(), **sent)
             expected = (first - second) if names == ("a", "b") else (second - first)
             assert answer.json["outputs"][0]["data"] == expected.reshape(-1).tolist()
+
+
+def test_heads_are_not_remembered_without_end(live: Live) -> None:
+    """Neither many nor large ones: what a client can make the server keep is bounded in bytes."""
+    process = psutil.Process()
+    before = process.memory_info().rss
+    padding = " " * (1 << 20)
+    for n in range(150):
+        head = json.dumps(binary_head(parameters={"binary_data_output": True, "n": n})) + padding
+        assert answered(live, head.encode(), floats([n, n]).tobytes()) == floats([2 * n, 2 * n]).tobytes()
+    assert process.memory_info().rss - before < 60 << 20

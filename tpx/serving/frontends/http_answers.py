@@ -1,8 +1,9 @@
 """Answers over HTTP: statuses, error bodies, compression."""
 
+import asyncio
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
@@ -28,6 +29,7 @@ STATUS_OF_CODE = {
     Code.PERMISSION_DENIED: 403,
 }
 
+_SHORT_BYTES = 4 << 10
 _ACCEPTED = re.compile(r"\s*([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*(?:;\s*q\s*=\s*([01](?:\.\d{0,3})?)\s*)?")
 
 
@@ -50,8 +52,29 @@ def answer_failure(request: HttpRequest, what: str, error: Exception) -> None:
 
 def answer_compressed(request: HttpRequest, headers: bytes, parts: Sequence[Buffer], encoding: str) -> None:
     """Answer 200 with a compressed body."""
-    packed = deflate(b"".join(parts), encoding)
-    request.respond(200, headers + f"Content-Encoding: {encoding}\r\n".encode(), (packed,))
+    headers += f"Content-Encoding: {encoding}\r\n".encode()
+    body = b"".join(parts)
+    apart(request, lambda packed: request.respond(200, headers, (packed,)), deflate, body, encoding)
+
+
+def apart(
+    request: HttpRequest, then: Callable[[bytes], None], work: Callable[..., bytes], data: Buffer, *more: Any
+) -> None:
+    """Give `work(data, *more)` to `then`: at once where there is little data, else from another thread, so
+    that a large body of one client holds up no other. What either raises then is answered."""
+    if len(data) <= _SHORT_BYTES:
+        then(work(data, *more))
+        return
+
+    def done(future: asyncio.Future[bytes]) -> None:
+        try:
+            then(future.result())
+        except TpxError as exc:
+            answer_error(request, exc)
+        except Exception as exc:  # noqa: BLE001 (one request's boundary)
+            answer_failure(request, work.__name__, exc)
+
+    asyncio.get_running_loop().run_in_executor(None, work, data, *more).add_done_callback(done)
 
 
 def choose_encoding(accept: bytes) -> str:

@@ -4,6 +4,8 @@ A client that repeats a request sends the same JSON head before other tensors. A
 validated once is found again by its bytes; the tensors behind it are then cut out by the sizes that it names.
 """
 
+from collections import deque
+from functools import partial
 from typing import Any
 
 import orjson
@@ -21,12 +23,13 @@ from tpx.serving.frontends.http_answers import (
     answer_compressed,
     answer_error,
     answer_failure,
+    apart,
     choose_encoding,
 )
 from tpx.serving.request import InferRequest, InferResponse, RequestHead
 
 _BINARY_TYPE = b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
-_REMEMBERED_HEADS = 256
+_REMEMBERED_HEADS = 2048
 _REMEMBERED_HEAD_BYTES = 16 << 10
 
 
@@ -60,16 +63,26 @@ class HttpInference:
     def __init__(self, plane: DataPlane, max_input_bytes: int) -> None:
         self._plane = plane
         self._max_input_bytes = max_input_bytes
+        self._remembered_heads: deque[tuple[InferRoute, bytes]] = deque()  # of all routes, oldest first
 
     def serve(self, request: HttpRequest, route: InferRoute) -> None:
         """Decode and compute. Raises RequestError."""
-        body = request.body
-        if route.encoding:
-            if route.encoding not in ENCODINGS:
-                error = Unsupported(f"Unsupported compression type: '{route.encoding}'")
-                answer_error(request, error, b"Accept-Encoding: gzip, deflate\r\n")
-                return
-            body = inflate(body, route.encoding, self._max_input_bytes)
+        if not route.encoding:
+            self._compute(request, route, request.body)
+        elif route.encoding in ENCODINGS:
+            apart(
+                request,
+                partial(self._compute, request, route),
+                inflate,
+                request.body,
+                route.encoding,
+                self._max_input_bytes,
+            )
+        else:
+            error = Unsupported(f"Unsupported compression type: '{route.encoding}'")
+            answer_error(request, error, b"Accept-Encoding: gzip, deflate\r\n")
+
+    def _compute(self, request: HttpRequest, route: InferRoute, body: Buffer) -> None:
         if route.generation != self._plane.generation:
             route.heads.clear()
             route.generation = self._plane.generation
@@ -110,10 +123,15 @@ class HttpInference:
             and head.total_size >= 0
             and not head.request_id
         ):
-            if len(route.heads) >= _REMEMBERED_HEADS:
-                route.heads.clear()
-            route.heads[bytes(body[:size])] = head
+            self._remember(route, bytes(body[:size]), head)
         return InferRequest(head, [tensor.data for tensor in decoded.inputs], self._reply, request)
+
+    def _remember(self, route: InferRoute, start: bytes, head: RequestHead) -> None:
+        route.heads[start] = head
+        self._remembered_heads.append((route, start))
+        if len(self._remembered_heads) > _REMEMBERED_HEADS:
+            oldest, forgotten = self._remembered_heads.popleft()
+            oldest.heads.pop(forgotten, None)
 
     def _reply(self, infer: InferRequest, response: InferResponse) -> None:
         request: HttpRequest = infer.context
