@@ -189,6 +189,14 @@ class Channel:
             self.send("ModelInfer", infer_message(model, arrays, **fields))
         )
 
+    def outcome(self, verb: str, request: bytes) -> str:
+        """The status that these bytes are answered with."""
+        try:
+            self.send(verb, request)
+        except grpc.RpcError as exc:
+            return str(exc.code().name)
+        return "OK"
+
     def error(self, verb: str, request: bytes) -> tuple[str, str]:
         """The status and the message that a request is refused with."""
         try:
