@@ -10,6 +10,7 @@ from tpx.serving.options import ServeConfig
 def http_tls(config: ServeConfig) -> ssl.SSLContext | None:
     """The context of the HTTP endpoint; None where it speaks plainly. Raises UsageError."""
     if not config.http_use_ssl:
+        _refuse_unused("http", config.http_server_cert, config.http_server_key, config.http_root_cert)
         return None
     return _tls("http", config.http_server_cert, config.http_server_key, config.http_root_cert, ["http/1.1"])
 
@@ -17,11 +18,20 @@ def http_tls(config: ServeConfig) -> ssl.SSLContext | None:
 def grpc_tls(config: ServeConfig) -> ssl.SSLContext | None:
     """The context of the gRPC endpoint; None where it speaks plainly. Raises UsageError."""
     if not (config.grpc_use_ssl or config.grpc_use_ssl_mutual):
+        _refuse_unused("grpc", config.grpc_server_cert, config.grpc_server_key, config.grpc_root_cert)
         return None
     if config.grpc_use_ssl_mutual and config.grpc_root_cert is None:
         raise UsageError("--grpc-use-ssl-mutual needs --grpc-root-cert")
     root = config.grpc_root_cert if config.grpc_use_ssl_mutual else None
     return _tls("grpc", config.grpc_server_cert, config.grpc_server_key, root, ["h2"])
+
+
+def _refuse_unused(what: str, *files: Path | None) -> None:
+    """Who names certificates believes that they are used."""
+    if any(files):
+        raise UsageError(
+            f"certificates are given for {what}, but not --{what}-use-ssl, which makes use of them"
+        )
 
 
 def _tls(

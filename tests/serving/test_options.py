@@ -1,0 +1,81 @@
+"""The options of the server: safe defaults, and tritonserver's spellings."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tpx.options import fields_of, from_argv, from_mapping
+from tpx.serving.options import ServeConfig
+
+
+def test_nobody_outside_this_machine_is_served_unless_asked() -> None:
+    config = ServeConfig()
+    assert {config.http_address, config.grpc_address, config.metrics_address} == {"127.0.0.1"}
+
+
+def test_defaults_are_tritons() -> None:
+    config = ServeConfig()
+    assert (config.http_port, config.grpc_port, config.metrics_port) == (8000, 8001, 8002)
+    assert (config.id, config.exit_timeout_secs, config.http_max_input_size) == ("triton", 30, 67108864)
+    assert (config.exit_on_error, config.strict_readiness) == (True, True)
+    assert (config.grpc_keepalive_time, config.grpc_keepalive_timeout) == (7_200_000, 20_000)
+    assert (config.grpc_http2_max_ping_strikes, config.grpc_infer_response_compression_level) == (2, "none")
+
+
+TRITON = [
+    ("--model-repository=/m", "model_repository", (Path("/m"),)),
+    ("--model-store=/m", "model_repository", (Path("/m"),)),
+    ("--exit-on-error=false", "exit_on_error", False),
+    ("--strict-readiness=0", "strict_readiness", False),
+    ("--disable-auto-complete-config", "disable_auto_complete_config", True),
+    ("--id=mine", "id", "mine"),
+    ("--exit-timeout-secs=5", "exit_timeout_secs", 5),
+    ("--model-load-thread-count=8", "model_load_thread_count", 8),
+    ("--allow-http=false", "allow_http", False),
+    ("--http-address=0.0.0.0", "http_address", "0.0.0.0"),
+    ("--http-port=9000", "http_port", 9000),
+    ("--reuse-http-port=true", "reuse_http_port", True),
+    ("--http-max-input-size=1000", "http_max_input_size", 1000),
+    ("--allow-grpc=off", "allow_grpc", False),
+    ("--grpc-port=9001", "grpc_port", 9001),
+    ("--reuse-grpc-port=1", "reuse_grpc_port", True),
+    ("--grpc-use-ssl=true", "grpc_use_ssl", True),
+    ("--grpc-use-ssl-mutual=true", "grpc_use_ssl_mutual", True),
+    ("--grpc-server-cert=/c", "grpc_server_cert", Path("/c")),
+    ("--grpc-server-key=/k", "grpc_server_key", Path("/k")),
+    ("--grpc-root-cert=/r", "grpc_root_cert", Path("/r")),
+    ("--grpc-infer-response-compression-level=high", "grpc_infer_response_compression_level", "high"),
+    ("--grpc-keepalive-time=1000", "grpc_keepalive_time", 1000),
+    ("--grpc-keepalive-timeout=1000", "grpc_keepalive_timeout", 1000),
+    ("--grpc-keepalive-permit-without-calls=true", "grpc_keepalive_permit_without_calls", True),
+    ("--grpc-http2-max-ping-strikes=3", "grpc_http2_max_ping_strikes", 3),
+    ("--grpc-max-connection-age=7", "grpc_max_connection_age", 7),
+    ("--allow-metrics=false", "allow_metrics", False),
+    ("--metrics-port=9002", "metrics_port", 9002),
+    ("--backend-config=onnxruntime,default-max-batch-size=8", "backend_config",
+     ("onnxruntime,default-max-batch-size=8",)),
+    ("--log-verbose=1", "log_verbose", 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("flag", "field", "value"), TRITON, ids=[flag for flag, _, _ in TRITON])
+def test_flags_of_tritonserver_mean_the_same(flag: str, field: str, value: Any) -> None:
+    assert getattr(from_argv(ServeConfig, [flag]), field) == value
+
+
+def test_every_option_says_what_it_does_and_where_it_belongs() -> None:
+    for field in fields_of(ServeConfig):
+        assert field.option.help
+        assert field.option.section in {"Options", "Models", "Server", "HTTP", "gRPC", "Metrics", "Logging"}
+
+
+def test_spellings_are_unique() -> None:
+    spellings = [spelling for field in fields_of(ServeConfig) for spelling in field.spellings]
+    assert len(spellings) == len(set(spellings))
+
+
+def test_a_mapping_says_the_same_as_a_command_line() -> None:
+    values = {"http_port": 9000, "model_repository": ["/a", "/b"], "exit-on-error": False}
+    words = ["--http-port=9000", "--model-repository=/a", "--model-store=/b", "--no-exit-on-error"]
+    assert from_mapping(ServeConfig, values) == from_argv(ServeConfig, words)
