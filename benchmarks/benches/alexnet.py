@@ -1,7 +1,7 @@
 """What serving costs beside computing: AlexNet through tpx, and in a bare loop around ONNX Runtime.
 
-Each sample is a process of its own: two sessions of this file, opened in one process and run in turn, were seen
-to differ by 6% for as long as they lived, which is more than the difference that is looked for.
+Each sample is a process of its own: two sessions of this file, opened in one process and run in turn, were
+seen to differ by 6% for as long as they lived, which is more than the difference that is looked for.
 """
 
 import asyncio
