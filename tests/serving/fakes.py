@@ -35,7 +35,7 @@ def request_of(arrived_ns: int = 0, rows: int = 1, dims: tuple[int, ...] = (2,))
     head = RequestHead(
         None,  # type: ignore[arg-type]
         "",
-        (BoundInput(spec, (rows, *dims), size),),
+        (BoundInput(spec, (rows, *dims), size, data_size=size),),
         (BoundOutput(TensorSpec("y", "FP32", spec.dims), binary=True, classification=0),),
         rows,
         {},

@@ -1,5 +1,6 @@
 """Stacking the inputs of requests, and giving each its own rows of the outputs."""
 
+import time
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import numpy.typing as npt
 import pytest
 
 from tests.serving.fakes import config_of, ignore, signature_of
-from tpx.errors import ExecutionError
+from tpx.errors import ExecutionError, InvalidRequest
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.tensors import Tensor, encode_bytes
 from tpx.protocol.v2 import DecodedRequest, RequestedOutput
@@ -31,10 +32,19 @@ def signature(
     return signature_of(config)
 
 
+class Model:
+    """What a request knows of its model."""
+
+    name, version, max_batch_size, retired = "net", 1, 8, False
+
+    def submit(self, request: InferRequest) -> None:
+        raise NotImplementedError
+
+
 def bound(sig: Signature, tensor: Tensor, outputs: tuple[str, ...] = ()) -> InferRequest:
     """A request with this tensor, bound to the signature."""
     request = DecodedRequest(inputs=[tensor], outputs=[RequestedOutput(name=name) for name in outputs])
-    return InferRequest(sig.bind(None, request), [tensor.data], ignore, None)  # type: ignore[arg-type]
+    return InferRequest(sig.bind(Model(), request), [tensor.data], ignore, None)
 
 
 def of(sig: Signature, array: npt.NDArray[Any], datatype: str | None = None) -> InferRequest:
@@ -84,6 +94,29 @@ def test_strings_of_different_lengths_are_stacked() -> None:
     words = [[b"a", b""], [b"\xff\x00\xfe", b"long" * 100]]
     batch = Batch([bound(sig, Tensor("x", "BYTES", (1, 2), encode_bytes(row))) for row in words])
     assert batch.gather()["x"].tolist() == words
+
+
+def test_many_strings_are_checked_where_they_are_computed_and_not_when_they_come() -> None:
+    """Walking them takes seconds, which the event loop has not."""
+    sig = signature("BYTES", (-1,))
+    count = 1 << 18
+    began = time.perf_counter()
+    good = bound(sig, Tensor("x", "BYTES", (1, count), bytes(4 * count)))
+    bad = bound(sig, Tensor("x", "BYTES", (1, count), bytes(4 * count - 1)))
+    assert time.perf_counter() - began < 0.02
+    assert Batch([good]).gather()["x"].shape == (1, count)
+    with pytest.raises(InvalidRequest) as caught:
+        Batch([bad]).gather()
+    assert caught.value.message.startswith(
+        "[request id: <id_unknown>] incomplete string length indicator for inference input 'x' for model "
+        "'net', expecting 4 bytes but only 3 bytes available"
+    )
+
+
+def test_more_strings_than_could_be_there_are_refused_before_memory_is_taken_for_them() -> None:
+    request = bound(signature("BYTES", (-1,)), Tensor("x", "BYTES", (1, 2**45), bytes(1 << 17)))
+    with pytest.raises(InvalidRequest, match=f"expected {2**45} string elements for inference input 'x'"):
+        Batch([request]).gather()
 
 
 def test_requests_with_several_rows_get_their_own_rows_back() -> None:

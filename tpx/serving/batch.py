@@ -1,5 +1,6 @@
 """Requests that a model computes together: stacked before, split afterwards."""
 
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -7,9 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tpx.errors import ExecutionError, TpxError
-from tpx.protocol.tensors import Buffer, Tensor, as_array, raw_bytes
-from tpx.serving.request import InferRequest, InferResponse, TensorSpec
+from tpx.errors import ExecutionError, InvalidRequest, TpxError
+from tpx.protocol.tensors import Buffer, Tensor, raw_bytes
+from tpx.serving.request import InferRequest, InferResponse, RequestHead, TensorSpec
+from tpx.serving.strings import elements_of, with_request_id
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -62,7 +64,7 @@ class Batch:
                 data = b"".join([request.buffers[index] for request in requests])
                 shape = (self.size, *bound.shape[1:])
             if bound.dtype is None:
-                arrays[bound.spec.name] = as_array(data, "BYTES", shape)
+                arrays[bound.spec.name] = _strings(head, bound.spec.name, data, shape)
             else:
                 arrays[bound.spec.name] = np.ndarray(shape, bound.dtype, data)
         self.gathered_ns = _clock()
@@ -105,6 +107,17 @@ class Batch:
         self.started_ns = self.started_ns or now
         self.gathered_ns = self.gathered_ns or now
         self.computed_ns = self.ended_ns = now
+
+
+def _strings(head: RequestHead, name: str, data: Buffer, shape: Sequence[int]) -> npt.NDArray[Any]:
+    """BYTES as an array of objects. Raises InvalidRequest: large ones were not checked before."""
+    try:
+        elements = elements_of(head.model.name, name, data, math.prod(shape))
+    except InvalidRequest as exc:
+        raise with_request_id(exc, head.request_id) from exc
+    array = np.empty(len(elements), dtype=np.object_)
+    array[:] = elements
+    return array.reshape(shape)
 
 
 class _Slices:

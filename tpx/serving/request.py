@@ -60,12 +60,14 @@ class BoundInput:
     """An input of a request: its spec, the shape for the model, and its size in bytes (-1: BYTES, which
     vary)."""
 
-    __slots__ = ("dtype", "shape", "size", "spec")
+    __slots__ = ("data_size", "dtype", "shape", "size", "spec")
 
-    def __init__(self, spec: TensorSpec, shape: tuple[int, ...], size: int) -> None:
+    def __init__(self, spec: TensorSpec, shape: tuple[int, ...], size: int, *, data_size: int) -> None:
         self.spec = spec
         self.shape = shape
         self.size = size
+        self.data_size = data_size
+        """What came, also of BYTES."""
         self.dtype = None if size < 0 else spec.dtype
 
 
@@ -115,7 +117,7 @@ class RequestHead:
         self.batch_key = tuple((i.spec.name, i.shape[1:]) for i in inputs)
         """Requests with equal keys can be stacked."""
         self.total_size = sum(i.size for i in inputs) if all(i.size >= 0 for i in inputs) else -1
-        self.row_size = self.total_size // batch_size
+        self.row_size = sum(i.data_size for i in inputs) // batch_size
         """Bytes of one row of all inputs; tells how much work a request is."""
         self.rendered: dict[Any, Any] = {}
         """What a frontend has made of the response's constant part, by the shapes of the outputs."""

@@ -5,10 +5,11 @@ from typing import Any
 
 from tpx.errors import InvalidRequest, Unsupported
 from tpx.protocol.datatypes import BY_NAME, BY_NUMBER
-from tpx.protocol.tensors import Buffer, Tensor, decode_bytes
+from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import DecodedRequest, Parameter, RequestedOutput
 from tpx.protocol.v2_json import element_count
 from tpx.serving.request import BoundInput, BoundOutput, RequestHead, Servant, TensorSpec
+from tpx.serving.strings import CHECKED_AT_ONCE_BYTES, elements_of, with_request_id
 
 _BATCH_NOTE = (
     " NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
@@ -53,9 +54,7 @@ class Signature:
             inputs, batch_size = self._bind_inputs(by_name)
             outputs = self._bind_outputs(request)
         except InvalidRequest as exc:
-            raise InvalidRequest(
-                f"[request id: {request.request_id or '<id_unknown>'}] {exc.message}"
-            ) from exc
+            raise with_request_id(exc, request.request_id) from exc
         # raw bytes are taken in the order of the request, which may differ from the model's
         return RequestHead(model, request.request_id, inputs, outputs, batch_size, parameters)
 
@@ -106,7 +105,8 @@ class Signature:
                         f"input '{name}' batch size does not match other inputs for '{self.name}'"
                     )
                 batch_size = tensor.shape[0]
-            bound.append(BoundInput(spec, self._model_shape(spec, tensor.shape), self._size(tensor)))
+            shape, size = self._model_shape(spec, tensor.shape), self._size(tensor)
+            bound.append(BoundInput(spec, shape, size, data_size=len(tensor.data)))
         if batch_size > self.max_batch_size:
             raise InvalidRequest(
                 f"inference request batch-size must be <= {self.max_batch_size} for '{self.name}'"
@@ -147,7 +147,8 @@ class Signature:
         count = element_count(tensor.name, tensor.shape)
         size = BY_NAME[tensor.datatype].size
         if size == 0:
-            check_bytes(self.name, tensor.name, tensor.data, count)
+            if len(tensor.data) <= CHECKED_AT_ONCE_BYTES:
+                elements_of(self.name, tensor.name, tensor.data, count)
             return -1
         if count * size != len(tensor.data):
             raise InvalidRequest(
@@ -183,15 +184,6 @@ class Signature:
                 f"class result not available for output due to unsupported type '{spec.datatype}'"
             )
         return BoundOutput(spec, binary=output.binary, classification=output.classification)
-
-
-def check_bytes(model: str, name: str, data: Buffer, count: int) -> None:
-    """Raise InvalidRequest unless `data` holds exactly `count` BYTES elements."""
-    try:
-        decode_bytes(data, count)
-    except InvalidRequest as exc:
-        head, _, rest = exc.message.partition(",")
-        raise InvalidRequest(f"{head} for inference input '{name}' for model '{model}',{rest}") from exc
 
 
 def _spec(item: Any, *, optional: bool = False, labels: tuple[str, ...] = ()) -> TensorSpec:
