@@ -249,6 +249,18 @@ def test_strings_with_lengths_that_lie_are_refused(live: Live, raw: bytes) -> No
     assert "for inference input 'x' for model 'words'" in refusal(live, head, raw, "words", **sent)
 
 
+def test_many_strings_with_lengths_that_lie_are_refused(live: Live) -> None:
+    raw = encode_bytes([b"ab"] * 50_000)
+    item = {"name": "x", "datatype": "BYTES", "shape": [1, 50_000]}
+    for tail in (raw[:-1], raw + b"\xff" * 4):
+        request = {"id": "9", "inputs": [{**item, "parameters": {"binary_data_size": len(tail)}}]}
+        message = refusal(live, request, tail, "words")
+        assert message.startswith("[request id: 9] ")
+        assert "for inference input 'x' for model 'words'" in message
+    request = {"inputs": [{**item, "parameters": {"binary_data_size": len(raw)}}]}
+    assert live.infer("words", request, raw).status == 200
+
+
 def test_a_raw_binary_request_is_refused_by_name(live: Live) -> None:
     answer = live.http("POST", "/v2/models/double/infer", bytes(8), {"Inference-Header-Content-Length": "0"})
     assert (answer.status, "raw binary requests" in answer.error) == (501, True)
