@@ -202,6 +202,7 @@ def failure_percent(measurement: Measurement, constraints: Sequence[Constraint])
 
 
 def satisfies(measurement: Measurement, constraints: Sequence[Constraint]) -> bool:
+    """Whether a measurement keeps every constraint."""
     return all(c.satisfied_by(metric(c.tag).value(measurement)) for c in constraints)
 
 

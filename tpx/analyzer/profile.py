@@ -43,6 +43,8 @@ class TrialStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialEnded:
+    """A trial is over, with its measurement or its failure."""
+
     trial: Trial
     outcome: Outcome
 

@@ -233,6 +233,7 @@ def encode_infer_request(
 
 
 def encode_varint(value: int) -> bytes:
+    """A number in protobuf's variable-length form."""
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)

@@ -21,6 +21,8 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
+    """A column of a table: its heading and how its cells are set."""
+
     header: str
     numeric: bool = False
     hint: str = ""
@@ -30,6 +32,8 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
+    """A row of a table, with what marks it out."""
+
     cells: tuple[Cell, ...]
     emphasis: str = ""
     """`best`, `default` or nothing."""
@@ -57,6 +61,8 @@ class Tile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictCard:
+    """What the page says first."""
+
     badge: str
     tone: str
     """`good`, `neutral`, `warn` or `bad`."""
@@ -98,6 +104,8 @@ class Recommendation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureCard:
+    """A configuration that gave no figures, and why."""
+
     name: str
     load: str
     reason: str
@@ -116,6 +124,8 @@ class TraceStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPage:
+    """Everything the page shows of one model."""
+
     key: str
     model: str
     verdict: VerdictCard
@@ -129,6 +139,8 @@ class ModelPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
+    """A label and its value."""
+
     label: str
     value: str
 

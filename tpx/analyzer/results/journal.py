@@ -30,6 +30,8 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="run"):
+    """A run begins: who measures what, and with which options."""
+
     schema: int
     models: tuple[str, ...]
     goals: Goals
@@ -43,19 +45,27 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", 
 
 
 class ServerMeasured(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="server_only"):
+    """The memory of a server without models."""
+
     server: ServerOnly
 
 
 class Configured(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="configuration"):
+    """A configuration that will be measured."""
+
     configuration: Configuration
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="measurement"):
+    """One measurement."""
+
     model: str
     measurement: Measurement
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="failure"):
+    """A trial that gave no measurement, and why."""
+
     model: str
     failure: Failure
 
@@ -69,11 +79,15 @@ class ModelFailed(msgspec.Struct, frozen=True, kw_only=True, tag_field="record",
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="decision"):
+    """What the search decided, and why."""
+
     model: str
     decision: Decision
 
 
 class RunEnded(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="end"):
+    """The run is over."""
+
     outcome: Literal["complete", "interrupted"]
     elapsed_ns: int
 

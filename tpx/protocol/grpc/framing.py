@@ -21,6 +21,7 @@ unpack_prefix = struct.Struct(">BI").unpack_from
 
 
 def frame_message(message: Buffer) -> bytes:
+    """A message behind its prefix, uncompressed."""
     return pack_prefix(0, len(message)) + message
 
 

@@ -294,6 +294,7 @@ class ServerCall(Stream):
 
 
 def methods_by_path(methods: Sequence[Method]) -> Mapping[bytes, Method]:
+    """The methods as a connection looks them up."""
     return {method.path.encode(): method for method in methods}
 
 

@@ -38,6 +38,7 @@ _BY_STATUS = {status: code for code, status in _BY_CODE.items()}
 
 
 def from_code(code: Code) -> Status:
+    """The status of a neutral code."""
     return _BY_CODE[code]
 
 

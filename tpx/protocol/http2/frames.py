@@ -70,30 +70,37 @@ class Setting(IntEnum):
 
 
 def frame_header(kind: int, flags: int, stream_id: int, length: int) -> bytes:
+    """The nine bytes before a payload."""
     return _pack_header(length >> 16, length & 0xFFFF, kind, flags, stream_id)
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+    """A whole frame."""
     return frame_header(kind, flags, stream_id, len(payload)) + payload
 
 
 def settings_frame(values: dict[Setting, int]) -> bytes:
+    """SETTINGS with these values."""
     return frame(SETTINGS, 0, 0, b"".join(_pack_setting(k, v) for k, v in values.items()))
 
 
 def parse_settings(payload: bytes) -> list[tuple[int, int]]:
+    """The (identifier, value) pairs of a SETTINGS payload."""
     return list(_unpack_setting(payload))
 
 
 def window_update(stream_id: int, increment: int) -> bytes:
+    """WINDOW_UPDATE; stream 0 is the connection."""
     return frame(WINDOW_UPDATE, 0, stream_id, _pack_u32(increment))
 
 
 def rst_stream(stream_id: int, code: ErrorCode) -> bytes:
+    """RST_STREAM."""
     return frame(RST_STREAM, 0, stream_id, _pack_u32(code))
 
 
 def goaway(last_stream_id: int, code: ErrorCode, reason: bytes = b"") -> bytes:
+    """GOAWAY; streams above `last_stream_id` were not and will not be looked at."""
     return frame(GOAWAY, 0, 0, _pack_u32(last_stream_id) + _pack_u32(code) + reason)
 
 
