@@ -59,7 +59,7 @@ class Child:
     @staticmethod
     def _read(stream: "Iterator[str]", lines: list[str]) -> None:
         for line in stream:
-            lines.append(line.rstrip("\n"))
+            lines.append(line.rstrip("\n"))  # noqa: PERF401 (others read the list meanwhile)
 
     @property
     def pid(self) -> int:

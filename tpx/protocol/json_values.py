@@ -44,10 +44,12 @@ def encode_values(name: str, datatype: str, count: int, values: Any) -> Buffer:
         raise InvalidRequest("Failed to parse 'data' field: shape does not match true shape")
     if datatype != "BYTES":
         return flat.data.cast("B") if len(flat) else b""  # type: ignore[union-attr]
-    for value in flat:
-        if not isinstance(value, str):
-            raise InvalidRequest("Unable to parse 'data': attempt to access JSON non-string as string")
-    return encode_bytes([value.encode("utf-8", "surrogatepass") for value in flat])
+    if any(not isinstance(value, str) for value in flat):
+        raise InvalidRequest("Unable to parse 'data': attempt to access JSON non-string as string")
+    try:
+        return encode_bytes([value.encode() for value in flat])
+    except UnicodeEncodeError as exc:  # half a surrogate pair is JSON, but no text
+        raise InvalidRequest("Unable to parse 'data': a string is not Unicode text") from exc
 
 
 def _flatten(values: Any) -> list[Any]:
@@ -90,7 +92,7 @@ def _numbers(name: str, datatype: str, values: Any) -> npt.NDArray[Any]:
             array = np.array(flat, dtype=target)  # integers that only fit uint64
     except (ValueError, OverflowError) as exc:
         raise InvalidRequest(mismatch) from exc
-    if array.dtype.kind not in _KINDS[target.kind]:
+    if array.dtype.kind not in _KINDS[target.kind] or (target.kind != "b" and bool in set(map(type, flat))):
         raise InvalidRequest(mismatch)
     if target.kind in "iu":
         limits = np.iinfo(target)
@@ -98,7 +100,11 @@ def _numbers(name: str, datatype: str, values: Any) -> npt.NDArray[Any]:
             raise InvalidRequest(
                 f"Unable to parse 'data' of input '{name}': value out of range for {datatype}"
             )
-    return array.astype(target, copy=False)
+    with np.errstate(over="ignore"):
+        out = array.astype(target, copy=False)
+    if target.kind == "f" and np.isinf(out).sum() != np.isinf(array.astype(np.float64)).sum():
+        raise InvalidRequest(f"Unable to parse 'data' of input '{name}': value out of range for {datatype}")
+    return out
 
 
 def json_data(tensor: Tensor) -> bytes:

@@ -55,7 +55,7 @@ def decode_infer_request(model: str, body: Buffer, head_size: int | None, max_by
     """
     head = body if head_size is None else body[:head_size]
     request = _parse(head)
-    decoded = DecodedRequest(model_name=model, request_id=_no_nul("id", request.id))
+    decoded = DecodedRequest(model_name=model, request_id=_text("id", request.id))
     default_binary = _bool_parameter(request.parameters, "binary_data_output", default=False)
     decoded.parameters = _parameters(request.parameters)
     decoded.default_binary = default_binary
@@ -120,15 +120,19 @@ def _field_message(detail: str) -> str:
     return f"Unable to parse '{name or 'request'}': {detail}"
 
 
-def _no_nul(what: str, text: str) -> str:
+def _text(what: str, text: str) -> str:
     if "\0" in text:
         raise InvalidRequest(f"Unable to parse '{what}': it contains a NUL character")
+    try:
+        text.encode()
+    except UnicodeEncodeError as exc:  # half a surrogate pair is JSON, but no text
+        raise InvalidRequest(f"Unable to parse '{what}': it is not Unicode text") from exc
     return text
 
 
 def _check_size(item: _Input, max_bytes: int) -> int:
     """The number of elements of an input, judged before a byte is allocated for them."""
-    name = _no_nul("name", item.name)
+    name = _text("name", item.name)
     count = element_count(name, item.shape)
     datatype = BY_NAME.get(item.datatype)
     if datatype is None:
@@ -199,7 +203,7 @@ def _output(item: _Output) -> RequestedOutput:
     classes = parameters.pop("classification", 0)
     if type(classes) is not int or classes < 0:
         raise InvalidRequest("Unable to parse 'classification': attempt to access JSON non-unsigned-integer")
-    output = RequestedOutput(name=_no_nul("name", item.name), binary=binary, classification=classes)
+    output = RequestedOutput(name=_text("name", item.name), binary=binary, classification=classes)
     output.parameters = _parameters(parameters)
     return output
 

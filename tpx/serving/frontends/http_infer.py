@@ -116,7 +116,6 @@ class HttpInference:
             raise Unsupported("raw binary requests are not supported by this version of tpx")
         decoded = decode_infer_request(route.model_name, body, size, self._max_input_bytes)
         decoded.model_version = route.model_version
-        _check_text("id", decoded.request_id)
         head = self._plane.bind(decoded)
         if (
             0 <= decoded.tensor_offset <= _REMEMBERED_HEAD_BYTES
@@ -165,14 +164,6 @@ def _head_size(value: bytes | None) -> int | None:
             f"Inference-Header-Content-Length value is out of range [ -2147483648, 2147483647 ], got: {text}"
         )
     return int(text)
-
-
-def _check_text(what: str, text: str) -> None:
-    """Half a surrogate pair is JSON but not text: no answer could repeat it. Raises InvalidRequest."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as exc:
-        raise InvalidRequest(f"Unable to parse '{what}': it is not Unicode text") from exc
 
 
 def _encode(head: RequestHead, outputs: list[Tensor]) -> tuple[bytes, list[Buffer]]:
