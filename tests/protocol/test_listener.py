@@ -1,0 +1,121 @@
+"""Listening sockets, their limits and their clock."""
+
+import asyncio
+import socket
+from typing import cast
+
+import pytest
+
+from tpx.protocol.listener import Listener, WriteWatch
+
+
+class Plain(asyncio.Protocol):
+    """A connection that counts what the listener asks of it."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self.swept: list[int] = []
+        self.drained = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self._listener.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._listener.closed(self)
+
+    def sweep(self, tick: int) -> None:
+        self.swept.append(tick)
+        if len(self.swept) == 2:
+            raise RuntimeError("a connection with a defect")
+
+    def drain(self) -> None:
+        self.drained += 1
+        self.transport.close()
+
+    def abort(self) -> None:
+        self.transport.abort()
+
+
+async def test_one_connection_too_many_is_closed_and_room_is_made_by_the_next_to_leave() -> None:
+    listener = Listener(max_connections=2)
+    made: list[Plain] = []
+
+    def make() -> Plain:
+        made.append(Plain(listener))
+        return made[-1]
+
+    port = await listener.start(make, "127.0.0.1", 0)
+    clients = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+    assert await clients[2][0].read() == b""
+    assert listener.connections == 2
+    clients[0][1].close()
+    await asyncio.sleep(0.02)
+    clients.append(await asyncio.open_connection("127.0.0.1", port))
+    await asyncio.sleep(0.02)
+    assert listener.connections == 2
+    listener.stop_accepting()
+    assert [connection.drained for connection in made] == [0, 1, 0, 1]
+    with pytest.raises(OSError, match=r"refused|Connect"):
+        await asyncio.open_connection("127.0.0.1", port)
+    listener.close()
+    for _, writer in clients:
+        writer.close()
+    await asyncio.sleep(0.02)
+    assert listener.connections == 0
+
+
+async def test_time_goes_on_for_the_others_when_one_connection_has_a_defect() -> None:
+    listener = Listener()
+    port = await listener.start(lambda: Plain(listener), "127.0.0.1", 0)
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    await asyncio.sleep(0.02)
+    listener.advance()
+    with pytest.raises(RuntimeError, match="defect"):
+        listener.advance()
+    before = listener._ticker
+    listener._tick()
+    assert listener._ticker is not before
+    assert listener.tick == 3
+    listener.close()
+    writer.close()
+
+
+async def test_an_address_in_use_is_an_os_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listener = Listener()
+        with pytest.raises(OSError, match="in use"):
+            await listener.start(lambda: Plain(listener), "127.0.0.1", taken.getsockname()[1])
+        listener.close()
+
+
+async def test_what_the_client_takes_counts_and_what_it_leaves_does_not() -> None:
+    server_side: asyncio.Future[asyncio.Transport] = asyncio.get_running_loop().create_future()
+
+    class Other(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            server_side.set_result(cast("asyncio.Transport", transport))
+
+    server = await asyncio.get_running_loop().create_server(Other, "127.0.0.1", 0)
+    async with server:
+        with socket.create_connection(server.sockets[0].getsockname()) as client:
+            transport = await server_side
+            watch = WriteWatch()
+            assert watch.stalled_s(transport, 0, 7) == 0
+            size = 20 << 20
+            transport.write(bytes(size))
+            await asyncio.sleep(0.05)
+            assert [watch.stalled_s(transport, size, tick) for tick in (10, 11, 14)] == [0, 1, 4]
+            client.recv(1 << 20)
+            await asyncio.sleep(0.05)
+            assert watch.stalled_s(transport, size, 20) == 0
+            assert watch.stalled_s(transport, size, 21) == 1
+            client.setblocking(False)
+            while transport.get_write_buffer_size():
+                try:
+                    client.recv(1 << 20)
+                except BlockingIOError:
+                    await asyncio.sleep(0.001)
+            assert watch.stalled_s(transport, size, 60) == 0
+            assert watch.stalled_s(transport, size, 99) == 0, "with nothing to send nothing stalls"
+        transport.close()

@@ -1,0 +1,113 @@
+"""Writes that leave together."""
+
+import asyncio
+
+from tpx.protocol.outlet import Outlet
+
+
+class Recorder(asyncio.Transport):
+    """A transport that keeps what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log: list[bytes | str] = []
+        self.closing = False
+
+    def write(self, data: "bytes | bytearray | memoryview") -> None:
+        self.log.append(bytes(data))
+
+    def writelines(self, parts: "object") -> None:
+        assert isinstance(parts, list)
+        self.log.append(b"".join(parts))
+
+    def get_write_buffer_size(self) -> int:
+        return 100
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        self.closing = True
+        self.log.append("close")
+
+    def abort(self) -> None:
+        self.closing = True
+        self.log.append("abort")
+
+    def write_eof(self) -> None:
+        self.log.append("eof")
+
+
+async def test_what_one_read_makes_us_write_leaves_when_it_is_done_with() -> None:
+    transport = Recorder()
+    outlet = Outlet(transport)
+    outlet.hold()
+    outlet.write(b"a")
+    outlet.writelines([b"b", memoryview(b"c")])
+    assert transport.log == []
+    assert outlet.get_write_buffer_size() == 103
+    outlet.release(expecting=False)
+    assert transport.log == [b"abc"]
+    assert (outlet.written, outlet.get_write_buffer_size()) == (3, 100)
+
+
+async def test_what_is_written_at_other_times_leaves_at_the_end_of_the_turn() -> None:
+    transport = Recorder()
+    outlet = Outlet(transport)
+    outlet.write(b"a")
+    asyncio.get_running_loop().call_soon(outlet.write, b"c")
+    outlet.write(b"b")
+    assert transport.log == []
+    await asyncio.sleep(0)
+    assert transport.log == [b"ab"]
+    await asyncio.sleep(0)
+    assert transport.log == [b"ab", b"c"]
+
+
+async def test_answers_that_follow_in_the_same_turn_leave_together() -> None:
+    transport = Recorder()
+    outlet = Outlet(transport)
+    outlet.hold()
+    loop = asyncio.get_running_loop()
+    for number in range(3):
+        loop.call_soon(outlet.write, b"%d" % number)
+    outlet.release(expecting=True)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert transport.log == [b"012"]
+
+
+async def test_much_is_not_held_back() -> None:
+    transport = Recorder()
+    outlet = Outlet(transport)
+    outlet.hold()
+    outlet.write(bytes(300_000))
+    assert transport.log == [bytes(300_000)]
+
+
+async def test_an_end_comes_behind_what_was_written() -> None:
+    for end, word in (("close", "close"), ("write_eof", "eof")):
+        transport = Recorder()
+        outlet = Outlet(transport)
+        outlet.write(b"last words")
+        getattr(outlet, end)()
+        assert transport.log == [b"last words", word]
+
+
+async def test_an_abort_drops_what_was_held() -> None:
+    transport = Recorder()
+    outlet = Outlet(transport)
+    outlet.write(b"never")
+    outlet.abort()
+    await asyncio.sleep(0)
+    assert transport.log == ["abort"]
+    assert outlet.get_write_buffer_size() == 100
+
+
+async def test_nothing_is_written_to_a_transport_that_is_closing() -> None:
+    transport = Recorder()
+    outlet = Outlet(transport)
+    outlet.close()
+    outlet.write(b"too late")
+    await asyncio.sleep(0)
+    assert transport.log == ["close"]
