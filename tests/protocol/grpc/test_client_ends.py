@@ -60,13 +60,33 @@ async def test_an_end_without_a_message_is_understood(name: str) -> None:
 )
 async def test_a_reset_ends_the_call_with_the_status_of_its_code(code: ErrorCode, status: Status) -> None:
     async def script(peer: RawServer) -> None:
-        peer.reset(await peer.request(), code)
+        for _ in range(6):
+            peer.reset(await peer.request(), code)
 
     async with scripted(script) as connection:
         calls = Calls(connection)
         calls.make()
         assert (await calls.ended()).status == status
         assert connection.in_flight == 0
+
+
+async def test_a_refused_call_is_made_again_when_another_has_ended() -> None:
+    """It did not run. A server at its limit of streams may refuse what came a moment too early."""
+
+    async def script(peer: RawServer) -> None:
+        first, second = await peer.request(), await peer.request()
+        peer.reset(second, ErrorCode.REFUSED_STREAM)
+        await peer.sync()
+        assert len(peer.answers) == 2, "not while the first is still there"
+        peer.respond(first, b"first")
+        peer.respond(await peer.request(), b"second")
+
+    async with scripted(script) as connection:
+        calls = Calls(connection)
+        calls.make()
+        calls.make()
+        await calls.ended(2)
+        assert [bytes(end.data) for end in calls.ends] == [b"first", b"second"]
 
 
 @pytest.mark.parametrize("size", [10, 400_000])

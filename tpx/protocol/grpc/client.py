@@ -11,9 +11,9 @@ from tpx.errors import RequestError, ResponseError, WireError
 from tpx.protocol.buffers import new_scratch
 from tpx.protocol.compression import deflate
 from tpx.protocol.grpc.client_call import ClientCall, GrpcResponse, PreparedCall
-from tpx.protocol.grpc.framing import PREFIX_BYTES, MessageReader, frame_message, pack_prefix, whole_message
+from tpx.protocol.grpc.framing import PREFIX_BYTES, frame_message, pack_prefix, whole_message
 from tpx.protocol.grpc.metadata import ResponseHead, request_block
-from tpx.protocol.grpc.status import Status, from_http, from_reset, to_code
+from tpx.protocol.grpc.status import Status, from_reset, to_code
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.connection import CONNECTION_WINDOW, MAX_FRAME_BYTES, Http2Connection
 from tpx.protocol.http2.frames import (
@@ -29,9 +29,8 @@ from tpx.protocol.http2.hpack import BlockDecoder
 from tpx.protocol.http2.stream import STREAM_WINDOW, Stream
 from tpx.protocol.tensors import Buffer
 
-MAX_RESPONSE_BYTES = 2**31 - 1
-
 _LAST_WORDS_S = 0.5
+_REFUSALS = 5
 _clock = time.perf_counter_ns
 
 
@@ -50,7 +49,7 @@ class GrpcClientConnection(Http2Connection):
         self._authority = authority
         self._tls = tls
         self._next_id = 1
-        self._waiting: deque[tuple[PreparedCall, Callable[[GrpcResponse], None]]] = deque()
+        self._waiting: deque[tuple[PreparedCall, Callable[[GrpcResponse], None], int]] = deque()
         self._lost_reason = ""
         self._greeted = False
 
@@ -82,13 +81,14 @@ class GrpcClientConnection(Http2Connection):
         if self.closing:
             raise WireError(self._lost_reason or "the connection is closing")
         if len(self.streams) >= self._peer_max_streams:
-            self._waiting.append((prepared, on_response))
+            self._waiting.append((prepared, on_response, 0))
             return 0
         stream_id = self._next_id
         self._next_id = stream_id + 2
         if stream_id > MAX_STREAM_ID - 2:
             self.closing = True
         call = ClientCall(self, stream_id, on_response)
+        call.prepared = prepared
         self.streams[stream_id] = call
         size = len(prepared.framed)
         sender = self.sender
@@ -235,7 +235,7 @@ class GrpcClientConnection(Http2Connection):
     def _give_up_waiting(self) -> None:
         """Calls that were never made can be made elsewhere."""
         waiting, self._waiting = self._waiting, deque()
-        for _, on_response in waiting:
+        for _, on_response, _ in waiting:
             on_response(GrpcResponse(Status.UNAVAILABLE, self._lost_reason, b"", 0))
 
     # reading
@@ -277,7 +277,11 @@ class GrpcClientConnection(Http2Connection):
         if call.reader is None and call.on_message is None and whole_message(data, start, stop):
             call.data = data[start + PREFIX_BYTES : stop]
         elif start < stop:
-            self._assemble(call, data, start, stop)
+            try:
+                call.receive(data, start, stop)
+            except RequestError as exc:
+                self._reject(call, exc)
+                return
         if flags & END_STREAM:
             self._end_without_trailers(call)
 
@@ -285,25 +289,14 @@ class GrpcClientConnection(Http2Connection):
         call.peer_ended = True
         self._end(call.id, Status.UNKNOWN, "the response ended without trailers")
 
-    def _assemble(self, call: ClientCall, data: bytes, start: int, stop: int) -> None:
-        if call.reader is None:
-            call.reader = MessageReader(MAX_RESPONSE_BYTES, call.head.encoding if call.head else "")
-        try:
-            for message in call.reader.feed(data, start, stop):
-                call.take(message)
-        except RequestError as exc:
-            self._reject(call, exc)
-
     def _on_landed(self, stream: Stream, count: int, flags: int, last: bool) -> None:
         call = cast("ClientCall", stream)
         self.take_from_window(call, count)
         try:
-            message = cast("MessageReader", call.reader).landed(count)
+            call.landed(count)
         except RequestError as exc:
             self._reject(call, exc)
             return
-        if message is not None:
-            call.take(message)
         if last and flags & END_STREAM:
             self._end_without_trailers(call)
 
@@ -316,7 +309,17 @@ class GrpcClientConnection(Http2Connection):
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"{what} on idle stream {stream_id}")
 
     def _on_reset(self, stream_id: int, code: int) -> None:
-        self._end(stream_id, from_reset(code), f"the server reset the stream (code {code})")
+        call = cast("ClientCall | None", self.streams.get(stream_id))
+        again = call is not None and call.prepared is not None and call.refusals < _REFUSALS
+        if call is None or code != ErrorCode.REFUSED_STREAM or self.closing or not again:
+            self._end(stream_id, from_reset(code), f"the server reset the stream (code {code})")
+            return
+        # a refused call did not run, so it may be made again, best when another has ended
+        del self.streams[stream_id]
+        self.sender.forget(stream_id)
+        self._waiting.appendleft((cast("PreparedCall", call.prepared), call.on_response, call.refusals + 1))
+        if not self.streams:
+            self._start_waiting()
 
     def _on_goaway(self, last_stream_id: int, code: int, reason: bytes) -> None:
         self.closing = True
@@ -335,12 +338,7 @@ class GrpcClientConnection(Http2Connection):
     # ending calls
 
     def _finish(self, call: ClientCall, trailers: ResponseHead) -> None:
-        status, message = trailers.status, trailers.message
-        if status is None:
-            http = trailers.http_status or (call.head.http_status if call.head else "")
-            status, message = from_http(http), f"the response has no grpc-status (HTTP status {http})"
-        elif status == Status.OK and call.reader is not None and not call.reader.between_messages:
-            status, message = Status.INTERNAL, "the response ended in the middle of a message"
+        status, message = call.outcome(trailers)
         self._end(call.id, status, message, trailers)
 
     def _end(self, stream_id: int, status: int, message: str, trailers: ResponseHead | None = None) -> None:
@@ -363,7 +361,9 @@ class GrpcClientConnection(Http2Connection):
 
     def _start_waiting(self) -> None:
         while self._waiting and len(self.streams) < self._peer_max_streams and not self.closing:
-            self.call(*self._waiting.popleft())
+            prepared, on_response, refusals = self._waiting.popleft()
+            stream_id = self.call(prepared, on_response)
+            cast("ClientCall", self.streams[stream_id]).refusals = refusals
 
     def _break(self, error: Http2Error) -> None:
         self._lost_reason = error.message

@@ -1,15 +1,18 @@
 """One gRPC call at the client: prebuilt, in flight, and ended."""
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Protocol, cast
 
 from tpx.protocol.grpc.framing import MessageReader, pack_prefix
 from tpx.protocol.grpc.metadata import ResponseHead
+from tpx.protocol.grpc.status import Status, from_http
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS
 from tpx.protocol.http2.sender import Sender
 from tpx.protocol.http2.stream import Stream
 from tpx.protocol.tensors import Buffer
+
+MAX_RESPONSE_BYTES = 2**31 - 1
 
 
 class CallConnection(Protocol):
@@ -51,7 +54,17 @@ class PreparedCall:
 class ClientCall(Stream):
     """One call in flight. A streaming call is written to with `send` and `half_close`."""
 
-    __slots__ = ("_connection", "data", "first_byte_ns", "head", "on_message", "on_response", "reader")
+    __slots__ = (
+        "_connection",
+        "data",
+        "first_byte_ns",
+        "head",
+        "on_message",
+        "on_response",
+        "prepared",
+        "reader",
+        "refusals",
+    )
 
     def __init__(
         self, connection: CallConnection, stream_id: int, on_response: Callable[[GrpcResponse], None]
@@ -59,6 +72,9 @@ class ClientCall(Stream):
         super().__init__(stream_id, connection.sender.initial_window)
         self._connection = connection
         self.on_response = on_response
+        self.prepared: PreparedCall | None = None
+        """What a unary call was made of."""
+        self.refusals = 0
         self.on_message: Callable[[Buffer], None] | None = None
         self.head: ResponseHead | None = None
         self.reader: MessageReader | None = None
@@ -67,6 +83,28 @@ class ClientCall(Stream):
 
     def landing(self, remaining: int) -> memoryview | None:
         return self.reader.landing(remaining) if self.reader is not None else None
+
+    def receive(self, data: bytes, start: int, stop: int) -> None:
+        """Take DATA. Raises InvalidRequest for a message that is none."""
+        if self.reader is None:
+            self.reader = MessageReader(MAX_RESPONSE_BYTES, self.head.encoding if self.head else "")
+        for message in self.reader.feed(data, start, stop):
+            self.take(message)
+
+    def landed(self, count: int) -> None:
+        """`count` bytes came into the landing. Raises InvalidRequest."""
+        message = cast("MessageReader", self.reader).landed(count)
+        if message is not None:
+            self.take(message)
+
+    def outcome(self, trailers: ResponseHead) -> tuple[int, str]:
+        """The status of the call, and its words."""
+        if trailers.status is None:
+            http = trailers.http_status or (self.head.http_status if self.head else "")
+            return from_http(http), f"the response has no grpc-status (HTTP status {http})"
+        if trailers.status == Status.OK and self.reader is not None and not self.reader.between_messages:
+            return Status.INTERNAL, "the response ended in the middle of a message"
+        return trailers.status, trailers.message
 
     def send(self, message: Buffer) -> None:
         """Send one message of a streaming call, as flow control allows."""
