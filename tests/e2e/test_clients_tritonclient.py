@@ -1,0 +1,398 @@
+"""The client library that Triton's users have, blocking, over HTTP and gRPC."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+from tritonclient.utils import InferenceServerException
+
+from tests.e2e.child import Child
+from tests.e2e.foreign import SAMPLES, same
+
+pytestmark = pytest.mark.e2e
+
+Array = npt.NDArray[Any]
+ROWS = np.arange(1, 33, dtype=np.float32).reshape(2, 16)
+STATUS = {"http": {"INVALID_ARGUMENT": "400", "NOT_FOUND": "404"}, "grpc": {}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Library:
+    """One of the two modules, which are spelled alike, and a client of it."""
+
+    name: str
+    module: ModuleType
+    client: Any
+
+    def input(self, name: str, array: Array, datatype: str = "FP32", **how: bool) -> Any:
+        return self.module.InferInput(name, array.shape, datatype).set_data_from_numpy(array, **how)
+
+    def output(self, name: str, **how: Any) -> Any:
+        return self.module.InferRequestedOutput(name, **how)
+
+    def add_sub(self, **options: Any) -> Any:
+        inputs = [self.input("INPUT0", ROWS), self.input("INPUT1", ROWS * 2)]
+        return self.client.infer("add_sub", inputs, **options)
+
+    def description(self, verb: str, *words: str) -> Any:
+        """What a verb that describes something answers, as an object."""
+        call = getattr(self.client, verb)
+        return call(*words, as_json=True) if self.name == "grpc" else call(*words)
+
+    def success_count(self, model: str) -> int:
+        statistics = self.description("get_inference_statistics", model)["model_stats"][0]
+        return int(statistics["inference_stats"]["success"].get("count", 0))
+
+
+@pytest.fixture(scope="module")
+def over_http(http_address: str) -> Iterator[Library]:
+    with tritonclient.http.InferenceServerClient(http_address, concurrency=8) as client:
+        yield Library(name="http", module=tritonclient.http, client=client)
+
+
+@pytest.fixture(scope="module")
+def over_grpc(grpc_address: str) -> Iterator[Library]:
+    with tritonclient.grpc.InferenceServerClient(grpc_address) as client:
+        yield Library(name="grpc", module=tritonclient.grpc, client=client)
+
+
+@pytest.fixture(params=["http", "grpc"])
+def library(request: pytest.FixtureRequest, over_http: Library, over_grpc: Library) -> Library:
+    return over_http if request.param == "http" else over_grpc
+
+
+# every datatype
+
+
+@pytest.mark.parametrize("datatype", SAMPLES)
+def test_every_datatype_comes_back_bit_for_bit(library: Library, datatype: str) -> None:
+    sent = SAMPLES[datatype]
+    answer = library.client.infer(f"echo_{datatype.lower()}", [library.input("x", sent, datatype)])
+    assert same(answer.as_numpy("y"), sent)
+
+
+@pytest.mark.parametrize("answer_is_json", [True, False], ids=["json", "binary"])
+@pytest.mark.parametrize("datatype", [name for name in SAMPLES if name not in ("FP16", "BF16")])
+def test_every_datatype_that_json_has_comes_back_from_it(
+    over_http: Library, datatype: str, answer_is_json: bool
+) -> None:
+    sent = SAMPLES[datatype]
+    if datatype == "BYTES":
+        sent = np.array([["", "ünïcödé 日本", 'quote " and \\', "x" * 5000]], dtype=np.object_)
+    answer = over_http.client.infer(
+        f"echo_{datatype.lower()}",
+        [over_http.input("x", sent, datatype, binary_data=False)],
+        outputs=[over_http.output("y", binary_data=not answer_is_json)],
+    )
+    assert ("data" in answer.get_output("y")) is answer_is_json
+    got = answer.as_numpy("y")
+    if datatype == "BYTES":
+        texts = [item if isinstance(item, str) else item.decode() for item in got.ravel()]
+        assert texts == list(sent.ravel())
+    else:
+        assert same(got, sent)
+
+
+@pytest.mark.parametrize("datatype", ["FP16", "BF16"])
+def test_halves_are_refused_in_a_json_answer(over_http: Library, datatype: str) -> None:
+    with pytest.raises(InferenceServerException, match=f"sending {datatype} data via JSON") as refused:
+        over_http.client.infer(
+            f"echo_{datatype.lower()}",
+            [over_http.input("x", SAMPLES[datatype], datatype)],
+            outputs=[over_http.output("y", binary_data=False)],
+        )
+    assert refused.value.status() == "400"
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("second", [True, False])
+def test_json_and_binary_tensors_mix_in_one_request_and_one_answer(
+    over_http: Library, first: bool, second: bool
+) -> None:
+    answer = over_http.client.infer(
+        "add_sub",
+        [
+            over_http.input("INPUT0", ROWS, binary_data=first),
+            over_http.input("INPUT1", ROWS * 2, binary_data=second),
+        ],
+        outputs=[
+            over_http.output("OUTPUT1", binary_data=first),
+            over_http.output("OUTPUT0", binary_data=second),
+        ],
+    )
+    assert same(answer.as_numpy("OUTPUT0"), ROWS * 3)
+    assert same(answer.as_numpy("OUTPUT1"), -ROWS)
+    assert ("data" in answer.get_output("OUTPUT1")) is not first
+    assert ("data" in answer.get_output("OUTPUT0")) is not second
+
+
+# what a request can ask for
+
+
+def test_an_answer_carries_the_id_and_who_gave_it(library: Library) -> None:
+    answer = library.add_sub(request_id="no. 7 ü", model_version="1").get_response()
+    said = answer if isinstance(answer, dict) else {f.name: value for f, value in answer.ListFields()}
+    assert (said["id"], said["model_name"], said["model_version"]) == ("no. 7 ü", "add_sub", "1")
+
+
+def test_only_requested_outputs_come_in_the_order_asked_for(library: Library) -> None:
+    one = library.add_sub(outputs=[library.output("OUTPUT1")])
+    assert one.as_numpy("OUTPUT0") is None
+    assert same(one.as_numpy("OUTPUT1"), -ROWS)
+    both = library.add_sub(outputs=[library.output("OUTPUT1"), library.output("OUTPUT0")]).get_response()
+    outputs = both["outputs"] if isinstance(both, dict) else [{"name": o.name} for o in both.outputs]
+    assert [output["name"] for output in outputs] == ["OUTPUT1", "OUTPUT0"]
+
+
+def test_without_named_outputs_all_come_in_binary(over_http: Library) -> None:
+    answer = over_http.add_sub()
+    assert same(answer.as_numpy("OUTPUT0"), ROWS * 3)
+    for name in ("OUTPUT0", "OUTPUT1"):
+        assert answer.get_output(name)["parameters"]["binary_data_size"] == ROWS.nbytes
+
+
+def test_classification_gives_the_best_classes_and_their_labels(library: Library) -> None:
+    digits = np.zeros((2, 1, 8, 8), dtype=np.float32)
+    digits[1, 0, 1:7, 3:5] = 16
+    inputs = [library.input("image", digits)]
+    all_of_them = library.client.infer("mnist", inputs).as_numpy("probabilities")
+    asked = [library.output("probabilities", class_count=3)]
+    answer = library.client.infer("mnist", inputs, outputs=asked).as_numpy("probabilities")
+    names = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+    assert answer.shape == (2, 3)
+    for row, probabilities in zip(answer, all_of_them, strict=True):
+        best = np.argsort(-probabilities)[:3]
+        texts = [item if isinstance(item, str) else item.decode() for item in row]
+        assert texts == [f"{probabilities[index]:f}:{index}:{names[index]}" for index in best]
+
+
+@pytest.mark.parametrize("request_encoding", [None, "gzip", "deflate"])
+@pytest.mark.parametrize("response_encoding", [None, "gzip", "deflate"])
+def test_compressed_bodies_both_ways_over_http(
+    over_http: Library, request_encoding: str | None, response_encoding: str | None
+) -> None:
+    answer = over_http.add_sub(
+        request_compression_algorithm=request_encoding, response_compression_algorithm=response_encoding
+    )
+    assert same(answer.as_numpy("OUTPUT0"), ROWS * 3)
+    assert same(answer.as_numpy("OUTPUT1"), -ROWS)
+
+
+@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+def test_compressed_messages_over_grpc(over_grpc: Library, algorithm: str) -> None:
+    image = np.tile(np.arange(1000, dtype=np.float32), 150).reshape(1, -1)
+    answer = over_grpc.client.infer(
+        "large", [over_grpc.input("x", image)], compression_algorithm=algorithm, client_timeout=20
+    )
+    assert same(answer.as_numpy("y"), image)
+
+
+# time
+
+
+@pytest.mark.parametrize("model", ["patient", "busy"])
+def test_a_deadline_over_grpc_ends_the_call_and_not_the_server(over_grpc: Library, model: str) -> None:
+    inputs = [over_grpc.input("x", np.array([[1, 2]], dtype=np.float32))]
+    with pytest.raises(InferenceServerException) as late:
+        over_grpc.client.infer(model, inputs, client_timeout=0.05)
+    assert late.value.status() == "StatusCode.DEADLINE_EXCEEDED"
+    answer = over_grpc.client.infer(model, inputs, client_timeout=20)
+    assert same(answer.as_numpy("y"), np.array([[2, 4]], dtype=np.float32))
+
+
+def test_a_client_over_http_that_gives_up_disturbs_nobody(http_address: str, over_http: Library) -> None:
+    inputs = [over_http.input("x", np.array([[1, 2]], dtype=np.float32))]
+    with (
+        tritonclient.http.InferenceServerClient(http_address, network_timeout=0.1) as client,
+        pytest.raises(TimeoutError),
+    ):
+        client.infer("patient", inputs)
+    answer = over_http.client.infer("patient", inputs)
+    assert same(answer.as_numpy("y"), np.array([[2, 4]], dtype=np.float32))
+
+
+def test_callbacks_bring_every_answer_to_its_question(over_grpc: Library) -> None:
+    answers: dict[int, Any] = {}
+    complete = threading.Event()
+
+    def bring(number: int, result: Any, error: Any) -> None:
+        answers[number] = error or result.as_numpy("OUTPUT0")
+        if len(answers) == 100:
+            complete.set()
+
+    for number in range(100):
+        over_grpc.client.async_infer(
+            "identity",
+            [over_grpc.input("INPUT0", ROWS + number)],
+            lambda result, error, number=number: bring(number, result, error),
+        )
+    assert complete.wait(20)
+    assert all(same(answers[number], ROWS + number) for number in range(100))
+
+
+def test_many_requests_are_in_flight_over_http_at_once(over_http: Library) -> None:
+    pending = [
+        over_http.client.async_infer("identity", [over_http.input("INPUT0", ROWS + number)])
+        for number in range(100)
+    ]
+    answers = [request.get_result(timeout=20).as_numpy("OUTPUT0") for request in pending]
+    assert all(same(answer, ROWS + number) for number, answer in enumerate(answers))
+
+
+def test_a_cancelled_call_ends_at_once_and_is_not_computed(over_grpc: Library) -> None:
+    inputs = [over_grpc.input("x", np.array([[1, 2]], dtype=np.float32))]
+    before = over_grpc.success_count("patient")
+    outcome: list[Any] = []
+    done = threading.Event()
+
+    def tell(result: Any, error: Any) -> None:
+        outcome.append(error)
+        done.set()
+
+    call = over_grpc.client.async_infer("patient", inputs, tell)
+    over_grpc.client.is_server_live()
+    call.cancel()
+    assert done.wait(0.5)
+    assert outcome[0].status() == "StatusCode.CANCELLED"
+    answer = over_grpc.client.infer("patient", inputs, client_timeout=20)
+    assert same(answer.as_numpy("y"), np.array([[2, 4]], dtype=np.float32))
+    assert over_grpc.success_count("patient") == before + 1
+
+
+# what the server says of itself
+
+
+def test_health(library: Library) -> None:
+    client = library.client
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.is_model_ready("add_sub")
+    assert client.is_model_ready("add_sub", "1")
+    assert not client.is_model_ready("add_sub", "2")
+    assert not client.is_model_ready("nobody")
+
+
+def test_metadata_of_server_and_models(library: Library) -> None:
+    server = library.description("get_server_metadata")
+    assert server["name"] == "triton"
+    assert {"binary_tensor_data", "classification", "statistics"} <= set(server["extensions"])
+    model = library.description("get_model_metadata", "mnist")
+    assert (model["name"], model["versions"], model["platform"]) == ("mnist", ["1"], "onnxruntime_onnx")
+    tensors = [*model["inputs"], *model["outputs"]]
+    assert [(t["name"], t["datatype"], [int(dim) for dim in t["shape"]]) for t in tensors] == [
+        ("image", "FP32", [-1, 1, 8, 8]),
+        ("probabilities", "FP32", [-1, 10]),
+    ]
+
+
+def test_the_configuration_says_what_was_completed(library: Library) -> None:
+    answer = library.description("get_model_config", "identity")
+    config = answer["config"] if library.name == "grpc" else answer
+    assert (config["name"], config["backend"], int(config["max_batch_size"])) == (
+        "identity",
+        "onnxruntime",
+        8,
+    )
+    assert [tensor["name"] for tensor in config["input"]] == ["INPUT0"]
+    assert "dynamic_batching" in config
+
+
+def test_statistics_count_what_was_asked(library: Library) -> None:
+    def counted() -> tuple[int, int]:
+        statistics = library.description("get_inference_statistics", "add_sub", "1")["model_stats"][0]
+        return int(statistics.get("inference_count", 0)), library.success_count("add_sub")
+
+    inferences, requests = counted()
+    for _ in range(3):
+        library.add_sub()
+    assert counted() == (inferences + 6, requests + 3)
+
+
+def test_the_index_lists_every_model(library: Library) -> None:
+    answer = library.description("get_model_repository_index")
+    index = {entry["name"]: entry for entry in (answer["models"] if library.name == "grpc" else answer)}
+    assert {"add_sub", "identity", "mnist", "busy", "echo_bytes"} <= set(index)
+    assert all((entry["version"], entry["state"]) == ("1", "READY") for entry in index.values())
+
+
+# errors
+
+
+def test_an_unknown_model_or_version_is_named(library: Library) -> None:
+    for model, version, words in (
+        ("nobody", "", "unknown model: 'nobody' is not found"),
+        ("identity", "9", "unknown model: 'identity' version 9 is not found"),
+    ):
+        with pytest.raises(InferenceServerException, match=words) as refused:
+            library.client.infer(model, [library.input("INPUT0", ROWS)], model_version=version)
+        assert refused.value.status() == STATUS[library.name].get("NOT_FOUND", "StatusCode.NOT_FOUND")
+
+
+WRONG_INPUTS = {
+    "shape": ("INPUT0", np.zeros((1, 15), np.float32), "FP32", r"Expected \[-1,16\], got \[1,15\]"),
+    "datatype": ("INPUT0", np.zeros((1, 16), np.int32), "INT32", "data-type is 'INT32', but .* 'FP32'"),
+    "batch": ("INPUT0", np.zeros((9, 16), np.float32), "FP32", "batch-size must be <= 8"),
+    "name": ("INPUT", np.zeros((1, 16), np.float32), "FP32", "unexpected inference input 'INPUT' for model"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_INPUTS)
+def test_a_wrong_input_is_refused_with_what_is_wrong(library: Library, wrong: str) -> None:
+    name, array, datatype, words = WRONG_INPUTS[wrong]
+    with pytest.raises(InferenceServerException, match=words) as refused:
+        library.client.infer("identity", [library.input(name, array, datatype)])
+    expected = STATUS[library.name].get("INVALID_ARGUMENT", "StatusCode.INVALID_ARGUMENT")
+    assert refused.value.status() == expected
+    assert library.client.is_server_live()
+
+
+def test_an_unknown_output_is_named(library: Library) -> None:
+    with pytest.raises(InferenceServerException, match="unexpected inference output 'OUTPUT9'"):
+        library.add_sub(outputs=[library.output("OUTPUT9")])
+
+
+# many at once
+
+THREADS, ROUNDS = 16, 40
+
+
+def ask(library: Library, thread: int) -> int:
+    """Questions that no other thread asks; the number of right answers."""
+    right = 0
+    for number in range(ROUNDS):
+        first = np.full((1 + number % 3, 16), thread * 1000 + number, dtype=np.float32)
+        second = np.full_like(first, number)
+        inputs = [library.input("INPUT0", first), library.input("INPUT1", second)]
+        answer = library.client.infer("add_sub", inputs, request_id=f"{thread}-{number}")
+        echo = library.client.infer("identity", [library.input("INPUT0", first)])
+        right += (
+            same(answer.as_numpy("OUTPUT0"), first + second)
+            and same(answer.as_numpy("OUTPUT1"), first - second)
+            and same(echo.as_numpy("OUTPUT0"), first)
+        )
+    return right
+
+
+def test_many_threads_get_their_own_answers_over_grpc(over_grpc: Library, server: Child) -> None:
+    with ThreadPoolExecutor(THREADS) as pool:
+        right = list(pool.map(lambda thread: ask(over_grpc, thread), range(THREADS)))
+    assert right == [ROUNDS] * THREADS
+    assert server.err == []
+
+
+def test_many_threads_get_their_own_answers_over_http(http_address: str, server: Child) -> None:
+    def work(thread: int) -> int:
+        with tritonclient.http.InferenceServerClient(http_address) as client:
+            return ask(Library(name="http", module=tritonclient.http, client=client), thread)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        assert list(pool.map(work, range(THREADS))) == [ROUNDS] * THREADS
+    assert server.err == []
