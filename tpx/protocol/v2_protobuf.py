@@ -91,7 +91,7 @@ def split_raw_inputs(data: Buffer, start: int) -> tuple[int, list[memoryview]]:
                     return end, []  # a field behind the tensors: not what encoders write
                 at += size
             elif kind == 0:
-                _, at = _varint(view, at)
+                _, at = _varint(view, at, longest=10)
             else:
                 return end, []
     except IndexError:
@@ -99,7 +99,8 @@ def split_raw_inputs(data: Buffer, start: int) -> tuple[int, list[memoryview]]:
     return (begins, raw) if begins >= 0 else (end, [])
 
 
-def _varint(view: memoryview, at: int) -> tuple[int, int]:
+def _varint(view: memoryview, at: int, longest: int = 5) -> tuple[int, int]:
+    """A number and where it ends; IndexError where protobuf may see none in so many bytes."""
     byte = view[at]
     if byte < 128:
         return byte, at + 1
@@ -111,7 +112,7 @@ def _varint(view: memoryview, at: int) -> tuple[int, int]:
         if byte < 128:
             return value, at
         shift += 7
-        if shift > 63:
+        if shift == 7 * longest:
             raise IndexError
 
 
