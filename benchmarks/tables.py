@@ -43,7 +43,7 @@ def goal_table(goals: Sequence[Goal], cells: Sequence[Cell]) -> str:
         value = goal.measured(cells)
         verdict = "not measured" if value is None else "met" if goal.met(value) else "MISSED"
         title = FIGURES[goal.figure].title
-        rows.append([goal.bench, goal.cell, title, goal.over, _decimals(value, 2), goal.bound, verdict])
+        rows.append([goal.bench, goal.cell, title, goal.over, _decimals(value, 3), goal.bound, verdict])
     return "\n".join(["### Goals", "", _aligned(header, rows)])
 
 
