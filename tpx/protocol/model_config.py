@@ -3,6 +3,7 @@
 The schema is Triton's, complete. An error names the file, the line and the field.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,14 @@ def to_text(config: Any) -> str:
 def from_json(text: str | bytes, source: str = "model configuration") -> Any:
     """A ModelConfig message from its JSON form (a load request's `config` parameter, a /config answer)."""
     try:
-        return json_format.Parse(text, messages.ModelConfig())
-    except (json_format.ParseError, UnicodeDecodeError) as exc:
+        value = json.loads(text)
+        if not isinstance(value, dict):
+            raise ConfigError(f"{source}: must be a JSON object, got {type(value).__name__}")
+        return json_format.ParseDict(value, messages.ModelConfig())
+    except (json_format.ParseError, ValueError) as exc:
         raise ConfigError(f"{source}: {exc}") from exc
+    except RecursionError as exc:
+        raise ConfigError(f"{source}: nested too deeply") from exc
 
 
 def to_json(config: Any) -> dict[str, Any]:

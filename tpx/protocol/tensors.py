@@ -44,8 +44,9 @@ class Tensor:
 def as_array(data: Buffer, datatype: str, shape: Sequence[int]) -> npt.NDArray[Any]:
     """Raw bytes as an array of `shape`. Raises InvalidRequest where BYTES elements do not fit the data."""
     if datatype == "BYTES":
-        elements = np.empty(math.prod(shape), dtype=np.object_)
-        elements[:] = decode_bytes(data, len(elements))
+        decoded = decode_bytes(data, math.prod(shape))
+        elements = np.empty(len(decoded), dtype=np.object_)
+        elements[:] = decoded
         return elements.reshape(shape)
     return np.frombuffer(data, dtype=BY_NAME[datatype].numpy).reshape(shape)
 
