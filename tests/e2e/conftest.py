@@ -1,40 +1,11 @@
 """One `tpx serve` for all foreign clients of a session: what one of them breaks, the next one notices."""
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.e2e.child import Child, serve
-from tests.serving.onnx_files import TYPES, busy, doubling, graph, identity, node, value, write_model
-from tpx.examples import write
-
-DELAY_S = 1.0
-"""How long `patient` lets a request wait, which costs no CPU."""
-
-
-def counting() -> Any:
-    """y = 0, 1, ... n - 1: an answer as large as one asks for."""
-    nodes = [node("Squeeze", ["n"], ["limit"]), node("Range", ["zero", "limit", "one"], ["y"])]
-    constants = [
-        node("Constant", [], ["zero"], value_int=0),
-        node("Constant", [], ["one"], value_int=1),
-    ]
-    return graph([*constants, *nodes], [value("n", "INT64", 1)], [value("y", "INT64", "many")])
-
-
-def write_models(repository: Path) -> Path:
-    """The small examples, an identity of every datatype, and the models that are hard on a client."""
-    write(repository, ["add_sub", "identity", "mnist"])
-    for datatype in TYPES:
-        write_model(repository, f"echo_{datatype.lower()}", identity(datatype, "batch", "n"))
-    write_model(repository, "large", identity("FP32", 1, "n"))
-    write_model(repository, "counting", counting())
-    delay = f"dynamic_batching {{ max_queue_delay_microseconds: {int(DELAY_S * 1e6)} }}"
-    write_model(repository, "patient", doubling(), f"max_batch_size: 8 {delay}")
-    write_model(repository, "busy", busy(rounds=50), "max_batch_size: 8")
-    return repository
+from tests.e2e.foreign import write_models
 
 
 @pytest.fixture(scope="session")
