@@ -14,7 +14,7 @@ class Outlet:
     at the
     end of the loop's turn, after whatever else writes in it."""
 
-    __slots__ = ("_held", "_loop", "_parts", "_scheduled", "_size", "transport", "written")
+    __slots__ = ("_ended", "_held", "_loop", "_parts", "_scheduled", "_size", "transport", "written")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self.transport = transport
@@ -25,6 +25,7 @@ class Outlet:
         self._size = 0
         self._held = False
         self._scheduled = False
+        self._ended = False
 
     def hold(self) -> None:
         """A read begins: what it makes us write leaves when it is done with."""
@@ -56,7 +57,7 @@ class Outlet:
         """Give everything to the transport now."""
         parts, self._parts = self._parts, []
         size, self._size = self._size, 0
-        if not parts or self.transport.is_closing():
+        if not parts or self._ended or self.transport.is_closing():
             return
         self.written += size
         if len(parts) == 1:
@@ -83,8 +84,9 @@ class Outlet:
         return self.transport.can_write_eof()
 
     def write_eof(self) -> None:
-        """End our half after everything that was written."""
+        """End our half after everything that was written; what is written later is dropped."""
         self.flush()
+        self._ended = True
         self.transport.write_eof()
 
     def close(self) -> None:

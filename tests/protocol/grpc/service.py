@@ -81,6 +81,9 @@ class QuitSink(ChatSink):
     """Says a message of the size that the first one asks for and ends, while the client may still send."""
 
     def message(self, message: Buffer) -> None:
+        if not bytes(message).isdigit():
+            self._call.fail(Status.INVALID_ARGUMENT, "not a number")
+            return
         size = int(bytes(message))
         self._call.send((b"x" * size,), size)
         self._call.finish()

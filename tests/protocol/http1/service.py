@@ -30,7 +30,7 @@ class Service:
             self.held.append(request)
         elif path == b"/soon":
             asyncio.get_running_loop().call_soon(request.respond, 200, PLAIN, (bytes(request.body),))
-        elif path == b"/big":
+        elif path == b"/big" and request.head.query.isdigit():
             size = int(request.head.query)
             request.respond(200, PLAIN, [bytes(min(1 << 20, size - at)) for at in range(0, size, 1 << 20)])
         else:

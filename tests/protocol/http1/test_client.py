@@ -239,3 +239,18 @@ async def test_nobody_at_the_port_is_named() -> None:
     await server.wait_closed()
     with pytest.raises(WireError, match=f"cannot connect to 127.0.0.1:{port}"):
         await HttpConnector("127.0.0.1", port).connect()
+
+
+async def test_after_close_no_callback_is_called_any_more() -> None:
+    async with saying(LENGTH + LENGTH + b"garbage") as connection:
+        lost: list[WireError] = []
+        answers: list[int] = []
+
+        def close(response: HttpResponse) -> None:
+            answers.append(response.status)
+            connection.close()
+
+        connection.on_lost = lost.append
+        connection.send(REQUEST, close)
+        await asyncio.sleep(0.03)
+        assert (answers, lost) == ([200], [])

@@ -1,8 +1,10 @@
 """The HTTP server, asked byte by byte."""
 
 import asyncio
+import gc
 import socket
 import struct
+import weakref
 
 import numpy as np
 import pytest
@@ -237,3 +239,33 @@ async def test_an_answer_of_another_length_than_the_request_wanted_is_still_fram
         assert (answer.status, answer.body) == (404, b"abcdef")
         client.get("/echo")
         assert (await client.answer()).status == 200
+
+
+async def test_what_comes_behind_the_last_answer_is_ignored() -> None:
+    last = b"GET /echo HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    more = b"POST /echo HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n"
+    async with serving() as server, await Bare.connect(server.port) as client:
+        client.send(last + more + b"hello" + last)
+        assert (await client.answer()).status == 200
+        assert await client.closed()
+        assert len(server.service.requests) == 1
+
+
+async def test_a_client_that_leaves_takes_its_memory_with_it() -> None:
+    """At once, not when the collector comes by."""
+    async with serving() as server:
+        gc.collect()
+        gc.disable()
+        try:
+            async with await Bare.connect(server.port) as client:
+                client.get("/echo", "Content-Length: 9000000", method="POST")
+                client.send(bytes(1_000_000))
+                await asyncio.sleep(0.03)
+                body = server.connections[0]._body
+                assert body is not None
+                owner = weakref.ref(body.obj)
+                del body
+            await server.empty()
+            assert owner() is None
+        finally:
+            gc.enable()

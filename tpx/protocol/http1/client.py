@@ -81,6 +81,7 @@ class HttpClientConnection(HttpConnection):
         return self._transport.get_write_buffer_size()
 
     def close(self) -> None:
+        """End the connection now; no callback is called any more."""
         self._lost = self.closing = True
         self._transport.abort()
 
@@ -97,13 +98,14 @@ class HttpClientConnection(HttpConnection):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._until_close is not None and exc is None and not self._lost:
             self._complete(memoryview(self._until_close), b"")
-        if not self._lost:
-            self._fail(f"connection lost: {exc}" if exc else "the server closed the connection")
+        self._fail(f"connection lost: {exc}" if exc else "the server closed the connection")
 
     def _message(self, head: Head, body: Buffer) -> bool:
         if head.status < 200:
             return True
         on_response, self._on_response = self._on_response, None
+        if self._lost:
+            return False
         if on_response is None:
             raise HttpError(400, "response without a request")
         first_byte_ns, self._first_byte_ns = self._first_byte_ns, 0
@@ -127,6 +129,8 @@ class HttpClientConnection(HttpConnection):
         self._transport.abort()
 
     def _fail(self, message: str) -> None:
+        if self._lost:
+            return
         self._lost = self.closing = True
         self._on_response = None
         if self.on_lost is not None:

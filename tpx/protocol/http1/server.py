@@ -89,6 +89,8 @@ class HttpServerConnection(HttpConnection):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio's signature)
         self._stage = _Stage.CLOSED
+        self._body = self._chunks = None
+        self._pending = b""
         self._listener.closed(self)
         request, self._request = self._request, None
         if request is not None and request.on_gone is not None:
@@ -138,7 +140,7 @@ class HttpServerConnection(HttpConnection):
 
     def _go_on(self) -> None:
         """Read what was held back, if nothing stands in its way any more."""
-        if self._in_message or self._writing_paused or self._request is not None or not self._pending:
+        if self._in_message or not self._pending or not self._may_read_on():
             return
         self._transport.resume_reading()
         self._stage = _Stage.IDLE
@@ -155,7 +157,11 @@ class HttpServerConnection(HttpConnection):
         self._in_message = True
         self._serve(request)
         self._in_message = False
-        return not (self._writing_paused or self._request)
+        return self._may_read_on()
+
+    def _may_read_on(self) -> bool:
+        """Whether the next request may be served: nothing is in flight, and the client takes its answers."""
+        return self._request is None and not self._writing_paused and self._stage is not _Stage.CLOSED
 
     def _head_seen(self, head: Head) -> None:
         if head.expects_continue:
