@@ -10,6 +10,7 @@ from tests.serving.engine import batcher, closed_gate, doubled, entered, serving
 from tests.serving.fakes import FakeModel, double
 from tpx.errors import Cancelled, InvalidRequest, NotReady
 from tpx.serving.batch import Arrays
+from tpx.serving.request import InferRequest
 
 INLINE = 10_000_000_000
 
@@ -74,6 +75,27 @@ def test_one_slow_execution_sends_a_short_model_back_to_its_thread() -> None:
     threads = asyncio.run(scene())
     assert threads[-2] == threading.current_thread().name
     assert threads[-1] == "net_0"
+
+
+def test_a_short_model_moves_to_the_loop_although_requests_never_stop_coming() -> None:
+    async def scene() -> list[str]:
+        fake = FakeModel(inline=True)
+        async with serving(fake, instances=2, inline_below_ns=INLINE) as client:
+            left = 400
+
+            def again(_: InferRequest) -> None:
+                nonlocal left
+                if left:
+                    left -= 1
+                    client.send([[left, left]])
+
+            client.on_answer = again
+            for n in range(16):
+                client.send([[n, n]])
+            await until(lambda: len(client.answers) == 416)
+        return fake.threads[-100:]
+
+    assert set(asyncio.run(scene())) == {threading.current_thread().name}
 
 
 def test_a_larger_request_than_any_that_was_short_does_not_hold_up_the_loop() -> None:

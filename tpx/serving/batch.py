@@ -30,6 +30,7 @@ class Batch:
         "ended_ns",
         "error",
         "gathered_ns",
+        "long",
         "requests",
         "responses",
         "size",
@@ -47,6 +48,8 @@ class Batch:
         self.alone: Sequence[Batch] = ()
         """Its requests one by one, as they were computed after the whole had failed."""
         self.started_ns = self.gathered_ns = self.computed_ns = self.ended_ns = 0
+        self.long = False
+        """It may take longer than the event loop should."""
         self.cost_ns = 0
         """What computing it took from whoever computed it."""
 

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 _clock = time.perf_counter_ns
 _MAX_RELUCTANCE = 16
+_BATCHES_AT_ONCE = 64
+"""Computed on the event loop before it turns to anything else."""
 
 
 class ServedModel:
@@ -60,9 +62,12 @@ class ServedModel:
         self._inbox: Inbox = Inbox()
         self._held = 0
         """Batches given to the instances and not yet back: one each in work and one each in hand."""
+        self._held_long = 0
+        """Those of them that may take long, for which the loop does not wait."""
         self._waits = scheduler.waits
         self._call_soon = loop.call_soon
         self._looking = False
+        self._dispatching = False
         self._timer: asyncio.TimerHandle | None = None
         self._in_flight = 0
         self._inline_below_ns = inline_below_ns if opened.inline else 0
@@ -128,27 +133,53 @@ class ServedModel:
             self._call_soon(self._look)
 
     def _look(self) -> None:
-        """Hand to instances what may leave now."""
+        """Hand to instances what may leave now, or compute it here."""
+        if self._dispatching:
+            return  # an answer has brought another request: the loop below takes it next
         self._looking = False
-        scheduler, count = self._scheduler, len(self._instances)
-        while self._held < count:
-            requests = scheduler.take(_clock(), idle=True)
-            if not requests:
-                self._wake_later()
-                return
-            batch = self._batch(requests)
-            if batch is None:
-                continue
-            row_size = requests[0].head.row_size
-            if self._inline and not self._held and row_size <= self._short_row_size:
-                self._instances[0].run(batch)
-                batch.cost_ns = batch.ended_ns - batch.started_ns
-                self._answer(batch)
+        self._dispatching = True
+        try:
+            for _ in range(_BATCHES_AT_ONCE):
+                if not self._dispatch():
+                    break
             else:
-                self._held += 1
-                self._inbox.put(batch)
-        if len(scheduler):
+                self._looking = True
+                self._call_soon(self._look)
+        finally:
+            self._dispatching = False
+        if len(self._scheduler) and (not self._inline or self._held_long):
             self._prefetch()
+
+    def _dispatch(self) -> bool:
+        """One batch, if there is one and an instance for it."""
+        if self._held >= len(self._instances):
+            return False
+        if self._inline and self._held and not self._held_long:
+            return False  # what the instances hold is soon back; then the loop computes
+        requests = self._scheduler.take(_clock(), idle=True)
+        if not requests:
+            self._wake_later()
+            return False
+        batch = self._batch(requests)
+        if batch is None:
+            return True
+        if self._inline and not self._held and self._is_short(batch):
+            self._instances[0].run(batch)
+            batch.cost_ns = batch.ended_ns - batch.started_ns
+            self._answer(batch)
+        else:
+            self._hand_over(batch)
+        return True
+
+    def _is_short(self, batch: Batch) -> bool:
+        return batch.requests[0].head.row_size <= self._short_row_size
+
+    def _hand_over(self, batch: Batch) -> None:
+        """Give a batch to the instances."""
+        self._held += 1
+        batch.long = not self._is_short(batch)
+        self._held_long += batch.long
+        self._inbox.put(batch)
 
     def _prefetch(self) -> None:
         """Keep as many batches in hand as there are instances, so that none waits for the loop."""
@@ -160,8 +191,7 @@ class ServedModel:
                 return
             batch = self._batch(requests)
             if batch is not None:
-                self._held += 1
-                self._inbox.put(batch)
+                self._hand_over(batch)
 
     def _batch(self, requests: Sequence[InferRequest]) -> Batch | None:
         """A batch of those that are still wanted."""
@@ -193,6 +223,7 @@ class ServedModel:
     def _computed(self, batch: Batch) -> None:
         """An instance has finished a batch: first give it work, then answer."""
         self._held -= 1
+        self._held_long -= batch.long
         if len(self._scheduler):
             self._look()
         self._answer(batch)
