@@ -215,12 +215,23 @@ async def test_a_body_that_ends_too_early_is_answered_400(framing: str) -> None:
         await server.empty()
 
 
+async def test_a_client_that_closes_in_flight_is_told_and_still_gets_what_comes() -> None:
+    async with serving() as server, await Bare.connect(server.port) as client:
+        client.get("/hold")
+        await asyncio.sleep(0.02)
+        client.writer.write_eof()
+        await asyncio.sleep(0.02)
+        assert server.service.gone == [b"/hold"]
+        server.service.release()
+        assert (await client.answer()).body == b"released"
+        assert await client.closed()
+
+
 async def test_a_client_that_goes_away_is_told_to_whoever_works_for_it() -> None:
     async with serving() as server:
         async with await Bare.connect(server.port) as client:
             client.get("/hold")
             await asyncio.sleep(0.02)
-            # a reset; an orderly end of the client's half alone may come from one that still reads
             linger = struct.pack("ii", 1, 0)
             client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         await server.empty()

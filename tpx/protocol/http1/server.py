@@ -92,16 +92,24 @@ class HttpServerConnection(HttpConnection):
         self._body = self._chunks = None
         self._pending = b""
         self._listener.closed(self)
-        request, self._request = self._request, None
+        self._tell_gone()
+        self._request = None
+
+    def _tell_gone(self) -> None:
+        """Tell whoever works on the request in flight, once."""
+        request = self._request
         if request is not None and request.on_gone is not None:
-            request.on_gone()
+            on_gone, request.on_gone = request.on_gone, None
+            on_gone()
 
     def eof_received(self) -> bool:
-        """A client that closes its half in the middle of a body gets its answer; in flight, it still
-        reads."""
+        """The client sends no more. In the middle of a body that is an error. With a request in flight it has
+        most likely gone: the request is withdrawn, so that nobody computes for nobody; what is answered all
+        the same is sent, for a client that only closed its half."""
         if self._head is not None:
             self._bad_message(HttpError(400, "the connection ended before the announced body was complete"))
         self._half_closed = True
+        self._tell_gone()
         owing = self._request is not None or (self._writing_paused and self._pending != b"")
         return owing and self._transport.can_write_eof()  # TLS has no half-closed connections
 
