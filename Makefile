@@ -37,7 +37,8 @@ demo: $(VENV)/.run system-packages
 	@$(BIN)/python tools/demo.py
 
 test: $(VENV)/.test system-packages check
-	@tools/system_packages.sh curl nghttp2-client wrk nodejs npm
+	@tools/system_packages.sh curl nghttp2-client wrk
+	@command -v npm >/dev/null || tools/system_packages.sh nodejs npm
 	$(BIN)/python -m pytest -q
 
 check: $(VENV)/.test
