@@ -16,6 +16,8 @@ from tests.protocol.http1 import service as http_service
 from tests.protocol.http2.raw import RawPeer
 from tpx.errors import ResponseError, WireError
 from tpx.protocol.grpc.client import connect
+from tpx.protocol.grpc.client_call import GrpcResponse
+from tpx.protocol.grpc.server import GrpcLimits
 from tpx.protocol.http1.client import HttpConnector, encode_request, fetch
 from tpx.protocol.http1.server import HttpLimits
 
@@ -185,3 +187,66 @@ async def test_grpcio_speaks_tls_with_our_server(mutual: bool) -> None:
                 return bytes(channel.unary_unary(ECHO)(LARGE, timeout=10))
 
         assert await asyncio.to_thread(call) == LARGE
+
+
+@pytest.mark.parametrize("secure", [False, True])
+async def test_an_answer_to_a_connection_that_was_just_cut_goes_nowhere(secure: bool) -> None:
+    """Not even where the event loop's transport may no longer be touched."""
+    tls = certificates()
+    context = tls.server_context("http/1.1") if secure else None
+    async with (
+        http_service.serving(tls=context) as web,
+        await http_service.Bare.connect(web.port, tls=tls.client_context() if secure else None) as client,
+    ):
+        client.get("/hold")
+        await asyncio.sleep(0.05)
+        web.connections[0].abort()
+        assert web.service.gone == [b"/hold"]
+        web.service.release()
+        web.listener.advance()
+        assert await client.closed()
+    context = tls.server_context("h2") if secure else None
+    async with (
+        grpc_service.serving(tls=context) as server,
+        await RawPeer.connect(server.port, tls=tls.client_context("h2") if secure else None) as peer,
+    ):
+        peer.call(1, grpc_service.HOLD, b"x")
+        await peer.sync()
+        server.connection.abort()
+        assert server.service.gone == [1]
+        server.service.release()
+        server.pass_seconds(1)
+        assert await peer.closed()
+
+
+@pytest.mark.parametrize("service", ["http", "grpc"])
+async def test_a_deaf_client_is_cut_off_over_tls_too(service: str) -> None:
+    tls = certificates()
+    if service == "http":
+        limits = HttpLimits(write_timeout_s=3)
+        async with http_service.serving(limits, tls=tls.server_context("http/1.1")) as web:
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", web.port, ssl=tls.client_context(), limit=1024
+            )
+            writer.write(b"GET /big?50000000 HTTP/1.1\r\nHost: a\r\n\r\n")
+            await asyncio.sleep(0.3)
+            await web.pass_seconds(3)
+            assert web.listener.connections == 1
+            await web.pass_seconds(2)
+            await web.empty()
+            writer.transport.abort()
+            del reader
+            return
+    grpc_limits = GrpcLimits(write_timeout_s=3)
+    async with grpc_service.serving(grpc_limits, tls=tls.server_context("h2")) as server:
+        connection = await connect("127.0.0.1", server.port, tls=tls.client_context())
+        ended: asyncio.Future[GrpcResponse] = asyncio.get_running_loop().create_future()
+        call = connection.open(grpc_service.FLOOD, lambda message: None, ended.set_result)
+        connection._transport.pause_reading()
+        call.send(b"80 1000000")
+        await asyncio.sleep(0.3)
+        server.pass_seconds(3)
+        assert server.listener.connections == 1
+        server.pass_seconds(2)
+        await server.empty()
+        connection.close()

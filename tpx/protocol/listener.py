@@ -32,18 +32,24 @@ class Connection(Protocol):
 class WriteWatch:
     """Tells for how long a client has not taken a single byte of what we owe it."""
 
-    __slots__ = ("_since", "_taken")
+    __slots__ = ("_since", "_taken", "owing")
 
     def __init__(self) -> None:
+        self.owing = False
+        """At the last look, not everything had been taken."""
         self._taken = -1
         self._since = 0
 
     def stalled_s(self, transport: asyncio.Transport, written: int, tick: int) -> int:
         """Seconds without progress, given all that was ever written to the transport; called once a
         second."""
-        unsent = transport.get_write_buffer_size()
-        taken = written - unsent - _in_kernel(transport) if unsent else written
-        if not unsent or taken != self._taken:
+        left = transport.get_write_buffer_size()
+        if left or transport.get_extra_info("sslcontext") is not None:
+            # a TLS transport does not tell what waits below it, but the kernel's queue is not empty then
+            left += _in_kernel(transport)
+        self.owing = left > 0
+        taken = written - left
+        if not left or taken != self._taken:
             self._since = tick
         self._taken = taken
         return tick - self._since

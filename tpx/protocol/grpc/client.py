@@ -196,7 +196,7 @@ class GrpcClientConnection(Http2Connection):
     @property
     def unsent_bytes(self) -> int:
         """What the kernel has not taken yet of the calls written."""
-        return self._transport.get_write_buffer_size()
+        return 0 if self._closed else self._transport.get_write_buffer_size()
 
     def close(self) -> None:
         """End the connection now; `on_lost` is not called."""

@@ -283,7 +283,9 @@ class GrpcServerConnection(Http2Connection):
             cast("ServerCall", stream).gone()
 
     def abort(self) -> None:
+        """End at once. Nothing may touch the transport from here on, so we do not wait to be told."""
         self._transport.abort()
+        self.connection_lost(None)
 
     def sweep(self, tick: int) -> None:
         """Enforce the deadlines; called by the listener once a second."""
@@ -295,7 +297,7 @@ class GrpcServerConnection(Http2Connection):
             or (not self._preface_seen and silent > limits.preface_timeout_s)
             or (self._in_frame and silent > limits.frame_timeout_s)
         ):
-            self._transport.abort()
+            self.abort()
         elif not self._closed:
             self._look_at_streams(tick)
             self._look_at_age(tick)
@@ -316,7 +318,7 @@ class GrpcServerConnection(Http2Connection):
         elif action is Action.DRAIN:
             self.drain()
         elif action is not Action.NOTHING:
-            self._transport.abort()
+            self.abort()
 
 
 def connection_factory(

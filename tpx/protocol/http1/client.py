@@ -78,7 +78,7 @@ class HttpClientConnection(HttpConnection):
     @property
     def unsent_bytes(self) -> int:
         """What the kernel has not taken yet of the requests written."""
-        return self._transport.get_write_buffer_size()
+        return 0 if self._lost else self._transport.get_write_buffer_size()
 
     def close(self) -> None:
         """End the connection now; no callback is called any more."""

@@ -234,8 +234,8 @@ class HttpServerConnection(HttpConnection):
         """Enforce the deadlines; called once a second."""
         limits = self._limits
         if self._write_watch.stalled_s(self._transport, 0, tick) > limits.write_timeout_s:
-            self._transport.abort()
-        elif self._transport.get_write_buffer_size():
+            self.abort()
+        elif self._write_watch.owing:
             self._since = tick  # the client is busy taking its answer
         else:
             self._look_at_stage(tick - self._since)
@@ -257,7 +257,9 @@ class HttpServerConnection(HttpConnection):
             self._end()
 
     def abort(self) -> None:
+        """End at once. Nothing may touch the transport from here on, so we do not wait to be told."""
         self._transport.abort()
+        self.connection_lost(None)
 
 
 def connection_factory(
