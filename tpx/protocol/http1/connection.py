@@ -11,9 +11,10 @@ from typing import cast
 
 from tpx.protocol.buffers import aligned
 from tpx.protocol.http1.chunked import ChunkedDecoder
-from tpx.protocol.http1.head import Head, HeadCache, HttpError, check_partial_head
+from tpx.protocol.http1.head import MAX_HEAD_BYTES, Head, HeadCache, HttpError, check_partial_head
 
 HEAD_END = b"\r\n\r\n"
+_CHECK_ABOVE_BYTES = 256
 
 
 class HttpConnection(asyncio.BufferedProtocol):
@@ -27,6 +28,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
         # the message being read
         self._pending = b""
+        self._checked = 0  # of a head that is still incomplete
         self._head: Head | None = None
         self._body: memoryview | None = None
         self._filled = 0
@@ -101,7 +103,12 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _hold_partial_head(self, rest: bytes) -> None:
         if rest == b"\r\n":
             return  # some clients end a body with it (RFC 9112 section 2.2)
-        check_partial_head(rest, request=self._is_request_reader)
+        size = len(rest)
+        # a long head that drips in is not parsed from its beginning for each drop
+        dripping = _CHECK_ABOVE_BYTES < self._checked < size < 2 * self._checked
+        if not dripping or size > MAX_HEAD_BYTES:
+            check_partial_head(rest, request=self._is_request_reader)
+            self._checked = size
         self._pending = rest
 
     _is_request_reader = True
