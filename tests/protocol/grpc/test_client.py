@@ -8,14 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from tests.protocol.grpc.scripted import OK, TRAILERS, Calls, RawServer, scripted
-from tests.protocol.grpc.service import CHAT, ECHO, serving
+from tests.protocol.grpc.service import CHAT, ECHO, HOLD, serving
 from tpx.errors import WireError
 from tpx.protocol.grpc.client import GrpcClientConnection, connect
 from tpx.protocol.grpc.client_call import GrpcResponse
 from tpx.protocol.grpc.framing import frame_message, pack_prefix
 from tpx.protocol.grpc.status import Status
 from tpx.protocol.http2 import frames
-from tpx.protocol.http2.frames import ACK, DATA, HEADERS, ErrorCode, Setting
+from tpx.protocol.http2.frames import ACK, CONTINUATION, DATA, HEADERS, ErrorCode, Setting
 
 
 async def test_a_response_of_several_frames_and_an_interim_head() -> None:
@@ -247,3 +247,34 @@ async def test_the_settings_of_the_server_are_acknowledged() -> None:
 
     async with scripted(script):
         await asyncio.wait_for(acknowledged.wait(), 5)
+
+
+@pytest.mark.parametrize("body", [10, 50_000])
+async def test_metadata_larger_than_a_frame_travels_in_continuations(body: int) -> None:
+    async def script(peer: RawServer) -> None:
+        stream_id = await peer.request()
+        sizes = [len(f.payload) for f in peer.seen if f.kind in (HEADERS, CONTINUATION)]
+        assert sizes[:2] == [16384, 16384]
+        assert max(len(f.payload) for f in peer.seen) == 16384
+        assert peer.answers[stream_id].blocks[0][b"x-4"] == b"v" * 9000
+        peer.respond(stream_id, b"seen")
+
+    async with scripted(script) as connection:
+        calls = Calls(connection)
+        metadata: dict[str, str | bytes] = {f"x-{n}": "v" * 9000 for n in range(5)}
+        connection.call(connection.prepare(ECHO, bytes(body), metadata), calls.ends.append)
+        assert bytes((await calls.ended()).data) == b"seen"
+
+
+async def test_much_metadata_reaches_our_own_server() -> None:
+    async with serving() as server:
+        connection = await connect("127.0.0.1", server.port)
+        metadata: dict[str, str | bytes] = {f"x-{n}": "v" * 9000 for n in range(5)}
+        ends: asyncio.Future[GrpcResponse] = asyncio.get_running_loop().create_future()
+        connection.call(connection.prepare(HOLD, b"", metadata), ends.set_result)
+        while not server.service.held:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        assert server.service.held[0].head.metadata == metadata
+        server.service.release()
+        assert (await asyncio.wait_for(ends, 5)).status == 0
+        connection.close()

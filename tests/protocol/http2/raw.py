@@ -13,6 +13,7 @@ from hpack import Decoder, Encoder
 from tpx.protocol.grpc.framing import frame_message
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import (
+    CONTINUATION,
     DATA,
     DEFAULT_FRAME_BYTES,
     END_HEADERS,
@@ -88,6 +89,7 @@ class RawPeer:
         self.answers: dict[int, Answer] = {}
         self.seen: list[Frame] = []
         self._unacknowledged = 1
+        self._block = b""
 
     @classmethod
     async def connect(
@@ -164,16 +166,20 @@ class RawPeer:
         self.seen.append(frame)
         if frame.kind == frames.SETTINGS and frame.flags & frames.ACK:
             self._unacknowledged -= 1
-        if not frame.stream_id or frame.kind not in (DATA, HEADERS, frames.RST_STREAM):
+        if not frame.stream_id or frame.kind not in (DATA, HEADERS, CONTINUATION, frames.RST_STREAM):
             return
         answer = self.answers.setdefault(frame.stream_id, Answer())
         if frame.kind == DATA:
             answer.data += frame.payload
-        elif frame.kind == HEADERS:
-            answer.blocks.append(dict(self.decoder.decode(frame.payload, raw=True)))
-        else:
+        elif frame.kind == frames.RST_STREAM:
             answer.reset = frame.code
-        answer.ended |= frame.kind != frames.RST_STREAM and frame.flags & END_STREAM != 0
+            return
+        else:
+            self._block += frame.payload
+            if frame.flags & END_HEADERS:
+                block, self._block = self._block, b""
+                answer.blocks.append(dict(self.decoder.decode(block, raw=True)))
+        answer.ended |= frame.kind != CONTINUATION and frame.flags & END_STREAM != 0
 
     async def next(self, kind: int, timeout_s: float = 5) -> Frame:
         """The next frame of a kind."""

@@ -124,6 +124,8 @@ def test_the_memory_of_blocks_is_bounded() -> None:
         (bytes(MAX_HEADER_LIST_BYTES + 1), ErrorCode.ENHANCE_YOUR_CALM),
         (b"\x00\x01a\x7f\x81\xff\x03" + bytes(65_664), ErrorCode.ENHANCE_YOUR_CALM),
         (b"\x82" * 2000, ErrorCode.ENHANCE_YOUR_CALM),
+        (b"\x20" * 16, ErrorCode.ENHANCE_YOUR_CALM),
+        (b"\x3f\x81\x00\x21" * 8, ErrorCode.ENHANCE_YOUR_CALM),
     ],
     ids=[
         "index 0",
@@ -136,6 +138,8 @@ def test_the_memory_of_blocks_is_bounded() -> None:
         "long block",
         "long value",
         "list that unpacks to more",
+        "many table updates",
+        "many kinds of table updates",
     ],
 )
 def test_a_bad_block_is_an_error(block: bytes, code: ErrorCode) -> None:

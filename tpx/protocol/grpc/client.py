@@ -93,7 +93,7 @@ class GrpcClientConnection(Http2Connection):
         size = len(prepared.framed)
         sender = self.sender
         if (
-            size <= sender.frame_bytes
+            prepared.largest <= sender.frame_bytes
             and size <= sender.window
             and size <= call.send_window
             and not sender.paused

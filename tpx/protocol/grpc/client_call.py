@@ -41,11 +41,13 @@ class GrpcResponse:
 class PreparedCall:
     """A unary call whose bytes are the same each time, but for the stream's number."""
 
-    __slots__ = ("block", "framed", "middle", "start")
+    __slots__ = ("block", "framed", "largest", "middle", "start")
 
     def __init__(self, block: bytes, framed: bytes) -> None:
         self.block = block
         self.framed = framed
+        self.largest = max(len(block), len(framed))
+        """Of the two frames of the one-write path."""
         # the frame headers without their stream id, for the one-write path
         self.start = frames.frame_header(HEADERS, END_HEADERS, 0, len(block))[:5]
         self.middle = block + frames.frame_header(DATA, END_STREAM, 0, len(framed) & 0xFFFFFF)[:5]

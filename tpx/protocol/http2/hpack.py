@@ -7,6 +7,7 @@ it decodes to the same headers until another block changes the table, so its byt
 decoded.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,6 +16,9 @@ from hpack import Decoder, HPACKError, OversizedHeaderListError
 from tpx.protocol.http2.frames import ErrorCode, Http2Error
 
 MAX_HEADER_LIST_BYTES = 64 << 10
+
+_MANY_UPDATES = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]*[\x00-\x7f]){16}")
+"""An encoder needs two at the most (RFC 7541 section 4.2), and each costs as much as a header."""
 
 _CACHED_BLOCKS = 256
 _CACHED_BLOCK_BYTES = 2 << 10
@@ -53,6 +57,8 @@ class BlockDecoder:
         """
         if len(block) > MAX_HEADER_LIST_BYTES:
             raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, f"header block of {len(block)} bytes")
+        if _MANY_UPDATES.match(block):
+            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "too many table size updates")
         table = self._decoder.header_table.dynamic_entries
         before = (len(table), table[0] if table else None)
         try:
