@@ -1,15 +1,19 @@
 """Large messages both ways: windows, full pipes, and memory."""
 
 import asyncio
+import gzip
+import os
 import socket
 
 import pytest
 
-from tests.protocol.grpc.service import CHAT, ECHO, FLOOD, serving
+from tests.protocol.grpc.scripted import OK, Calls, RawServer, scripted
+from tests.protocol.grpc.service import CHAT, ECHO, FLOOD, HOLD, serving
 from tests.protocol.http2.raw import RawPeer
 from tpx.protocol.grpc.client import GrpcClientConnection, connect
 from tpx.protocol.grpc.client_call import GrpcResponse
-from tpx.protocol.grpc.framing import frame_message
+from tpx.protocol.grpc.framing import frame_message, pack_prefix
+from tpx.protocol.grpc.status import Status
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import DATA, Setting
 from tpx.protocol.http2.stream import STREAM_WINDOW
@@ -134,3 +138,32 @@ async def test_what_we_receive_is_given_back_before_it_runs_out() -> None:
         answer = await peer.answer(1, 20)
         assert answer.status == 0
         assert len(answer.data) == 12 * ((1 << 20) + 5)
+
+
+async def test_a_large_compressed_message_is_inflated_and_a_broken_one_is_refused() -> None:
+    """Both are read straight into their buffers."""
+    good = gzip.compress(os.urandom(300_000))
+    for packed, status in ((good, Status.OK), (bytes(300_000), Status.INVALID_ARGUMENT)):
+        async with serving() as server, await RawPeer.connect(server.port) as peer:
+            peer.open(1, HOLD, (b"grpc-encoding", b"gzip"))
+            peer.send(DATA, frames.END_STREAM, 1, pack_prefix(1, len(packed)) + packed)
+            if status is Status.OK:
+                while not server.service.held:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+                server.service.release(b"inflated")
+                assert server.service.messages == [gzip.decompress(good)]
+            assert (await peer.answer(1)).status == status
+
+
+async def test_a_large_broken_response_ends_its_call() -> None:
+    async def script(peer: RawServer) -> None:
+        stream_id = await peer.request()
+        peer.send_headers(stream_id, [*OK, (b"grpc-encoding", b"gzip")])
+        peer.send(DATA, 0, stream_id, pack_prefix(1, 300_000) + bytes(300_000))
+        assert await peer.reset_of(stream_id) == frames.ErrorCode.CANCEL
+
+    async with scripted(script) as connection:
+        calls = Calls(connection)
+        calls.make()
+        assert (await calls.ended()).status == Status.INTERNAL
+        await asyncio.sleep(0.02)
