@@ -9,7 +9,7 @@ from tests.serving.fakes import config_of, signature_of
 from tpx.errors import Code, InvalidRequest, Unsupported
 from tpx.protocol.tensors import Tensor, encode_bytes
 from tpx.protocol.v2 import DecodedRequest, RequestedOutput
-from tpx.serving.request import RequestHead
+from tpx.serving.request import RequestHead, TensorSpec
 from tpx.serving.signature import Signature
 
 NOTE = (
@@ -361,3 +361,26 @@ def test_parameters_without_a_meaning_and_good_ones_are_kept() -> None:
         "mine": 1.5,
     }
     assert bind(signature(), tensor(), parameters=parameters).parameters == parameters
+
+
+def test_plain_requests_share_a_head_only_where_everything_but_the_data_is_the_same() -> None:
+    signature = Signature("m", 4, [TensorSpec("x", "FP32", (-1,))], [TensorSpec("y", "FP32", (-1,))])
+    servant: Any = object()
+
+    def bind(shape: tuple[int, ...], size: int, **fields: Any) -> RequestHead:
+        return signature.bind(
+            servant, DecodedRequest(inputs=[Tensor("x", "FP32", shape, bytes(size))], **fields)
+        )
+
+    first = bind((1, 2), 8)
+    assert bind((1, 2), 8) is first
+    for other in (
+        bind((2, 1), 8),
+        bind((1, 2), 8, request_id="1"),
+        bind((1, 2), 8, parameters={"a": 1}),
+        bind((1, 2), 8, default_binary=True),
+        bind((1, 2), 8, outputs=[RequestedOutput(name="y")]),
+    ):
+        assert other is not first
+    with pytest.raises(InvalidRequest, match="byte size mismatch"):
+        bind((1, 2), 12)

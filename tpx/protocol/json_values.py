@@ -100,11 +100,13 @@ def _numbers(name: str, datatype: str, values: Any) -> npt.NDArray[Any]:
             raise InvalidRequest(
                 f"Unable to parse 'data' of input '{name}': value out of range for {datatype}"
             )
-    with np.errstate(over="ignore"):
-        out = array.astype(target, copy=False)
-    if target.kind == "f" and np.isinf(out).sum() != np.isinf(array.astype(np.float64)).sum():
-        raise InvalidRequest(f"Unable to parse 'data' of input '{name}': value out of range for {datatype}")
-    return out
+    try:
+        with np.errstate(over="raise"):
+            return array.astype(target, copy=False)
+    except FloatingPointError as exc:
+        raise InvalidRequest(
+            f"Unable to parse 'data' of input '{name}': value out of range for {datatype}"
+        ) from exc
 
 
 def json_data(tensor: Tensor) -> bytes:
@@ -117,6 +119,7 @@ def json_data(tensor: Tensor) -> bytes:
     array = as_array(tensor.data, tensor.datatype, (math.prod(tensor.shape),))
     if tensor.datatype == "BYTES":
         return orjson.dumps([element.decode("utf-8", "replace") for element in array])
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
+    text = orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)
+    if array.dtype.kind == "f" and b"null" in text:  # NaN and Infinity, which Triton's clients read by name
         return json.dumps([float(value) for value in array]).encode()
-    return orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)
+    return text

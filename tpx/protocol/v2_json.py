@@ -2,8 +2,9 @@
 data")."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import orjson
@@ -177,6 +178,14 @@ def _binary_size(item: _Input) -> int:
 
 def element_count(name: str, shape: Sequence[int]) -> int:
     """How many elements a tensor of `shape` has. Raises InvalidRequest for what no tensor can be."""
+    count = math.prod(shape)
+    if count * 8 > MAX_ELEMENTS or min(shape, default=0) < 0:
+        _refuse_shape(name, shape)
+    return count
+
+
+def _refuse_shape(name: str, shape: Sequence[int]) -> NoReturn:
+    """Say what is wrong with a shape whose tensor could not be."""
     count = 1
     what = f"invalid shape for input '{name}': shape {_brackets(shape)}"
     for dim in shape:
@@ -187,9 +196,7 @@ def element_count(name: str, shape: Sequence[int]) -> int:
             raise InvalidRequest(
                 f"{what} causes total element count to exceed maximum size of {MAX_ELEMENTS}"
             )
-    if count * 8 > MAX_ELEMENTS:
-        raise InvalidRequest(f"byte size overflow for input '{name}'")
-    return count
+    raise InvalidRequest(f"byte size overflow for input '{name}'")
 
 
 def _brackets(shape: Sequence[int]) -> str:

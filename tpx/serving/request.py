@@ -122,11 +122,11 @@ class RequestHead:
         self.rendered: dict[Any, Any] = {}
         """What a frontend has made of the response's constant part, by the shapes of the outputs."""
 
-    def remember_rendered(self, shapes: tuple[tuple[int, ...], ...], rendered: Any) -> None:
+    def remember_rendered(self, key: tuple[Any, ...], rendered: Any) -> None:
         """Keep what is the same in every response with these output shapes; the memory is bounded."""
         if len(self.rendered) >= _RENDERED_SHAPES:
             self.rendered.clear()
-        self.rendered[shapes] = rendered
+        self.rendered[key] = rendered
 
 
 class InferRequest:

@@ -115,7 +115,7 @@ class GrpcInference:
 
 def _encode(head: RequestHead, outputs: list[Tensor]) -> list[Buffer]:
     """A ModelInferResponse in parts, the tensors uncopied."""
-    shapes = tuple([tensor.shape for tensor in outputs])
+    shapes = ("grpc", *[tensor.shape for tensor in outputs])
     starts = head.rendered.get(shapes)
     if starts is None:
         outputs = with_classes(outputs, head)

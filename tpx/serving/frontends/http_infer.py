@@ -29,6 +29,7 @@ from tpx.serving.frontends.http_answers import (
 from tpx.serving.request import InferRequest, InferResponse, RequestHead
 
 _BINARY_TYPE = b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
+_HOLE = b"\0"  # in no JSON text: escaped in strings
 _REMEMBERED_HEADS = 2048
 _REMEMBERED_HEAD_BYTES = 16 << 10
 
@@ -167,16 +168,43 @@ def _head_size(value: bytes | None) -> int | None:
 
 
 def _encode(head: RequestHead, outputs: list[Tensor]) -> tuple[bytes, list[Buffer]]:
-    """The headers and the body of a response."""
-    shapes = tuple([tensor.shape for tensor in outputs])
-    known = head.rendered.get(shapes)
-    if known is not None:
-        headers, start = known
-        return headers, [start, *[tensor.data for tensor in outputs]]
-    outputs = with_classes(outputs, head)
+    """The headers and the body of a response. What is the same in every response with outputs of these
+    shapes is kept: the head of binary tensors, or the pieces of JSON between the data."""
+    shapes = ("http", *[tensor.shape for tensor in outputs])
+    known: _Rendered | None = head.rendered.get(shapes)
+    if known is None:
+        outputs = with_classes(outputs, head)
+        known = _render(head, outputs)
+        if not any(tensor.datatype == "BYTES" for tensor in outputs):
+            head.remember_rendered(shapes, known)
+    binary = [tensor.data for tensor, bound in zip(outputs, head.outputs, strict=True) if bound.binary]
+    if len(known.pieces) == 1:
+        return known.headers, [known.pieces[0], *binary]
+    texts = [
+        json_data(tensor) for tensor, bound in zip(outputs, head.outputs, strict=True) if not bound.binary
+    ]
+    parts: list[Buffer] = [known.pieces[0]]
+    for text, piece in zip(texts, known.pieces[1:], strict=True):
+        parts += (text, piece)
+    if not any(len(data) for data in binary):
+        return known.headers, parts
+    start = b"".join(parts)
+    return _BINARY_TYPE % len(start), [start, *binary]
+
+
+class _Rendered:
+    """The JSON of a response in pieces, cut where an output's elements go, and its headers if nothing else
+    varies."""
+
+    __slots__ = ("headers", "pieces")
+
+    def __init__(self, headers: bytes, pieces: list[bytes]) -> None:
+        self.headers = headers
+        self.pieces = pieces
+
+
+def _render(head: RequestHead, outputs: list[Tensor]) -> _Rendered:
     items = []
-    tail: list[Buffer] = []
-    constant = True
     for tensor, bound in zip(outputs, head.outputs, strict=True):
         item: dict[str, Any] = {
             "name": tensor.name,
@@ -185,17 +213,13 @@ def _encode(head: RequestHead, outputs: list[Tensor]) -> tuple[bytes, list[Buffe
         }
         if bound.binary:
             item["parameters"] = {"binary_data_size": len(tensor.data)}
-            tail.append(tensor.data)
         else:
-            item["data"] = orjson.Fragment(json_data(tensor))
-        constant = constant and bound.binary and tensor.datatype != "BYTES"
+            item["data"] = orjson.Fragment(_HOLE)
         items.append(item)
     answer: dict[str, Any] = {"id": head.request_id} if head.request_id else {}
     answer["model_name"] = head.model.name
     answer["model_version"] = str(head.model.version)
     answer["outputs"] = items
-    start = orjson.dumps(answer)
-    headers = _BINARY_TYPE % len(start) if any(len(data) for data in tail) else JSON_TYPE
-    if constant:
-        head.remember_rendered(shapes, (headers, start))
-    return headers, [start, *tail]
+    pieces = orjson.dumps(answer).split(_HOLE)
+    tail = any(len(tensor.data) for tensor, bound in zip(outputs, head.outputs, strict=True) if bound.binary)
+    return _Rendered(_BINARY_TYPE % len(pieces[0]) if tail else JSON_TYPE, pieces)
