@@ -30,6 +30,8 @@ class DecodedRequest:
     outputs: list[RequestedOutput] = field(default_factory=list)
     """Empty: all outputs, sent as `default_binary` says."""
     default_binary: bool = False
+    empty_final_response: bool = False
+    """Of a decoupled model, the client also wants the final response that is empty."""
     tensor_offset: int = -1
     """Where in the encoded request the inputs' raw bytes begin, if they are all raw, in order, and at its
     end:

@@ -51,10 +51,12 @@ def decode_infer_request(data: Buffer) -> DecodedRequest:
         default_binary=True,
     )
     # it concerns streams; clients that share their code for both send it with unary calls too
-    if not isinstance(decoded.parameters.pop(EMPTY_FINAL_RESPONSE, False), bool):
+    wanted = decoded.parameters.pop(EMPTY_FINAL_RESPONSE, False)
+    if not isinstance(wanted, bool):
         raise InvalidRequest(
             f"invalid value type for '{EMPTY_FINAL_RESPONSE}' parameter, expected bool_param."
         )
+    decoded.empty_final_response = wanted
     decoded.inputs = _inputs(message, raw)
     decoded.outputs = [_output(item) for item in message.outputs]
     if len(message.raw_input_contents) == 0 and len(raw) == len(message.inputs):

@@ -31,8 +31,10 @@ class Batch:
         "error",
         "gathered_ns",
         "long",
+        "last_ns",
         "requests",
         "responses",
+        "sent",
         "size",
         "started_ns",
     )
@@ -50,6 +52,8 @@ class Batch:
         self.started_ns = self.gathered_ns = self.computed_ns = self.ended_ns = 0
         self.long = False
         """It may take longer than the event loop should."""
+        self.sent = self.last_ns = 0
+        """How many responses of a decoupled model went out, and when the last one did."""
         self.cost_ns = 0
         """What computing it took from whoever computed it."""
 
@@ -104,8 +108,12 @@ class Batch:
 
     def fail(self, error: TpxError) -> None:
         """Answer every request with the error."""
-        self.error = error
         self.responses = [InferResponse([], error) for _ in self.requests]
+        self.end(error)
+
+    def end(self, error: TpxError | None) -> None:
+        """Nothing more comes: what did not happen takes no time."""
+        self.error = error
         now = _clock()
         self.started_ns = self.started_ns or now
         self.gathered_ns = self.gathered_ns or now

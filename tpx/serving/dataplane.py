@@ -146,6 +146,10 @@ class DataPlane:
 
     # inference
 
+    def signature(self, name: str, version: str) -> Signature:
+        """What a model takes and gives. Raises NotFound, NotReady, InvalidRequest."""
+        return self._repository.get(name, version).signature
+
     def bind(self, request: DecodedRequest) -> RequestHead:
         """The validated head of a request. Raises NotFound, NotReady, InvalidRequest."""
         return self._repository.get(request.model_name, request.model_version).bind(request)
@@ -171,6 +175,9 @@ def _model_statistics(model: ServedModel) -> dict[str, Any]:
         "inference_count": statistics.inference_count,
         "execution_count": statistics.execution_count,
         "inference_stats": {phase: asdict(duration) for phase, duration in statistics.durations().items()},
+        "response_stats": {
+            str(index): responses.as_dict() for index, responses in sorted(statistics.responses.items())
+        },
         "batch_stats": [
             {
                 "batch_size": size,

@@ -14,6 +14,7 @@ from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.backends.base import OpenModel
 from tpx.serving.batch import Batch
 from tpx.serving.instances.completions import Completions
+from tpx.serving.instances.decoupled import DecoupledAnswer, DecoupledCallbacks, DecoupledInstance
 from tpx.serving.instances.placement import InstanceSpec
 from tpx.serving.instances.thread import Inbox, ThreadInstance
 from tpx.serving.request import InferRequest, InferResponse, RequestHead
@@ -53,12 +54,14 @@ class ServedModel:
         self.version = version
         self.max_batch_size = signature.max_batch_size
         self.signature = signature
+        self.decoupled: bool = config.model_transaction_policy.decoupled
+        """A request gets any number of responses."""
         self.statistics = ModelStatistics()
         self.retired = False
         """Takes no new requests: unloaded, or replaced by a newer load."""
         self._scheduler = scheduler
         self._opened = opened
-        self._instances: list[ThreadInstance] = []
+        self._instances: list[ThreadInstance | DecoupledInstance] = []
         self._inbox: Inbox = Inbox()
         self._held = 0
         """Batches given to the instances and not yet back: one each in work and one each in hand."""
@@ -80,15 +83,25 @@ class ServedModel:
         """Create the instances, all or none. Raises LoadError. May be called from any thread."""
         try:
             for spec in specs:
-                executor = self._opened.executor(spec, self.config)
-                self._instances.append(
-                    ThreadInstance(
-                        spec.name, executor, self._inbox, completions, self._computed, batched=self._batched
-                    )
-                )
+                self._instances.append(self._instance(spec, completions))
         except BaseException:
             self._end_instances()
             raise
+
+    def _instance(self, spec: InstanceSpec, completions: Completions) -> ThreadInstance | DecoupledInstance:
+        executor: Any = self._opened.executor(spec, self.config)
+        if not self.decoupled:
+            return ThreadInstance(
+                spec.name, executor, self._inbox, completions, self._computed, batched=self._batched
+            )
+        return DecoupledInstance(
+            spec.name,
+            executor,
+            self._inbox,
+            completions,
+            DecoupledCallbacks(self._responded, self._released),
+            batched=self._batched,
+        )
 
     def close(self) -> None:
         """End the instances after what they hold; nothing may be in flight. May be called from any thread."""
@@ -163,8 +176,9 @@ class ServedModel:
         batch = self._batch(requests)
         if batch is None:
             return True
-        if self._inline and not self._held and self._is_short(batch):
-            self._instances[0].run(batch)
+        first = self._instances[0]
+        if self._inline and not self._held and self._is_short(batch) and isinstance(first, ThreadInstance):
+            first.run(batch)
             batch.cost_ns = batch.ended_ns - batch.started_ns
             self._answer(batch)
         else:
@@ -228,6 +242,28 @@ class ServedModel:
             self._look()
         self._answer(batch)
 
+    def _released(self, batch: Batch) -> None:
+        """An instance of a decoupled model is done with a batch, whose answers have gone before."""
+        self._held -= 1
+        self._held_long -= batch.long
+        if len(self._scheduler):
+            self._look()
+
+    def _responded(self, answer: DecoupledAnswer) -> None:
+        """A decoupled model has another response, or, with the final one, no more."""
+        request, response = answer.request, answer.response
+        now = _clock()
+        self.statistics.responded(answer.batch, response, now, cancelled=request.cancelled)
+        if response.final:
+            self._in_flight -= 1
+        self._reply(request, response)
+
+    def _reply(self, request: InferRequest, response: InferResponse) -> None:
+        try:
+            request.reply(request, response)
+        except Exception:  # one request's boundary: the others get their answers
+            log.exception("answering a request to model '%s' failed", self.name)
+
     def _answer(self, batch: Batch) -> None:
         self._judge(batch.cost_ns, batch.requests[0].head.row_size)
         now = _clock()
@@ -238,10 +274,7 @@ class ServedModel:
             self._count_failed(batch, now)
         self._in_flight -= len(batch.requests)
         for request, response in zip(batch.requests, batch.responses, strict=True):
-            try:
-                request.reply(request, response)
-            except Exception:  # one request's boundary: the others get their answers
-                log.exception("answering a request to model '%s' failed", self.name)
+            self._reply(request, response)
 
     def _judge(self, cost_ns: int, row_size: int) -> None:
         """Decide from what a batch took whether the next ones are computed on the loop."""

@@ -22,6 +22,7 @@ class Servant(Protocol):
     name: str
     version: int
     max_batch_size: int
+    decoupled: bool
     retired: bool
 
     def submit(self, request: "InferRequest") -> None: ...
@@ -88,6 +89,7 @@ class RequestHead:
     __slots__ = (
         "batch_key",
         "batch_size",
+        "empty_final_response",
         "inputs",
         "model",
         "outputs",
@@ -114,6 +116,8 @@ class RequestHead:
         self.batch_size = batch_size
         """Of the request; 1 where the model has no batch dimension."""
         self.parameters = parameters
+        self.empty_final_response = False
+        """The client wants the empty final response of a decoupled model, too."""
         self.batch_key = tuple((i.spec.name, i.shape[1:]) for i in inputs)
         """Requests with equal keys can be stacked."""
         self.total_size = sum(i.size for i in inputs) if all(i.size >= 0 for i in inputs) else -1
@@ -130,8 +134,9 @@ class RequestHead:
 
 
 class InferRequest:
-    """One request on its way through a model. Its answer comes through `reply`, on the event loop, exactly
-    once."""
+    """One request on its way through a model. Its answers come through `reply`, on the event loop: one, or
+    of a
+    decoupled model any number and then one that is final."""
 
     __slots__ = ("arrived_ns", "buffers", "cancelled", "context", "head", "reply")
 
@@ -157,10 +162,12 @@ class InferRequest:
 
 
 class InferResponse:
-    """Outputs in the order of `head.outputs`, or an error."""
+    """Outputs in the order of `head.outputs`, or an error. A decoupled model's last one, marked final, is
+    empty."""
 
-    __slots__ = ("error", "outputs")
+    __slots__ = ("error", "final", "outputs")
 
     def __init__(self, outputs: list[Tensor], error: TpxError | None = None) -> None:
         self.outputs = outputs
         self.error = error
+        self.final = True

@@ -52,7 +52,7 @@ class Signature:
 
         Raises InvalidRequest in Triton's words, with the request's id; Unsupported.
         """
-        if request.request_id or request.parameters or request.outputs:
+        if request.request_id or request.parameters or request.outputs or request.empty_final_response:
             return self._bind(model, request)
         # a request that says nothing but its tensors: the same names, types and shapes have the same head
         tensors = request.inputs
@@ -76,7 +76,9 @@ class Signature:
         except InvalidRequest as exc:
             raise with_request_id(exc, request.request_id) from exc
         # raw bytes are taken in the order of the request, which may differ from the model's
-        return RequestHead(model, request.request_id, inputs, outputs, batch_size, parameters)
+        head = RequestHead(model, request.request_id, inputs, outputs, batch_size, parameters)
+        head.empty_final_response = request.empty_final_response
+        return head
 
     def _by_name(self, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
         given: dict[str, Tensor] = {}

@@ -11,6 +11,7 @@ from tpx.errors import Code, TpxError
 
 if TYPE_CHECKING:
     from tpx.serving.batch import Batch
+    from tpx.serving.request import InferResponse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,27 @@ class BatchStatistics:
         self.compute_output_ns = 0
 
 
+class ResponseStatistics:
+    """The responses of one index that a decoupled model has sent."""
+
+    __slots__ = ("cancel", "compute_infer", "compute_output", "empty_response", "fail", "success")
+
+    def __init__(self) -> None:
+        self.compute_infer = [0, 0]
+        self.compute_output = [0, 0]
+        self.success = [0, 0]
+        self.fail = [0, 0]
+        self.empty_response = [0, 0]
+        self.cancel = [0, 0]
+
+    def as_dict(self) -> dict[str, dict[str, int]]:
+        """The members of the protocol's response_stats, each a count and a sum of ns."""
+        return {
+            name: {"count": getattr(self, name)[0], "ns": getattr(self, name)[1]} for name in _RESPONSE_PHASES
+        }
+
+
+_RESPONSE_PHASES = ("compute_infer", "compute_output", "success", "fail", "empty_response", "cancel")
 _REASONS = {Code.UNAVAILABLE: "REJECTED", Code.CANCELLED: "CANCELED", Code.INTERNAL: "BACKEND"}
 
 
@@ -47,6 +69,8 @@ class ModelStatistics:
         self.inference_count = 0
         self.execution_count = 0
         self.batches: dict[int, BatchStatistics] = {}
+        self.responses: dict[int, ResponseStatistics] = {}
+        """Of a decoupled model, by the index of the response within its request."""
         self.failures = dict.fromkeys(("REJECTED", "CANCELED", "BACKEND", "OTHER"), 0)
         self.load_ns = 0
         self._success_count = 0
@@ -85,6 +109,30 @@ class ModelStatistics:
         sizes.compute_output_ns += output_ns
         self._last_ns = now_ns
 
+    def responded(self, batch: "Batch", response: "InferResponse", now_ns: int, *, cancelled: bool) -> None:
+        """A decoupled model has sent a response of the one request in `batch`."""
+        index = batch.sent
+        batch.sent += 1
+        kept = self.responses.setdefault(index, ResponseStatistics())
+        since_ns = now_ns - (batch.last_ns or batch.gathered_ns)
+        batch.last_ns = now_ns
+        if cancelled:
+            which = kept.cancel
+        elif response.error is not None:
+            which = kept.fail
+        else:
+            which = kept.success if response.outputs else kept.empty_response
+        _add(which, since_ns)
+        if which is kept.success:
+            _add(kept.compute_infer, batch.computed_ns - batch.gathered_ns)
+            _add(kept.compute_output, batch.ended_ns - batch.computed_ns)
+        if not response.final:
+            return
+        if response.error is not None:
+            self.failed(response.error, 1, now_ns - batch.requests[0].arrived_ns)
+        else:
+            self.executed(batch, now_ns)
+
     def failed(self, error: TpxError, count: int, ns: int) -> None:
         """Requests that got an error instead of an answer."""
         self._fail_ns += ns
@@ -111,3 +159,8 @@ class ModelStatistics:
         if not self._last_ns:
             return 0
         return (self._epoch_ns + self._last_ns) // 1_000_000
+
+
+def _add(pair: list[int], ns: int) -> None:
+    pair[0] += 1
+    pair[1] += ns

@@ -17,6 +17,8 @@ STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in 
 JSON_TYPE = b"Content-Type: application/json\r\n"
 
 _JOIN_BELOW_BYTES = 32 << 10
+MAX_UNREAD_BYTES = 64 << 20
+"""Of a streamed answer, beyond which a client that does not read is given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +37,9 @@ class HttpLimits:
 
 
 class HttpRequest:
-    """One request and the way to answer it: exactly one call of `respond`, now or later, on the event
-    loop."""
+    """One request and the way to answer it, now or later, on the event loop: one call of `respond`, or
+    `begin`,
+    any number of `send`s and `finish`."""
 
     __slots__ = ("_connection", "body", "head", "on_gone")
 
@@ -51,6 +54,19 @@ class HttpRequest:
         """Answer; `headers` are complete lines, Content-Length and Connection are added. Parts are not copied
         if large, and must not change until they are sent."""
         self._connection.respond(self, status, headers, parts)
+
+    def begin(self, status: int, headers: bytes) -> None:
+        """Begin an answer of unknown length."""
+        self._connection.begin(self, status, headers)
+
+    def send(self, data: bytes) -> bool:
+        """Send a piece of it, not empty. False once nobody reads, or reads too slowly: the answer is then
+        over."""
+        return self._connection.send(self, data)
+
+    def finish(self) -> None:
+        """The answer is complete."""
+        self._connection.finish(self)
 
 
 class _Stage(Enum):
@@ -196,8 +212,7 @@ class HttpServerConnection(HttpConnection):
         for part in parts:
             size += len(part)
         request_head = request.head
-        last = self._listener.draining or (self._half_closed and not (self._pending or self._in_message))
-        keep_alive = request_head.keep_alive and not last
+        keep_alive = request_head.keep_alive and not self._last_answer()
         connection = request_head.connection if keep_alive else b"Connection: close\r\n"
         head = b"%b%b%bContent-Length: %d\r\n\r\n" % (STATUS_LINES[status], headers, connection, size)
         if request_head.method == b"HEAD":
@@ -206,6 +221,38 @@ class HttpServerConnection(HttpConnection):
             self._transport.write(b"".join((head, *parts)))
         else:
             self._transport.writelines([head, *parts])
+        self._answered(keep_alive=keep_alive)
+
+    def begin(self, request: HttpRequest, status: int, headers: bytes) -> None:
+        if self._request is not request:
+            return
+        framing = b"Transfer-Encoding: chunked\r\n" if _in_chunks(request.head) else b"Connection: close\r\n"
+        self._transport.write(b"%b%b%b\r\n" % (STATUS_LINES[status], headers, framing))
+
+    def send(self, request: HttpRequest, data: bytes) -> bool:
+        if self._request is not request:
+            return False
+        if self._transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
+            self._transport.abort()
+            return False
+        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if _in_chunks(request.head) else data)
+        return True
+
+    def finish(self, request: HttpRequest) -> None:
+        if self._request is not request:
+            return
+        self._request = None
+        if not _in_chunks(request.head):
+            self._end()
+            return
+        self._transport.write(b"0\r\n\r\n")
+        self._answered(keep_alive=not self._last_answer())
+
+    def _last_answer(self) -> bool:
+        """No request will follow the one that is being answered."""
+        return self._listener.draining or (self._half_closed and not (self._pending or self._in_message))
+
+    def _answered(self, *, keep_alive: bool) -> None:
         if not keep_alive:
             self._end()
             return
@@ -260,6 +307,11 @@ class HttpServerConnection(HttpConnection):
         """End at once. Nothing may touch the transport from here on, so we do not wait to be told."""
         self._transport.abort()
         self.connection_lost(None)
+
+
+def _in_chunks(head: Head) -> bool:
+    """Whether a streamed answer is chunked. HTTP/1.0 knows no chunks: there it ends with the connection."""
+    return head.keep_alive and not head.connection
 
 
 def connection_factory(

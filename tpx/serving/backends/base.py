@@ -1,6 +1,6 @@
 """The seam between the server and whatever computes a model."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -41,6 +41,18 @@ class Executor(Protocol):
     def close(self) -> None: ...
 
 
+class DecoupledExecutor(Protocol):
+    """One instance of a decoupled model. Used by one thread at a time."""
+
+    def respond(self, inputs: Arrays, send: Callable[[Arrays], bool]) -> None:
+        """Compute one request, calling `send` for each response; it returns False once nobody waits for more.
+
+        Raises ExecutionError.
+        """
+
+    def close(self) -> None: ...
+
+
 class OpenModel(Protocol):
     """A version of a model in memory."""
 
@@ -53,8 +65,9 @@ class OpenModel(Protocol):
     def check(self, config: Any) -> None:
         """Raise ConfigError where configuration and model file disagree."""
 
-    def executor(self, spec: InstanceSpec, config: Any) -> Executor:
-        """An instance, ready to compute. Raises LoadError."""
+    def executor(self, spec: InstanceSpec, config: Any) -> Executor | DecoupledExecutor:
+        """An instance, ready to compute; a decoupled one where the configuration says so. Raises
+        LoadError."""
 
     def close(self) -> None: ...
 

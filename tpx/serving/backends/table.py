@@ -8,7 +8,10 @@ from tpx.errors import LoadError
 from tpx.options import nearest
 from tpx.serving.backends.base import Backend
 
-_CLASSES = {"onnxruntime": "tpx.serving.backends.onnxruntime:OnnxRuntimeBackend"}
+_CLASSES = {
+    "onnxruntime": "tpx.serving.backends.onnxruntime:OnnxRuntimeBackend",
+    "repeat": "tpx.serving.backends.repeat:RepeatBackend",
+}
 _PACKAGES = {"onnxruntime": ("onnxruntime", "pip install 'tpx[onnx]'")}
 
 PLATFORM_OF_BACKEND = {
@@ -40,7 +43,7 @@ def backend(name: str) -> Backend:
             f"unable to find backend library for backend '{name}', try specifying runtime on the model "
             f"configuration. (tpx has: {', '.join(_CLASSES)}){nearest(name, _CLASSES)}"
         )
-    package, command = _PACKAGES[name]
+    package, command = _PACKAGES.get(name, ("numpy", ""))
     if find_spec(package) is None:
         raise LoadError(f"backend '{name}' needs the package {package}: {command}")
     module, _, attribute = target.partition(":")

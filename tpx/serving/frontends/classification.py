@@ -41,7 +41,10 @@ def _descending(row: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
 
 def with_classes(outputs: list[Tensor], head: RequestHead) -> list[Tensor]:
     """The outputs as the client wants them: classes where it asked for classes."""
+    if not any(bound.classification for bound in head.outputs):
+        return outputs
+    wanted = {bound.spec.name: bound for bound in head.outputs}
     return [
-        classify(tensor, bound, head) if bound.classification else tensor
-        for tensor, bound in zip(outputs, head.outputs, strict=True)
+        classify(tensor, wanted[tensor.name], head) if wanted[tensor.name].classification else tensor
+        for tensor in outputs
     ]

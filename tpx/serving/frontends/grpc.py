@@ -7,12 +7,12 @@ from google.protobuf.message import DecodeError
 
 from tpx.errors import InvalidRequest, NotReady, TpxError, Unsupported
 from tpx.protocol import messages
-from tpx.protocol.grpc.server_call import Method, ServerCall, refusing
-from tpx.protocol.grpc.status import Status
+from tpx.protocol.grpc.server_call import Method, ServerCall
 from tpx.protocol.tensors import Buffer
 from tpx.serving.dataplane import DataPlane, TensorMetadata
 from tpx.serving.frontends.grpc_answers import answer, fail, fail_internally
 from tpx.serving.frontends.grpc_infer import GrpcInference
+from tpx.serving.frontends.grpc_stream import InferStream
 
 _SERVICE = "/inference.GRPCInferenceService/"
 _UNSUPPORTED = (
@@ -53,10 +53,9 @@ class GrpcFrontend:
             Method(_SERVICE + "ModelInfer", unary=self._inference.serve),
             *(_method(_SERVICE + name, f"{name}Request", verb) for name, verb in verbs.items()),
             *(_method(_SERVICE + name, "ServerLiveRequest", _unsupported(name)) for name in _UNSUPPORTED),
-            refusing(
+            Method(
                 _SERVICE + "ModelStreamInfer",
-                Status.UNIMPLEMENTED,
-                "'ModelStreamInfer' is not supported by this version of tpx",
+                stream=lambda call: InferStream(call, self._plane, self._inference),
             ),
             _method("/grpc.health.v1.Health/Check", "HealthCheckRequest", self._health),
         ]

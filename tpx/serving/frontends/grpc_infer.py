@@ -5,11 +5,22 @@ was decoded and validated once and is found again by its bytes; the tensors behi
 known then.
 """
 
-from tpx.errors import TpxError
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from tpx.errors import TpxError, Unsupported
 from tpx.protocol import messages
 from tpx.protocol.grpc.server_call import Method, ServerCall
 from tpx.protocol.tensors import Buffer, Tensor
-from tpx.protocol.v2_protobuf import RAW_INPUT_TAG, RAW_OUTPUT_TAG, decode_infer_request, encode_varint
+from tpx.protocol.v2 import Parameter
+from tpx.protocol.v2_protobuf import (
+    RAW_INPUT_TAG,
+    RAW_OUTPUT_TAG,
+    decode_infer_request,
+    encode_varint,
+    set_parameters,
+)
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.classification import with_classes
 from tpx.serving.frontends.grpc_answers import fail, fail_internally
@@ -19,6 +30,9 @@ _REMEMBERED_HEADS = 1024
 _REMEMBERED_HEAD_BYTES = 16 << 10
 _REMEMBERED_SIZES = 4
 _RAW_OUTPUT = bytes((RAW_OUTPUT_TAG,))
+_NO_PARAMETERS: Mapping[str, Parameter] = MappingProxyType({})
+
+Reply = Callable[[InferRequest, InferResponse], None]
 
 
 class _KnownHead:
@@ -33,7 +47,7 @@ class _KnownHead:
 
 
 class GrpcInference:
-    """Serves ModelInfer."""
+    """Serves ModelInfer, and makes the requests of ModelStreamInfer."""
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
@@ -44,7 +58,9 @@ class GrpcInference:
     def serve(self, call: ServerCall, message: Buffer) -> None:
         """The boundary of a request: whatever happens, it is answered."""
         try:
-            infer = self._remembered(call, message) or self._decoded(call, message)
+            infer = self.request(message, call.method, self._reply, call)
+            if infer.head.model.decoupled:
+                raise Unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
             call.on_gone = infer.cancel
             self._plane.infer(infer)
         except TpxError as exc:
@@ -52,8 +68,20 @@ class GrpcInference:
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
             fail_internally(call, "ModelInfer", exc)
 
-    def _remembered(self, call: ServerCall, message: Buffer) -> InferRequest | None:
-        """The request, if it begins as one before and its tensors have the sizes that this implies."""
+    def request(self, message: Buffer, method: Method, reply: Reply, context: Any) -> InferRequest:
+        """The request in a message. Raises RequestError."""
+        known = self._remembered(message)
+        if known is not None:
+            return InferRequest(known[0], known[1], reply, context)
+        decoded = decode_infer_request(message)
+        head = self._plane.bind(decoded)
+        size = decoded.tensor_offset
+        if 0 <= size <= _REMEMBERED_HEAD_BYTES and head.total_size >= 0 and not head.request_id:
+            self._remember(bytes(message[:size]), head, method)
+        return InferRequest(head, [tensor.data for tensor in decoded.inputs], reply, context)
+
+    def _remembered(self, message: Buffer) -> tuple[RequestHead, list[Buffer]] | None:
+        """Head and tensors, if the message begins as one before and has the sizes that this implies."""
         if self._generation != self._plane.generation:
             self._heads.clear()
             self._generation = self._plane.generation
@@ -74,15 +102,7 @@ class GrpcInference:
                 return None
             size = start + bound.size
             buffers.append(view[start:size])
-        return InferRequest(known.head, buffers, self._reply, call)
-
-    def _decoded(self, call: ServerCall, message: Buffer) -> InferRequest:
-        decoded = decode_infer_request(message)
-        head = self._plane.bind(decoded)
-        size = decoded.tensor_offset
-        if 0 <= size <= _REMEMBERED_HEAD_BYTES and head.total_size >= 0 and not head.request_id:
-            self._remember(bytes(message[:size]), head, call.method)
-        return InferRequest(head, [tensor.data for tensor in decoded.inputs], self._reply, call)
+        return known.head, buffers
 
     def _remember(self, start: bytes, head: RequestHead, method: Method) -> None:
         if len(self._heads) >= _REMEMBERED_HEADS:
@@ -100,7 +120,7 @@ class GrpcInference:
             fail(call, response.error)
             return
         try:
-            parts = _encode(infer.head, response.outputs)
+            parts = encode_response(infer.head, response.outputs)
         except TpxError as exc:
             fail(call, exc)
             return
@@ -113,15 +133,19 @@ class GrpcInference:
         call.respond(parts, size)
 
 
-def _encode(head: RequestHead, outputs: list[Tensor]) -> list[Buffer]:
+def encode_response(
+    head: RequestHead, outputs: list[Tensor], parameters: Mapping[str, Parameter] = _NO_PARAMETERS
+) -> list[Buffer]:
     """A ModelInferResponse in parts, the tensors uncopied."""
-    shapes = ("grpc", *[tensor.shape for tensor in outputs])
+    shapes = ("grpc", *[tensor.shape for tensor in outputs], *parameters.items())
     starts = head.rendered.get(shapes)
     if starts is None:
         outputs = with_classes(outputs, head)
-        starts = _starts(head, outputs)
+        starts = _starts(head, outputs, parameters)
         if not any(tensor.datatype == "BYTES" for tensor in outputs):
             head.remember_rendered(shapes, starts)
+    if not outputs:
+        return list(starts)
     parts: list[Buffer] = []
     for start, tensor in zip(starts, outputs, strict=True):
         parts.append(start)
@@ -129,13 +153,16 @@ def _encode(head: RequestHead, outputs: list[Tensor]) -> list[Buffer]:
     return parts
 
 
-def _starts(head: RequestHead, outputs: list[Tensor]) -> list[bytes]:
+def _starts(head: RequestHead, outputs: list[Tensor], parameters: Mapping[str, Parameter]) -> list[bytes]:
     """The bytes before each tensor: before the first, everything else that the message says."""
     message = messages.ModelInferResponse(
         model_name=head.model.name, model_version=str(head.model.version), id=head.request_id
     )
     for tensor in outputs:
         message.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+    set_parameters(message.parameters, parameters)
+    if not outputs:
+        return [message.SerializeToString()]
     starts = [_RAW_OUTPUT + encode_varint(len(tensor.data)) for tensor in outputs]
     starts[0] = message.SerializeToString() + starts[0]
     return starts

@@ -14,6 +14,7 @@ from tpx.protocol.http1.head import Head
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.http_answers import answer_error, answer_failure, answer_json
+from tpx.serving.frontends.http_generate import GenerateRoute, HttpGeneration
 from tpx.serving.frontends.http_infer import HttpInference, InferRoute
 
 _MODEL_PATH = re.compile(
@@ -43,6 +44,7 @@ class HttpFrontend:
     def __init__(self, plane: DataPlane, max_input_bytes: int) -> None:
         self._plane = plane
         self._infer = HttpInference(plane, max_input_bytes)
+        self._generate = HttpGeneration(plane)
 
     def serve(self, request: HttpRequest) -> None:
         """The boundary of a request: whatever happens, it is answered."""
@@ -52,6 +54,8 @@ class HttpFrontend:
                 meaning = request.head.memo = self._meaning(request.head)
             if type(meaning) is InferRoute:
                 self._infer.serve(request, meaning)
+            elif type(meaning) is GenerateRoute:
+                self._generate.serve(request, meaning)
             else:
                 meaning(request)
         except TpxError as exc:
@@ -62,7 +66,7 @@ class HttpFrontend:
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
             answer_failure(request, "an HTTP request", exc)
 
-    def _meaning(self, head: Head) -> Verb | InferRoute:
+    def _meaning(self, head: Head) -> Verb | InferRoute | GenerateRoute:
         """The verb of a method and path."""
         path = _decode_path(head.path)
         if path in ("/v2", "/v2/"):
@@ -81,11 +85,17 @@ class HttpFrontend:
             return _unsupported(path)
         raise _Refusal(404, "Not Found")
 
-    def _model_verb(self, head: Head, model: str, version: str, verb: str) -> Verb | InferRoute:
+    def _model_verb(
+        self, head: Head, model: str, version: str, verb: str
+    ) -> Verb | InferRoute | GenerateRoute:
         if verb == "infer":
             if head.method != b"POST":
                 raise _Refusal(405, "Method Not Allowed", b"Allow: POST\r\n")
             return InferRoute(model, version, head)
+        if verb in ("generate", "generate_stream"):
+            if head.method != b"POST":
+                raise _Refusal(405, "Method Not Allowed", b"Allow: POST\r\n")
+            return GenerateRoute(model, version, head, events=verb == "generate_stream")
         verbs: dict[str, Verb] = {
             "": lambda r: answer_json(r, asdict(self._plane.model_metadata(model, version))),
             "config": lambda r: answer_json(

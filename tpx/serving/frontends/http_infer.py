@@ -118,6 +118,8 @@ class HttpInference:
         decoded = decode_infer_request(route.model_name, body, size, self._max_input_bytes)
         decoded.model_version = route.model_version
         head = self._plane.bind(decoded)
+        if head.model.decoupled:
+            raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
         if (
             0 <= decoded.tensor_offset <= _REMEMBERED_HEAD_BYTES
             and head.total_size >= 0

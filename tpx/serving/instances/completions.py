@@ -1,35 +1,36 @@
-"""Finished batches on their way from the instances' threads to the event loop, many with one wake-up."""
+"""Finished work on its way from the instances' threads to the event loop, many with one wake-up."""
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-
-from tpx.serving.batch import Batch
+from typing import Any, TypeVar
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 
 class Completions:
-    """Collects (callback, batch) pairs from any thread and runs the callbacks on the loop.
+    """Collects (callback, result) pairs from any thread and runs the callbacks on the loop.
 
     A wake-up of the loop costs a system call: it is made only when none is on its way.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._done: deque[tuple[Callable[[Batch], None], Batch]] = deque()
+        self._done: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._waking = False
 
-    def push(self, callback: Callable[[Batch], None], batch: Batch) -> None:
+    def push(self, callback: Callable[[T], None], result: T) -> None:
         """Called from an instance's thread."""
-        self._done.append((callback, batch))
+        self._done.append((callback, result))
         if not self._waking:
             self._waking = True
             try:
                 self._loop.call_soon_threadsafe(self._drain)
             except RuntimeError:
-                log.info("a batch was finished after the server had ended: dropped")
+                log.info("something was computed after the server had ended: dropped")
 
     def _drain(self) -> None:
         # cleared first: a batch that is pushed from now on wakes the loop again or is still popped below
@@ -37,8 +38,8 @@ class Completions:
         done = self._done
         try:
             while done:
-                callback, batch = done.popleft()
-                callback(batch)
+                callback, result = done.popleft()
+                callback(result)
         finally:
             if done:  # a callback has raised
                 self._loop.call_soon(self._drain)

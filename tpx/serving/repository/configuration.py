@@ -170,7 +170,6 @@ def refuse_unsupported(config: Any) -> None:
     present = {
         "sequence_batching": config.HasField("sequence_batching"),
         "ensemble_scheduling": config.HasField("ensemble_scheduling") or config.platform == "ensemble",
-        "model_transaction_policy.decoupled": config.model_transaction_policy.decoupled,
         "response_cache": config.response_cache.enable,
         "batch_input": bool(config.batch_input),
         "batch_output": bool(config.batch_output),

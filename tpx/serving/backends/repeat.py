@@ -1,0 +1,77 @@
+"""A decoupled model to test with, as Triton's `repeat` backend: it answers every element of an input by
+itself.
+
+Inputs IN [n] INT32, DELAY [n] UINT32 and WAIT [1] UINT32; outputs OUT [1] INT32 and IDX [1] UINT32. Response
+i follows
+DELAY[i] ms after the one before it; WAIT ms pass before the request is released. No file is needed.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tpx.errors import ConfigError, ExecutionError
+from tpx.protocol.datatypes import BY_NAME
+from tpx.serving.backends.base import ModelFiles
+from tpx.serving.batch import Arrays
+from tpx.serving.instances.placement import InstanceSpec
+
+_INPUTS = (("IN", "INT32", -1), ("DELAY", "UINT32", -1), ("WAIT", "UINT32", 1))
+_OUTPUTS = (("OUT", "INT32", 1), ("IDX", "UINT32", 1))
+
+
+class RepeatBackend:
+    """Opens nothing."""
+
+    default_filename = ""
+
+    def open(self, files: ModelFiles, config: Any) -> "RepeatModel":  # noqa: ARG002 (the seam's signature)
+        return RepeatModel()
+
+    def default_instance_count(self, kind: str) -> int:  # noqa: ARG002
+        return 1
+
+
+class RepeatModel:
+    """The only one there is."""
+
+    inline = False
+
+    def complete(self, config: Any, *, default_max_batch_size: int) -> None:  # noqa: ARG002
+        for target, tensors in ((config.input, _INPUTS), (config.output, _OUTPUTS)):
+            if not target:
+                for name, datatype, dim in tensors:
+                    target.add(name=name, data_type=BY_NAME[datatype].number, dims=[dim])
+        config.model_transaction_policy.decoupled = True
+
+    def check(self, config: Any) -> None:
+        if not config.model_transaction_policy.decoupled or config.max_batch_size:
+            raise ConfigError(
+                f"model '{config.name}': the repeat backend is decoupled and has max_batch_size 0"
+            )
+
+    def executor(self, spec: InstanceSpec, config: Any) -> "RepeatExecutor":  # noqa: ARG002
+        return RepeatExecutor()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class RepeatExecutor:
+    """Answers element by element."""
+
+    def respond(self, inputs: Arrays, send: Callable[[Arrays], bool]) -> None:
+        elements, delays = inputs["IN"], inputs["DELAY"]
+        if elements.shape != delays.shape:
+            raise ExecutionError(f"IN has shape {list(elements.shape)}, DELAY {list(delays.shape)}")
+        for index, (element, delay) in enumerate(zip(elements, delays, strict=True)):
+            time.sleep(int(delay) / 1000)
+            out = {"OUT": np.array([element], np.int32), "IDX": np.array([index], np.uint32)}
+            if not send(out):
+                return
+        time.sleep(int(inputs["WAIT"][0]) / 1000)
+
+    def close(self) -> None:
+        """Nothing is held."""
