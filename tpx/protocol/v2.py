@@ -1,10 +1,21 @@
 """An inference request and its answer as both protocols mean them, free of JSON and protobuf."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tpx.errors import InvalidRequest
 from tpx.protocol.tensors import Tensor
 
 Parameter = str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedMemoryRange:
+    """Where in a registered region of shared memory a tensor's bytes are, or shall go."""
+
+    region: str
+    offset: int
+    byte_size: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -15,6 +26,8 @@ class RequestedOutput:
     binary: bool = True
     classification: int = 0
     """Send this many top classes instead of the tensor."""
+    shared_memory: SharedMemoryRange | None = None
+    """Put the tensor there instead of into the answer."""
     parameters: dict[str, Parameter] = field(default_factory=dict)
 
 
@@ -27,6 +40,8 @@ class DecodedRequest:
     request_id: str = ""
     parameters: dict[str, Parameter] = field(default_factory=dict)
     inputs: list[Tensor] = field(default_factory=list)
+    shared_inputs: list[tuple[Tensor, SharedMemoryRange]] = field(default_factory=list)
+    """Those of the inputs whose data, empty here, is in shared memory."""
     outputs: list[RequestedOutput] = field(default_factory=list)
     """Empty: all outputs, sent as `default_binary` says."""
     default_binary: bool = False
@@ -54,3 +69,35 @@ EXTENSIONS = (
     "logging",
 )
 """Every extension of the protocol, in the order Triton lists them; a server names those it has."""
+
+
+SHARED_MEMORY_PARAMETERS = ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size")
+
+
+def shared_memory_range(tensor: str, parameters: Mapping[str, object]) -> SharedMemoryRange | None:
+    """The range that a tensor's parameters name, None if they name no region. Raises InvalidRequest."""
+    if "shared_memory_region" not in parameters:
+        for key in SHARED_MEMORY_PARAMETERS[1:]:
+            if key in parameters:
+                raise InvalidRequest(
+                    f"'{key}' can not be specified without 'shared_memory_region' parameter for tensor "
+                    f"'{tensor}'"
+                )
+        return None
+    region = parameters["shared_memory_region"]
+    if not isinstance(region, str) or not region:
+        raise InvalidRequest(f"'shared_memory_region' of tensor '{tensor}' must be the name of a region")
+    if "shared_memory_byte_size" not in parameters:
+        raise InvalidRequest(
+            f"'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for "
+            f"tensor '{tensor}'"
+        )
+    sizes = []
+    for key in SHARED_MEMORY_PARAMETERS[1:]:
+        value = parameters.get(key, 0)
+        if type(value) is not int or not 0 <= value < 2**63:
+            raise InvalidRequest(
+                f"'{key}' of tensor '{tensor}' must be a whole number of bytes below 2^63, got {value!r}"
+            )
+        sizes.append(value)
+    return SharedMemoryRange(region=region, offset=sizes[0], byte_size=sizes[1])

@@ -13,7 +13,13 @@ from tpx.errors import InvalidRequest
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.json_values import MAX_JSON_DEPTH, encode_values, json_data, json_values
 from tpx.protocol.tensors import Buffer, Tensor
-from tpx.protocol.v2 import DecodedRequest, Parameter, RequestedOutput
+from tpx.protocol.v2 import (
+    SHARED_MEMORY_PARAMETERS,
+    DecodedRequest,
+    Parameter,
+    RequestedOutput,
+    shared_memory_range,
+)
 
 MAX_ELEMENTS = 2**63 - 1
 
@@ -63,8 +69,11 @@ def decode_infer_request(model: str, body: Buffer, head_size: int | None, max_by
     offset = len(head)
     all_raw = True
     for item in request.inputs:
-        count = _check_size(item, max_bytes)
-        if _is_binary(item, has_tail=head_size is not None):
+        source = _source(item, has_tail=head_size is not None)
+        place = shared_memory_range(item.name, item.parameters)
+        count = _check_size(item, max_bytes if place is None else MAX_ELEMENTS)
+        data: Buffer = b""
+        if source == "binary_data_size":
             size = _binary_size(item)
             missing = offset + size - len(body)
             if missing > 0:
@@ -72,12 +81,15 @@ def decode_infer_request(model: str, body: Buffer, head_size: int | None, max_by
                     f"unexpected size for input '{item.name}', expecting {missing} additional bytes "
                     f"for model '{model}'"
                 )
-            data: Buffer = memoryview(body)[offset : offset + size]
+            data = memoryview(body)[offset : offset + size]
             offset += size
-        else:
+        elif source == "data":
             data = encode_values(item.name, item.datatype, count, json_values(item.name, item.data))
-            all_raw = False
-        decoded.inputs.append(Tensor(item.name, item.datatype, item.shape, data))
+        tensor = Tensor(item.name, item.datatype, item.shape, data)
+        if place is not None:
+            decoded.shared_inputs.append((tensor, place))
+        all_raw = all_raw and source == "binary_data_size"
+        decoded.inputs.append(tensor)
     if offset != len(body):
         raise InvalidRequest(f"unexpected additional input data for model '{model}'")
     decoded.outputs = [_output(item) for item in request.outputs]
@@ -147,26 +159,25 @@ def _check_size(item: _Input, max_bytes: int) -> int:
     return count
 
 
-def _is_binary(item: _Input, *, has_tail: bool) -> bool:
-    """Whether an input comes behind the JSON. Exactly one source of data must be named."""
+def _source(item: _Input, *, has_tail: bool) -> str:
+    """Where an input's data is: exactly one source must be named."""
     deferred = isinstance(item, _DeferredInput)
-    sources = {
-        "data": len(item.data) > 0 if deferred else item.data is not None,
-        "binary_data_size": "binary_data_size" in item.parameters,
-    }
-    named = [f"'{source}'" for source, there in sources.items() if there]
-    if len(named) != 1:
+    there = []
+    if len(item.data) > 0 if deferred else item.data is not None:
+        there.append("data")
+    there += [key for key in ("binary_data_size", "shared_memory_region") if key in item.parameters]
+    if len(there) != 1:
+        named = " ".join(f"'{source}'" for source in there)
         raise InvalidRequest(
             "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
-            "'shared_memory_region' in 'parameters'. But "
-            + ("set " + " ".join(named) if named else "no field is set")
+            "'shared_memory_region' in 'parameters'. But " + (f"set {named}" if there else "no field is set")
         )
-    if sources["binary_data_size"] and not has_tail:
+    if there[0] == "binary_data_size" and not has_tail:
         raise InvalidRequest(
             "must specify valid 'Infer-Header-Content-Length' in request header and 'binary_data_size' "
             "when passing inputs in binary data format"
         )
-    return sources["binary_data_size"]
+    return there[0]
 
 
 def _binary_size(item: _Input) -> int:
@@ -210,7 +221,16 @@ def _output(item: _Output) -> RequestedOutput:
     classes = parameters.pop("classification", 0)
     if type(classes) is not int or classes < 0:
         raise InvalidRequest("Unable to parse 'classification': attempt to access JSON non-unsigned-integer")
-    output = RequestedOutput(name=_text("name", item.name), binary=binary, classification=classes)
+    place = shared_memory_range(item.name, parameters)
+    if place is not None:
+        other = "classification" if classes else "binary_data" if binary else ""
+        if other:
+            raise InvalidRequest(f"Output can't set both 'shared_memory_region' and '{other}'")
+        for key in SHARED_MEMORY_PARAMETERS:
+            parameters.pop(key, None)
+    output = RequestedOutput(
+        name=_text("name", item.name), binary=binary, classification=classes, shared_memory=place
+    )
     output.parameters = _parameters(parameters)
     return output
 

@@ -6,7 +6,7 @@ framing:
 what precedes `raw_input_contents` (field 7, the last) is parsed, what follows is viewed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,14 @@ from tpx.errors import InvalidRequest
 from tpx.protocol import messages
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
-from tpx.protocol.v2 import DecodedRequest, Parameter, RequestedOutput
+from tpx.protocol.v2 import (
+    SHARED_MEMORY_PARAMETERS,
+    DecodedRequest,
+    Parameter,
+    RequestedOutput,
+    SharedMemoryRange,
+    shared_memory_range,
+)
 
 EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
 RAW_INPUT_TAG = 7 << 3 | 2
@@ -57,7 +64,7 @@ def decode_infer_request(data: Buffer) -> DecodedRequest:
             f"invalid value type for '{EMPTY_FINAL_RESPONSE}' parameter, expected bool_param."
         )
     decoded.empty_final_response = wanted
-    decoded.inputs = _inputs(message, raw)
+    decoded.inputs = _inputs(message, raw, decoded.shared_inputs)
     decoded.outputs = [_output(item) for item in message.outputs]
     if len(message.raw_input_contents) == 0 and len(raw) == len(message.inputs):
         decoded.tensor_offset = head_size
@@ -118,37 +125,54 @@ def _varint(view: memoryview, at: int, longest: int = 5) -> tuple[int, int]:
             raise IndexError
 
 
-def _inputs(message: Any, raw: Sequence[Buffer]) -> list[Tensor]:
+def _inputs(
+    message: Any, raw: Sequence[Buffer], shared: list[tuple[Tensor, SharedMemoryRange]]
+) -> list[Tensor]:
+    """The input tensors; raw contents are taken in order by those that are not in shared memory."""
     model = message.model_name
-    out = []
-    for index, item in enumerate(message.inputs):
-        has_contents = item.HasField("contents")
-        if raw and has_contents:
-            raise InvalidRequest(
-                "contents field must not be specified when using raw_input_contents "
-                f"for '{item.name}' for model '{model}'"
-            )
+    out: list[Tensor] = []
+    remaining = iter(raw)
+    for item in message.inputs:
         if item.datatype not in BY_NAME:
             raise InvalidRequest(f"input '{item.name}' has unknown datatype '{item.datatype}'")
-        if raw:
-            if index >= len(raw):
+        place = shared_memory_range(item.name, _parameters(item.parameters)) if item.parameters else None
+        if place is not None:
+            if item.HasField("contents"):
                 raise InvalidRequest(
-                    f"unable to find data for input tensor '{item.name}' for model '{model}' in request."
+                    f"unexpected 'content' provided when using shared memory for input tensor '{item.name}' "
+                    f"for model '{model}'"
                 )
-            data = raw[index]
-        elif has_contents:
-            data = _typed_contents(item, model)
+            data: Buffer = b""
         else:
-            raise InvalidRequest(
-                f"unable to find data for input tensor '{item.name}' for model '{model}' in request."
-            )
-        out.append(Tensor(item.name, item.datatype, item.shape, data))
-    if len(raw) > len(out):
+            data = _data(item, model, remaining if raw else None)
+        tensor = Tensor(item.name, item.datatype, item.shape, data)
+        if place is not None:
+            shared.append((tensor, place))
+        out.append(tensor)
+    if next(remaining, None) is not None:
         raise InvalidRequest(
             f"unexpected additional input data for model '{model}': {len(raw)} raw_input_contents for "
-            f"{len(out)} inputs"
+            f"{len(out) - len(shared)} inputs"
         )
     return out
+
+
+def _data(item: Any, model: str, raw: Iterator[Buffer] | None) -> Buffer:
+    """The data of an input that is in the message: the next raw contents where there are any, or its own."""
+    has_contents = item.HasField("contents")
+    if raw is not None and has_contents:
+        raise InvalidRequest(
+            "contents field must not be specified when using raw_input_contents "
+            f"for '{item.name}' for model '{model}'"
+        )
+    if has_contents:
+        return _typed_contents(item, model)
+    data = next(raw, None) if raw is not None else None
+    if data is None:
+        raise InvalidRequest(
+            f"unable to find data for input tensor '{item.name}' for model '{model}' in request."
+        )
+    return data
 
 
 def _typed_contents(item: Any, model: str) -> Buffer:
@@ -184,7 +208,13 @@ def _output(item: Any) -> RequestedOutput:
         raise InvalidRequest("invalid value type for 'classification' parameter, expected int64_param")
     if classes < 0:
         raise InvalidRequest("invalid value for 'classification' parameter, expected >= 0")
-    return RequestedOutput(name=item.name, classification=classes, parameters=parameters)
+    place = shared_memory_range(item.name, parameters)
+    if place is not None:
+        if classes:
+            raise InvalidRequest("Output can't set both 'shared_memory_region' and 'classification'")
+        for key in SHARED_MEMORY_PARAMETERS:
+            parameters.pop(key, None)
+    return RequestedOutput(name=item.name, classification=classes, parameters=parameters, shared_memory=place)
 
 
 def _parameters(raw: Any) -> dict[str, Parameter]:

@@ -1,21 +1,24 @@
 """Every verb of the v2 protocol once, free of transport: plain values in, plain values out, errors raised."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from tpx import __version__
 from tpx.errors import InvalidRequest
-from tpx.protocol.v2 import DecodedRequest
+from tpx.protocol.v2 import DecodedRequest, RequestedOutput
 from tpx.serving.model import ServedModel
 from tpx.serving.repository.repository import ModelRepository, State, parse_version
 from tpx.serving.request import InferRequest, RequestHead, TensorSpec
+from tpx.serving.shared_memory.regions import SharedMemory
 from tpx.serving.signature import Signature
 
 EXTENSIONS = (
     "classification",
     "schedule_policy",
     "model_configuration",
+    "system_shared_memory",
+    "cuda_shared_memory",
     "binary_tensor_data",
     "parameters",
     "statistics",
@@ -65,8 +68,16 @@ class IndexEntry:
 class DataPlane:
     """What frontends call. `generation` changes whenever a remembered RequestHead may have become stale."""
 
-    def __init__(self, repository: ModelRepository, server_name: str, *, strict_readiness: bool) -> None:
+    def __init__(
+        self,
+        repository: ModelRepository,
+        shared_memory: SharedMemory,
+        server_name: str,
+        *,
+        strict_readiness: bool,
+    ) -> None:
         self._repository = repository
+        self.shared_memory = shared_memory
         self._server_name = server_name
         self._strict_readiness = strict_readiness
         self.started = False
@@ -152,7 +163,20 @@ class DataPlane:
 
     def bind(self, request: DecodedRequest) -> RequestHead:
         """The validated head of a request. Raises NotFound, NotReady, InvalidRequest."""
-        return self._repository.get(request.model_name, request.model_version).bind(request)
+        model = self._repository.get(request.model_name, request.model_version)
+        for tensor, place in request.shared_inputs:
+            tensor.data = self.shared_memory.read(place)
+        head = model.bind(request)
+        if request.outputs:
+            self._place_outputs(request.outputs, head)
+        return head
+
+    def _place_outputs(self, wanted: Sequence[RequestedOutput], head: RequestHead) -> None:
+        for output, bound in zip(wanted, head.outputs, strict=True):
+            if output.shared_memory is not None:
+                bound.placement = self.shared_memory.placement(output.shared_memory)
+                bound.binary = True
+                head.placed = True
 
     def infer(self, request: InferRequest) -> None:
         """Compute; the answer comes through the request's `reply`. Raises NotReady, Overloaded."""

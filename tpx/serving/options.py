@@ -41,6 +41,13 @@ class ServeConfig:
     max_connections: Annotated[
         int, Option("connections accepted per endpoint", section="Server", minimum=1)
     ] = 10_000
+    allow_client_shm: Annotated[
+        bool | None,
+        Option(
+            "let clients register shared memory; by default if all endpoints listen on this machine only",
+            section="Server",
+        ),
+    ] = None
     inline_below_us: Annotated[
         int,
         Option(

@@ -57,6 +57,13 @@ class TensorSpec:
         self.labels = labels
 
 
+class Placement(Protocol):
+    """A range of shared memory that an output goes to."""
+
+    def put(self, output: str, data: Buffer) -> None:
+        """Write it. Raises InvalidRequest where it does not fit."""
+
+
 class BoundInput:
     """An input of a request: its spec, the shape for the model, and its size in bytes (-1: BYTES, which
     vary)."""
@@ -75,12 +82,14 @@ class BoundInput:
 class BoundOutput:
     """An output that the client gets, and how."""
 
-    __slots__ = ("binary", "classification", "spec")
+    __slots__ = ("binary", "classification", "placement", "spec")
 
     def __init__(self, spec: TensorSpec, *, binary: bool, classification: int) -> None:
         self.spec = spec
         self.binary = binary
         self.classification = classification
+        self.placement: Placement | None = None
+        """Where it goes instead of into the answer."""
 
 
 class RequestHead:
@@ -94,6 +103,7 @@ class RequestHead:
         "model",
         "outputs",
         "parameters",
+        "placed",
         "rendered",
         "request_id",
         "row_size",
@@ -118,6 +128,8 @@ class RequestHead:
         self.parameters = parameters
         self.empty_final_response = False
         """The client wants the empty final response of a decoupled model, too."""
+        self.placed = False
+        """Some output goes into shared memory."""
         self.batch_key = tuple((i.spec.name, i.shape[1:]) for i in inputs)
         """Requests with equal keys can be stacked."""
         self.total_size = sum(i.size for i in inputs) if all(i.size >= 0 for i in inputs) else -1
@@ -125,6 +137,12 @@ class RequestHead:
         """Bytes of one row of all inputs; tells how much work a request is."""
         self.rendered: dict[Any, Any] = {}
         """What a frontend has made of the response's constant part, by the shapes of the outputs."""
+
+    @property
+    def reusable(self) -> bool:
+        """Whether another request with the same words before its tensors has the same head. One with an id
+        seldom comes again; one that is placed would hold its region."""
+        return self.total_size >= 0 and not self.request_id and not self.placed
 
     def remember_rendered(self, key: tuple[Any, ...], rendered: Any) -> None:
         """Keep what is the same in every response with these output shapes; the memory is bounded."""

@@ -22,6 +22,8 @@ from tpx.serving.instances.completions import Completions
 from tpx.serving.options import ServeConfig
 from tpx.serving.repository.loading import Loader, LoadSettings
 from tpx.serving.repository.repository import ModelRepository
+from tpx.serving.shared_memory import cuda
+from tpx.serving.shared_memory.regions import SharedMemory
 from tpx.serving.tls import grpc_tls, http_tls
 
 log = logging.getLogger(__name__)
@@ -67,7 +69,8 @@ class Server:
             [*config.model_repository, *config.models],
             load_threads=max(1, config.model_load_thread_count),
         )
-        self.plane = DataPlane(self.repository, config.id, strict_readiness=config.strict_readiness)
+        memory = SharedMemory(cuda.opener(), allowed=_shared_memory_allowed(config))
+        self.plane = DataPlane(self.repository, memory, config.id, strict_readiness=config.strict_readiness)
 
     def status(self) -> list[IndexEntry]:
         """Every known version of every model, for the startup table."""
@@ -181,6 +184,21 @@ def _backend_settings(flags: tuple[str, ...]) -> dict[str, dict[str, str]]:
             raise UsageError(f"--backend-config must be [<backend>,]<key>=<value>, got '{flag}'")
         out.setdefault(backend if comma else "", {})[key] = value
     return out
+
+
+def _shared_memory_allowed(config: ServeConfig) -> bool:
+    """Unless told: where every client is on this machine, as shared memory needs it to be."""
+    if config.allow_client_shm is not None:
+        return config.allow_client_shm
+    addresses = [
+        address
+        for address, allowed in (
+            (config.http_address, config.allow_http),
+            (config.grpc_address, config.allow_grpc),
+        )
+        if allowed
+    ]
+    return all(address in ("localhost", "::1") or address.startswith("127.") for address in addresses)
 
 
 def _check_ports(config: ServeConfig) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tpx.errors import InvalidRequest, Unsupported
+from tpx.errors import InvalidRequest
 from tpx.protocol.datatypes import BY_NAME, BY_NUMBER
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import DecodedRequest, Parameter, RequestedOutput
@@ -50,7 +50,7 @@ class Signature:
     def bind(self, model: Servant, request: DecodedRequest) -> RequestHead:
         """The head of a request that fits.
 
-        Raises InvalidRequest in Triton's words, with the request's id; Unsupported.
+        Raises InvalidRequest in Triton's words, with the request's id.
         """
         if request.request_id or request.parameters or request.outputs or request.empty_final_response:
             return self._bind(model, request)
@@ -196,11 +196,6 @@ class Signature:
 
     def _bind_output(self, output: RequestedOutput) -> BoundOutput:
         spec = self.outputs[output.name]
-        if "shared_memory_region" in output.parameters:
-            raise Unsupported(
-                f"output '{output.name}' is to go into shared memory, "
-                "which this version of tpx does not support"
-            )
         if output.classification and spec.datatype in ("BYTES", "BOOL", "FP16", "BF16"):
             raise InvalidRequest(
                 f"class result not available for output due to unsupported type '{spec.datatype}'"

@@ -24,6 +24,8 @@ from tpx.protocol.v2_protobuf import (
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.classification import with_classes
 from tpx.serving.frontends.grpc_answers import fail, fail_internally
+from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc
+from tpx.serving.frontends.placing import put_into_place
 from tpx.serving.request import InferRequest, InferResponse, RequestHead
 
 _REMEMBERED_HEADS = 1024
@@ -55,6 +57,9 @@ class GrpcInference:
         self._sizes: list[int] = []  # of the starts lately remembered: where to cut a message to look it up
         self._generation = -1
 
+    def rpcs(self) -> list[Rpc]:
+        return [Rpc(category="inference", method=Method(SERVICE + "ModelInfer", unary=self.serve))]
+
     def serve(self, call: ServerCall, message: Buffer) -> None:
         """The boundary of a request: whatever happens, it is answered."""
         try:
@@ -76,7 +81,11 @@ class GrpcInference:
         decoded = decode_infer_request(message)
         head = self._plane.bind(decoded)
         size = decoded.tensor_offset
-        if 0 <= size <= _REMEMBERED_HEAD_BYTES and head.total_size >= 0 and not head.request_id:
+        if (
+            0 <= size <= _REMEMBERED_HEAD_BYTES
+            and head.total_size >= 0
+            and not (head.request_id or head.placed)
+        ):
             self._remember(bytes(message[:size]), head, method)
         return InferRequest(head, [tensor.data for tensor in decoded.inputs], reply, context)
 
@@ -137,6 +146,8 @@ def encode_response(
     head: RequestHead, outputs: list[Tensor], parameters: Mapping[str, Parameter] = _NO_PARAMETERS
 ) -> list[Buffer]:
     """A ModelInferResponse in parts, the tensors uncopied."""
+    if head.placed:
+        outputs = put_into_place(outputs, head)
     shapes = ("grpc", *[tensor.shape for tensor in outputs], *parameters.items())
     starts = head.rendered.get(shapes)
     if starts is None:

@@ -9,12 +9,13 @@ from collections import deque
 
 from tpx.errors import NotReady, TpxError
 from tpx.protocol import messages
-from tpx.protocol.grpc.server_call import ServerCall
+from tpx.protocol.grpc.server_call import Method, ServerCall
 from tpx.protocol.tensors import Buffer
 from tpx.protocol.v2_protobuf import encode_varint
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.grpc_answers import fail, fail_internally
 from tpx.serving.frontends.grpc_infer import GrpcInference, encode_response
+from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc
 from tpx.serving.request import InferRequest, InferResponse
 
 _INFER_RESPONSE_TAG = bytes((2 << 3 | 2,))
@@ -33,7 +34,21 @@ class _Turn:
         self.done = False
 
 
-class InferStream:
+class GrpcStreams:
+    """Serves ModelStreamInfer."""
+
+    def __init__(self, plane: DataPlane, inference: GrpcInference) -> None:
+        self._plane = plane
+        self._inference = inference
+
+    def rpcs(self) -> list[Rpc]:
+        return [Rpc(category="inference", method=Method(SERVICE + "ModelStreamInfer", stream=self._open))]
+
+    def _open(self, call: ServerCall) -> "_InferStream":
+        return _InferStream(call, self._plane, self._inference)
+
+
+class _InferStream:
     """The sink of one ModelStreamInfer call."""
 
     def __init__(self, call: ServerCall, plane: DataPlane, inference: GrpcInference) -> None:

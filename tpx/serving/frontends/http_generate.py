@@ -5,19 +5,20 @@ A member that names an input of the model becomes a tensor, any other a paramete
 
 import json
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
 
 import orjson
 
 from tpx.errors import InvalidRequest, TpxError
-from tpx.protocol.http1.head import Head
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.protocol.json_values import encode_values, json_data
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.http_answers import STATUS_OF_CODE, answer_error, answer_failure
+from tpx.serving.frontends.http_routes import MODEL, Route, of_model, route
 from tpx.serving.request import InferRequest, InferResponse, RequestHead, TensorSpec
 from tpx.serving.signature import Signature
 
@@ -29,33 +30,32 @@ _NOT_ONE = (
 )
 
 
-class GenerateRoute:
-    """What an HTTP head says about generate requests."""
-
-    __slots__ = ("encoding", "events", "model_name", "model_version")
-
-    def __init__(self, model_name: str, model_version: str, head: Head, *, events: bool) -> None:
-        self.model_name = model_name
-        self.model_version = model_version
-        self.events = events
-        self.encoding = head.headers.get(b"content-encoding", b"identity").decode("latin-1").lower()
-
-
 class HttpGeneration:
     """Serves /generate and /generate_stream."""
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
 
-    def serve(self, request: HttpRequest, route: GenerateRoute) -> None:
+    def routes(self) -> list[Route]:
+        return [
+            route(MODEL + "/generate", "inference", POST=self._generate),
+            route(MODEL + "/generate_stream", "inference", POST=self._generate_stream),
+        ]
+
+    def _generate(self, request: HttpRequest, match: re.Match[str]) -> None:
+        self._serve(request, _Single(request), *of_model(match))
+
+    def _generate_stream(self, request: HttpRequest, match: re.Match[str]) -> None:
+        self._serve(request, _Events(request), *of_model(match))
+
+    def _serve(self, request: HttpRequest, answer: "_Single | _Events", name: str, version: str) -> None:
         """Decode and compute. Raises RequestError."""
-        if route.encoding not in ("identity", ""):
+        if request.head.headers.get(b"content-encoding", b"identity").lower() not in (b"identity", b""):
             raise InvalidRequest("Unsupported content-encoding, only 'identity' is supported.")
-        signature = self._plane.signature(route.model_name, route.model_version)
+        signature = self._plane.signature(name, version)
         decoded = decode(bytes(request.body), signature)
-        decoded.model_name, decoded.model_version = route.model_name, route.model_version
+        decoded.model_name, decoded.model_version = name, version
         head = self._plane.bind(decoded)
-        answer = _Events(request) if route.events else _Single(request)
         infer = InferRequest(head, [tensor.data for tensor in decoded.inputs], _reply, answer)
         request.on_gone = infer.cancel
         self._plane.infer(infer)

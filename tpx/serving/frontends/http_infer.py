@@ -4,6 +4,7 @@ A client that repeats a request sends the same JSON head before other tensors. A
 validated once is found again by its bytes; the tensors behind it are then cut out by the sizes that it names.
 """
 
+import re
 from collections import deque
 from functools import partial
 from typing import Any
@@ -26,6 +27,9 @@ from tpx.serving.frontends.http_answers import (
     apart,
     choose_encoding,
 )
+from tpx.serving.frontends.http_raw import raw_request
+from tpx.serving.frontends.http_routes import MODEL, Route, of_model
+from tpx.serving.frontends.placing import put_into_place
 from tpx.serving.request import InferRequest, InferResponse, RequestHead
 
 _BINARY_TYPE = b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
@@ -38,6 +42,7 @@ class InferRoute:
     """What an HTTP head says about inference requests, and the JSON heads that came behind it."""
 
     __slots__ = (
+        "_inference",
         "encoding",
         "generation",
         "head_size",
@@ -47,15 +52,18 @@ class InferRoute:
         "response_encoding",
     )
 
-    def __init__(self, model_name: str, model_version: str, head: Head) -> None:
-        self.model_name = model_name
-        self.model_version = model_version
+    def __init__(self, inference: "HttpInference", head: Head, match: re.Match[str]) -> None:
+        self._inference = inference
+        self.model_name, self.model_version = of_model(match)
         self.head_size = _head_size(head.headers.get(b"inference-header-content-length"))
         encoding = head.headers.get(b"content-encoding", b"identity").decode("latin-1").lower()
         self.encoding = "" if encoding == "identity" else encoding
         self.response_encoding = choose_encoding(head.headers.get(b"accept-encoding", b""))
         self.heads: dict[bytes, RequestHead] = {}
         self.generation = -1
+
+    def __call__(self, request: HttpRequest) -> None:
+        self._inference.serve(request, self)
 
 
 class HttpInference:
@@ -65,6 +73,10 @@ class HttpInference:
         self._plane = plane
         self._max_input_bytes = max_input_bytes
         self._remembered_heads: deque[tuple[InferRoute, bytes]] = deque()  # of all routes, oldest first
+
+    def routes(self) -> list[Route]:
+        pattern = re.compile(MODEL + "/infer")
+        return [Route(pattern=pattern, category="inference", verbs={b"POST": partial(InferRoute, self)})]
 
     def serve(self, request: HttpRequest, route: InferRoute) -> None:
         """Decode and compute. Raises RequestError."""
@@ -114,17 +126,15 @@ class HttpInference:
         if size is not None and size > len(body):
             raise InvalidRequest(f"inference header size should be in range (0, {len(body)}), got: {size}")
         if size == 0:
-            raise Unsupported("raw binary requests are not supported by this version of tpx")
-        decoded = decode_infer_request(route.model_name, body, size, self._max_input_bytes)
-        decoded.model_version = route.model_version
+            signature = self._plane.signature(route.model_name, route.model_version)
+            decoded = raw_request(signature, route.model_version, body)
+        else:
+            decoded = decode_infer_request(route.model_name, body, size, self._max_input_bytes)
+            decoded.model_version = route.model_version
         head = self._plane.bind(decoded)
         if head.model.decoupled:
             raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
-        if (
-            0 <= decoded.tensor_offset <= _REMEMBERED_HEAD_BYTES
-            and head.total_size >= 0
-            and not head.request_id
-        ):
+        if 0 <= decoded.tensor_offset <= _REMEMBERED_HEAD_BYTES and head.reusable:
             self._remember(route, bytes(body[:size]), head)
         return InferRequest(head, [tensor.data for tensor in decoded.inputs], self._reply, request)
 
@@ -172,6 +182,8 @@ def _head_size(value: bytes | None) -> int | None:
 def _encode(head: RequestHead, outputs: list[Tensor]) -> tuple[bytes, list[Buffer]]:
     """The headers and the body of a response. What is the same in every response with outputs of these
     shapes is kept: the head of binary tensors, or the pieces of JSON between the data."""
+    if head.placed:
+        outputs = put_into_place(outputs, head)
     shapes = ("http", *[tensor.shape for tensor in outputs])
     known: _Rendered | None = head.rendered.get(shapes)
     if known is None:
@@ -213,7 +225,9 @@ def _render(head: RequestHead, outputs: list[Tensor]) -> _Rendered:
             "datatype": tensor.datatype,
             "shape": list(tensor.shape),
         }
-        if bound.binary:
+        if bound.placement is not None:
+            pass  # whoever reads the answer knows where it is
+        elif bound.binary:
             item["parameters"] = {"binary_data_size": len(tensor.data)}
         else:
             item["data"] = orjson.Fragment(_HOLE)

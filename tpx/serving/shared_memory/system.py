@@ -1,0 +1,81 @@
+"""System shared memory: files in /dev/shm, read and written with preadv and pwrite, never mapped.
+
+A client may truncate its file at any moment. A mapping would then end this process with SIGBUS; a read that
+comes back short is an error of the one request that asked for it.
+"""
+
+import os
+import re
+import stat
+
+from tpx.errors import InvalidRequest
+from tpx.protocol.buffers import aligned
+from tpx.protocol.tensors import Buffer
+
+RESERVED_PREFIXES = ("triton_python_backend_shm_region_", "tpx_backend_")
+"""Memory that servers share with processes of their own: no client may register it."""
+
+_DIRECTORY = "/dev/shm"
+_KEY = re.compile(r"/?(?!\.{1,2}$)([^/\0]{1,255})")
+
+
+class SystemMemory:
+    """An open region of `byte_size` bytes from `offset` on."""
+
+    __slots__ = ("_fd", "_name", "_offset")
+
+    def __init__(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """Raises InvalidRequest for a key that no client may use, or a file that has not these bytes."""
+        self._fd = -1
+        self._name = name
+        self._offset = offset
+        self._fd = _open(name, key)
+        status = os.fstat(self._fd)
+        if not stat.S_ISREG(status.st_mode) or offset + byte_size > status.st_size:
+            raise InvalidRequest(f"failed to register shared memory region '{name}': invalid args")
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def read(self, offset: int, size: int) -> Buffer:
+        buffer = aligned(size)
+        done = 0
+        while done < size:
+            count = os.preadv(self._fd, [buffer[done:]], self._offset + offset + done)
+            if not count:
+                raise self._shrunk()
+            done += count
+        return buffer
+
+    def write(self, offset: int, data: Buffer) -> None:
+        at = self._offset + offset
+        if os.fstat(self._fd).st_size < at + len(data):
+            raise self._shrunk()  # a write beyond its end would make it grow again
+        view = memoryview(data)
+        while len(view):
+            count = os.pwrite(self._fd, view, at)
+            view, at = view[count:], at + count
+
+    def _shrunk(self) -> InvalidRequest:
+        return InvalidRequest(f"shared memory region '{self._name}' is shorter than when it was registered")
+
+
+def _open(name: str, key: str) -> int:
+    match = _KEY.fullmatch(key)
+    if match is None:
+        raise InvalidRequest(
+            f"cannot register shared memory region '{name}' - invalid shm key '{key}': it must be one name, "
+            "with or without a slash in front"
+        )
+    for prefix in RESERVED_PREFIXES:
+        if match[1].startswith(prefix):
+            raise InvalidRequest(
+                f"cannot register shared memory region '{name}' with key '{key}' as the key contains the "
+                f"reserved prefix '{prefix}'"
+            )
+    try:
+        # O_NONBLOCK: a FIFO is opened at once and then refused for what it is
+        return os.open(f"{_DIRECTORY}/{match[1]}", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, ValueError) as exc:
+        raise InvalidRequest(f"Unable to open shared memory region: '{key}' ({exc})") from exc
