@@ -13,8 +13,11 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from tpx.errors import NotFound
 
-def _load() -> dict[str, Any]:
+
+def _read() -> tuple[Any, dict[str, Any]]:
+    """The pool, and by short name everything in it. A name that two packages have is the first file's."""
     files = descriptor_pb2.FileDescriptorSet.FromString(
         resources.files("tpx.protocol").joinpath("schema/v2.binpb").read_bytes()
     )
@@ -25,15 +28,15 @@ def _load() -> dict[str, Any]:
     for file in files.file:
         for message in file.message_type:
             descriptor = pool.FindMessageTypeByName(f"{file.package}.{message.name}")
-            out[message.name] = message_factory.GetMessageClass(descriptor)
+            out.setdefault(message.name, message_factory.GetMessageClass(descriptor))
         for service in file.service:
-            out[service.name] = pool.FindServiceByName(f"{file.package}.{service.name}")
+            out.setdefault(service.name, pool.FindServiceByName(f"{file.package}.{service.name}"))
         for enum in file.enum_type:
-            out[enum.name] = pool.FindEnumTypeByName(f"{file.package}.{enum.name}")
-    return out
+            out.setdefault(enum.name, pool.FindEnumTypeByName(f"{file.package}.{enum.name}"))
+    return pool, out
 
 
-_classes = _load()
+_pool, _classes = _read()
 
 
 def __getattr__(name: str) -> Any:
@@ -42,3 +45,24 @@ def __getattr__(name: str) -> Any:
         return _classes[name]
     except KeyError:
         raise AttributeError(f"the v2 schema has no '{name}'") from None
+
+
+def file_named(name: str) -> Any:
+    """The descriptor of a file of the schema. Raises NotFound."""
+    try:
+        return _pool.FindFileByName(name)
+    except KeyError as exc:
+        raise NotFound(f"the schema has no file '{name}'") from exc
+
+
+def file_of_symbol(symbol: str) -> Any:
+    """The descriptor of the file that defines a message, field, enum, service or method, by its full name.
+    Raises NotFound."""
+    try:
+        return _pool.FindFileContainingSymbol(symbol)
+    except KeyError as exc:
+        service, _, method = symbol.rpartition(".")
+        try:
+            return _pool.FindServiceByName(service).methods_by_name[method].containing_service.file
+        except KeyError:
+            raise NotFound(f"the schema has no symbol '{symbol}'") from exc

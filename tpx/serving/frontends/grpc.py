@@ -1,4 +1,4 @@
-"""The gRPC endpoint: every method of GRPCInferenceService, and the health service."""
+"""The gRPC endpoint: every method of GRPCInferenceService, health and reflection."""
 
 from typing import Any
 
@@ -6,8 +6,10 @@ from tpx.errors import Unsupported
 from tpx.protocol.grpc.server_call import Method
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.grpc_control import GrpcControl
+from tpx.serving.frontends.grpc_health import GrpcHealth
 from tpx.serving.frontends.grpc_infer import GrpcInference
 from tpx.serving.frontends.grpc_metadata import GrpcMetadata
+from tpx.serving.frontends.grpc_reflection import GrpcReflection
 from tpx.serving.frontends.grpc_shared_memory import GrpcSharedMemory
 from tpx.serving.frontends.grpc_stream import GrpcStreams
 from tpx.serving.frontends.grpc_verbs import SERVICE, Verb, unary
@@ -23,11 +25,13 @@ class GrpcFrontend:
         extensions = (
             inference,
             GrpcStreams(plane, inference),
+            GrpcHealth(plane),
             GrpcMetadata(plane),
             GrpcControl(plane),
             GrpcSharedMemory(plane),
         )
         self._rpcs = [rpc for extension in extensions for rpc in extension.rpcs()]
+        self._rpcs += GrpcReflection(self._rpcs).rpcs()
 
     def methods(self) -> list[Method]:
         return [

@@ -4,17 +4,16 @@ from typing import Any
 
 from tpx.protocol import messages
 from tpx.serving.dataplane import DataPlane, TensorMetadata
-from tpx.serving.frontends.grpc_verbs import Rpc, rpc, unary
+from tpx.serving.frontends.grpc_verbs import Rpc, rpc
 
 
 class GrpcMetadata:
-    """The verbs that only tell something, and the health service."""
+    """The verbs that only tell something."""
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
 
     def rpcs(self) -> list[Rpc]:
-        health = unary("/grpc.health.v1.Health/Check", "HealthCheckRequest", self._health)
         return [
             rpc("ServerLive", "health", self._live),
             rpc("ServerReady", "health", self._ready),
@@ -23,7 +22,6 @@ class GrpcMetadata:
             rpc("ModelMetadata", "metadata", self._model_metadata),
             rpc("ModelConfig", "model-config", self._model_config),
             rpc("ModelStatistics", "statistics", self._statistics),
-            Rpc(category="health", method=health),
         ]
 
     def _live(self, request: Any) -> Any:  # noqa: ARG002
@@ -31,10 +29,6 @@ class GrpcMetadata:
 
     def _ready(self, request: Any) -> Any:  # noqa: ARG002
         return messages.ServerReadyResponse(ready=self._plane.ready())
-
-    def _health(self, request: Any) -> Any:  # noqa: ARG002 (one service: its name does not matter)
-        response = messages.HealthCheckResponse
-        return response(status=response.SERVING if self._plane.ready() else response.NOT_SERVING)
 
     def _model_ready(self, request: Any) -> Any:
         ready = self._plane.model_ready(request.name, request.version)

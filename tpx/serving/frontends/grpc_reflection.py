@@ -1,0 +1,110 @@
+"""gRPC server reflection: a client that has no .proto files asks the server for them (grpcurl, Postman,
+grpcio's reflection client).
+
+The two names of the protocol, v1 and v1alpha, have the same messages.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from tpx.errors import InvalidRequest, NotFound, RequestError
+from tpx.protocol import messages
+from tpx.protocol.grpc.server_call import Method, ServerCall
+from tpx.protocol.grpc.status import from_code
+from tpx.protocol.tensors import Buffer
+from tpx.serving.frontends.grpc_answers import fail, fail_internally
+from tpx.serving.frontends.grpc_verbs import Rpc
+
+_SERVICES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
+
+
+class GrpcReflection:
+    """Serves ServerReflectionInfo about the services of `rpcs`, and about itself."""
+
+    def __init__(self, rpcs: Iterable[Rpc]) -> None:
+        paths = (rpc.method.path for rpc in rpcs)
+        self._services = sorted({*(path.split("/")[1] for path in paths), *_SERVICES})
+
+    def rpcs(self) -> list[Rpc]:
+        return [
+            Rpc(category="metadata", method=Method(f"/{service}/ServerReflectionInfo", stream=self._open))
+            for service in _SERVICES
+        ]
+
+    def _open(self, call: ServerCall) -> "_Questions":
+        return _Questions(call, self._services)
+
+
+class _Questions:
+    """The sink of one reflection stream: every question gets one answer, at once."""
+
+    def __init__(self, call: ServerCall, services: list[str]) -> None:
+        self._call = call
+        self._services = services
+
+    def message(self, message: Buffer) -> None:
+        """The boundary of a question: whatever happens, it is answered."""
+        try:
+            request = messages.ServerReflectionRequest.FromString(bytes(message))
+        except DecodeError:
+            fail(self._call, InvalidRequest("Unable to parse request: it is not a ServerReflectionRequest"))
+            return
+        try:
+            data = _answer(request, self._services).SerializeToString()
+        except Exception as exc:  # noqa: BLE001 (one request's boundary)
+            fail_internally(self._call, "ServerReflectionInfo", exc)
+            return
+        self._call.send((data,), len(data))
+
+    def half_closed(self) -> None:
+        self._call.finish()
+
+    def gone(self) -> None: ...
+
+
+def _answer(request: Any, services: list[str]) -> Any:
+    """A ServerReflectionResponse; what cannot be found is an answer too, and the stream goes on."""
+    response = messages.ServerReflectionResponse(valid_host=request.host, original_request=request)
+    try:
+        _fill(response, request, services)
+    except RequestError as exc:
+        response.error_response.error_code = from_code(exc.code).value
+        response.error_response.error_message = exc.message
+    return response
+
+
+def _fill(response: Any, request: Any, services: list[str]) -> None:
+    question = request.WhichOneof("message_request")
+    if question == "list_services":
+        for service in services:
+            response.list_services_response.service.add(name=service)
+    elif question == "file_by_filename":
+        _add_files(response, messages.file_named(request.file_by_filename))
+    elif question == "file_containing_symbol":
+        _add_files(response, messages.file_of_symbol(request.file_containing_symbol))
+    elif question == "file_containing_extension":
+        extension = request.file_containing_extension
+        raise NotFound(
+            f"'{extension.containing_type}' has no extension {extension.extension_number}: the v2 protocol "
+            "has none"
+        )
+    elif question == "all_extension_numbers_of_type":
+        name = request.all_extension_numbers_of_type
+        messages.file_of_symbol(name)
+        response.all_extension_numbers_response.base_type_name = name
+    else:
+        raise InvalidRequest("the request asks nothing: set one member of 'message_request'")
+
+
+def _add_files(response: Any, file: Any) -> None:
+    """The file and all that it imports, each once."""
+    waiting, seen = [file], {file.name}
+    while waiting:
+        file = waiting.pop()
+        response.file_descriptor_response.file_descriptor_proto.append(file.serialized_pb)
+        for imported in file.dependencies:
+            if imported.name not in seen:
+                seen.add(imported.name)
+                waiting.append(imported)
