@@ -331,6 +331,7 @@ def test_reserved_parameters_are_refused(key: str) -> None:
         ({"priority": -1}, "invalid value for 'priority', expected value >= 0."),
         ({"timeout": -1}, "invalid value for 'timeout', expected value >= 0."),
         ({"sequence_id": -1}, "invalid value for 'sequence_id', expected value >= 0."),
+        ({"timeout": 10**400}, "invalid value for 'timeout', expected value < 2^64."),
         ({"priority": "high"}, "invalid value type for 'priority' parameter"),
         ({"priority": True}, "invalid value type for 'priority' parameter"),
         ({"timeout": 1.5}, "invalid value type for 'timeout' parameter"),

@@ -16,6 +16,17 @@ from tpx.protocol.tensors import Buffer, Tensor, as_array, encode_bytes
 MAX_JSON_DEPTH = 100
 
 
+def checked_text(what: str, text: str) -> str:
+    """A string of JSON that can be passed on as text. Raises InvalidRequest."""
+    if "\0" in text:
+        raise InvalidRequest(f"Unable to parse '{what}': it contains a NUL character")
+    try:
+        text.encode()
+    except UnicodeEncodeError as exc:  # half a surrogate pair is JSON, but no text
+        raise InvalidRequest(f"Unable to parse '{what}': it is not Unicode text") from exc
+    return text
+
+
 def json_values(name: str, data: Any) -> Any:
     """The Python value of an input's `data`."""
     if not isinstance(data, msgspec.Raw):

@@ -240,6 +240,8 @@ def _own_parameters(parameters: dict[str, Parameter]) -> dict[str, Parameter]:
                 raise InvalidRequest(f"invalid value type for '{key}' parameter, expected {words}")
             if value < 0:
                 raise InvalidRequest(f"invalid value for '{key}', expected value >= 0.")
+            if value >= 2**64:
+                raise InvalidRequest(f"invalid value for '{key}', expected value < 2^64.")
         if key in ("sequence_start", "sequence_end") and not isinstance(value, bool):
             raise InvalidRequest(f"invalid value type for '{key}' parameter, expected bool_param.")
     return parameters

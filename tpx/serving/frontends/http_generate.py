@@ -13,7 +13,7 @@ import orjson
 
 from tpx.errors import InvalidRequest, TpxError
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
-from tpx.protocol.json_values import encode_values, json_data
+from tpx.protocol.json_values import checked_text, encode_values, json_data
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.dataplane import DataPlane
@@ -141,7 +141,7 @@ def decode(body: bytes, signature: Signature) -> DecodedRequest:
         if key == "id" and key not in signature.inputs:
             if not isinstance(value, str):
                 raise InvalidRequest("Unable to parse 'id': attempt to access JSON non-string as string")
-            request.request_id = value
+            request.request_id = checked_text("id", value)
         elif key == "parameters":
             _take_nested(request, signature, value)
         else:
@@ -186,7 +186,9 @@ def _take(request: DecodedRequest, signature: Signature, key: str, value: Any) -
     if spec is not None:
         request.inputs.append(_tensor(spec, value, batched=signature.max_batch_size > 0))
     elif isinstance(value, str | int | float):
-        request.parameters[key] = value
+        request.parameters[checked_text("parameters", key)] = (
+            checked_text(key, value) if isinstance(value, str) else value
+        )
     else:
         raise _NotAParameter(
             f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'."
