@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.serving.fakes import config_of, signature_of
-from tpx.errors import Code, InvalidRequest, Unsupported
+from tpx.errors import Code, InvalidRequest
 from tpx.protocol.tensors import Tensor, encode_bytes
 from tpx.protocol.v2 import DecodedRequest, RequestedOutput
 from tpx.serving.request import RequestHead, TensorSpec
@@ -307,12 +307,6 @@ def test_classes_of_types_that_have_no_numbers_to_sort_are_refused(datatype: int
     config.output[0].data_type = datatype
     message = refusal(signature_of(config), tensor(), outputs=(RequestedOutput(name="y", classification=1),))
     assert message.startswith("class result not available for output due to unsupported type")
-
-
-def test_an_output_into_shared_memory_is_refused_and_not_forgotten() -> None:
-    asked = RequestedOutput(name="y", parameters={"shared_memory_region": "r", "shared_memory_byte_size": 8})
-    with pytest.raises(Unsupported, match=r"output 'y'.*shared memory"):
-        bind(signature(), tensor(), outputs=(asked,))
 
 
 # parameters

@@ -1,6 +1,6 @@
 """An inference request and its answer as both protocols mean them, free of JSON and protobuf."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tpx.errors import InvalidRequest
@@ -74,8 +74,15 @@ EXTENSIONS = (
 SHARED_MEMORY_PARAMETERS = ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size")
 
 
-def shared_memory_range(tensor: str, parameters: Mapping[str, object]) -> SharedMemoryRange | None:
-    """The range that a tensor's parameters name, None if they name no region. Raises InvalidRequest."""
+def shared_memory_range(
+    tensor: str, parameters: Mapping[str, object], mistyped: Callable[[str, str, type], InvalidRequest]
+) -> SharedMemoryRange | None:
+    """The range that a tensor's parameters name, None if they name no region; whether it is there, the
+    regions know.
+
+    `mistyped(tensor, key, type)` makes the error for a parameter that is not of a type. Raises
+    InvalidRequest.
+    """
     if "shared_memory_region" not in parameters:
         for key in SHARED_MEMORY_PARAMETERS[1:]:
             if key in parameters:
@@ -85,8 +92,8 @@ def shared_memory_range(tensor: str, parameters: Mapping[str, object]) -> Shared
                 )
         return None
     region = parameters["shared_memory_region"]
-    if not isinstance(region, str) or not region:
-        raise InvalidRequest(f"'shared_memory_region' of tensor '{tensor}' must be the name of a region")
+    if not isinstance(region, str):
+        raise mistyped(tensor, "shared_memory_region", str)
     if "shared_memory_byte_size" not in parameters:
         raise InvalidRequest(
             f"'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for "
@@ -95,9 +102,7 @@ def shared_memory_range(tensor: str, parameters: Mapping[str, object]) -> Shared
     sizes = []
     for key in SHARED_MEMORY_PARAMETERS[1:]:
         value = parameters.get(key, 0)
-        if type(value) is not int or not 0 <= value < 2**63:
-            raise InvalidRequest(
-                f"'{key}' of tensor '{tensor}' must be a whole number of bytes below 2^63, got {value!r}"
-            )
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise mistyped(tensor, key, int)
         sizes.append(value)
     return SharedMemoryRange(region=region, offset=sizes[0], byte_size=sizes[1])

@@ -18,6 +18,7 @@ from tpx.protocol.v2 import (
     DecodedRequest,
     Parameter,
     RequestedOutput,
+    SharedMemoryRange,
     shared_memory_range,
 )
 
@@ -70,7 +71,7 @@ def decode_infer_request(model: str, body: Buffer, head_size: int | None, max_by
     all_raw = True
     for item in request.inputs:
         source = _source(item, has_tail=head_size is not None)
-        place = shared_memory_range(item.name, item.parameters)
+        place = _place(item)
         count = _check_size(item, max_bytes if place is None else MAX_ELEMENTS)
         data: Buffer = b""
         if source == "binary_data_size":
@@ -221,7 +222,7 @@ def _output(item: _Output) -> RequestedOutput:
     classes = parameters.pop("classification", 0)
     if type(classes) is not int or classes < 0:
         raise InvalidRequest("Unable to parse 'classification': attempt to access JSON non-unsigned-integer")
-    place = shared_memory_range(item.name, parameters)
+    place = _place(item)
     if place is not None:
         other = "classification" if classes else "binary_data" if binary else ""
         if other:
@@ -233,6 +234,21 @@ def _output(item: _Output) -> RequestedOutput:
     )
     output.parameters = _parameters(parameters)
     return output
+
+
+def _place(item: _Input | _Output) -> SharedMemoryRange | None:
+    """Where in shared memory a tensor is or goes. Its numbers are unsigned."""
+    place = shared_memory_range(item.name, item.parameters, _mistyped)
+    if place is not None:
+        for key, value in zip(SHARED_MEMORY_PARAMETERS[1:], (place.offset, place.byte_size), strict=True):
+            if value < 0:
+                raise _mistyped(item.name, key, int)
+    return place
+
+
+def _mistyped(_: str, key: str, kind: type) -> InvalidRequest:
+    word = "string" if kind is str else "unsigned-integer"
+    return InvalidRequest(f"Unable to parse '{key}': attempt to access JSON non-{word} as {word}")
 
 
 def _bool_parameter(parameters: Mapping[str, Any], key: str, *, default: bool) -> bool:

@@ -26,6 +26,7 @@ from tpx.protocol.v2 import (
 )
 
 EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
+_MAX_INT64 = 2**63 - 1
 RAW_INPUT_TAG = 7 << 3 | 2
 RAW_OUTPUT_TAG = 6 << 3 | 2
 
@@ -135,7 +136,7 @@ def _inputs(
     for item in message.inputs:
         if item.datatype not in BY_NAME:
             raise InvalidRequest(f"input '{item.name}' has unknown datatype '{item.datatype}'")
-        place = shared_memory_range(item.name, _parameters(item.parameters)) if item.parameters else None
+        place = _place(item, _parameters(item.parameters)) if item.parameters else None
         if place is not None:
             if item.HasField("contents"):
                 raise InvalidRequest(
@@ -208,13 +209,28 @@ def _output(item: Any) -> RequestedOutput:
         raise InvalidRequest("invalid value type for 'classification' parameter, expected int64_param")
     if classes < 0:
         raise InvalidRequest("invalid value for 'classification' parameter, expected >= 0")
-    place = shared_memory_range(item.name, parameters)
+    place = _place(item, parameters)
     if place is not None:
         if classes:
             raise InvalidRequest("Output can't set both 'shared_memory_region' and 'classification'")
         for key in SHARED_MEMORY_PARAMETERS:
             parameters.pop(key, None)
     return RequestedOutput(name=item.name, classification=classes, parameters=parameters, shared_memory=place)
+
+
+def _place(item: Any, parameters: Mapping[str, Parameter]) -> SharedMemoryRange | None:
+    """Where in shared memory a tensor is or goes. Its numbers are int64_param, as Triton wants them."""
+    place = shared_memory_range(item.name, parameters, _mistyped)
+    if place is not None:
+        for key, value in zip(SHARED_MEMORY_PARAMETERS[1:], (place.offset, place.byte_size), strict=True):
+            if value > _MAX_INT64:
+                raise _mistyped(item.name, key, int)
+    return place
+
+
+def _mistyped(tensor: str, key: str, kind: type) -> InvalidRequest:
+    word = "string_param" if kind is str else "int64_param"
+    return InvalidRequest(f"invalid value type for '{key}' parameter for tensor '{tensor}', expected {word}.")
 
 
 def _parameters(raw: Any) -> dict[str, Parameter]:

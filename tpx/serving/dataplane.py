@@ -164,8 +164,8 @@ class DataPlane:
     def bind(self, request: DecodedRequest) -> RequestHead:
         """The validated head of a request. Raises NotFound, NotReady, InvalidRequest."""
         model = self._repository.get(request.model_name, request.model_version)
-        for tensor, place in request.shared_inputs:
-            tensor.data = self.shared_memory.read(place)
+        if request.shared_inputs:
+            self.shared_memory.fill(request.shared_inputs)
         head = model.bind(request)
         if request.outputs:
             self._place_outputs(request.outputs, head)
@@ -211,4 +211,5 @@ def _model_statistics(model: ServedModel) -> dict[str, Any]:
             }
             for size, batch in sorted(statistics.batches.items())
         ],
+        "memory_usage": [],  # no backend here can tell what is one model's
     }

@@ -48,6 +48,10 @@ class ServeConfig:
             section="Server",
         ),
     ] = None
+    client_shm_max_input_size: Annotated[
+        int,
+        Option("most bytes of input that a request reads from shared memory", section="Server", minimum=1),
+    ] = 2**31 - 1
     inline_below_us: Annotated[
         int,
         Option(

@@ -23,7 +23,8 @@ from tpx.serving.options import ServeConfig
 from tpx.serving.repository.loading import Loader, LoadSettings
 from tpx.serving.repository.repository import ModelRepository
 from tpx.serving.shared_memory import cuda
-from tpx.serving.shared_memory.regions import SharedMemory
+from tpx.serving.shared_memory.regions import SharedMemory, SharedMemoryLimits
+from tpx.serving.shared_memory.system import region_limit
 from tpx.serving.tls import grpc_tls, http_tls
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ class Server:
             [*config.model_repository, *config.models],
             load_threads=max(1, config.model_load_thread_count),
         )
-        memory = SharedMemory(cuda.opener(), allowed=_shared_memory_allowed(config))
+        memory = SharedMemory(cuda.opener(), _shared_memory_limits(config))
         self.plane = DataPlane(self.repository, memory, config.id, strict_readiness=config.strict_readiness)
 
     def status(self) -> list[IndexEntry]:
@@ -184,6 +185,14 @@ def _backend_settings(flags: tuple[str, ...]) -> dict[str, dict[str, str]]:
             raise UsageError(f"--backend-config must be [<backend>,]<key>=<value>, got '{flag}'")
         out.setdefault(backend if comma else "", {})[key] = value
     return out
+
+
+def _shared_memory_limits(config: ServeConfig) -> SharedMemoryLimits:
+    return SharedMemoryLimits(
+        allowed=_shared_memory_allowed(config),
+        max_regions=region_limit(),
+        max_input_bytes=config.client_shm_max_input_size,
+    )
 
 
 def _shared_memory_allowed(config: ServeConfig) -> bool:

@@ -272,6 +272,7 @@ def test_statistics_have_every_member_in_the_protocols_order(live: Live) -> None
         "execution_count",
         "inference_stats",
         "batch_stats",
+        "memory_usage",
     ]
     assert list(stats["inference_stats"]) == [
         "success",

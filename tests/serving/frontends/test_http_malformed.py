@@ -155,12 +155,6 @@ def test_a_number_of_classes_that_is_none_is_refused(live: Live, value: Any) -> 
     assert "Unable to parse 'classification'" in refusal(live, request)
 
 
-def test_shared_memory_is_refused_by_name(live: Live) -> None:
-    output = {"name": "y", "parameters": {"shared_memory_region": "r", "shared_memory_byte_size": 8}}
-    answer = live.infer("double", {"inputs": [JSON_X], "outputs": [output]})
-    assert (answer.status, "shared memory" in answer.error) == (501, True)
-
-
 # binary tensors that lie about themselves
 
 
@@ -259,11 +253,6 @@ def test_many_strings_with_lengths_that_lie_are_refused(live: Live) -> None:
         assert "for inference input 'x' for model 'words'" in message
     request = {"inputs": [{**item, "parameters": {"binary_data_size": len(raw)}}]}
     assert live.infer("words", request, raw).status == 200
-
-
-def test_a_raw_binary_request_is_refused_by_name(live: Live) -> None:
-    answer = live.http("POST", "/v2/models/double/infer", bytes(8), {"Inference-Header-Content-Length": "0"})
-    assert (answer.status, "raw binary requests" in answer.error) == (501, True)
 
 
 def test_a_body_over_the_limit_is_refused_from_its_header(live: Live) -> None:

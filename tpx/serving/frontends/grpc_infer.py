@@ -129,7 +129,7 @@ class GrpcInference:
             fail(call, response.error)
             return
         try:
-            parts = encode_response(infer.head, response.outputs)
+            parts = encode_response(infer, response.outputs)
         except TpxError as exc:
             fail(call, exc)
             return
@@ -143,11 +143,12 @@ class GrpcInference:
 
 
 def encode_response(
-    head: RequestHead, outputs: list[Tensor], parameters: Mapping[str, Parameter] = _NO_PARAMETERS
+    infer: InferRequest, outputs: list[Tensor], parameters: Mapping[str, Parameter] = _NO_PARAMETERS
 ) -> list[Buffer]:
     """A ModelInferResponse in parts, the tensors uncopied."""
+    head = infer.head
     if head.placed:
-        outputs = put_into_place(outputs, head)
+        outputs = put_into_place(outputs, infer)
     shapes = ("grpc", *[tensor.shape for tensor in outputs], *parameters.items())
     starts = head.rendered.get(shapes)
     if starts is None:

@@ -104,7 +104,7 @@ class _InferStream:
         if response.outputs or not decoupled or infer.head.empty_final_response:
             parameters = _FINAL if response.final else _NOT_FINAL
             try:
-                turn.messages.append(_framed(encode_response(infer.head, response.outputs, parameters)))
+                turn.messages.append(_framed(encode_response(infer, response.outputs, parameters)))
             except TpxError as exc:
                 self._error(turn, exc)
                 return

@@ -151,7 +151,7 @@ class HttpInference:
             answer_error(request, response.error)
             return
         try:
-            headers, parts = _encode(infer.head, response.outputs)
+            headers, parts = _encode(infer, response.outputs)
         except TpxError as exc:
             answer_error(request, exc)
             return
@@ -169,7 +169,7 @@ def _head_size(value: bytes | None) -> int | None:
     """Inference-Header-Content-Length; None where all of the body is JSON. Raises InvalidRequest."""
     if value is None:
         return None
-    text = value.decode("latin-1")
+    text = value.strip().decode("latin-1")
     if not (text.isascii() and text.isdigit()):
         raise InvalidRequest(f"Unable to parse Inference-Header-Content-Length, got: {text}")
     if len(text) > 10 or int(text) > 2**31 - 1:
@@ -179,11 +179,12 @@ def _head_size(value: bytes | None) -> int | None:
     return int(text)
 
 
-def _encode(head: RequestHead, outputs: list[Tensor]) -> tuple[bytes, list[Buffer]]:
+def _encode(infer: InferRequest, outputs: list[Tensor]) -> tuple[bytes, list[Buffer]]:
     """The headers and the body of a response. What is the same in every response with outputs of these
     shapes is kept: the head of binary tensors, or the pieces of JSON between the data."""
+    head = infer.head
     if head.placed:
-        outputs = put_into_place(outputs, head)
+        outputs = put_into_place(outputs, infer)
     shapes = ("http", *[tensor.shape for tensor in outputs])
     known: _Rendered | None = head.rendered.get(shapes)
     if known is None:

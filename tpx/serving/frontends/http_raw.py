@@ -2,16 +2,14 @@
 (Triton: core/src/infer_request.cc)."""
 
 import math
-import struct
 
 from tpx.errors import InvalidRequest
 from tpx.protocol.datatypes import BY_NAME
-from tpx.protocol.tensors import Buffer, Tensor
+from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.request import TensorSpec
 from tpx.serving.signature import Signature
-
-_length = struct.Struct("<I")
+from tpx.serving.strings import with_request_id
 
 
 def raw_request(signature: Signature, version: str, body: Buffer) -> DecodedRequest:
@@ -19,6 +17,16 @@ def raw_request(signature: Signature, version: str, body: Buffer) -> DecodedRequ
 
     Raises InvalidRequest where the model has not exactly one input, or its shape does not follow.
     """
+    try:
+        tensor = _only_input(signature, body)
+    except InvalidRequest as exc:
+        raise with_request_id(exc, "") from exc
+    return DecodedRequest(
+        model_name=signature.name, model_version=version, inputs=[tensor], default_binary=True
+    )
+
+
+def _only_input(signature: Signature, body: Buffer) -> Tensor:
     specs = list(signature.inputs.values())
     if len(specs) != 1:
         raise InvalidRequest(
@@ -31,17 +39,12 @@ def raw_request(signature: Signature, version: str, body: Buffer) -> DecodedRequ
             raise InvalidRequest(
                 f"For BYTE datatype raw input '{spec.name}', the model must have input shape [1]"
             )
-        shape, data = [1], _length.pack(len(body)) + bytes(body)
+        shape, body = [1], encode_bytes([bytes(body)])
     else:
-        shape, data = _deduced(spec, len(body)), body
+        shape = _deduced(spec, len(body))
     if signature.max_batch_size > 0:
         shape.insert(0, 1)
-    return DecodedRequest(
-        model_name=signature.name,
-        model_version=version,
-        inputs=[Tensor(spec.name, spec.datatype, shape, data)],
-        default_binary=True,
-    )
+    return Tensor(spec.name, spec.datatype, shape, body)
 
 
 def _deduced(spec: TensorSpec, size_bytes: int) -> list[int]:

@@ -11,10 +11,10 @@ from tpx.protocol.http1.server import HttpRequest
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.http_answers import answer_json
 from tpx.serving.frontends.http_routes import Route, json_object, route
-from tpx.serving.shared_memory.regions import CudaRegion, SystemRegion
+from tpx.serving.shared_memory.regions import CudaRegion, Region, SystemRegion
 
 _REGION = r"/v2/(?P<kind>system|cuda)sharedmemory(?:/region/(?P<region>[^/]+))?"
-_KINDS: dict[str, type[SystemRegion | CudaRegion]] = {"system": SystemRegion, "cuda": CudaRegion}
+_KINDS: dict[str, type[Region]] = {"system": SystemRegion, "cuda": CudaRegion}
 
 
 class HttpSharedMemory:
@@ -39,6 +39,7 @@ class HttpSharedMemory:
 
     def _register(self, request: HttpRequest, match: re.Match[str]) -> None:
         name = match["region"] or ""
+        self._regions.check_registrable(name, _KINDS[match["kind"]])
         body = json_object(request)
         if match["kind"] == "system":
             region = SystemRegion(
@@ -49,11 +50,11 @@ class HttpSharedMemory:
             )
             self._regions.register_system(region)
         else:
-            handle = _field(body, "raw_handle")
+            handle = _decode_handle(_field(body, "raw_handle"))
             gpu = CudaRegion(
                 name=name, device_id=_number(body, "device_id"), byte_size=_number(body, "byte_size")
             )
-            self._regions.register_cuda(gpu, _decode_handle(handle))
+            self._regions.register_cuda(gpu, handle)
         request.respond(200, b"")
 
     def _unregister(self, request: HttpRequest, match: re.Match[str]) -> None:

@@ -3,17 +3,23 @@
 from collections.abc import Sequence
 
 from tpx.protocol.tensors import Tensor
-from tpx.serving.request import RequestHead
+from tpx.serving.request import InferRequest
 
 
-def put_into_place(outputs: Sequence[Tensor], head: RequestHead) -> list[Tensor]:
+def put_into_place(outputs: Sequence[Tensor], infer: InferRequest) -> list[Tensor]:
     """Write what the client wants in shared memory, and leave it out. Raises InvalidRequest where it does not
-    fit."""
+    fit.
+
+    A client that has gone may use its memory for something else already: it is then left alone.
+    """
+    if not outputs:  # the empty final response of a decoupled model
+        return []
     left = []
-    for tensor, bound in zip(outputs, head.outputs, strict=True):
+    for tensor, bound in zip(outputs, infer.head.outputs, strict=True):
         if bound.placement is None:
             left.append(tensor)
         else:
-            bound.placement.put(tensor.name, tensor.data)
+            if not infer.cancelled:
+                bound.placement.put(tensor.name, tensor.data)
             left.append(Tensor(tensor.name, tensor.datatype, tensor.shape, b""))
     return left

@@ -6,7 +6,7 @@ from tpx.protocol.tensors import Buffer
 
 
 class Memory(Protocol):
-    """The bytes of a region; given back when the last request that uses them is done."""
+    """The bytes of a region, open until the last reference is gone. Ranges lie within it."""
 
     def read(self, offset: int, size: int) -> Buffer:
         """A copy of `size` bytes. Raises InvalidRequest where they are not there any more."""

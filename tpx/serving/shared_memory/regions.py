@@ -1,16 +1,18 @@
 """The regions that clients have registered, by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tpx.errors import AlreadyExists, InvalidRequest, NotFound, Unsupported
-from tpx.protocol.tensors import Buffer
+from tpx.errors import AlreadyExists, Code, InvalidRequest, NotFound, Overloaded, Unsupported
+from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import SharedMemoryRange
 from tpx.serving.shared_memory.base import Memory
+from tpx.serving.shared_memory.cuda import HANDLE_BYTES
 from tpx.serving.shared_memory.system import SystemMemory
 
 _MAX_BYTES = 2**63 - 1
+_MAX_DEVICE = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +34,20 @@ class CudaRegion:
     byte_size: int
 
 
+Region = SystemRegion | CudaRegion
+
 _RegionT = TypeVar("_RegionT", SystemRegion, CudaRegion)
 _KINDS: dict[type[object], str] = {SystemRegion: "system", CudaRegion: "CUDA"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedMemoryLimits:
+    """What clients may do with shared memory."""
+
+    allowed: bool = True
+    max_regions: int = 4096
+    max_input_bytes: int = 2**31 - 1
+    """Of all inputs of one request together: they are copied, and a sparse file costs its client nothing."""
 
 
 class Placement:
@@ -61,54 +75,101 @@ class SharedMemory:
     `open_cuda` opens an IPC handle of CUDA; it raises Unsupported on a machine without a GPU.
     """
 
-    def __init__(self, open_cuda: Callable[[bytes, int, int], Memory], *, allowed: bool = True) -> None:
+    def __init__(
+        self, open_cuda: Callable[[bytes, int, int], Memory], limits: SharedMemoryLimits | None = None
+    ) -> None:
         self._open_cuda = open_cuda
-        self._allowed = allowed
-        self._regions: dict[str, tuple[SystemRegion | CudaRegion, Memory]] = {}
+        self._limits = limits or SharedMemoryLimits()
+        self._regions: dict[str, tuple[Region, Memory]] = {}
+
+    def check_registrable(self, name: str, kind: type[Region]) -> None:
+        """Whether a region may have this name. Raises Unsupported, InvalidRequest, AlreadyExists,
+        Overloaded."""
+        self._check_allowed()
+        if not name:
+            raise InvalidRequest(
+                f"'region name' is necessary to register {_KINDS[kind].lower()} shared memory region"
+            )
+        if name in self._regions:
+            raise AlreadyExists(f"shared memory region '{name}' already in manager")
+        if len(self._regions) >= self._limits.max_regions:
+            raise Overloaded(
+                f"cannot register shared memory region '{name}': there are {len(self._regions)} already, the "
+                "most that this server can have; unregister some",
+                code=Code.RESOURCE_EXHAUSTED,
+            )
 
     def register_system(self, region: SystemRegion) -> None:
-        """Make a region of `/dev/shm` known. Raises InvalidRequest, AlreadyExists, Unsupported."""
-        self._check_new(region)
+        """Make a region of `/dev/shm` known. Raises RequestError."""
+        self.check_registrable(region.name, SystemRegion)
+        _check_size(region)
         if not 0 <= region.offset <= _MAX_BYTES - region.byte_size:
-            raise _invalid_arguments(region.name)
+            raise _invalid(region, "invalid args")
         memory = SystemMemory(region.name, region.key, region.offset, region.byte_size)
         self._regions[region.name] = region, memory
 
     def register_cuda(self, region: CudaRegion, raw_handle: bytes) -> None:
-        """Make GPU memory of another process known by its 64-byte IPC handle. Raises InvalidRequest,
-        AlreadyExists, Unsupported."""
-        self._check_new(region)
-        if len(raw_handle) != 64:
+        """Make GPU memory of another process known by its IPC handle. Raises RequestError."""
+        self.check_registrable(region.name, CudaRegion)
+        _check_size(region)
+        if len(raw_handle) != HANDLE_BYTES:
             raise InvalidRequest("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")
+        if not 0 <= region.device_id <= _MAX_DEVICE:
+            raise _invalid(region, f"there is no device {region.device_id}")
         try:
             memory = self._open_cuda(raw_handle, region.device_id, region.byte_size)
         except Unsupported as exc:
             raise InvalidRequest(
-                f"failed to register CUDA shared memory region: '{region.name}', GPUs not supported: "
-                f"{exc.message}"
+                f"failed to register CUDA shared memory region: '{region.name}', GPUs not supported"
             ) from exc
+        except InvalidRequest as exc:
+            raise _invalid(region, f"invalid args: {exc.message}") from exc
         self._regions[region.name] = region, memory
 
-    def unregister(self, name: str, kind: type[SystemRegion | CudaRegion]) -> None:
-        """Forget a region, or with an empty name all of a kind; requests in flight keep its memory. An
-        unknown name is forgotten already. Raises InvalidRequest for a region of the other kind."""
+    def unregister(self, name: str, kind: type[Region]) -> None:
+        """Forget a region, or with an empty name all of a kind; requests in flight keep its memory. A name
+        that no region of this kind has is forgotten already. Raises Unsupported."""
         self._check_allowed()
-        if not name:
-            self._regions = {k: v for k, v in self._regions.items() if not isinstance(v[0], kind)}
-        elif name in self._regions:
-            self._of_kind(name, kind)
-            del self._regions[name]
+        self._regions = {
+            key: known
+            for key, known in self._regions.items()
+            if not (isinstance(known[0], kind) and name in ("", key))
+        }
 
     def status(self, name: str, kind: type[_RegionT]) -> list[_RegionT]:
-        """A region, or with an empty name all of a kind. Raises NotFound, and InvalidRequest for a region of
-        the other kind."""
-        if name:
-            return [self._of_kind(name, kind)]
-        return [region for region, _ in self._regions.values() if isinstance(region, kind)]
+        """A region, or with an empty name all of a kind by their names. Raises NotFound."""
+        if not name:
+            regions = [region for region, _ in self._regions.values() if isinstance(region, kind)]
+            return sorted(regions, key=lambda region: region.name)
+        known = self._regions.get(name)
+        if known is None:
+            raise NotFound(f"Unable to find {_KINDS[kind].lower()} shared memory region: '{name}'")
+        region = known[0]
+        if not isinstance(region, kind):
+            raise NotFound(
+                f"The region named '{name}' is registered as {_KINDS[type(region)]} shared memory, not "
+                f"{_KINDS[kind]} shared memory"
+            )
+        return [region]
 
-    def read(self, place: SharedMemoryRange) -> Buffer:
-        """The bytes of a range. Raises NotFound, InvalidRequest."""
-        return self._memory(place).read(place.offset, place.byte_size)
+    def fill(self, inputs: Sequence[tuple[Tensor, SharedMemoryRange]]) -> None:
+        """Read the data of tensors that lie here. Raises NotFound, InvalidRequest."""
+        memories = [self._memory(place) for _, place in inputs]
+        total = sum(place.byte_size for _, place in inputs)
+        if total > self._limits.max_input_bytes:
+            raise InvalidRequest(
+                f"inputs in shared memory have a byte_size ({total} bytes) that exceeds the maximum allowed "
+                f"value of {self._limits.max_input_bytes} bytes. Use --client-shm-max-input-size to increase "
+                "the limit."
+            )
+        for (tensor, place), memory in zip(inputs, memories, strict=True):
+            try:
+                tensor.data = memory.read(place.offset, place.byte_size)
+            except MemoryError as exc:
+                raise Overloaded(
+                    f"no memory for {place.byte_size} bytes of shared memory region '{place.region}'",
+                    code=Code.RESOURCE_EXHAUSTED,
+                ) from exc
 
     def placement(self, place: SharedMemoryRange) -> Placement:
         """A range to write to later. Raises NotFound, InvalidRequest."""
@@ -119,41 +180,23 @@ class SharedMemory:
         if known is None:
             raise NotFound(f"Unable to find shared memory region: '{place.region}'")
         region, memory = known
-        if place.offset >= region.byte_size:
+        if not 0 <= place.offset < region.byte_size:
             raise InvalidRequest(f"Invalid offset for shared memory region: '{place.region}'")
-        if place.byte_size > region.byte_size - place.offset:
+        if not 0 <= place.byte_size <= region.byte_size - place.offset:
             raise InvalidRequest(f"Invalid offset + byte size for shared memory region: '{place.region}'")
         return memory
 
-    def _of_kind(self, name: str, kind: type[_RegionT]) -> _RegionT:
-        known = self._regions.get(name)
-        if known is None:
-            raise NotFound(f"Unable to find {_KINDS[kind].lower()} shared memory region: '{name}'")
-        region = known[0]
-        if not isinstance(region, kind):
-            raise InvalidRequest(
-                f"The region named '{name}' is registered as {_KINDS[type(region)]} shared memory, not "
-                f"{_KINDS[kind]} shared memory"
-            )
-        return region
-
-    def _check_new(self, region: SystemRegion | CudaRegion) -> None:
-        self._check_allowed()
-        if not region.name:
-            raise InvalidRequest(
-                f"'region name' is necessary to register {_KINDS[type(region)]} shared memory region"
-            )
-        if region.name in self._regions:
-            raise AlreadyExists(f"shared memory region '{region.name}' already in manager")
-        if not 0 < region.byte_size <= _MAX_BYTES:
-            raise _invalid_arguments(region.name)
-
     def _check_allowed(self) -> None:
-        if not self._allowed:
+        if not self._limits.allowed:
             raise Unsupported(
                 "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
             )
 
 
-def _invalid_arguments(name: str) -> InvalidRequest:
-    return InvalidRequest(f"failed to register shared memory region '{name}': invalid args")
+def _check_size(region: Region) -> None:
+    if not 0 < region.byte_size <= _MAX_BYTES:
+        raise _invalid(region, "invalid args")
+
+
+def _invalid(region: Region, why: str) -> InvalidRequest:
+    return InvalidRequest(f"failed to register shared memory region '{region.name}': {why}")

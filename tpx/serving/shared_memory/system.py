@@ -4,8 +4,9 @@ A client may truncate its file at any moment. A mapping would then end this proc
 comes back short is an error of the one request that asked for it.
 """
 
+import mmap
 import os
-import re
+import resource
 import stat
 
 from tpx.errors import InvalidRequest
@@ -16,19 +17,32 @@ RESERVED_PREFIXES = ("triton_python_backend_shm_region_", "tpx_backend_")
 """Memory that servers share with processes of their own: no client may register it."""
 
 _DIRECTORY = "/dev/shm"
-_KEY = re.compile(r"/?(?!\.{1,2}$)([^/\0]{1,255})")
+_MAX_REGIONS = 4096
+
+
+def region_limit() -> int:
+    """How many regions may be registered. Each holds a descriptor: connections must keep theirs."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MAX_REGIONS if soft == resource.RLIM_INFINITY else min(_MAX_REGIONS, max(1, soft // 4))
 
 
 class SystemMemory:
-    """An open region of `byte_size` bytes from `offset` on."""
+    """An open region of `byte_size` bytes from `offset` on. It closes with its last reference: that of the
+    registration, or of a request that has still to write to it."""
 
     __slots__ = ("_fd", "_name", "_offset")
 
     def __init__(self, name: str, key: str, offset: int, byte_size: int) -> None:
-        """Raises InvalidRequest for a key that no client may use, or a file that has not these bytes."""
+        """Raises InvalidRequest for a key that no client may use, and for a file that has not these bytes."""
         self._fd = -1
         self._name = name
         self._offset = offset
+        # Triton maps regions, which can only begin with a page
+        if offset % mmap.PAGESIZE:
+            raise InvalidRequest(
+                f"failed to register shared memory region '{name}': invalid args: offset {offset} is no "
+                f"multiple of the page size, {mmap.PAGESIZE}"
+            )
         self._fd = _open(name, key)
         status = os.fstat(self._fd)
         if not stat.S_ISREG(status.st_mode) or offset + byte_size > status.st_size:
@@ -39,13 +53,16 @@ class SystemMemory:
             os.close(self._fd)
 
     def read(self, offset: int, size: int) -> Buffer:
-        buffer = aligned(size)
-        done = 0
-        while done < size:
-            count = os.preadv(self._fd, [buffer[done:]], self._offset + offset + done)
-            if not count:
-                raise self._shrunk()
-            done += count
+        try:
+            buffer = aligned(size)
+            done = 0
+            while done < size:
+                count = os.preadv(self._fd, [buffer[done:]], self._offset + offset + done)
+                if not count:
+                    raise self._shrunk()
+                done += count
+        except OSError as exc:
+            raise self._failed("read", exc) from exc
         return buffer
 
     def write(self, offset: int, data: Buffer) -> None:
@@ -53,29 +70,36 @@ class SystemMemory:
         if os.fstat(self._fd).st_size < at + len(data):
             raise self._shrunk()  # a write beyond its end would make it grow again
         view = memoryview(data)
-        while len(view):
-            count = os.pwrite(self._fd, view, at)
-            view, at = view[count:], at + count
+        try:
+            while len(view):
+                count = os.pwrite(self._fd, view, at)
+                view, at = view[count:], at + count
+        except OSError as exc:
+            raise self._failed("written", exc) from exc
 
     def _shrunk(self) -> InvalidRequest:
         return InvalidRequest(f"shared memory region '{self._name}' is shorter than when it was registered")
 
+    def _failed(self, what: str, exc: OSError) -> InvalidRequest:
+        return InvalidRequest(f"shared memory region '{self._name}' can not be {what}: {exc.strerror}")
+
 
 def _open(name: str, key: str) -> int:
-    match = _KEY.fullmatch(key)
-    if match is None:
+    file = key.lstrip("/")
+    if "/" in file or "\0" in file or file in ("", ".", ".."):
         raise InvalidRequest(
-            f"cannot register shared memory region '{name}' - invalid shm key '{key}': it must be one name, "
-            "with or without a slash in front"
+            f"cannot register shared memory region '{name}' - invalid shm key '{key}': it must be the name "
+            f"of a file in {_DIRECTORY}"
         )
     for prefix in RESERVED_PREFIXES:
-        if match[1].startswith(prefix):
+        if file.startswith(prefix):
             raise InvalidRequest(
                 f"cannot register shared memory region '{name}' with key '{key}' as the key contains the "
                 f"reserved prefix '{prefix}'"
             )
     try:
         # O_NONBLOCK: a FIFO is opened at once and then refused for what it is
-        return os.open(f"{_DIRECTORY}/{match[1]}", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except (OSError, ValueError) as exc:
-        raise InvalidRequest(f"Unable to open shared memory region: '{key}' ({exc})") from exc
+        return os.open(f"{_DIRECTORY}/{file}", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, UnicodeEncodeError) as exc:
+        why = exc.strerror if isinstance(exc, OSError) else "it is not Unicode text"
+        raise InvalidRequest(f"Unable to open shared memory region: '{key}' ({why})") from exc
