@@ -196,7 +196,8 @@ class Http2Connection(asyncio.BufferedProtocol):
         stream.receive_window -= count
         if stream.receive_window < 0:
             raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, f"stream {stream.id} sent more than its window")
-        if stream.receive_window < STREAM_WINDOW // 2 and not stream.peer_ended:
+        low = stream.receive_window < STREAM_WINDOW // 2
+        if low and not stream.peer_ended and stream.withheld is None:
             self._transport.write(frames.window_update(stream.id, STREAM_WINDOW - stream.receive_window))
             stream.receive_window = STREAM_WINDOW
 

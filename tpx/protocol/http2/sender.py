@@ -39,8 +39,11 @@ class Sender:
         "_starved",
         "frame_bytes",
         "initial_window",
+        "notify_below",
+        "on_room",
         "owes_update",
         "paused",
+        "queued",
         "transport",
         "window",
     )
@@ -53,6 +56,12 @@ class Sender:
         self.paused = False
         self.owes_update = False
         """The next header block must say that our table is empty."""
+        self.queued = 0
+        """Bytes in all outboxes."""
+        self.notify_below = -1
+        """With no more than these in them, `on_room` is called with None."""
+        self.on_room: Callable[[Stream | None], None] | None = None
+        """Called in the middle of sending: it may only note that there is room."""
         self._emptied = False
         self._on_sent = on_sent
         # streams with something to send: those whose own window is open, in turn, and those whose is shut
@@ -73,7 +82,14 @@ class Sender:
         if stream.outbox is None:
             stream.outbox = deque()
         outbox = stream.outbox
-        outbox.extend(memoryview(part).cast("B") for part in parts if len(part))
+        size = 0
+        for part in parts:
+            if len(part):
+                view = memoryview(part).cast("B")
+                outbox.append(view)
+                size += len(view)
+        stream.queued += size
+        self.queued += size
         stream.trailers = trailers
         stream.ending = ending
         if not outbox:
@@ -91,6 +107,17 @@ class Sender:
         stream = self._ready.pop(stream_id, None) or self._starved.pop(stream_id, None)
         if stream is not None:
             stream.outbox = None
+            self._unqueue(stream, stream.queued)
+
+    def _unqueue(self, stream: Stream, size: int) -> None:
+        """Bytes have left an outbox; whoever waits for room hears of it."""
+        stream.queued -= size
+        self.queued -= size
+        if self.on_room is not None:
+            if stream.queued <= stream.notify_below:
+                self.on_room(stream)
+            if self.queued <= self.notify_below:
+                self.on_room(None)
 
     def clear(self) -> None:
         """Drop everything: the connection is gone."""
@@ -184,6 +211,7 @@ class Sender:
             out.append(stream.trailers)
         self.window -= size
         stream.send_window -= size
+        self._unqueue(stream, size)
         stream.shut_since = 0
         self._sent_bytes += size
         return size

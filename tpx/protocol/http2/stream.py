@@ -12,13 +12,16 @@ class Stream:
     __slots__ = (
         "ending",
         "id",
+        "notify_below",
         "outbox",
         "peer_ended",
+        "queued",
         "receive_window",
         "send_window",
         "shut_since",
         "trailers",
         "we_ended",
+        "withheld",
     )
 
     def __init__(self, stream_id: int, send_window: int) -> None:
@@ -28,6 +31,12 @@ class Stream:
         self.peer_ended = False
         self.we_ended = False
         self.outbox: deque[memoryview] | None = None
+        self.queued = 0
+        """Bytes in the outbox."""
+        self.notify_below = -1
+        """With no more than these in it, the sender calls its `on_room`."""
+        self.withheld: bytearray | None = None
+        """DATA that its owner reads later; until then the peer gets no window back for it."""
         self.ending = False
         """The last byte of the outbox carries END_STREAM."""
         self.shut_since = 0
