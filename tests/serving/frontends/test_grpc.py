@@ -101,9 +101,6 @@ def test_statistics_of_what_is_not_there_are_an_invalid_request(channel: Channel
 @pytest.mark.parametrize(
     "verb",
     [
-        "SystemSharedMemoryStatus",
-        "SystemSharedMemoryRegister",
-        "CudaSharedMemoryUnregister",
         "TraceSetting",
         "LogSettings",
     ],

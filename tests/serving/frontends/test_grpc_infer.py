@@ -186,13 +186,6 @@ def test_a_number_of_classes_that_is_none_is_refused(channel: Channel, value: An
     assert "for 'classification'" in refused(channel, message)
 
 
-def test_shared_memory_is_refused_by_name(channel: Channel) -> None:
-    message = grpc_request(bytes(8))
-    message.outputs.add(name="y").parameters["shared_memory_region"].string_param = "r"
-    code, text = channel.error("ModelInfer", message.SerializeToString())
-    assert (code, "shared memory" in text) == ("UNIMPLEMENTED", True)
-
-
 def test_giant_ids_and_names_are_answered(channel: Channel) -> None:
     giant = "g" * (1 << 20)
     assert channel.infer("double", {"x": floats([1, 2])}, id=giant).id == giant

@@ -199,14 +199,8 @@ def test_a_wrong_method_is_told_the_right_one(live: Live, method: str, path: str
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("POST", "/v2/models/double/generate"),
-        ("POST", "/v2/models/double/generate_stream"),
-        ("GET", "/v2/models/double/trace/setting"),
         ("GET", "/v2/trace/setting"),
         ("POST", "/v2/logging"),
-        ("GET", "/v2/systemsharedmemory/status"),
-        ("POST", "/v2/systemsharedmemory/region/r/register"),
-        ("POST", "/v2/cudasharedmemory/region/r/unregister"),
         ("POST", "/v2/repository/mine/index"),
     ],
 )
@@ -271,6 +265,7 @@ def test_statistics_have_every_member_in_the_protocols_order(live: Live) -> None
         "inference_count",
         "execution_count",
         "inference_stats",
+        "response_stats",
         "batch_stats",
         "memory_usage",
     ]

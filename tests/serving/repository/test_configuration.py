@@ -305,7 +305,6 @@ def test_instance_groups_that_cannot_be_are_refused(group: str, message: str) ->
         ("sequence_batching { }", "sequence_batching"),
         ("ensemble_scheduling { }", "ensemble_scheduling"),
         ("platform: 'ensemble'", "ensemble_scheduling"),
-        ("model_transaction_policy { decoupled: true }", "model_transaction_policy.decoupled"),
         ("response_cache { enable: true }", "response_cache"),
         ("batch_input [{ kind: BATCH_ELEMENT_COUNT }]", "batch_input"),
         ("batch_output [{ target_name: 'y' }]", "batch_output"),

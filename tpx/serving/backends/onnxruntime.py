@@ -81,6 +81,11 @@ class OnnxModel:
         complete_signature(config, self._inputs, self._outputs, default_max_batch_size=default_max_batch_size)
 
     def check(self, config: Any) -> None:
+        if config.model_transaction_policy.decoupled:
+            raise ConfigError(
+                f"model '{config.name}' is decoupled, but an ONNX model has one response for each request: "
+                "remove model_transaction_policy"
+            )
         check_signature(config, self._inputs, self._outputs)
 
     def executor(self, spec: InstanceSpec, config: Any) -> Executor:
