@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from tpx.errors import Cancelled, NotReady
+from tpx.errors import Cancelled, NotReady, TpxError
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.backends.base import OpenModel
 from tpx.serving.batch import Batch
@@ -63,7 +63,7 @@ class ServedModel:
         self._opened = opened
         self._instances: list[ThreadInstance | DecoupledInstance] = []
         self._inbox: Inbox = Inbox()
-        self._held = 0
+        self._held: set[Batch] = set()
         """Batches given to the instances and not yet back: one each in work and one each in hand."""
         self._held_long = 0
         """Those of them that may take long, for which the loop does not wait."""
@@ -116,8 +116,9 @@ class ServedModel:
 
     @property
     def pending(self) -> int:
-        """Requests that wait for an instance."""
-        return len(self._scheduler)
+        """Requests that wait for an instance, in the queue or in a batch that no instance has begun."""
+        in_hand = sum(len(batch.requests) for batch in self._held if not batch.started_ns)
+        return len(self._scheduler) + in_hand
 
     @property
     def in_flight(self) -> int:
@@ -136,7 +137,11 @@ class ServedModel:
                 f"Request for unknown model: '{self.name}' version {self.version} is not at ready state"
             )
         request.arrived_ns = _clock()
-        self._scheduler.add(request)
+        try:
+            self._scheduler.add(request)
+        except TpxError as error:
+            self.statistics.failed(error, 1, _clock() - request.arrived_ns)
+            raise
         self._in_flight += 1
         if not self._waits:
             self._look()
@@ -165,7 +170,7 @@ class ServedModel:
 
     def _dispatch(self) -> bool:
         """One batch, if there is one and an instance for it."""
-        if self._held >= len(self._instances):
+        if len(self._held) >= len(self._instances):
             return False
         if self._inline and self._held and not self._held_long:
             return False  # what the instances hold is soon back; then the loop computes
@@ -190,7 +195,7 @@ class ServedModel:
 
     def _hand_over(self, batch: Batch) -> None:
         """Give a batch to the instances."""
-        self._held += 1
+        self._held.add(batch)
         batch.long = not self._is_short(batch)
         self._held_long += batch.long
         self._inbox.put(batch)
@@ -198,7 +203,7 @@ class ServedModel:
     def _prefetch(self) -> None:
         """Keep as many batches in hand as there are instances, so that none waits for the loop."""
         most = 2 * len(self._instances)
-        while self._held < most:
+        while len(self._held) < most:
             requests = self._scheduler.take(_clock(), idle=False)
             if not requests:
                 self._wake_later()
@@ -236,7 +241,7 @@ class ServedModel:
 
     def _computed(self, batch: Batch) -> None:
         """An instance has finished a batch: first give it work, then answer."""
-        self._held -= 1
+        self._held.discard(batch)
         self._held_long -= batch.long
         if len(self._scheduler):
             self._look()
@@ -244,7 +249,7 @@ class ServedModel:
 
     def _released(self, batch: Batch) -> None:
         """An instance of a decoupled model is done with a batch, whose answers have gone before."""
-        self._held -= 1
+        self._held.discard(batch)
         self._held_long -= batch.long
         if len(self._scheduler):
             self._look()
@@ -256,6 +261,8 @@ class ServedModel:
         self.statistics.responded(answer.batch, response, now, cancelled=request.cancelled)
         if response.final:
             self._in_flight -= 1
+        if request.trace is not None:
+            request.trace.computed(request, answer.batch, response)
         self._reply(request, response)
 
     def _reply(self, request: InferRequest, response: InferResponse) -> None:
@@ -274,6 +281,8 @@ class ServedModel:
             self._count_failed(batch, now)
         self._in_flight -= len(batch.requests)
         for request, response in zip(batch.requests, batch.responses, strict=True):
+            if request.trace is not None:
+                request.trace.computed(request, batch.part_of(request), response)
             self._reply(request, response)
 
     def _judge(self, cost_ns: int, row_size: int) -> None:

@@ -7,7 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tpx.errors import Code, TpxError
+from tpx.errors import Code, ExecutionError, TpxError
+from tpx.serving.distributions.latencies import Latencies
 
 if TYPE_CHECKING:
     from tpx.serving.batch import Batch
@@ -73,6 +74,8 @@ class ModelStatistics:
         """Of a decoupled model, by the index of the response within its request."""
         self.failures = dict.fromkeys(("REJECTED", "CANCELED", "BACKEND", "OTHER"), 0)
         self.load_ns = 0
+        self.latencies: Latencies | None = None
+        """Their distributions, where --metrics-config asks for some."""
         self._success_count = 0
         self._success_ns = 0
         self._fail_ns = 0
@@ -108,6 +111,8 @@ class ModelStatistics:
         sizes.compute_infer_ns += infer_ns
         sizes.compute_output_ns += output_ns
         self._last_ns = now_ns
+        if self.latencies is not None:
+            self.latencies.executed(batch, now_ns)
 
     def responded(self, batch: "Batch", response: "InferResponse", now_ns: int, *, cancelled: bool) -> None:
         """A decoupled model has sent a response of the one request in `batch`."""
@@ -126,6 +131,8 @@ class ModelStatistics:
         if which is kept.success:
             _add(kept.compute_infer, batch.computed_ns - batch.gathered_ns)
             _add(kept.compute_output, batch.ended_ns - batch.computed_ns)
+        if self.latencies is not None and index == 0 and (response.outputs or response.error is not None):
+            self.latencies.observe("first_response", now_ns - batch.requests[0].arrived_ns, now_ns)
         if not response.final:
             return
         if response.error is not None:
@@ -136,7 +143,8 @@ class ModelStatistics:
     def failed(self, error: TpxError, count: int, ns: int) -> None:
         """Requests that got an error instead of an answer."""
         self._fail_ns += ns
-        self.failures[_REASONS.get(error.code, "OTHER")] += count
+        backend = isinstance(error, ExecutionError)
+        self.failures["BACKEND" if backend else _REASONS.get(error.code, "OTHER")] += count
 
     def durations(self) -> dict[str, Duration]:
         """The members of inference_stats, in the protocol's order."""

@@ -3,6 +3,7 @@ them."""
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -70,6 +71,7 @@ class DecoupledInstance:
             batch = self._inbox.get()
             if batch is None:
                 return
+            batch.started_ns = time.perf_counter_ns()
             for request in batch.requests:
                 self._compute(request)
             self._completions.push(self._callbacks.on_done, batch)

@@ -1,0 +1,1 @@
+"""How long things took, as distributions: histograms, and quantiles over a sliding window."""

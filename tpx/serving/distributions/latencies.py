@@ -1,0 +1,220 @@
+"""Which distributions of latencies a model has, and what feeds them.
+
+Which models have which: Triton, core/src/metric_model_reporter.cc. The histograms beside that of the first
+response are called as core's pull request #474 calls them.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal
+
+from tpx.errors import ConfigError
+from tpx.serving.distributions.base import Distribution
+from tpx.serving.distributions.histogram import Histogram
+from tpx.serving.distributions.settings import LatencySettings
+from tpx.serving.distributions.summary import Summary
+
+if TYPE_CHECKING:
+    from tpx.serving.batch import Batch
+
+log = logging.getLogger(__name__)
+
+Phase = Literal[
+    "request",
+    "queue",
+    "compute_input",
+    "compute_infer",
+    "compute_output",
+    "first_response",
+    "cache_hit",
+    "cache_miss",
+]
+
+_US, _MS = 1000, 1_000_000
+_SHORT_US = (100.0, 500.0, 1000.0, 5000.0, 10_000.0)
+_LONG_US = (1000.0, 5000.0, 25_000.0, 50_000.0, 100_000.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyFamily:
+    """One metric: what it is called, and which phase it measures in which unit; with buckets a histogram,
+    without a summary."""
+
+    name: str
+    phase: Phase
+    help: str
+    unit_ns: int = _US
+    buckets: tuple[float, ...] = ()
+
+
+SUMMARIES = (
+    LatencyFamily(
+        name="nv_inference_request_summary_us",
+        phase="request",
+        help="Summary of inference request duration in microseconds (includes cached requests)",
+    ),
+    LatencyFamily(
+        name="nv_inference_queue_summary_us",
+        phase="queue",
+        help="Summary of inference queuing duration in microseconds (includes cached requests)",
+    ),
+    LatencyFamily(
+        name="nv_inference_compute_input_summary_us",
+        phase="compute_input",
+        help="Cumulative compute input duration in microseconds (does not include cached requests)",
+    ),
+    LatencyFamily(
+        name="nv_inference_compute_infer_summary_us",
+        phase="compute_infer",
+        help="Cumulative compute inference duration in microseconds (does not include cached requests)",
+    ),
+    LatencyFamily(
+        name="nv_inference_compute_output_summary_us",
+        phase="compute_output",
+        help="Cumulative inference compute output duration in microseconds "
+        "(does not include cached requests)",
+    ),
+    LatencyFamily(
+        name="nv_cache_hit_summary_per_model",
+        phase="cache_hit",
+        help="Summary of cache hit counts/durations per model, in microseconds.",
+    ),
+    LatencyFamily(
+        name="nv_cache_miss_summary_per_model",
+        phase="cache_miss",
+        help="Summary of cache miss counts/durations per model, in microseconds.",
+    ),
+)
+
+HISTOGRAMS = (
+    LatencyFamily(
+        name="nv_inference_first_response_histogram_ms",
+        phase="first_response",
+        help="Duration from request to first response in milliseconds",
+        unit_ns=_MS,
+        buckets=(100.0, 500.0, 2000.0, 5000.0),
+    ),
+    LatencyFamily(
+        name="nv_inference_request_duration_histogram_us",
+        phase="request",
+        help="Inference request duration in microseconds (includes cached requests)",
+        buckets=_LONG_US,
+    ),
+    LatencyFamily(
+        name="nv_inference_queue_duration_histogram_us",
+        phase="queue",
+        help="Inference queuing duration in microseconds (includes cached requests)",
+        buckets=(100.0, 1000.0, 5000.0, 10_000.0, 50_000.0),
+    ),
+    LatencyFamily(
+        name="nv_inference_compute_input_duration_histogram_us",
+        phase="compute_input",
+        help="Compute input duration in microseconds (does not include cached requests)",
+        buckets=_SHORT_US,
+    ),
+    LatencyFamily(
+        name="nv_inference_compute_infer_duration_histogram_us",
+        phase="compute_infer",
+        help="Compute inference duration in microseconds (does not include cached requests)",
+        buckets=_LONG_US,
+    ),
+    LatencyFamily(
+        name="nv_inference_compute_output_duration_histogram_us",
+        phase="compute_output",
+        help="Compute output duration in microseconds (does not include cached requests)",
+        buckets=_SHORT_US,
+    ),
+)
+
+
+class Latencies:
+    """The distributions of one model, by the names of their families."""
+
+    def __init__(self, distributions: Mapping[str, Histogram | Summary]) -> None:
+        self.by_family = distributions
+        self._of: dict[Phase, tuple[Distribution, ...]] = {}
+        for family in (*SUMMARIES, *HISTOGRAMS):
+            if family.name in distributions:
+                self._of[family.phase] = (*self._of.get(family.phase, ()), distributions[family.name])
+
+    def executed(self, batch: "Batch", now_ns: int) -> None:
+        """A batch was computed and its requests are being answered."""
+        count = len(batch.requests)
+        started = batch.started_ns
+        requests, queued = self._of.get("request", ()), self._of.get("queue", ())
+        for request in batch.requests:
+            arrived = request.arrived_ns
+            for each in requests:
+                each.observe(now_ns - arrived, 1, now_ns)
+            for each in queued:
+                each.observe(started - arrived, 1, now_ns)
+        self.observe("compute_input", batch.gathered_ns - started, now_ns, count)
+        self.observe("compute_infer", batch.computed_ns - batch.gathered_ns, now_ns, count)
+        self.observe("compute_output", batch.ended_ns - batch.computed_ns, now_ns, count)
+
+    def observe(self, phase: Phase, ns: int, now_ns: int, count: int = 1) -> None:
+        """A phase of `count` requests took `ns` each."""
+        for each in self._of.get(phase, ()):
+            each.observe(ns, count, now_ns)
+
+
+def latencies_of(config: Any, settings: LatencySettings) -> Latencies | None:
+    """The distributions that a model keeps under these settings, None if there are none.
+
+    Raises ConfigError where `model_metrics` is wrong, whether or not it is used.
+    """
+    chosen = _chosen_buckets(config)
+    now = time.perf_counter_ns()
+    kept: dict[str, Histogram | Summary] = {}
+    for family in SUMMARIES if settings.summary_latencies else ():
+        if _measured(config, family.phase):
+            kept[family.name] = Summary(settings.quantile_error, now)
+    for family in HISTOGRAMS if settings.histogram_latencies else ():
+        if _measured(config, family.phase):
+            kept[family.name] = Histogram(chosen.get(family.name, family.buckets), family.unit_ns)
+    return Latencies(kept) if kept else None
+
+
+def _measured(config: Any, phase: Phase) -> bool:
+    """As in Triton: first responses of decoupled models only, and no whole requests where some come from the
+    cache, whose two kinds of latency would blur each other."""
+    cached: bool = config.response_cache.enable
+    if phase == "first_response":
+        return bool(config.model_transaction_policy.decoupled)
+    if phase == "request":
+        return not cached
+    return cached or phase not in ("cache_hit", "cache_miss")
+
+
+def _chosen_buckets(config: Any) -> dict[str, tuple[float, ...]]:
+    """The buckets that `model_metrics` gives, by family."""
+    known = {family.name for family in HISTOGRAMS}
+    chosen = {}
+    for control in config.model_metrics.metric_control:
+        if not control.HasField("metric_identifier"):
+            raise ConfigError(f"metric control must specify 'metric_identifier' for {config.name}")
+        family = control.metric_identifier.family
+        if not family:
+            raise ConfigError(f"metric identifier must specify non-empty 'family' for {config.name}")
+        if not control.HasField("histogram_options"):
+            raise ConfigError(f"metric control must specify 'histogram_options' for {config.name}")
+        buckets = tuple(control.histogram_options.buckets)
+        if not buckets:
+            raise ConfigError(f"histogram options must specify non-empty 'buckets' for {config.name}")
+        if not all(map(math.isfinite, buckets)) or any(a >= b for a, b in pairwise(buckets)):
+            raise ConfigError(
+                f"histogram options of '{family}' must have finite 'buckets', each larger than the one "
+                f"before, for {config.name}"
+            )
+        if family in known:
+            chosen[family] = buckets
+        else:
+            log.warning(
+                "Metric family '%s' in 'metric_identifier' is not a customizable metric in Triton core.",
+                family,
+            )
+    return chosen

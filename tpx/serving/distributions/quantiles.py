@@ -1,0 +1,129 @@
+"""Quantiles of a stream of integers, within a bounded error and in bounded memory.
+
+The sketch is that of Greenwald and Khanna, "Space-efficient online computation of quantile summaries"
+(SIGMOD 2001), fed and merged in sorted batches as in Agarwal et al., "Mergeable summaries" (PODS 2012), where
+merging keeps the error. Triton's metrics take the CKMS sketch of prometheus-cpp, which is tuned for a few
+quantiles and costs a tree walk a value; batches cost one sort.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Integers = npt.NDArray[np.int64]
+
+_NONE = np.empty(0, np.int64)
+
+
+class QuantileSketch:
+    """The rank of whatever `quantile` returns is off by at most `error` times the number of values.
+
+    Entry i stands for `_weights[i]` values up to `_values[i]`, whose rank lies between the sum of the weights
+    so far and that plus `_slack[i]`. As long as no weight plus slack exceeds 2 * error * count, every rank
+    has an entry that is near enough. The smallest and the largest value are kept as they are.
+    """
+
+    __slots__ = ("_error", "_slack", "_values", "_weights", "count")
+
+    def __init__(self, error: float) -> None:
+        self.count = 0
+        self._error = error
+        self._values = self._weights = self._slack = _NONE
+
+    def __len__(self) -> int:
+        """Entries kept."""
+        return len(self._values)
+
+    def add(self, values: Sequence[int]) -> None:
+        """Take values in any order."""
+        exact = QuantileSketch(self._error)
+        exact._values = np.sort(np.array(values, np.int64))
+        exact._weights = np.ones(len(values), np.int64)
+        exact._slack = np.zeros(len(values), np.int64)
+        exact.count = len(values)
+        self.merge(exact)
+
+    def merge(self, other: "QuantileSketch") -> None:
+        """Take what another sketch of the same error has seen."""
+        values = np.concatenate([self._values, other._values])
+        slack = np.concatenate(
+            [
+                self._slack + other._uncertainty_above(self._values, "left"),
+                other._slack + self._uncertainty_above(other._values, "right"),
+            ]
+        )
+        weights = np.concatenate([self._weights, other._weights])
+        order = np.argsort(values, kind="stable")  # two sorted runs: equal values of `self` stay first
+        self._values, self._weights, self._slack = values[order], weights[order], slack[order]
+        self.count += other.count
+        self._compress()
+
+    def quantile(self, q: float) -> int | None:
+        """The value below which a share `q` lies; None before the first value."""
+        if not self.count:
+            return None
+        rank = min(max(math.ceil(q * self.count), 1), self.count)
+        lowest = np.cumsum(self._weights)
+        off = np.maximum(rank - lowest, lowest + self._slack - rank)
+        return int(self._values[np.argmin(off)])
+
+    def _uncertainty_above(self, values: Integers, side: Literal["left", "right"]) -> Integers:
+        """How many of this sketch's values may lie between each of `values` and the entry before the next
+        one here."""
+        uncertainty = np.append(self._weights + self._slack - 1, 0)
+        return uncertainty[np.searchsorted(self._values, values, side)]
+
+    def _compress(self) -> None:
+        """Let entries stand for those before them, as far as the error allows."""
+        most = math.floor(2 * self._error * self.count)
+        last = len(self._values) - 1
+        if most < 2 or last < 2:
+            return
+        upto = np.cumsum(self._weights)
+        first = np.searchsorted(upto - self._weights, upto + self._slack - most)
+        before = np.minimum(first, np.arange(last + 1)).tolist()
+        kept = []
+        entry = last
+        while entry > 0:
+            kept.append(entry)
+            entry = before[entry] - 1
+        kept.append(0)
+        keep = np.array(kept[::-1])
+        self._values, self._slack = self._values[keep], self._slack[keep]
+        self._weights = np.diff(upto[keep], prepend=0)
+
+
+class SlidingQuantiles:
+    """Quantiles of the values of the last minute or so: of the slot that is being filled and those before
+    it."""
+
+    def __init__(
+        self, error: float, now_ns: int, *, max_age_ns: int = 60_000_000_000, slots: int = 5
+    ) -> None:
+        self._error = error
+        self._slot_ns = max_age_ns // slots
+        self._slots = [QuantileSketch(error) for _ in range(slots)]
+        self.ends_ns = now_ns + self._slot_ns
+        """When the slot that is being filled ends: then call `turn` before adding more."""
+
+    def add(self, values: Sequence[int]) -> None:
+        """Take values of the current slot."""
+        self._slots[-1].add(values)
+
+    def turn(self, now_ns: int) -> None:
+        """Forget the oldest slots, as many as have ended."""
+        ended = max(0, (now_ns - self.ends_ns) // self._slot_ns + 1)
+        self.ends_ns += ended * self._slot_ns
+        fresh = [QuantileSketch(self._error) for _ in range(min(ended, len(self._slots)))]
+        self._slots = [*self._slots[len(fresh) :], *fresh]
+
+    def read(self, quantiles: Sequence[float]) -> list[int | None]:
+        """The value of each quantile, None if nothing was added lately."""
+        whole = QuantileSketch(self._error)
+        for slot in self._slots:
+            if slot.count:
+                whole.merge(slot)
+        return [whole.quantile(q) for q in quantiles]

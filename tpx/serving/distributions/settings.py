@@ -1,0 +1,96 @@
+"""--metrics-config: which latencies are kept, and how."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tpx.errors import UsageError
+from tpx.options import FALSE_WORDS, TRUE_WORDS, nearest
+
+
+@dataclass(frozen=True, slots=True)
+class Quantile:
+    """A quantile of a summary, and by how much the share of values below it may be off."""
+
+    q: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencySettings:
+    """The settings of --metrics-config, by Triton's names."""
+
+    counter_latencies: bool = True
+    summary_latencies: bool = False
+    histogram_latencies: bool = False
+    summary_quantiles: tuple[Quantile, ...] = (
+        Quantile(0.5, 0.05),
+        Quantile(0.9, 0.01),
+        Quantile(0.95, 0.001),
+        Quantile(0.99, 0.001),
+        Quantile(0.999, 0.001),
+    )
+
+    @property
+    def quantile_error(self) -> float:
+        """One sketch answers all quantiles: it is as good as the strictest wants."""
+        return min(quantile.error for quantile in self.summary_quantiles)
+
+
+_SWITCHES = ("counter_latencies", "summary_latencies", "histogram_latencies")
+_NAMES = (*_SWITCHES, "summary_quantiles")
+
+
+def parse_latency_settings(flags: Sequence[str]) -> LatencySettings:
+    """Of the values of --metrics-config, each `<setting>=<value>`; a later one wins. Raises UsageError."""
+    settings = LatencySettings()
+    for flag in flags:
+        name, equals, value = (part.strip() for part in flag.partition("="))
+        if not equals or not name or not value:
+            raise UsageError(f"--metrics-config option format is '<setting>=<value>'. Got {flag}")
+        if name not in _NAMES:
+            known = nearest(name, _NAMES) or f" (there are: {', '.join(_NAMES)})"
+            raise UsageError(f"--metrics-config: unknown setting '{name}'{known}")
+        if name in _SWITCHES:
+            settings = _switched(settings, name, value)
+        else:
+            settings = replace(settings, summary_quantiles=_quantiles(value))
+    return settings
+
+
+def _switched(settings: LatencySettings, name: str, value: str) -> LatencySettings:
+    word = value.lower()
+    if word not in TRUE_WORDS | FALSE_WORDS:
+        raise UsageError(f"--metrics-config {name} must be true or false, got '{value}'")
+    on = word in TRUE_WORDS
+    if name == "counter_latencies":
+        return replace(settings, counter_latencies=on)
+    if name == "summary_latencies":
+        return replace(settings, summary_latencies=on)
+    return replace(settings, histogram_latencies=on)
+
+
+def _quantiles(text: str) -> tuple[Quantile, ...]:
+    """`0.5:0.05,0.9:0.01` and so on."""
+    found = tuple(_quantile(pair) for pair in text.split(","))
+    if len({quantile.q for quantile in found}) < len(found):
+        raise UsageError(f"--metrics-config summary_quantiles names a quantile twice: '{text}'")
+    return found
+
+
+def _quantile(pair: str) -> Quantile:
+    share, colon, error = pair.partition(":")
+    try:
+        quantile = Quantile(float(share), float(error))
+    except ValueError:
+        quantile = Quantile(math.nan, math.nan)
+    if not colon or not (0 < quantile.q < 1 and _SMALLEST_ERROR <= quantile.error < 1):
+        raise UsageError(
+            "--metrics-config summary_quantiles must be <quantile>:<error>,..., quantiles between 0 and 1 "
+            f"and errors between {_SMALLEST_ERROR} and 1, got '{pair}'"
+        )
+    return quantile
+
+
+_SMALLEST_ERROR = 1e-5
+"""Memory grows as the error shrinks: about 1 / error entries a sketch."""
