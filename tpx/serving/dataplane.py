@@ -1,6 +1,7 @@
 """Every verb of the v2 protocol once, free of transport: plain values in, plain values out, errors raised."""
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -8,6 +9,8 @@ from tpx import __version__
 from tpx.errors import InvalidRequest
 from tpx.protocol.v2 import DecodedRequest, RequestedOutput
 from tpx.serving.model import ServedModel
+from tpx.serving.repository.control import ModelControl
+from tpx.serving.repository.overrides import LoadParameter, override_of
 from tpx.serving.repository.repository import ModelRepository, State, parse_version
 from tpx.serving.request import InferRequest, RequestHead, TensorSpec
 from tpx.serving.shared_memory.regions import SharedMemory
@@ -15,6 +18,8 @@ from tpx.serving.signature import Signature
 
 EXTENSIONS = (
     "classification",
+    "model_repository",
+    "model_repository(unload_dependents)",
     "schedule_policy",
     "model_configuration",
     "system_shared_memory",
@@ -71,12 +76,14 @@ class DataPlane:
     def __init__(
         self,
         repository: ModelRepository,
+        control: ModelControl,
         shared_memory: SharedMemory,
         server_name: str,
         *,
         strict_readiness: bool,
     ) -> None:
         self._repository = repository
+        self.control = control
         self.shared_memory = shared_memory
         self._server_name = server_name
         self._strict_readiness = strict_readiness
@@ -121,17 +128,37 @@ class DataPlane:
         """The complete ModelConfig message."""
         return self._repository.get(name, version).config
 
-    def index(self, *, ready_only: bool) -> list[IndexEntry]:
+    # the model repository
+
+    def index(self, *, ready_only: bool, on_disk: Mapping[str, str] | None = None) -> list[IndexEntry]:
+        """Every version that is, was or should be loaded; and the models that lie `on_disk`."""
         return [
             IndexEntry(
                 name=name,
-                version=str(entry.version) if entry.version else "",
-                state=entry.state.value,
+                version="" if entry.version is None else str(entry.version),
+                state=entry.state.value if entry.state is not None else "",
                 reason=entry.reason,
             )
-            for name, entry in self._repository.index()
+            for name, entry in self._repository.index(on_disk)
             if entry.state is State.READY or not ready_only
         ]
+
+    async def complete_index(self) -> list[IndexEntry]:
+        """Everything that there is, loaded or not."""
+        return self.index(ready_only=False, on_disk=await self.control.names_on_disk())
+
+    async def load(self, name: str, parameters: Mapping[str, LoadParameter]) -> None:
+        """Load a model as it lies in the repository, or as the parameters `config` and `file:<path>` say.
+
+        Raises InvalidRequest, NotReady.
+        """
+        self.control.check_explicit()
+        override = await asyncio.get_running_loop().run_in_executor(None, override_of, parameters)
+        await self.control.load(name, override)
+
+    async def unload(self, name: str, *, unload_dependents: bool) -> None:
+        """Stop serving a model. Raises NotReady."""
+        await self.control.unload(name, unload_dependents=unload_dependents)
 
     # statistics
 

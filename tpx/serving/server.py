@@ -19,7 +19,9 @@ from tpx.serving.frontends.grpc import GrpcFrontend
 from tpx.serving.frontends.http import HttpFrontend
 from tpx.serving.frontends.metrics import MetricsFrontend
 from tpx.serving.instances.completions import Completions
+from tpx.serving.model import ServedModel
 from tpx.serving.options import ServeConfig
+from tpx.serving.repository.control import ControlSettings, ModelControl
 from tpx.serving.repository.loading import Loader, LoadSettings
 from tpx.serving.repository.repository import ModelRepository
 from tpx.serving.shared_memory import cuda
@@ -61,17 +63,18 @@ class Server:
         self._listeners: list[Listener] = []
         loop = asyncio.get_running_loop()
         settings = LoadSettings(
-            auto_complete=not config.disable_auto_complete_config,
+            auto_complete=config.auto_complete,
             inline_below_ns=config.inline_below_us * 1000,
             backend_settings=_backend_settings(config.backend_config),
         )
-        self.repository = ModelRepository(
-            Loader(settings, Completions(loop), loop),
-            [*config.model_repository, *config.models],
-            load_threads=max(1, config.model_load_thread_count),
+        self.repository = ModelRepository()
+        self.control = ModelControl(
+            self.repository, Loader(settings, Completions(loop), loop), _control_settings(config)
         )
         memory = SharedMemory(cuda.opener(), _shared_memory_limits(config))
-        self.plane = DataPlane(self.repository, memory, config.id, strict_readiness=config.strict_readiness)
+        self.plane = DataPlane(
+            self.repository, self.control, memory, config.id, strict_readiness=config.strict_readiness
+        )
 
     def status(self) -> list[IndexEntry]:
         """Every known version of every model, for the startup table."""
@@ -98,6 +101,7 @@ class Server:
         False if the time for it ran out: what still computes cannot be stopped, the process must end.
         """
         self.plane.exiting = True
+        self.control.stop()
         for listener in self._listeners:
             listener.stop_accepting()
         finished = await self._drained(self._config.exit_timeout_secs)
@@ -109,10 +113,10 @@ class Server:
     async def _end(self) -> None:
         for listener in self._listeners:
             listener.close()
-        await asyncio.get_running_loop().run_in_executor(None, self.repository.close)
+        await self.control.close()
 
     async def _load_and_listen(self) -> list[Endpoint]:
-        await self.repository.load_all()
+        await self.control.start()
         failed = self.repository.failures()
         if failed and self._config.exit_on_error:
             raise LoadError(f"failed to load all models: {', '.join(failed)}")
@@ -123,7 +127,7 @@ class Server:
         log.info("Waiting for in-flight requests to complete.")
         quiet = 0
         for remaining in range(timeout_s * _LOOKS_PER_S, -1, -1):
-            busy = [model for model in self.repository.served() if model.in_flight]
+            busy = self._busy()
             connections = sum(listener.connections for listener in self._listeners)
             quiet = 0 if busy else quiet + 1
             if not busy and (not connections or quiet > _LINGER_S * _LOOKS_PER_S):
@@ -136,7 +140,11 @@ class Server:
                     connections,
                 )
             await asyncio.sleep(1 / _LOOKS_PER_S)
-        return not any(model.in_flight for model in self.repository.served())
+        return not self._busy()
+
+    def _busy(self) -> list[ServedModel]:
+        models = [*self.repository.served(), *self.control.retirement.draining]
+        return [model for model in models if model.in_flight]
 
     def _services(self) -> list[tuple[str, str, int]]:
         config = self._config
@@ -173,6 +181,13 @@ class Server:
             ) from exc
         self._listeners.append(listener)
         return Endpoint(service=service, address=address, port=bound)
+
+
+def _control_settings(config: ServeConfig) -> ControlSettings:
+    return ControlSettings(
+        paths=[*config.model_repository, *config.models],
+        load_threads=config.model_load_thread_count,
+    )
 
 
 def _backend_settings(flags: tuple[str, ...]) -> dict[str, dict[str, str]]:

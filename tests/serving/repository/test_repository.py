@@ -15,6 +15,7 @@ from tests.serving.onnx_files import doubling, graph, node, value, write_model
 from tpx.errors import InvalidRequest, NotFound, NotReady, TpxError, UsageError
 from tpx.protocol import model_config
 from tpx.serving.instances.completions import Completions
+from tpx.serving.repository.control import ControlSettings, ModelControl
 from tpx.serving.repository.loading import Loader, LoadSettings
 from tpx.serving.repository.repository import ModelRepository, parse_version
 
@@ -30,12 +31,13 @@ def loaded(paths: Path | Sequence[Path], look: Callable[[ModelRepository], Any],
         options = LoadSettings(backend_settings=settings.pop("backend_settings", {}), **settings)
         loader = Loader(options, Completions(loop), loop)
         every = [paths] if isinstance(paths, Path) else paths
-        repository = ModelRepository(loader, every, load_threads=2)
-        await repository.load_all()
+        repository = ModelRepository()
+        control = ModelControl(repository, loader, ControlSettings(paths=every, load_threads=2))
         try:
+            await control.start()
             return look(repository)
         finally:
-            await loop.run_in_executor(None, repository.close)
+            await control.close()
             assert repository.served() == []
 
     return asyncio.run(scene())
@@ -43,7 +45,10 @@ def loaded(paths: Path | Sequence[Path], look: Callable[[ModelRepository], Any],
 
 def states(repository: ModelRepository) -> dict[str, tuple[str, str]]:
     """State and reason by name:version."""
-    return {f"{name}:{e.version}": (e.state.value, e.reason) for name, e in repository.index()}
+    return {
+        f"{name}:{e.version or 0}": (e.state.value if e.state else "", e.reason)
+        for name, e in repository.index()
+    }
 
 
 def reason(path: Path, **settings: Any) -> str:

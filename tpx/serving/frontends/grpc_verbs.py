@@ -1,6 +1,7 @@
 """The methods of the gRPC API: each extension of the protocol brings its own."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +13,12 @@ from tpx.protocol.grpc.server_call import Method, ServerCall
 from tpx.protocol.tensors import Buffer
 from tpx.serving.frontends.access import Category
 from tpx.serving.frontends.grpc_answers import answer, fail, fail_internally
+from tpx.serving.repository.tasks import Tasks
 
 SERVICE = "/inference.GRPCInferenceService/"
+
+_SHORT_BYTES = 64 << 10
+"""Longer messages of verbs that take their time are decoded in another thread."""
 
 Verb = Callable[[Any], Any]
 """Takes a request message, returns a response message, raises TpxError."""
@@ -47,3 +52,39 @@ def unary(path: str, request_type: str, verb: Verb) -> Method:
             fail_internally(call, path, exc)
 
     return Method(path, unary=serve)
+
+
+def rpc_later(
+    name: str,
+    category: Category,
+    verb: Callable[[Any], Coroutine[Any, Any, Any]],
+    tasks: Tasks,
+    check: Callable[[], None] = lambda: None,
+) -> Rpc:
+    """A unary method whose verb takes its time; `check` may refuse before the message is even decoded."""
+    request_class = getattr(messages, f"{name}Request")
+
+    async def work(call: ServerCall, message: Buffer) -> None:
+        try:
+            if len(message) <= _SHORT_BYTES:
+                request = request_class.FromString(bytes(message))
+            else:
+                loop = asyncio.get_running_loop()
+                request = await loop.run_in_executor(None, lambda: request_class.FromString(bytes(message)))
+            answer(call, await verb(request))
+        except DecodeError:
+            fail(call, InvalidRequest(f"Unable to parse request: it is not a {name}Request"))
+        except TpxError as exc:
+            fail(call, exc)
+        except Exception as exc:  # noqa: BLE001 (one request's boundary)
+            fail_internally(call, SERVICE + name, exc)
+
+    def serve(call: ServerCall, message: Buffer) -> None:
+        try:
+            check()
+        except TpxError as exc:
+            fail(call, exc)
+        else:
+            tasks.start(work(call, message))
+
+    return Rpc(category=category, method=Method(SERVICE + name, unary=serve))

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import orjson
@@ -75,6 +75,16 @@ def apart(
             answer_failure(request, work.__name__, exc)
 
     asyncio.get_running_loop().run_in_executor(None, work, data, *more).add_done_callback(done)
+
+
+async def answer_when_done(request: HttpRequest, work: Coroutine[Any, Any, None]) -> None:
+    """Let `work` answer in its own time; what it raises is answered, too."""
+    try:
+        await work
+    except TpxError as exc:
+        answer_error(request, exc)
+    except Exception as exc:  # noqa: BLE001 (one request's boundary)
+        answer_failure(request, "an HTTP request", exc)
 
 
 def choose_encoding(accept: bytes) -> str:

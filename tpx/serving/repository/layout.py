@@ -1,13 +1,14 @@
 """The layout of a model repository on disk (Triton: docs/user_guide/model_repository.md).
 
 <repository>/<model>/config.pbtxt
+<repository>/<model>/configs/<name>.pbtxt   instead, with --model-config-name
 <repository>/<model>/<version>/model.onnx
 """
 
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +29,23 @@ class ModelSource:
 
     name: str
     directory: Path
-    versions: Mapping[int, Path]
+    versions: Mapping[int, Path] = field(default_factory=dict)
     file: Path | None = None
     fault: str = ""
     """Why it cannot be loaded, if the directory alone tells."""
+    config_name: str = ""
+    """Of the file in `configs` that stands for config.pbtxt, if it is there."""
+    override: Any = None
+    """A ModelConfig that stands for what is written."""
 
     def read_config(self) -> Any:
         """The ModelConfig as written, or an empty one. Raises ConfigError."""
-        path = self.directory / "config.pbtxt"
-        if self.file is None and path.is_file():
-            return model_config.read(path)
         config = messages.ModelConfig(name=self.name)
+        if self.override is not None:
+            config.CopyFrom(self.override)
+            return config
+        if self.file is None and self.config_path.is_file():
+            return model_config.read(self.config_path)
         if self.file is not None:
             kind = RECOGNISED_FILES.get(f"model{self.file.suffix}", ("", ""))
             config.backend, config.platform = kind
@@ -46,30 +53,67 @@ class ModelSource:
         return config
 
     @property
+    def config_path(self) -> Path:
+        """Where the configuration is, or would be."""
+        chosen = self.directory / "configs" / f"{self.config_name}.pbtxt"
+        return chosen if self.config_name and chosen.is_file() else self.directory / "config.pbtxt"
+
+    @property
     def has_config(self) -> bool:
-        return self.file is not None or (self.directory / "config.pbtxt").is_file()
+        return self.override is not None or self.file is not None or self.config_path.is_file()
 
 
-def scan(paths: Sequence[Path]) -> list[ModelSource]:
+def scan(paths: Sequence[Path], *, config_name: str = "") -> list[ModelSource]:
     """The models of repositories and single files, by name. Raises UsageError for a path that is neither.
 
     A path given twice counts once; a name that two of them have belongs to neither, and has a fault.
     """
     found: dict[str, list[ModelSource]] = {}
-    for path in {os.path.realpath(path): path for path in reversed(paths)}.values():
-        for source in [_single_file(path)] if path.is_file() else _repository(path):
+    for path in _places(paths):
+        for source in [_single_file(path)] if path.is_file() else _repository(path, config_name):
             found.setdefault(source.name, []).append(source)
-    return [
-        sources[0] if len(sources) == 1 else _not_unique(name, sources)
-        for name, sources in sorted(found.items())
-    ]
+    return [_unique(name, sources) for name, sources in sorted(found.items())]
 
 
-def _not_unique(name: str, sources: Sequence[ModelSource]) -> ModelSource:
+def find(paths: Sequence[Path], name: str, *, config_name: str = "") -> ModelSource | None:
+    """What `scan` would find of this name, with a look at nothing else."""
+    if not name or "/" in name or "\0" in name or name.startswith("."):
+        return None
+    sources = []
+    for path in _places(paths):
+        if path.is_file():
+            sources += [_single_file(path)] if path.stem == name else []
+        elif os.path.isdir(path / name):  # noqa: PTH112 (False too where no such name can be)
+            sources.append(_source(path / name, config_name))
+    return _unique(name, sources) if sources else None
+
+
+def names(paths: Sequence[Path]) -> dict[str, str]:
+    """The names that `scan` would find, each with the fault of not being unique, or ""."""
+    found: dict[str, list[ModelSource]] = {}
+    for path in _places(paths):
+        for entry in [path] if path.is_file() else _model_directories(path):
+            name = path.stem if path.is_file() else _name_of(entry)
+            found.setdefault(name, []).append(ModelSource(name=name, directory=entry))
+    return {name: _fault_of(sources) if len(sources) > 1 else "" for name, sources in sorted(found.items())}
+
+
+def _places(paths: Sequence[Path]) -> list[Path]:
+    """Each place once, however it is spelt."""
+    return list({os.path.realpath(path): path for path in reversed(paths)}.values())
+
+
+def _unique(name: str, sources: Sequence[ModelSource]) -> ModelSource:
+    if len(sources) == 1:
+        return sources[0]
+    fault = _fault_of(sources)
+    log.error("failed to poll model '%s': not unique across all model repositories: %s", name, fault)
+    return ModelSource(name=name, directory=sources[0].directory, fault=fault)
+
+
+def _fault_of(sources: Sequence[ModelSource]) -> str:
     places = ", ".join(f"'{source.file or source.directory}'" for source in sources)
-    log.error("failed to poll model '%s': not unique across all model repositories: %s", name, places)
-    fault = f"model appears in two or more repositories: {places}"
-    return ModelSource(name=name, directory=sources[0].directory, versions={}, fault=fault)
+    return f"model appears in two or more repositories: {places}"
 
 
 def _single_file(path: Path) -> ModelSource:
@@ -80,30 +124,40 @@ def _single_file(path: Path) -> ModelSource:
     return ModelSource(name=path.stem, directory=directory, versions={1: directory}, file=path.resolve())
 
 
-def _repository(path: Path) -> list[ModelSource]:
+def _repository(path: Path, config_name: str) -> list[ModelSource]:
+    directories = _model_directories(path)
+    if (path / "config.pbtxt").is_file():
+        raise UsageError(f"'{path}' is a model, and not a repository of models: name the directory it is in")
+    return [_source(directory, config_name) for directory in directories]
+
+
+def _model_directories(path: Path) -> list[Path]:
     try:
         entries = sorted(path.iterdir())
     except OSError as exc:
         raise UsageError(f"cannot read model repository '{path}': {exc.strerror}") from exc
-    if (path / "config.pbtxt").is_file():
-        raise UsageError(f"'{path}' is a model, and not a repository of models: name the directory it is in")
-    return [_source(entry) for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
+    return [entry for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
 
 
-def _source(directory: Path) -> ModelSource:
-    name = os.fsencode(directory.name).decode(errors="replace")
+def _name_of(directory: Path) -> str:
+    return os.fsencode(directory.name).decode(errors="replace")
+
+
+def _source(directory: Path, config_name: str) -> ModelSource:
+    name = _name_of(directory)
     if name != directory.name:
         fault = f"the name of the directory {os.fsencode(directory)!r} is not UTF-8"
-        return ModelSource(name=name, directory=directory, versions={}, fault=fault)
+        return ModelSource(name=name, directory=directory, fault=fault)
     try:
-        return ModelSource(name=name, directory=directory, versions=_versions(directory))
+        versions = versions_in(directory)
     except OSError as exc:
         log.error("Poll failed for model directory '%s': %s", name, exc.strerror)
         fault = f"cannot read '{directory}': {exc.strerror}"
-        return ModelSource(name=name, directory=directory, versions={}, fault=fault)
+        return ModelSource(name=name, directory=directory, fault=fault)
+    return ModelSource(name=name, directory=directory, versions=versions, config_name=config_name)
 
 
-def _versions(directory: Path) -> dict[int, Path]:
+def versions_in(directory: Path) -> dict[int, Path]:
     """Version directories by number; names that are no version are skipped, with a word in the log."""
     out = {}
     for entry in directory.iterdir():

@@ -1,12 +1,13 @@
 """Loading one version of a model: configuration, file, instances. Runs in a loader thread."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tpx.errors import ConfigError, LoadError
+from tpx.errors import Code, ConfigError, LoadError, TpxError
 from tpx.protocol import messages
 from tpx.serving.backends.base import ModelFiles, OpenModel
 from tpx.serving.backends.table import backend as find_backend
@@ -22,11 +23,15 @@ from tpx.serving.repository.configuration import (
     validate,
     validate_instance_groups,
 )
-from tpx.serving.repository.layout import ModelSource, read_labels
+from tpx.serving.repository.decisions import Recipe
+from tpx.serving.repository.layout import ModelSource, read_labels, wanted_versions
+from tpx.serving.repository.stamps import Stamps, stamps_of
 from tpx.serving.scheduling.base import Scheduler
 from tpx.serving.scheduling.direct import DirectScheduler
 from tpx.serving.scheduling.dynamic import DynamicBatcher
 from tpx.serving.signature import Signature
+
+log = logging.getLogger(__name__)
 
 _DEFAULT_MAX_BATCH_SIZE = 4  # Triton's `default-max-batch-size`
 
@@ -41,6 +46,17 @@ class LoadSettings:
     """--backend-config by backend; "" holds those for all."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a model shall become: its configuration before its files are opened, and its versions."""
+
+    source: ModelSource
+    config: Any
+    stamps: Stamps
+    recipes: Mapping[int, Recipe]
+    """By version."""
+
+
 class Loader:
     """Loads versions; shared by the loader threads."""
 
@@ -51,14 +67,31 @@ class Loader:
         self._completions = completions
         self._loop = loop
 
-    def read_config(self, source: ModelSource) -> Any:
-        """The configuration of a model before its file is opened. Raises ConfigError, LoadError."""
+    def want(self, source: ModelSource) -> Wanted:
+        """What to load of a model as it lies there. Raises ConfigError, LoadError."""
+        stamps = stamps_of(source)  # first: what changes while it is read is seen the next time
+        config = self._read_config(source)
+        return Wanted(
+            source=source,
+            config=config,
+            stamps=stamps,
+            recipes={
+                version: Recipe(
+                    config=_without_policy(config),
+                    directory=str(source.file or source.versions[version]),
+                    shared=stamps.shared,
+                    files=stamps.versions[version],
+                )
+                for version in wanted_versions(config, source.versions)
+            },
+        )
+
+    def _read_config(self, source: ModelSource) -> Any:
         if source.fault:
             raise LoadError(source.fault)
         if not self._settings.auto_complete and not source.has_config:
             raise ConfigError(
-                f"failed to open text file for read {source.directory / 'config.pbtxt'}: No such file or "
-                "directory"
+                f"failed to open text file for read {source.config_path}: No such file or directory"
             )
         config = source.read_config()
         set_name(config, source.name)
@@ -119,6 +152,23 @@ class Loader:
     def _backend_settings(self, backend: str) -> dict[str, str]:
         settings = self._settings.backend_settings
         return {**settings.get("", {}), **settings.get(backend, {})}
+
+
+def reason_of(error: BaseException) -> str:
+    """Why something could not be loaded, as the repository index tells it."""
+    if not isinstance(error, TpxError):
+        log.error("a defect while loading", exc_info=error)
+        return f"{Code.INTERNAL.value}: {type(error).__name__}: {error}"
+    name = error.code.value if error.code is not Code.UNKNOWN else Code.INTERNAL.value
+    return f"{name}: {error.message}"
+
+
+def _without_policy(config: Any) -> bytes:
+    rest = messages.ModelConfig()
+    rest.CopyFrom(config)
+    rest.ClearField("version_policy")
+    data: bytes = rest.SerializeToString(deterministic=True)
+    return data
 
 
 def _scheduler(config: Any) -> Scheduler:

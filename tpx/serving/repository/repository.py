@@ -1,20 +1,19 @@
-"""What is loaded: every known model, its versions and their states."""
+"""What is known of every model: its versions, their states, and who serves them.
 
-import asyncio
-import logging
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+Everything here runs on the event loop and takes no time; whoever loads and unloads tells what became of it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import Path
-from typing import Any
 
-from tpx.errors import Code, InvalidRequest, NotFound, NotReady, TpxError
+from tpx.errors import InvalidRequest, NotFound, NotReady
 from tpx.serving.model import ServedModel
-from tpx.serving.repository.layout import ModelSource, scan, wanted_versions
-from tpx.serving.repository.loading import Loader
+from tpx.serving.repository.decisions import Plan, Recipe
+from tpx.serving.repository.overrides import OverrideFiles
+from tpx.serving.repository.stamps import Stamps
 
-log = logging.getLogger(__name__)
+UNLOADED = "unloaded"
 
 
 class State(Enum):
@@ -26,94 +25,81 @@ class State(Enum):
     UNAVAILABLE = "UNAVAILABLE"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A version that serves, what it was made from, and the files that were made for it."""
+
+    served: ServedModel
+    recipe: Recipe
+    files: OverrideFiles | None = None
+
+
 @dataclass(slots=True, kw_only=True)
 class VersionEntry:
-    """One version of a model; `version` 0 stands for a model none of whose versions could be named."""
+    """One version of a model. A model of which none could be named has one without a number, and one that
+    was never loaded one without a state."""
 
-    version: int
-    state: State = State.LOADING
+    version: int | None
+    state: State | None = State.LOADING
     reason: str = ""
-    served: ServedModel | None = None
+    loaded: Loaded | None = None
+
+    @property
+    def hinders(self) -> bool:
+        """Whether a server that is ready only with all its models is not, because of this one."""
+        gone = self.state is State.UNLOADING or self.reason == UNLOADED
+        return self.state is not State.READY and not gone
+
+
+@dataclass(slots=True)
+class _Record:
+    versions: dict[int, VersionEntry] = field(default_factory=dict)
+    fault: str = ""
+    """Why no version could be named, while none is served."""
+    stamps: Stamps | None = None
+    """Of the files that the last load was made from; None if it failed."""
+
+    @property
+    def entries(self) -> list[VersionEntry]:
+        found = [entry for _, entry in sorted(self.versions.items())]
+        if self.fault:
+            found.insert(0, VersionEntry(version=None, state=State.UNAVAILABLE, reason=self.fault))
+        return found
 
 
 class ModelRepository:
-    """Loads at start what the repositories hold; later answers who serves a name.
+    """The table of models.
 
-    `generation` counts changes of what is served: whoever remembers models compares it.
+    `generation` changes with what is served: whoever remembers models compares it.
     """
 
-    def __init__(self, loader: Loader, paths: Sequence[Path], *, load_threads: int) -> None:
-        self.paths = paths
+    def __init__(self) -> None:
         self.generation = 0
-        self._loader = loader
-        self._load_threads = load_threads
-        self._models: dict[str, dict[int, VersionEntry]] = {}
+        self._models: dict[str, _Record] = {}
 
-    async def load_all(self) -> None:
-        """Load every model; a failure is kept as the state of its version."""
-        loop = asyncio.get_running_loop()
-        with ThreadPoolExecutor(self._load_threads, thread_name_prefix="load") as pool:
-            sources = scan(self.paths)
-            await asyncio.gather(*(loop.run_in_executor(pool, self._load_model, s) for s in sources))
-        self.generation += 1
-
-    def _load_model(self, source: ModelSource) -> None:
-        """Load the wanted versions of a model, in a loader thread; all of them or none."""
-        entries = self._models[source.name] = {}
-        try:
-            config = self._loader.read_config(source)
-            versions = wanted_versions(config, source.versions)
-        except Exception as exc:  # noqa: BLE001 (one worker's loop: the other models load)
-            entries[0] = VersionEntry(version=0, state=State.UNAVAILABLE, reason=_reason(exc))
-            log.error("failed to load '%s': %s", source.name, _reason(exc))
-            return
-        for version in versions:
-            entries[version] = VersionEntry(version=version)
-        loaded = [self._load_version(source, entries[version], config) for version in versions]
-        if all(loaded):
-            log.info("successfully loaded '%s'", source.name)
-            return
-        for entry in entries.values():
-            if entry.served is not None:
-                entry.served.close()
-                entry.served = None
-                entry.state, entry.reason = State.UNAVAILABLE, "unloaded: another version failed to load"
-
-    def _load_version(self, source: ModelSource, entry: VersionEntry, config: Any) -> bool:
-        log.info("loading: %s:%d", source.name, entry.version)
-        try:
-            entry.served = self._loader.load(source, entry.version, config)
-        except Exception as exc:  # noqa: BLE001 (one worker's loop: the other models load)
-            entry.state, entry.reason = State.UNAVAILABLE, _reason(exc)
-            log.error("failed to load '%s' version %d: %s", source.name, entry.version, entry.reason)
-            return False
-        entry.state = State.READY
-        return True
+    # who serves
 
     def get(self, name: str, version: str = "") -> ServedModel:
         """The model that serves `name`; an empty `version` is the latest that is ready.
 
         Raises NotFound, NotReady, and InvalidRequest for a version that is no positive number.
         """
-        entries = self._models.get(name)
-        if entries is None:
+        record = self._models.get(name)
+        if record is None:
             raise NotFound(f"Request for unknown model: '{name}' is not found")
         if not version:
-            served = max(
-                (e.served for e in entries.values() if e.served is not None),
-                key=lambda model: model.version,
-                default=None,
-            )
-            if served is None:
+            ready = [number for number, entry in record.versions.items() if entry.loaded is not None]
+            if not ready:
                 raise NotFound(f"Request for unknown model: '{name}' has no available versions")
-            return served
-        number = parse_version(version)
-        entry = entries.get(number)
+            number = max(ready)
+        else:
+            number = parse_version(version)
+        entry = record.versions.get(number)
         if entry is None:
             raise NotFound(f"Request for unknown model: '{name}' version {number} is not found")
-        if entry.served is None:
+        if entry.loaded is None:
             raise NotReady(f"Request for unknown model: '{name}' version {number} is not at ready state")
-        return entry.served
+        return entry.loaded.served
 
     def is_ready(self, name: str, version: str = "") -> bool:
         """Whether `get` would give a model. Raises InvalidRequest for a version that is no positive
@@ -124,44 +110,139 @@ class ModelRepository:
             return False
         return True
 
+    def served(self) -> list[ServedModel]:
+        """Every version that is ready, by name and version."""
+        return [entry.loaded.served for _, entry in self.index() if entry.loaded is not None]
+
+    # what is known
+
     def all_ready(self) -> bool:
-        """Whether every known version is ready."""
-        return all(e.state is State.READY for entries in self._models.values() for e in entries.values())
+        """Whether every known version is ready, but for those that were unloaded on purpose."""
+        return not any(entry.hinders for record in self._models.values() for entry in record.entries)
 
     def failures(self) -> list[str]:
         """Names of the models of which something is not ready."""
         return [
-            name
-            for name, entries in self._models.items()
-            if any(entry.state is not State.READY for entry in entries.values())
+            name for name, record in self._models.items() if any(entry.hinders for entry in record.entries)
         ]
 
-    def served(self) -> list[ServedModel]:
-        """Every version that is ready, by name and version."""
-        return [
-            entry.served
-            for _, entries in sorted(self._models.items())
-            for _, entry in sorted(entries.items())
-            if entry.served is not None
-        ]
+    def index(self, on_disk: Mapping[str, str] | None = None) -> list[tuple[str, VersionEntry]]:
+        """Every known version, by name and version; and those that lie `on_disk`, each with a fault or ""."""
+        found = [(name, entry) for name, record in self._models.items() for entry in record.entries]
+        for name, fault in (on_disk or {}).items():
+            if name not in self._models:
+                state = State.UNAVAILABLE if fault else None
+                found.append((name, VersionEntry(version=None, state=state, reason=fault)))
+        return sorted(found, key=lambda item: (item[0], item[1].version or 0))
 
-    def index(self) -> list[tuple[str, VersionEntry]]:
-        """Every known version, by name and version."""
-        return [
-            (name, entry)
-            for name, entries in sorted(self._models.items())
-            for _, entry in sorted(entries.items())
-        ]
+    def recipes(self, name: str) -> dict[int, Recipe]:
+        """What the versions that serve were made from."""
+        record = self._models.get(name, _Record())
+        return {v: e.loaded.recipe for v, e in record.versions.items() if e.loaded is not None}
 
-    def close(self) -> None:
-        """End all instances; nothing may be in flight."""
-        for _, entry in self.index():
-            served, entry.served = entry.served, None
-            if served is not None:
-                served.retired = True
-                served.close()
-                entry.state, entry.reason = State.UNAVAILABLE, "unloaded"
-                log.info("successfully unloaded '%s' version %d", served.name, served.version)
+    def stamps(self) -> dict[str, Stamps | None]:
+        """Of each model that is not unloaded, the files that it was last loaded from; None if that
+        failed."""
+        return {
+            name: record.stamps
+            for name, record in self._models.items()
+            if record.fault or any(entry.reason != UNLOADED for entry in record.entries)
+        }
+
+    # what becomes of a load
+
+    def begin(self, name: str, plan: Plan) -> None:
+        """The versions of a plan are loading, but for those that go on serving meanwhile."""
+        record = self._models.setdefault(name, _Record())
+        record.fault = ""
+        for version in plan.load:
+            entry = record.versions.setdefault(version, VersionEntry(version=version))
+            if entry.loaded is None:
+                entry.state, entry.reason = State.LOADING, ""
+
+    def succeed(self, name: str, plan: Plan, loaded: Mapping[int, Loaded], stamps: Stamps) -> list[Loaded]:
+        """The new versions serve from now on; returns those that do not serve any more."""
+        record = self._models[name]
+        record.stamps = stamps
+        ended = []
+        for version, new in loaded.items():
+            entry = record.versions[version]
+            if entry.loaded is not None:
+                ended.append(entry.loaded)
+            entry.loaded, entry.state, entry.reason = new, State.READY, ""
+        for version in plan.unload:
+            ended += _end(record.versions[version])
+        # what failed once and is not wanted any more
+        for version in record.versions.keys() - {*plan.load, *plan.keep}:
+            if record.versions[version].hinders:
+                del record.versions[version]
+        self.generation += 1
+        return ended
+
+    def fail(self, name: str, reasons: Mapping[int, str]) -> None:
+        """A load has failed: what served goes on, the other versions are unavailable."""
+        record = self._models[name]
+        record.stamps = None
+        for version, reason in reasons.items():
+            entry = record.versions[version]
+            if entry.loaded is None:
+                entry.state, entry.reason = State.UNAVAILABLE, reason
+
+    def fault(self, name: str, reason: str) -> None:
+        """A model cannot be told what it is: what served goes on."""
+        record = self._models.setdefault(name, _Record())
+        record.stamps = None
+        if not any(entry.loaded is not None for entry in record.versions.values()):
+            record.fault = reason
+
+    def unload(self, name: str) -> list[Loaded]:
+        """Nothing of a model serves any more; returns what did."""
+        record = self._models.get(name)
+        if record is None:
+            return []
+        record.fault, record.stamps = "", None
+        if not record.versions:
+            del self._models[name]
+        ended = [loaded for entry in record.versions.values() for loaded in _end(entry)]
+        for entry in record.versions.values():
+            if entry.state is not State.UNLOADING:
+                entry.state, entry.reason = State.UNAVAILABLE, UNLOADED
+        self.generation += 1
+        return ended
+
+    def ended(self, served: ServedModel) -> None:
+        """A version that did not serve any more has answered its last request."""
+        record = self._models.get(served.name)
+        entry = record.versions.get(served.version) if record is not None else None
+        # unless it is loaded again, or being so
+        if entry is not None and entry.state is State.UNLOADING:
+            entry.state, entry.reason = State.UNAVAILABLE, UNLOADED
+
+    def loaded(self, name: str, version: int) -> Loaded | None:
+        """What serves a version."""
+        record = self._models.get(name, _Record())
+        entry = record.versions.get(version)
+        return entry.loaded if entry is not None else None
+
+    def forget(self, present: Iterable[str]) -> None:
+        """Drop what is neither there nor in any use."""
+        for name in self._models.keys() - set(present):
+            self.forget_unused(name)
+
+    def forget_unused(self, name: str) -> None:
+        """Drop a model none of whose versions serves, comes or goes."""
+        record = self._models.get(name)
+        if record is not None and all(entry.state is State.UNAVAILABLE for entry in record.entries):
+            del self._models[name]
+
+
+def _end(entry: VersionEntry) -> list[Loaded]:
+    """What served, which now only answers what it has taken."""
+    if entry.loaded is None:
+        return []
+    ended = [entry.loaded]
+    entry.loaded, entry.state, entry.reason = None, State.UNLOADING, ""
+    return ended
 
 
 def parse_version(text: str) -> int:
@@ -178,11 +259,3 @@ def parse_version(text: str) -> int:
             f"invalid model version specified '{text}' , version should be an integral value > 0"
         )
     return number
-
-
-def _reason(error: Exception) -> str:
-    if not isinstance(error, TpxError):
-        log.error("a defect while loading", exc_info=error)
-        return f"{Code.INTERNAL.value}: {type(error).__name__}: {error}"
-    name = error.code.value if error.code is not Code.UNKNOWN else Code.INTERNAL.value
-    return f"{name}: {error.message}"

@@ -1,0 +1,304 @@
+"""Loading and unloading while the server serves: at startup, by polling, or as clients ask.
+
+A load is done in threads while the old versions go on serving; the swap is one step on the event loop. Loads
+of the same model follow each other, those of different ones run at the same time.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+from tpx.errors import InvalidRequest, NotReady, TpxError, UsageError
+from tpx.serving.model import ServedModel
+from tpx.serving.repository import layout
+from tpx.serving.repository.decisions import ControlMode, plan_load, plan_poll, plan_start
+from tpx.serving.repository.layout import ModelSource
+from tpx.serving.repository.loading import Loader, Wanted, reason_of
+from tpx.serving.repository.overrides import Override, OverrideFiles
+from tpx.serving.repository.repository import Loaded, ModelRepository
+from tpx.serving.repository.retirement import Retirement
+from tpx.serving.repository.stamps import Stamps, stamps_of
+from tpx.serving.repository.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_SETTLE_S = 0.25
+"""A model whose files have changed again after this time is being written: the next poll looks again."""
+_ABSENT = "failed to load '{}', failed to poll from model repository"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlSettings:
+    """What model control takes from the server's options."""
+
+    paths: Sequence[Path]
+    mode: ControlMode = "none"
+    startup: Sequence[str] = ()
+    """--load-model: what explicit mode loads at startup."""
+    poll_s: float = 15
+    load_threads: int = 4
+    load_retries: int = 0
+    config_name: str = ""
+
+
+@dataclass(slots=True)
+class _Turn:
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    takers: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sighting:
+    """A model as it was found, and the files that were made for it."""
+
+    source: ModelSource
+    files: OverrideFiles | None = None
+
+
+class ModelControl:
+    """Changes what a ModelRepository holds. `tasks` owns the work of those who ask for it."""
+
+    def __init__(self, repository: ModelRepository, loader: Loader, settings: ControlSettings) -> None:
+        self._repository = repository
+        self._loader = loader
+        self._settings = settings
+        self.tasks = Tasks()
+        self.retirement = Retirement(self.tasks, repository.ended)
+        self._pool = ThreadPoolExecutor(settings.load_threads, thread_name_prefix="load")
+        self._turns: dict[str, _Turn] = {}
+        self._stopping = asyncio.Event()
+        self._poller: asyncio.Task[None] | None = None
+
+    # startup and shutdown
+
+    async def start(self) -> None:
+        """Load what the mode asks for; a failure is kept as the state of its model. Raises UsageError."""
+        settings = self._settings
+        found = {source.name: source for source in await _in_thread(self._scan)}
+        names = plan_start(settings.mode, settings.startup, found)
+        for name in names:
+            if name not in found:
+                self._repository.fault(name, _ABSENT.format(name))
+        here = [found[name] for name in names if name in found]
+        await asyncio.gather(*(self._load_or_log(source.name, source) for source in here))
+        if settings.mode == "poll":
+            self._poller = asyncio.get_running_loop().create_task(self._poll_until_stopped())
+
+    def stop(self) -> None:
+        """Begin no more loads."""
+        self._stopping.set()
+
+    async def close(self) -> None:
+        """Unload everything, and wait until it is gone."""
+        self.stop()
+        if self._poller is not None:
+            await self._poller
+        await self.tasks.finish()
+        for name in {name for name, _ in self._repository.index()}:
+            self.retirement.retire(self._repository.unload(name))
+        await self.tasks.finish()
+        self._pool.shutdown()
+
+    # verbs
+
+    def check_explicit(self) -> None:
+        """Raises NotReady unless clients may load and unload."""
+        if self._settings.mode != "explicit":
+            raise NotReady("explicit model load / unload is not allowed if polling is enabled")
+        self._check_running()
+
+    async def load(self, name: str, override: Override | None) -> None:
+        """Load a model, again if it would become another; it serves when this returns.
+
+        Raises InvalidRequest that tells why it does not, and NotReady.
+        """
+        self.check_explicit()
+        _check_name(name)
+        await self._load(name, lambda: self._sight(name, override))
+
+    async def unload(self, name: str, *, unload_dependents: bool) -> None:  # noqa: ARG002 (nothing depends)
+        """Stop serving a model; what it has taken is answered afterwards. Raises NotReady."""
+        self.check_explicit()
+        async with self._turn(name):
+            self.retirement.retire(self._repository.unload(name))
+
+    async def names_on_disk(self) -> Mapping[str, str]:
+        """What the repositories hold, where not everything in them is loaded; each with a fault or ""."""
+        if self._settings.mode != "explicit":
+            return {}
+        try:
+            found = await _in_thread(lambda: layout.names(self._settings.paths))
+        except UsageError as exc:
+            log.error("%s", exc)
+            return {}
+        self._repository.forget(found)
+        return found
+
+    # looking at the disk, in a thread
+
+    def _scan(self) -> list[ModelSource]:
+        return layout.scan(self._settings.paths, config_name=self._settings.config_name)
+
+    def _sight(self, name: str, override: Override | None) -> _Sighting | None:
+        """A model in the repositories, or in what a request brings. Raises InvalidRequest, LoadError."""
+        if override is None or not override.files:
+            source = layout.find(self._settings.paths, name, config_name=self._settings.config_name)
+            if source is None:
+                return None
+            return _Sighting(source=replace(source, override=override.config) if override else source)
+        files = OverrideFiles(override.files)
+        versions = layout.versions_in(files.directory)
+        source = ModelSource(
+            name=name, directory=files.directory, versions=versions, override=override.config
+        )
+        return _Sighting(source=source, files=files)
+
+    # loading
+
+    async def _load_or_log(self, name: str, source: ModelSource | None = None) -> None:
+        """A load that nobody waits for: its failure is in the log, and the state of the model."""
+        try:
+            await self._load(name, lambda: _Sighting(source=source) if source else self._sight(name, None))
+        except TpxError as exc:
+            log.error("%s", exc.message.strip())
+
+    async def _load(self, name: str, sight: Callable[[], _Sighting | None]) -> None:
+        async with self._turn(name):
+            self._check_running()
+            sighting = await _in_thread(sight)
+            if sighting is None:
+                raise InvalidRequest(_ABSENT.format(name))
+            try:
+                await self._replace(await self._want(sighting.source), sighting.files)
+            except InvalidRequest:
+                if sighting.files is not None:
+                    self._repository.forget_unused(name)  # nobody can correct what only a request held
+                raise
+            finally:
+                await self.retirement.release(sighting.files)
+        log.info("successfully loaded '%s'", name)
+
+    async def _want(self, source: ModelSource) -> Wanted:
+        try:
+            return await _in_thread(lambda: self._loader.want(source))
+        except Exception as exc:
+            reason = source.fault or reason_of(exc)
+            self._repository.fault(source.name, reason)
+            raise InvalidRequest(f"{_ABSENT.format(source.name)}: {reason}") from exc
+
+    async def _replace(self, wanted: Wanted, files: OverrideFiles | None) -> None:
+        """Put what is wanted in the place of what serves: all of its versions or none."""
+        name, repository = wanted.source.name, self._repository
+        plan = plan_load(wanted.recipes, repository.recipes(name))
+        repository.begin(name, plan)
+        attempts = [self._load_version(wanted, version) for version in plan.load]
+        outcomes = dict(zip(plan.load, await asyncio.gather(*attempts, return_exceptions=True), strict=True))
+        loaded = {}
+        for version, outcome in outcomes.items():
+            if not isinstance(outcome, BaseException):
+                loaded[version] = Loaded(served=outcome, recipe=wanted.recipes[version], files=files)
+                if files is not None:
+                    files.share()
+        reasons = {v: reason_of(o) for v, o in outcomes.items() if isinstance(o, BaseException)}
+        if reasons:
+            self.retirement.discard(loaded.values())
+            aside = dict.fromkeys(loaded, "unloaded: another version failed to load")
+            repository.fail(name, reasons | aside)
+            clauses = "".join(
+                f"version {v} is at UNAVAILABLE state: {reason};\n" for v, reason in reasons.items()
+            )
+            raise InvalidRequest(f"load failed for model '{name}': {clauses}")
+        self.retirement.retire(repository.succeed(name, plan, loaded, wanted.stamps))
+        for version in plan.keep:
+            kept = repository.loaded(name, version)
+            if kept is not None:
+                kept.served.config.version_policy.CopyFrom(wanted.config.version_policy)
+
+    async def _load_version(self, wanted: Wanted, version: int) -> ServedModel:
+        """Raises LoadError."""
+        name, loop = wanted.source.name, asyncio.get_running_loop()
+        retries = self._settings.load_retries
+        while True:
+            log.info("loading: %s:%d", name, version)
+            try:
+                return await loop.run_in_executor(
+                    self._pool, self._loader.load, wanted.source, version, wanted.config
+                )
+            except Exception as exc:
+                log.error("failed to load '%s' version %d: %s", name, version, reason_of(exc))
+                if not retries or self._stopping.is_set():
+                    raise
+                retries -= 1
+
+    # polling
+
+    async def _poll_until_stopped(self) -> None:
+        while True:
+            try:
+                await asyncio.wait_for(self._stopping.wait(), self._settings.poll_s)
+                return
+            except TimeoutError:
+                pass
+            try:
+                await self.poll()
+            except TpxError as exc:
+                log.error("failed to poll the model repositories: %s", exc)
+            except Exception:  # one worker's loop: the next poll may succeed
+                log.exception("failed to poll the model repositories")
+
+    async def poll(self) -> None:
+        """Look at the repositories, and load and unload what has changed there. Raises UsageError."""
+        found = await _in_thread(self._stamped)
+        changes = plan_poll(found, self._repository.stamps())
+        if changes.load:
+            await asyncio.sleep(_SETTLE_S)
+            again = await _in_thread(self._stamped)
+            settled = [name for name in changes.load if again.get(name) == found[name]]
+            await asyncio.gather(*(self._load_or_log(name) for name in settled))
+        for name in changes.unload:
+            async with self._turn(name):
+                self.retirement.retire(self._repository.unload(name))
+        self._repository.forget(found)
+
+    def _stamped(self) -> dict[str, Stamps | None]:
+        """What is there, by name; without stamps where a model cannot be told what it is."""
+        return {source.name: None if source.fault else stamps_of(source) for source in self._scan()}
+
+    # turns
+
+    @asynccontextmanager
+    async def _turn(self, name: str) -> AsyncIterator[None]:
+        """Alone with a model: who else wants to change it waits."""
+        turn = self._turns.setdefault(name, _Turn())
+        turn.takers += 1
+        try:
+            async with turn.lock:
+                yield
+        finally:
+            turn.takers -= 1
+            if not turn.takers:
+                del self._turns[name]
+
+    def _check_running(self) -> None:
+        if self._stopping.is_set():
+            raise NotReady("Server exiting")
+
+
+def _check_name(name: str) -> None:
+    if not name.strip():
+        raise InvalidRequest("Model name cannot be empty. Please enter a valid name to deploy.")
+    if ".." in name or "/" in name:
+        raise InvalidRequest(
+            f"invalid model name '{name}', model name must not contain path traversal characters"
+        )
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(None, work)

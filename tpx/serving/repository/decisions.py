@@ -1,0 +1,75 @@
+"""What to load and what to unload, given what was found and what is served: no files, no threads."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tpx.errors import UsageError
+from tpx.serving.repository.stamps import Stamps
+
+ControlMode = Literal["none", "poll", "explicit"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What a version is made from; one made from the same again would be the same."""
+
+    config: bytes
+    """Serialized, without the version policy: that decides which versions there are, not what they are."""
+    directory: str
+    shared: str
+    files: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Versions, ascending: to load, to leave as they are, and to unload once the others are loaded."""
+
+    load: tuple[int, ...]
+    keep: tuple[int, ...]
+    unload: tuple[int, ...]
+
+
+def plan_load(wanted: Mapping[int, Recipe], served: Mapping[int, Recipe]) -> Plan:
+    """From what is served to what is wanted: a version that would become what it is stays untouched."""
+    keep = {version for version, recipe in wanted.items() if served.get(version) == recipe}
+    return Plan(
+        load=tuple(sorted(wanted.keys() - keep)),
+        keep=tuple(sorted(keep)),
+        unload=tuple(sorted(served.keys() - wanted.keys())),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """Models, by name: to load, be it for the first time or again, and to unload."""
+
+    load: tuple[str, ...]
+    unload: tuple[str, ...]
+
+
+def plan_poll(found: Mapping[str, Stamps | None], known: Mapping[str, Stamps | None]) -> Changes:
+    """What a look at the repositories asks for.
+
+    `found` has no stamps for a model that is there but cannot be told what it is: it stays as it was. `known`
+    has none for a model whose last load failed: it is tried again.
+    """
+    return Changes(
+        load=tuple(n for n, stamps in sorted(found.items()) if stamps is not None and known.get(n) != stamps),
+        unload=tuple(sorted(known.keys() - found.keys())),
+    )
+
+
+def plan_start(mode: ControlMode, startup: Sequence[str], names: Iterable[str]) -> list[str]:
+    """The models to load at startup, of those that the repositories have. Raises UsageError."""
+    if mode != "explicit":
+        if startup:
+            raise UsageError(
+                "Use of '--load-model' requires setting '--model-control-mode=explicit' as well."
+            )
+        return sorted(names)
+    if "*" not in startup:
+        return list(dict.fromkeys(startup))
+    if len(startup) > 1:
+        raise UsageError("Wildcard model name '*' must be the ONLY startup model if specified at all.")
+    return sorted(names)

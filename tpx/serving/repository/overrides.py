@@ -1,0 +1,135 @@
+"""What a load request brings itself: a configuration, and the files of a model."""
+
+import os
+import posixpath
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tpx.errors import ConfigError, InvalidRequest, LoadError
+from tpx.protocol import model_config
+
+_FILE = "file:"
+_MAX_NAME_BYTES = 255
+_MAX_DEPTH = 12  # with the longest names still within what systems take as a path
+
+LoadParameter = bool | int | str | bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Override:
+    """The ModelConfig to use instead of the one written, and files by their path in the model's directory.
+
+    With files, the model is made of them alone.
+    """
+
+    config: Any
+    files: Mapping[str, bytes]
+
+
+def override_of(parameters: Mapping[str, LoadParameter]) -> Override | None:
+    """The parameters of a load request; None where there are none. Raises InvalidRequest."""
+    files: dict[str, bytes] = {}
+    text: str | None = None
+    for key, value in parameters.items():
+        if key == "config":
+            if not isinstance(value, str):
+                raise InvalidRequest("invalid value type for load parameter 'config', expected string_param.")
+            text = value
+        elif not key.startswith(_FILE):
+            raise InvalidRequest(f"unrecognized load parameter '{key}'.")
+        elif not isinstance(value, bytes):
+            raise InvalidRequest(f"invalid value type for load parameter '{key}', expected bytes_param.")
+        else:
+            _add(files, key, value)
+    if text is None:
+        if files:
+            raise InvalidRequest("Load parameter 'config' must be specified for model file override")
+        return None
+    return Override(config=_config(text), files=files)
+
+
+def _config(text: str) -> Any:
+    if len(text) > model_config.MAX_CONFIG_BYTES:
+        raise InvalidRequest(f"Invalid config override: longer than {model_config.MAX_CONFIG_BYTES} bytes")
+    try:
+        return model_config.from_json(text)
+    except ConfigError as exc:
+        raise InvalidRequest(f"Invalid config override: {exc.message}") from exc
+
+
+def _add(files: dict[str, bytes], key: str, content: bytes) -> None:
+    path = _inner_path(key)
+    if path in files:
+        raise InvalidRequest(f"file parameter '{key}' names a file that another one names, too")
+    files[path] = content
+
+
+def _inner_path(key: str) -> str:
+    """The path of a file inside the model's directory, its dots resolved. Raises InvalidRequest."""
+    name = key.removeprefix(_FILE)
+    path = posixpath.normpath(name)
+    outside = path in (".", "..") or path.startswith(("/", "../"))
+    if not name or "\0" in name or outside or name.endswith("/"):
+        raise InvalidRequest(
+            f"Invalid file parameter '{key}' with normalized path '{path}' must stay within model directory."
+        )
+    try:
+        parts = [len(os.fsencode(part)) for part in path.split("/")]
+    except UnicodeEncodeError as exc:
+        raise InvalidRequest(f"Invalid file parameter {key!a}: the name is not UTF-8 text") from exc
+    if max(parts) > _MAX_NAME_BYTES or len(parts) > _MAX_DEPTH:
+        raise InvalidRequest(
+            f"Invalid file parameter '{key[:100]}...': a path has at most {_MAX_DEPTH} parts of "
+            f"{_MAX_NAME_BYTES} bytes"
+        )
+    return path
+
+
+class OverrideFiles:
+    """A private directory with the files of one load, and how many need it. Counted on the event loop."""
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        """Write them. Raises InvalidRequest for names that cannot be, LoadError for what this machine
+        refuses."""
+        try:
+            self.directory = Path(tempfile.mkdtemp(prefix="tpx-model-"))
+        except OSError as exc:
+            raise LoadError(f"cannot make a directory for the files of the model: {exc}") from exc
+        self._shares = 1
+        try:
+            for path, content in files.items():
+                self._write(path, content)
+        except BaseException:
+            self.remove()
+            raise
+
+    def _write(self, path: str, content: bytes) -> None:
+        place = self.directory / path
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+            with os.fdopen(os.open(place, flags, 0o600), "wb") as file:
+                file.write(content)
+        except (FileExistsError, NotADirectoryError, IsADirectoryError) as exc:
+            raise InvalidRequest(
+                f"Invalid file parameter '{_FILE}{path}': it would be a file and a directory"
+            ) from exc
+        except OSError as exc:
+            raise LoadError(f"cannot write file parameter '{_FILE}{path}': {exc.strerror}") from exc
+
+    def share(self) -> None:
+        """One more needs them."""
+        self._shares += 1
+
+    def release(self) -> bool:
+        """One less needs them; tells whether that was the last, who must remove them."""
+        self._shares -= 1
+        return self._shares == 0
+
+    def remove(self) -> None:
+        """Delete the directory."""
+        shutil.rmtree(self.directory, ignore_errors=True)

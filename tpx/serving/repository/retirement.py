@@ -1,0 +1,94 @@
+"""The end of versions that do not serve any more: their last answers, their threads, their memory."""
+
+import asyncio
+import ctypes
+import gc
+import logging
+import sys
+from collections.abc import Callable, Iterable
+
+from tpx.serving.model import ServedModel
+from tpx.serving.repository.overrides import OverrideFiles
+from tpx.serving.repository.repository import Loaded
+from tpx.serving.repository.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+_LOOK_EVERY_S = 0.01
+_RECLAIM_AFTER_S = 0.2
+"""Many that are unloaded at once are swept up together."""
+
+
+class Retirement:
+    """Closes versions off the event loop, each once nothing is in flight in it."""
+
+    def __init__(self, tasks: Tasks, on_end: Callable[[ServedModel], None]) -> None:
+        self._tasks = tasks
+        self._on_end = on_end
+        self._draining: list[ServedModel] = []
+        self._reclaiming = False
+
+    @property
+    def draining(self) -> list[ServedModel]:
+        """Versions that still answer what they took before."""
+        return list(self._draining)
+
+    def retire(self, ended: Iterable[Loaded]) -> None:
+        """Nothing new will be sent to these."""
+        for loaded in ended:
+            self._draining.append(loaded.served)
+            self._tasks.start(self._drain(loaded))
+
+    def discard(self, loaded: Iterable[Loaded]) -> None:
+        """Close versions that never served."""
+        for one in loaded:
+            self._tasks.start(self._close(one))
+
+    async def release(self, files: OverrideFiles | None) -> None:
+        """One less needs these files: the last one removes them."""
+        if files is not None and files.release():
+            await asyncio.get_running_loop().run_in_executor(None, files.remove)
+
+    async def _drain(self, loaded: Loaded) -> None:
+        served = loaded.served
+        # what was bound to it before the swap is submitted by the time the loop comes back here
+        await asyncio.sleep(_LOOK_EVERY_S)
+        while served.in_flight:  # noqa: ASYNC110 (an event would cost every request a test)
+            await asyncio.sleep(_LOOK_EVERY_S)
+        served.retired = True
+        self._draining.remove(served)
+        try:
+            await self._close(loaded)
+        finally:
+            self._on_end(served)
+        log.info("successfully unloaded '%s' version %d", served.name, served.version)
+
+    async def _close(self, loaded: Loaded) -> None:
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, loaded.served.close)
+        finally:
+            await self.release(loaded.files)
+            self._reclaim_soon()
+
+    def _reclaim_soon(self) -> None:
+        if not self._reclaiming:
+            self._reclaiming = True
+            self._tasks.start(self._reclaim())
+
+    async def _reclaim(self) -> None:
+        await asyncio.sleep(_RECLAIM_AFTER_S)
+        self._reclaiming = False
+        await asyncio.get_running_loop().run_in_executor(None, give_memory_back)
+
+
+def give_memory_back() -> None:
+    """Return to the system what was freed: the C library keeps it otherwise, for allocations to come.
+
+    Objects that the collector was told to leave alone (`gc.freeze`) are left alone here, too, which keeps
+    this short: a model that is closed must leave no cycle behind.
+    """
+    gc.collect()
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none
+        if trim is not None:
+            trim(0)
