@@ -104,8 +104,13 @@ class ServedModel:
         )
 
     def close(self) -> None:
-        """End the instances after what they hold; nothing may be in flight. May be called from any thread."""
+        """End the instances after what they hold; nothing may be in flight. May be called from any thread.
+
+        Whoever still remembers the model, a frontend say, does not hold its weights.
+        """
         self._end_instances()
+        self._instances.clear()
+        self.signature.forget_heads()
         self._opened.close()
 
     def _end_instances(self) -> None:

@@ -67,6 +67,10 @@ class Signature:
             self._plain_heads[key] = head
         return head
 
+    def forget_heads(self) -> None:
+        """Drop what is remembered of requests, and with it their model."""
+        self._plain_heads.clear()
+
     def _bind(self, model: Servant, request: DecodedRequest) -> RequestHead:
         try:
             parameters = _own_parameters(request.parameters)
