@@ -229,7 +229,7 @@ class GrpcServerConnection(Http2Connection):
 
     def call_ended(self) -> None:
         """A call has left `streams`."""
-        if self._draining_since is not None:
+        if self._accept_up_to != MAX_STREAM_ID:
             self._close_if_drained()
 
     def drain(self) -> None:

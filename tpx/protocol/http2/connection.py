@@ -214,6 +214,8 @@ class Http2Connection(asyncio.BufferedProtocol):
             stream = self.streams.get(stream_id)
             if stream is not None and not flags & END_STREAM:
                 self.take_from_window(stream, padding)
+                if start == stop:
+                    self._glitch("empty DATA frames")
         self._on_data(stream_id, flags, data, start, stop)
 
     def _begin_landing(self, stream_id: int, flags: int, data: bytes, start: int, stop: int) -> bool:
@@ -302,9 +304,9 @@ class Http2Connection(asyncio.BufferedProtocol):
         frames.check_form(
             "SETTINGS", stream_id, of_stream=False, fits=size == 0 if flags & ACK else size % 6 == 0
         )
+        self._glitch("SETTINGS frames")
         if flags & ACK:
             return
-        self._glitch("SETTINGS frames")
         # the last value of each counts, and only it costs anything
         for name, value in dict(frames.parse_settings(payload)).items():
             self._apply_setting(name, value)
@@ -330,10 +332,10 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     def _ping(self, flags: int, stream_id: int, payload: bytes) -> None:
         frames.check_form("PING", stream_id, of_stream=False, fits=len(payload) == 8)
+        self._glitch("PING frames")
         if flags & ACK:
             self._on_ping_ack(payload)
             return
-        self._glitch("PING frames")
         self._on_ping()
         self._transport.write(frames.frame(frames.PING, ACK, 0, payload))
 
@@ -349,6 +351,7 @@ class Http2Connection(asyncio.BufferedProtocol):
             return
         error = self.sender.widen_stream(stream, increment)
         if error is not None:
+            self._glitch("stream errors")  # or a client has its work thrown away as fast as by its own resets
             self._transport.write(frames.rst_stream(stream_id, error))
             self._on_reset(stream_id, error)
 
