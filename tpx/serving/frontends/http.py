@@ -10,6 +10,7 @@ from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.http_answers import answer_error, answer_failure
 from tpx.serving.frontends.http_control import HttpControl
+from tpx.serving.frontends.http_documentation import HttpDocumentation
 from tpx.serving.frontends.http_generate import HttpGeneration
 from tpx.serving.frontends.http_infer import HttpInference
 from tpx.serving.frontends.http_metadata import HttpMetadata
@@ -27,8 +28,9 @@ class HttpFrontend:
             HttpControl(plane),
             HttpGeneration(plane),
             HttpSharedMemory(plane),
+            HttpDocumentation(plane, lambda: self.routes),
         )
-        self._routes = [route for extension in extensions for route in extension.routes()]
+        self.routes = [route for extension in extensions for route in extension.routes()]
 
     def serve(self, request: HttpRequest) -> None:
         """The boundary of a request: whatever happens, it is answered."""
@@ -48,7 +50,7 @@ class HttpFrontend:
     def _meaning(self, head: Head) -> Meaning:
         """What a method and path ask for. Raises Refusal, TpxError."""
         path = _decode_path(head.path)
-        for route in self._routes:
+        for route in self.routes:
             match = route.pattern.fullmatch(path)
             if match is None:
                 continue

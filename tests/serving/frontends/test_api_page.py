@@ -1,0 +1,209 @@
+"""The page of the API: complete, self-contained, and a real browser sends a request from it."""
+
+import asyncio
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.serving.live import Live
+from tpx.serving.frontends.api_page import page_view
+
+VOID = {"meta", "link", "input", "br"}
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+class Reader(HTMLParser):
+    """Ids, links and texts of a page, and whether every tag was closed in order."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.texts: list[str] = []
+        self.labels: list[str] = []
+        self._open: list[str] = []
+        self.feed(html)
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {name: value or "" for name, value in attrs}
+        self.ids += [values["id"]] if "id" in values else []
+        self.links += [values[name] for name in ("href", "src", "action") if name in values]
+        self.labels += [values["for"]] if tag == "label" else []
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag, f"{tag} closes something else, line {self.getpos()}"
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data.strip())
+
+
+@pytest.fixture(scope="module")
+def html(live: Live) -> str:
+    answer = live.get("/v2/docs")
+    assert (answer.status, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    return answer.body.decode()
+
+
+def test_every_operation_and_every_schema_of_the_document_is_on_it(live: Live, html: str) -> None:
+    told = live.get("/v2/openapi.json").json
+    page = Reader(html)
+    for path, item in told["paths"].items():
+        assert path in page.texts
+        for operation in item.values():
+            assert operation["operationId"].partition("_")[0] in page.ids
+            assert operation["summary"] in page.texts
+    assert {f"schema-{name}" for name in told["components"]["schemas"]} <= set(page.ids)
+
+
+def test_links_lead_somewhere_on_it_and_labels_to_their_fields(html: str) -> None:
+    page = Reader(html)
+    assert len(page.ids) == len(set(page.ids))
+    assert {link[1:] for link in page.links if link.startswith("#")} <= set(page.ids)
+    assert set(page.labels) <= set(page.ids)
+
+
+def test_it_needs_nothing_from_elsewhere(live: Live, html: str) -> None:
+    page = Reader(html)
+    assert [link for link in page.links if not link.startswith("#")] == ["data:,", "/v2/openapi.json"]
+    assert not re.search(r"https?:|url\(|@import|//[a-z]", html.replace("// ", ""))
+    policy = live.get("/v2/docs").headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "'unsafe" not in policy
+
+
+def test_what_the_document_says_cannot_become_markup(live: Live) -> None:
+    told = live.get("/v2/openapi.json").json
+    told["info"]["title"] = "<script>alert(1)</script>"
+    from tpx.serving.frontends.api_page import render
+
+    assert "<script>alert" not in render(told).html
+    assert page_view(told).title == "<script>alert(1)</script>"
+
+
+# in a browser
+
+
+class Browser:
+    """A page in headless chromium, driven through its debugging protocol."""
+
+    def __init__(self, socket: Any) -> None:
+        self._socket = socket
+        self._number = 0
+        self.complaints: list[Any] = []
+
+    async def call(self, method: str, **params: Any) -> Any:
+        self._number += 1
+        await self._socket.send_json({"id": self._number, "method": method, "params": params})
+        while True:
+            message = await self._socket.receive_json(timeout=20)
+            if message.get("method") in ("Log.entryAdded", "Runtime.exceptionThrown"):
+                self.complaints.append(message["params"])
+            if message.get("id") == self._number:
+                return message["result"]
+
+    async def evaluate(self, script: str) -> Any:
+        told = await self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in told, told
+        return told["result"].get("value")
+
+    async def until(self, script: str) -> Any:
+        """The value of a script once it is true."""
+        for _ in range(200):
+            value = await self.evaluate(script)
+            if value:
+                return value
+            await asyncio.sleep(0.05)
+        raise AssertionError(f"it did not come true: {script}")
+
+
+@contextmanager
+def chromium(profile: Path) -> Iterator[str]:
+    """The address of its debugger."""
+    process = subprocess.Popen(
+        [
+            str(BROWSER), "--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0",
+            f"--user-data-dir={profile}", "about:blank",
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        line = next(line for line in process.stderr if "DevTools listening" in line)
+        yield re.sub(r".*ws://([^/]+)/.*\n", r"http://\1", line)
+    finally:
+        process.kill()
+        process.wait()
+        if process.stderr is not None:
+            process.stderr.close()
+
+
+async def browse(address: str, url: str) -> tuple[dict[str, Any], list[Any]]:
+    """Send three requests from the page; what it then shows, and what the browser complained of."""
+    async with aiohttp.ClientSession() as session:
+        async with session.get(f"{address}/json/list") as answer:
+            tabs = json.loads(await answer.text())
+        tab = next(tab for tab in tabs if tab["type"] == "page")
+        async with session.ws_connect(tab["webSocketDebuggerUrl"], max_msg_size=0) as socket:
+            page = Browser(socket)
+            await page.call("Log.enable")
+            await page.call("Runtime.enable")
+            await page.call("Page.navigate", url=url)
+            await page.until("document.readyState === 'complete' && location.pathname === '/v2/docs'")
+            shown = {"health": await page.until(_sent("serverLive"))}
+            await page.evaluate("document.getElementById('infer-model').value = 'double'")
+            await page.evaluate("document.querySelector('#infer .fill').click()")
+            await page.until("document.getElementById('infer-body').value.includes('[0]')")
+            shown["infer"] = await page.until(_sent("infer"))
+            await page.evaluate("document.getElementById('generateStream-model').value = 'bool'")
+            await page.evaluate("document.getElementById('generateStream-body').value = '{\"x\": true}'")
+            shown["stream"] = await page.until(_sent("generateStream"))
+            light = await page.evaluate("getComputedStyle(document.body).backgroundColor")
+            dark = [{"name": "prefers-color-scheme", "value": "dark"}]
+            await page.call("Emulation.setEmulatedMedia", features=dark)
+            shown["colors"] = {light, await page.evaluate("getComputedStyle(document.body).backgroundColor")}
+            await page.evaluate(
+                "const find = document.getElementById('find'); find.value = 'unload';"
+                "find.dispatchEvent(new Event('input'))"
+            )
+            shown["found"] = await page.evaluate(
+                "[...document.querySelectorAll('nav li')].filter(item => item.offsetHeight).length"
+            )
+            return shown, page.complaints
+
+
+def _sent(operation: str) -> str:
+    """Sends the form of an operation once; true, with the text, when its result is there."""
+    return f"""(() => {{
+      const card = document.getElementById({operation!r}), form = card.querySelector("form");
+      if (!form.dataset.sent) {{ form.dataset.sent = 1; form.requestSubmit(); }}
+      const text = card.querySelector(".result").innerText;
+      return / ms/.test(text) && text;
+    }})()"""
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="needs chromium")
+def test_a_person_can_send_requests_from_it(live: Live, tmp_path: Path) -> None:
+    with chromium(tmp_path) as address:
+        shown, complaints = asyncio.run(browse(address, f"http://127.0.0.1:{live.http_port}/v2/docs"))
+    assert complaints == []
+    assert shown["health"].startswith("200 OK no body")
+    assert '"model_name": "double"' in shown["infer"]
+    assert shown["infer"].startswith("200 OK application/json")
+    assert 'data: {"model_name":"bool"' in shown["stream"]
+    assert len(shown["colors"]) == 2
+    assert shown["found"] == 1

@@ -1,0 +1,172 @@
+"""The OpenAPI document: of exactly the routes that there are, valid, and true of the server's answers."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from tests.serving.live import Live, floats
+from tpx.serving.frontends.http import HttpFrontend
+from tpx.serving.frontends.openapi import described, description, document, paths_of
+
+SAMPLES = {"model": "double", "version": "1", "region": "r", "repository": "repo"}
+
+
+@pytest.fixture(scope="module")
+def told(live: Live) -> Any:
+    """The document as a client gets it."""
+    answer = live.get("/v2/openapi.json")
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
+    return answer.json
+
+
+def operations(told: Any) -> dict[tuple[str, str], Any]:
+    return {
+        (method.upper(), path): operation
+        for path, item in told["paths"].items()
+        for method, operation in item.items()
+    }
+
+
+def sample(path: str) -> str:
+    return re.sub(r"\{(\w+)\}", lambda match: SAMPLES[match[1]], path)
+
+
+# the document and the routes
+
+
+def test_every_route_is_described_and_nothing_else(told: Any, live: Live) -> None:
+    routes = HttpFrontend(live.server.plane, 1 << 20).routes
+    served = {
+        (verb.decode(), path)
+        for route in routes
+        for path in paths_of(route.pattern.pattern)
+        for verb in route.verbs
+    }
+    assert served == set(described()) == set(operations(told))
+
+
+def test_every_described_path_is_answered_by_its_method_and_refused_by_others(told: Any, live: Live) -> None:
+    for path, item in told["paths"].items():
+        for method in ("GET", "POST", "PUT", "DELETE"):
+            answer = live.http(method, sample(path), b"{}" if method == "POST" else b"")
+            assert answer.status != 404 or answer.error != "Not Found", path
+            assert (answer.status == 405) == (method.lower() not in item), (method, path, answer.body)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "paths"),
+    [
+        (r"/v2/?", ["/v2"]),
+        (r"/a\.json", ["/a.json"]),
+        (
+            r"/m/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?",
+            ["/m/{model}", "/m/{model}/versions/{version}"],
+        ),
+        (
+            r"/(?P<kind>system|cuda)x(?:/r/(?P<r>[^/]+))?/s",
+            ["/cudax/s", "/systemx/s", "/cudax/r/{r}/s", "/systemx/r/{r}/s"],
+        ),
+        (r"/(?:load|unload)", ["/load", "/unload"]),
+    ],
+)
+def test_a_pattern_is_read_as_the_paths_it_matches(pattern: str, paths: list[str]) -> None:
+    assert paths_of(pattern) == paths
+    for path in paths:
+        assert re.fullmatch(pattern, re.sub(r"\{\w+\}", "7", path))
+
+
+@pytest.mark.parametrize("pattern", ["/a)", "/(?P<x>a", "/(?=a)b\\"])
+def test_a_pattern_that_cannot_be_read_is_refused_not_guessed(pattern: str) -> None:
+    with pytest.raises(ValueError, match="pattern of a route"):
+        paths_of(pattern)
+
+
+def test_a_route_that_nobody_described_is_still_in_the_document(live: Live) -> None:
+    [route] = [r for r in HttpFrontend(live.server.plane, 1).routes if r.pattern.pattern == "/v2/health/live"]
+    [new] = [type(route)(pattern=re.compile("/v2/new"), category="logging", verbs=route.verbs)]
+    operation = document([new], [])["paths"]["/v2/new"]["get"]
+    assert (operation["operationId"], operation["tags"]) == ("get_v2_new", ["logging"])
+    assert "400" in operation["responses"]
+
+
+# the document itself
+
+
+def test_it_is_openapi_3_1(told: Any) -> None:
+    assert told["openapi"] == "3.1.0"
+    OpenAPIV31SpecValidator(told).validate()
+
+
+def test_every_schema_is_used_and_every_tag_told(told: Any) -> None:
+    text = json.dumps(told)
+    for name in told["components"]["schemas"]:
+        assert f'"#/components/schemas/{name}"' in text, name
+    used = {operation["tags"][0] for operation in operations(told).values()}
+    assert used == {tag["name"] for tag in told["tags"]} == set(description()["tags"])
+
+
+def test_operations_are_called_by_different_names(told: Any) -> None:
+    names = [operation["operationId"] for operation in operations(told).values()]
+    assert len(names) == len(set(names))
+
+
+def test_the_models_that_are_ready_are_examples(told: Any) -> None:
+    assert "double" in told["components"]["parameters"]["model"]["examples"]
+
+
+# the document and the answers
+
+
+def validator(told: Any, schema: str) -> Any:
+    return Draft202012Validator({"$ref": f"#/components/schemas/{schema}", "components": told["components"]})
+
+
+@pytest.mark.parametrize(
+    ("path", "schema"),
+    [
+        ("/v2", "ServerMetadata"),
+        ("/v2/models/two", "ModelMetadata"),
+        ("/v2/models/two/config", "ModelConfig"),
+        ("/v2/models/stats", "Statistics"),
+        ("/v2/models/two/versions/1/stats", "Statistics"),
+        ("/v2/systemsharedmemory/status", "SystemRegions"),
+        ("/v2/cudasharedmemory/status", "CudaRegions"),
+        ("/v2/models/nobody", "Error"),
+    ],
+)
+def test_answers_are_as_described(live: Live, told: Any, path: str, schema: str) -> None:
+    validator(told, schema).validate(live.get(path).json)
+
+
+def test_the_index_and_inference_are_as_described(live: Live, told: Any) -> None:
+    validator(told, "RepositoryIndex").validate(live.http("POST", "/v2/repository/index").json)
+    request = {"id": "7", "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
+    validator(told, "InferRequest").validate(request)
+    answer = live.infer("double", request)
+    validator(told, "InferResponse").validate(answer.json)
+    assert answer.json["outputs"][0]["data"] == [2, 4]
+    binary = live.infer_binary("double", {"x": floats([1, 2])})
+    validator(told, "InferResponse").validate(binary.head)
+    generated = live.http("POST", "/v2/models/bool/generate", b'{"x": true}')
+    validator(told, "GenerateResponse").validate(generated.json)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {},
+        {"inputs": {}},
+        {"inputs": [{"name": "x"}]},
+        {"inputs": [{"name": "x", "datatype": "FP33", "shape": [1], "data": [1]}]},
+        {"inputs": [{"name": "x", "datatype": "FP32", "shape": [-1], "data": [1]}]},
+        {"inputs": [{"name": 1, "datatype": "FP32", "shape": [1], "data": [1]}]},
+        {"id": 7, "inputs": []},
+    ],
+)
+def test_what_the_schema_forbids_is_refused(live: Live, told: Any, request_: Any) -> None:
+    assert not validator(told, "InferRequest").is_valid(request_)
+    assert live.infer("double", request_).status == 400

@@ -1,0 +1,304 @@
+"""The OpenAPI document as a page for people, from which requests can be sent."""
+
+import base64
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+_TEMPLATES = resources.files("tpx").joinpath("templates")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterView:
+    """What a request says besides its body."""
+
+    name: str
+    place: str
+    required: bool
+    description: str
+    choices: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseView:
+    """One status that an operation answers with."""
+
+    status: str
+    description: str
+    schema: str
+    kinds: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationView:
+    """One operation with the variants of its path."""
+
+    key: str
+    method: str
+    paths: list[str]
+    summary: str
+    description: str
+    parameters: list[ParameterView]
+    body_schema: str
+    body_example: str
+    responses: list[ResponseView]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """The operations of one category."""
+
+    name: str
+    description: str
+    operations: list[OperationView]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldView:
+    """One member of an object; `schema` is what its type links to."""
+
+    name: str
+    type: str
+    schema: str
+    required: bool
+    description: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaView:
+    """One schema: its members, or what it is a name of."""
+
+    name: str
+    type: str
+    schema: str
+    description: str
+    fields: list[FieldView]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageView:
+    """All that the template lays out."""
+
+    title: str
+    version: str
+    description: str
+    always: list[ResponseView]
+    """What every operation may answer, which is said once."""
+    groups: list[GroupView]
+    schemas: list[SchemaView]
+    models: list[str]
+    style: str
+    script: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiPage:
+    """A page, and the policy under which nothing but its own script runs and nothing outside is reached."""
+
+    html: str
+    content_security_policy: str
+
+
+def render(document: Mapping[str, Any]) -> ApiPage:
+    """The page of an OpenAPI document."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(str(_TEMPLATES)),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    view = page_view(document)
+    policy = (
+        f"default-src 'none'; style-src {_hash(view.style)}; script-src {_hash(view.script)}; "
+        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    html = environment.get_template("api_docs.html.j2").render(page=view)
+    return ApiPage(html=html, content_security_policy=policy)
+
+
+def page_view(document: Mapping[str, Any]) -> PageView:
+    """What the page says, in order."""
+    components = document["components"]
+    always = _always(document)
+    groups = [
+        GroupView(
+            name=tag["name"],
+            description=tag["description"],
+            operations=_operations(document, tag["name"], always),
+        )
+        for tag in document["tags"]
+    ]
+    return PageView(
+        title=document["info"]["title"],
+        version=document["info"]["version"],
+        description=document["info"]["description"],
+        always=[_response(status, _resolve(document, told)) for status, told in always.items()],
+        groups=[group for group in groups if group.operations],
+        schemas=[_schema(name, schema) for name, schema in components["schemas"].items()],
+        models=list(components["parameters"]["model"].get("examples", ())),
+        style=_TEMPLATES.joinpath("api_docs.css").read_text(encoding="utf-8"),
+        script=_TEMPLATES.joinpath("api_docs.js").read_text(encoding="utf-8"),
+    )
+
+
+def _always(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The responses that most operations refer to, by status."""
+    operations = [operation for item in document["paths"].values() for operation in item.values()]
+    counts = Counter(
+        (status, told["$ref"])
+        for operation in operations
+        for status, told in operation["responses"].items()
+        if "$ref" in told
+    )
+    most = 0.8 * len(operations)
+    return {status: {"$ref": ref} for (status, ref), count in sorted(counts.items()) if count > most}
+
+
+def _operations(document: Mapping[str, Any], tag: str, always: Mapping[str, Any]) -> list[OperationView]:
+    """The operations of a tag; variants of a path, whose operationIds begin alike, are one."""
+    variants: dict[str, list[tuple[str, str, Any]]] = {}
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            if operation["tags"] == [tag]:
+                key = operation["operationId"].partition("_")[0]
+                variants.setdefault(key, []).append((path, method, operation))
+    return [_operation(document, key, found, always) for key, found in variants.items()]
+
+
+def _operation(
+    document: Mapping[str, Any],
+    key: str,
+    variants: list[tuple[str, str, Any]],
+    always: Mapping[str, Any],
+) -> OperationView:
+    variants = sorted(variants, key=lambda variant: len(variant[0]))
+    operation = variants[0][2]
+    parameters = {
+        parameter["name"]: parameter
+        for _, _, variant in variants
+        for parameter in (_resolve(document, given) for given in variant.get("parameters", ()))
+    }
+    body = _first_schema(operation.get("requestBody", {}))
+    return OperationView(
+        key=key,
+        method=variants[0][1].upper(),
+        paths=[path for path, _, _ in variants],
+        summary=operation.get("summary", ""),
+        description=operation.get("description", ""),
+        parameters=[
+            ParameterView(
+                name=name,
+                place=parameter["in"],
+                required=all(f"{{{name}}}" in path for path, _, _ in variants),
+                description=parameter.get("description", ""),
+                choices=list(parameter.get("examples", parameter["schema"].get("enum", ()))),
+            )
+            for name, parameter in sorted(parameters.items(), key=lambda item: item[1]["in"] != "path")
+        ],
+        body_schema=_reference(body),
+        body_example=_example(document, body),
+        responses=[
+            _response(status, _resolve(document, response))
+            for status, response in operation["responses"].items()
+            if always.get(status) != response
+        ],
+    )
+
+
+def _first_schema(told: Mapping[str, Any]) -> Mapping[str, Any]:
+    for media in told.get("content", {}).values():
+        schema: Mapping[str, Any] = media.get("schema", {})
+        return schema
+    return {}
+
+
+def _response(status: str, response: Mapping[str, Any]) -> ResponseView:
+    content = response.get("content", {})
+    schemas = [_reference(media.get("schema", {})) for media in content.values()]
+    return ResponseView(
+        status=status,
+        description=response["description"],
+        schema=next(filter(None, schemas), ""),
+        kinds=list(content),
+    )
+
+
+def _resolve(document: Mapping[str, Any], value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a reference within the document stands for."""
+    while "$ref" in value:
+        found: Any = document
+        for step in value["$ref"].removeprefix("#/").split("/"):
+            found = found[step]
+        value = found
+    return value
+
+
+def _reference(schema: Mapping[str, Any]) -> str:
+    """The name of the schema that is meant, itself or as the items of an array."""
+    name: str = schema.get("$ref", schema.get("items", {}).get("$ref", ""))
+    return name.rpartition("/")[2]
+
+
+def _example(document: Mapping[str, Any], body: Mapping[str, Any]) -> str:
+    if not body:
+        return ""
+    examples = _resolve(document, body).get("examples")
+    return json.dumps(examples[0], indent=2) if examples else "{}"
+
+
+def _schema(name: str, schema: Mapping[str, Any]) -> SchemaView:
+    required = schema.get("required", ())
+    members = {**schema.get("properties", {}), **schema.get("patternProperties", {})}
+    if isinstance(schema.get("additionalProperties"), dict):
+        members["any other"] = schema["additionalProperties"]
+    return SchemaView(
+        name=name,
+        type=_type(schema),
+        schema=_reference(schema),
+        description=schema.get("description", ""),
+        fields=[
+            FieldView(
+                name=member,
+                type=_type(told),
+                schema=_reference(told),
+                required=member in required,
+                description=told.get("description", ""),
+            )
+            for member, told in members.items()
+        ],
+    )
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    """A schema in a few words."""
+    if "$ref" in schema:
+        return _reference(schema)
+    if "enum" in schema:
+        return " | ".join("null" if value is None else str(value) for value in schema["enum"])
+    kinds = schema.get("type", "any")
+    text = " or ".join(_each(kinds))
+    if "items" in schema:
+        text = text.replace("array", f"array of {_type(schema['items'])}")
+    limits = [
+        f"{word} {schema[key]}" for key, word in (("minimum", "from"), ("maximum", "to")) if key in schema
+    ]
+    if "pattern" in schema:
+        limits.append(schema["pattern"])
+    return " ".join([text, *limits])
+
+
+def _each(kinds: str | Iterable[str]) -> Iterable[str]:
+    return [kinds] if isinstance(kinds, str) else kinds
+
+
+def _hash(text: str) -> str:
+    """A source of a content security policy: exactly this text between its tags."""
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return f"'sha256-{digest}'"

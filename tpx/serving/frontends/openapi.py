@@ -1,0 +1,180 @@
+"""The OpenAPI document of the HTTP API: of the routes that there are, in the words of `schema/http.yaml`."""
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from tpx import __version__
+from tpx.serving.frontends.http_routes import Route
+
+_OPENAPI = "3.1.0"
+_PARAMETER = re.compile(r"\{(\w+)\}")
+
+
+def document(routes: Iterable[Route], models: Sequence[str]) -> dict[str, Any]:
+    """The document; `models` are examples of the parameter {model}."""
+    words = description()
+    told = described()
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        for path in paths_of(route.pattern.pattern):
+            item = paths.setdefault(path, {})
+            for verb in route.verbs:
+                key = verb.decode(), path
+                operation = told.get(key, {"operationId": _anonymous(*key), "tag": route.category})
+                item[verb.decode().lower()] = _operation(path, operation)
+    parameters = {name: _parameter(name, parameter) for name, parameter in words["parameters"].items()}
+    if models:
+        parameters["model"]["examples"] = {name: {"value": name} for name in models}
+    return {
+        "openapi": _OPENAPI,
+        "info": {**words["info"], "version": __version__},
+        "servers": [{"url": "/"}],
+        "tags": [{"name": name, "description": text} for name, text in words["tags"].items()],
+        "paths": _in_order(paths),
+        "components": {
+            "schemas": words["schemas"],
+            "parameters": parameters,
+            "responses": {
+                str(status): _error(text)
+                for status, text in {**words["errors"], **words["more_errors"]}.items()
+            },
+        },
+    }
+
+
+def _in_order(paths: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """As `http.yaml` has them."""
+    order = list(dict.fromkeys(path for _, path in described()))
+    return {
+        path: paths[path]
+        for path in sorted(paths, key=lambda p: order.index(p) if p in order else len(order))
+    }
+
+
+@cache
+def description() -> Any:
+    """`http.yaml`."""
+    import yaml
+
+    text = resources.files("tpx.protocol").joinpath("schema/http.yaml").read_text(encoding="utf-8")
+    return yaml.safe_load(text)
+
+
+@cache
+def described() -> dict[tuple[str, str], dict[str, Any]]:
+    """By method and path what `http.yaml` says; the variants of a path have operationIds of their own."""
+    out = {}
+    for key, operation in description()["operations"].items():
+        method, _, template = key.partition(" ")
+        variants = paths_of(template.replace("[", "(?:").replace("]", ")?"))
+        always = set.intersection(*(set(_PARAMETER.findall(path)) for path in variants))
+        for path in variants:
+            more = [name for name in _PARAMETER.findall(path) if name not in always]
+            name = "_".join([operation["operationId"], *more])
+            out[method, path] = {**operation, "operationId": name}
+    return out
+
+
+def paths_of(pattern: str) -> list[str]:
+    """The paths that a route's pattern stands for.
+
+    Every combination of its optional and alternative parts; a named group that takes more than a few words is
+    {name}; a slash that may end a path is left out. Raises ValueError for what this cannot read.
+    """
+    paths, rest = _alternatives(pattern)
+    if rest:
+        raise ValueError(f"unbalanced ')' in the pattern of a route: '{pattern}'")
+    return sorted({path for path in paths if not path.endswith("/")}, key=lambda path: (len(path), path))
+
+
+_ANYTHING = "\0"
+_TOKEN = re.compile(
+    r"\(\?P<(?P<name>\w+)>|(?P<group>\(\?:)|(?P<any>\[[^]]*\][+*]?)|\\(?P<escaped>.)|(?P<one>.)"
+)
+
+
+def _alternatives(pattern: str) -> tuple[list[str], str]:
+    """What a pattern up to its end, or the parenthesis that closes it, stands for, and the rest."""
+    done: list[str] = []
+    texts = [""]
+    while pattern and pattern[0] != ")":
+        token = _TOKEN.match(pattern)
+        if token is None:
+            raise ValueError(f"not understood in the pattern of a route: '{pattern}'")
+        pattern = pattern[token.end() :]
+        if token["one"] == "|":
+            done, texts = done + texts, [""]
+            continue
+        parts, pattern = _item(token, pattern)
+        if pattern.startswith("?"):
+            parts, pattern = ["", *parts], pattern[1:]
+        texts = [text + part for text in texts for part in parts]
+    return done + texts, pattern
+
+
+def _item(token: re.Match[str], pattern: str) -> tuple[list[str], str]:
+    """What one token stands for, with what a group encloses, and the rest."""
+    if token["any"]:
+        return [_ANYTHING], pattern
+    if token["one"] or token["escaped"]:
+        return [token["one"] or token["escaped"]], pattern
+    parts, pattern = _alternatives(pattern)
+    if not pattern:
+        raise ValueError("unbalanced '(' in the pattern of a route")
+    if token["name"] and _ANYTHING in parts:
+        parts = [f"{{{token['name']}}}"]
+    return parts, pattern[1:]
+
+
+def _anonymous(method: str, path: str) -> str:
+    return re.sub(r"\W+", "_", f"{method} {path}".lower())
+
+
+def _operation(path: str, told: dict[str, Any]) -> dict[str, Any]:
+    operation: dict[str, Any] = {"operationId": told["operationId"], "tags": [told["tag"]]}
+    operation |= {key: told[key] for key in ("summary", "description") if key in told}
+    parameters: list[Any] = [{"$ref": f"#/components/parameters/{name}"} for name in _PARAMETER.findall(path)]
+    parameters += [
+        {"name": name, "in": "header", **header} for name, header in told.get("headers", {}).items()
+    ]
+    if parameters:
+        operation["parameters"] = parameters
+    if "body" in told:
+        operation["requestBody"] = {
+            "required": not told.get("optional_body", False),
+            "content": {kind: {"schema": _ref(schema)} for kind, schema in told["body"].items()},
+        }
+    operation["responses"] = _responses(told)
+    return operation
+
+
+def _responses(told: dict[str, Any]) -> dict[str, Any]:
+    words = description()
+    statuses = sorted({*words["errors"], *told.get("errors", ())})
+    responses: dict[str, Any] = {str(s): {"$ref": f"#/components/responses/{s}"} for s in statuses}
+    if "error_content" in told:
+        texts = words["errors"] | words["more_errors"]
+        responses = {str(s): _error(texts[s], told["error_content"]) for s in statuses}
+    if "result" in told:
+        content = {"application/json": {"schema": _ref(told["result"])}}
+        responses["200"] = {"description": "the answer", "content": content}
+    responses |= {str(status): response for status, response in told.get("responses", {}).items()}
+    return dict(sorted(responses.items()))
+
+
+def _error(text: str, other_content: str = "") -> dict[str, Any]:
+    content: dict[str, Any] = {"application/json": {"schema": _ref("Error")}}
+    if other_content:
+        content[other_content] = {"schema": {"type": "string"}}
+    return {"description": text, "content": content}
+
+
+def _parameter(name: str, told: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "in": "path", "required": True, **told}
+
+
+def _ref(schema: str) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{schema}"}
