@@ -120,7 +120,7 @@ class ModelControl:
         Raises InvalidRequest that tells why it does not, and NotReady.
         """
         self.check_explicit()
-        _check_name(name)
+        check_name(name)
         await self._load(name, lambda: self._sight(name, override))
 
     async def unload(self, name: str, *, unload_dependents: bool) -> None:  # noqa: ARG002 (nothing depends)
@@ -291,7 +291,8 @@ class ModelControl:
             raise NotReady("Server exiting")
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
+    """Raise InvalidRequest for a name that no model can have, lest it be taken for a path."""
     if not name.strip():
         raise InvalidRequest("Model name cannot be empty. Please enter a valid name to deploy.")
     if ".." in name or "/" in name:
