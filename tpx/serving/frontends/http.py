@@ -16,6 +16,7 @@ from tpx.serving.frontends.http_infer import HttpInference
 from tpx.serving.frontends.http_metadata import HttpMetadata
 from tpx.serving.frontends.http_routes import Meaning, Refusal
 from tpx.serving.frontends.http_shared_memory import HttpSharedMemory
+from tpx.serving.repository.control import check_name
 
 
 class HttpFrontend:
@@ -75,5 +76,7 @@ def _decode_path(path: bytes) -> str:
     except UnicodeDecodeError as exc:
         raise Refusal(404, "Not Found") from exc
     if any("/" in segment or "\0" in segment for segment in decoded):
+        if decoded[:4] == ["", "v2", "repository", "models"]:
+            check_name("".join(decoded[4:5]))  # what is meant there is a model that is to be, not a path
         raise Refusal(404, "Not Found")
     return "/".join(decoded)
