@@ -86,17 +86,27 @@ class CudaMemory:
         with driver.on(device):
             driver.call("cuIpcOpenMemHandle_v2", ctypes.byref(address), handle, flags)
             self._address = address.value
-            driver.call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), address)
-        there = base.value + size.value - self._address
-        if there < byte_size:
-            raise InvalidRequest(f"the allocation has {there} bytes, {byte_size} were to be registered")
+            try:
+                driver.call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), address)
+                there = base.value + size.value - address.value
+                if there < byte_size:
+                    raise InvalidRequest(
+                        f"the allocation has {there} bytes, {byte_size} were to be registered"
+                    )
+            except InvalidRequest:
+                self._close()
+                raise
 
     def __del__(self) -> None:
-        if not self._address:
+        self._close()
+
+    def _close(self) -> None:
+        address, self._address = self._address, 0
+        if not address:
             return
         try:
             with self._driver.on(self._device):
-                self._driver.call("cuIpcCloseMemHandle", ctypes.c_uint64(self._address))
+                self._driver.call("cuIpcCloseMemHandle", ctypes.c_uint64(address))
         except InvalidRequest as exc:
             log.warning("closing CUDA shared memory: %s", exc.message)
 

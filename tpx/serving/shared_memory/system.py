@@ -43,10 +43,12 @@ class SystemMemory:
                 f"failed to register shared memory region '{name}': invalid args: offset {offset} is no "
                 f"multiple of the page size, {mmap.PAGESIZE}"
             )
-        self._fd = _open(name, key)
-        status = os.fstat(self._fd)
+        fd = _open(name, key)
+        status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or offset + byte_size > status.st_size:
+            os.close(fd)
             raise InvalidRequest(f"failed to register shared memory region '{name}': invalid args")
+        self._fd = fd
 
     def __del__(self) -> None:
         if self._fd >= 0:
@@ -67,10 +69,10 @@ class SystemMemory:
 
     def write(self, offset: int, data: Buffer) -> None:
         at = self._offset + offset
-        if os.fstat(self._fd).st_size < at + len(data):
-            raise self._shrunk()  # a write beyond its end would make it grow again
         view = memoryview(data)
         try:
+            if os.fstat(self._fd).st_size < at + len(view):
+                raise self._shrunk()  # a write beyond its end would make it grow again
             while len(view):
                 count = os.pwrite(self._fd, view, at)
                 view, at = view[count:], at + count
