@@ -36,7 +36,17 @@ def whole_message(data: bytes, start: int, stop: int) -> bool:
 class MessageReader:
     """Assembles the messages of one stream."""
 
-    __slots__ = ("_buffer", "_compressed", "_encoding", "_filled", "_limit", "_prefix", "_tensor_offset")
+    __slots__ = (
+        "_begun",
+        "_buffer",
+        "_compressed",
+        "_encoding",
+        "_filled",
+        "_limit",
+        "_prefix",
+        "_tensor_offset",
+        "at",
+    )
 
     def __init__(self, limit: int, encoding: str, tensor_offset: int = 0) -> None:
         self._limit = limit
@@ -46,10 +56,18 @@ class MessageReader:
         self._buffer: memoryview | None = None
         self._filled = 0
         self._compressed = False
+        self._begun = 0
+        self.at = 0
+        """Where in the DATA that is being fed the message just given ended."""
 
     @property
     def between_messages(self) -> bool:
         return self._buffer is None and not self._prefix
+
+    @property
+    def progress(self) -> tuple[int, int, int]:
+        """Differs from what it was whenever a byte of a message has come."""
+        return self._begun, self._filled, len(self._prefix)
 
     def feed(self, data: bytes, start: int, stop: int) -> Iterator[Buffer]:
         """Take DATA; yields the messages it completes, those before an error first.
@@ -66,12 +84,12 @@ class MessageReader:
                     if size > stop - start:
                         self._buffer = self._allocate(size)
                         continue
-                    start += size
+                    self.at = start = start + size
                     yield self._end(data[start - size : start])
                 continue
             count = min(len(self._buffer) - self._filled, stop - start)
             self._buffer[self._filled : self._filled + count] = memoryview(data)[start : start + count]
-            start += count
+            self.at = start = start + count
             message = self.landed(count)
             if message is not None:
                 yield message
@@ -106,6 +124,7 @@ class MessageReader:
         flag, size = unpack_prefix(self._prefix)
         self._prefix = b""
         self._filled = 0
+        self._begun += 1
         if flag > 1:
             raise InvalidRequest(f"invalid compression flag {flag} in a gRPC message", code=Code.INTERNAL)
         if flag and not self._encoding:

@@ -6,10 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
+from tpx.protocol.grpc.backpressure import UNREAD_BYTES, Room
 from tpx.protocol.grpc.framing import PREFIX_BYTES, whole_message
 from tpx.protocol.grpc.keepalive import Action, Keepalive, KeepaliveLimits
 from tpx.protocol.grpc.metadata import CallHead, interpret_request
-from tpx.protocol.grpc.server_call import Method, ServerCall, methods_by_path, unknown_method
+from tpx.protocol.grpc.refusals import methods_by_path, refusing, unknown_method
+from tpx.protocol.grpc.server_call import Method, ServerCall
+from tpx.protocol.grpc.status import Status
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.connection import CONNECTION_WINDOW, MAX_FRAME_BYTES, Http2Connection
 from tpx.protocol.http2.frames import (
@@ -39,10 +42,15 @@ class GrpcLimits:
     preface_timeout_s: int = 10
     frame_timeout_s: int = 60
     """For the rest of a frame or header block whose beginning has come."""
+    message_timeout_s: int = 60
+    """Without a single byte of a message that a call owes."""
     write_timeout_s: int = 60
     """Without the client taking a single byte."""
+    max_unread_bytes: int = 1 << 30
+    """Of answers that wait for the client; an answer beyond them ends its call."""
     response_encoding: str = ""
     """Compress responses with this where the client accepts it."""
+    response_level: int = 6
     keepalive: KeepaliveLimits = field(default_factory=KeepaliveLimits)
 
 
@@ -54,6 +62,9 @@ class GrpcServerConnection(Http2Connection):
         self.max_message_bytes = limits.max_message_bytes
         self._longest = limits.max_message_bytes + PREFIX_BYTES
         self.response_encoding = limits.response_encoding
+        self.response_level = limits.response_level
+        self.max_unread_bytes = limits.max_unread_bytes
+        self.room = Room(self.sender)
         self.wrote = False
         """A response was sent since the client's last PING."""
         self._listener = listener
@@ -66,6 +77,7 @@ class GrpcServerConnection(Http2Connection):
         self._draining_since: int | None = None
         self._left_at = 0
         self._write_watch = WriteWatch()
+        self._awaited: dict[int, tuple[tuple[int, ...], int]] = {}  # by stream: progress, and since when
 
     def write(self, data: bytes) -> None:
         self._transport.write(data)
@@ -83,7 +95,11 @@ class GrpcServerConnection(Http2Connection):
         self._transport.write(
             frames.settings_frame(settings) + frames.window_update(0, CONNECTION_WINDOW - DEFAULT_WINDOW)
         )
-        self._listener.opened(self)
+        self._listener.opened(self, self._transport.transport)
+
+    def refuse(self, reason: str) -> None:
+        """One connection too many: say so and close."""
+        self._break(Http2Error(ErrorCode.ENHANCE_YOUR_CALM, reason))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio's signature)
         self._listener.closed(self)
@@ -134,8 +150,11 @@ class GrpcServerConnection(Http2Connection):
     def _begin_call(self, stream_id: int, flags: int, head: CallHead) -> None:
         method = head.memo
         if method is None:
-            method = head.memo = self._methods.get(head.path) or unknown_method(head)
+            method = head.memo = self._method_for(head)
         call = ServerCall(self, stream_id, head, method)
+        if self._listener.observer is not None:
+            call.began_ns = time.perf_counter_ns()
+            self._listener.observer(call)
         self.streams[stream_id] = call
         call.peer_ended = flags & END_STREAM != 0
         if head.http_status != 200:
@@ -145,6 +164,13 @@ class GrpcServerConnection(Http2Connection):
             call.open()
         if call.peer_ended:
             call.end()
+
+    def _method_for(self, head: CallHead) -> Method:
+        method = self._methods.get(head.path)
+        if method is None:
+            return unknown_method(head)
+        refusal = method.guard(head) if method.guard is not None else None
+        return refusing(method.path, *refusal) if refusal is not None else method
 
     def _on_trailers(self, stream_id: int, flags: int) -> None:
         """A second header block on a stream: it must end it. On a stream of the past it is late."""
@@ -172,15 +198,16 @@ class GrpcServerConnection(Http2Connection):
             unary = call.method.unary
             if (
                 unary is not None
-                and call.reader is None
+                and call.intake is None
                 and stop - start <= self._longest
+                and self.sender.queued <= UNREAD_BYTES
                 and whole_message(data, start, stop)
             ):
                 unary(call, data[start + PREFIX_BYTES : stop])
                 return
         else:
             self.take_from_window(call, stop - start)
-            if call.reader is not None and call.reader.absorb(data, start, stop):
+            if call.intake is not None and call.intake.absorb(data, start, stop):
                 return
         if start < stop:
             call.receive(data, start, stop)
@@ -194,7 +221,8 @@ class GrpcServerConnection(Http2Connection):
             call.peer_ended = True
         else:
             self.take_from_window(call, count)
-        call.landed(count)
+        if call.intake is not None:
+            call.intake.landed(count)
         if call.peer_ended:
             call.end()
 
@@ -222,6 +250,9 @@ class GrpcServerConnection(Http2Connection):
         if payload == _DRAIN_PING and self._draining_since is not None:
             self._finish_drain()
 
+    def received(self, count: int) -> None:
+        self._received(count)
+
     # writing and ending
 
     def _sent_end(self, stream: Stream) -> None:
@@ -242,6 +273,10 @@ class GrpcServerConnection(Http2Connection):
         self.write(
             frames.goaway(MAX_STREAM_ID, ErrorCode.NO_ERROR) + frames.frame(frames.PING, 0, 0, _DRAIN_PING)
         )
+        for stream in list(self.streams.values()):
+            on_drain = cast("ServerCall", stream).on_drain
+            if on_drain is not None:
+                on_drain()
         if not self._preface_seen:
             self._leave()
 
@@ -279,6 +314,7 @@ class GrpcServerConnection(Http2Connection):
     def _drop_calls(self) -> None:
         streams = list(self.streams.values())
         self.streams.clear()
+        self.room.clear()
         for stream in streams:
             cast("ServerCall", stream).gone()
 
@@ -294,7 +330,7 @@ class GrpcServerConnection(Http2Connection):
         stalled = self._write_watch.stalled_s(outlet.transport, outlet.written, tick)
         if (
             stalled > limits.write_timeout_s
-            or (not self._preface_seen and silent > limits.preface_timeout_s)
+            or (not self._preface_seen and tick - self._keepalive.opened > limits.preface_timeout_s)
             or (self._in_frame and silent > limits.frame_timeout_s)
         ):
             self.abort()
@@ -308,11 +344,31 @@ class GrpcServerConnection(Http2Connection):
         for stream in self.sender.stalled(tick, self._limits.write_timeout_s):
             self.write(frames.rst_stream(stream.id, ErrorCode.CANCEL))
             self._on_reset(stream.id, ErrorCode.CANCEL)
+        self._look_at_messages(tick)
+
+    def _look_at_messages(self, tick: int) -> None:
+        """End the calls whose client has stopped in the middle of a message, or never began."""
+        limit_s = self._limits.message_timeout_s
+        before, self._awaited = self._awaited, {}
+        for stream in list(self.streams.values()):
+            call = cast("ServerCall", stream)
+            progress = call.awaited
+            if progress is None:
+                continue
+            seen, since = before.get(call.id, (None, tick))
+            if progress != seen:
+                since = tick
+            if tick - since > limit_s:
+                call.give_up(Status.DEADLINE_EXCEEDED, f"no byte of the request message for {limit_s} s")
+            else:
+                self._awaited[call.id] = progress, since
 
     def _look_at_age(self, tick: int) -> None:
         if self._draining_since is not None and tick - self._draining_since > 1:
             self._finish_drain()
-        action = self._keepalive.look(tick, calls=bool(self.streams))
+        action = self._keepalive.look(
+            tick, calls=bool(self.streams), last_stream=self._last_stream, wrote=self.wrote
+        )
         if action is Action.PING:
             self.write(frames.frame(frames.PING, 0, 0, _ALIVE_PING))
         elif action is Action.DRAIN:

@@ -5,19 +5,20 @@ Of the response to a small unary call everything but the message is constant: it
 
 import asyncio
 import struct
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, cast
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from tpx.errors import RequestError
 from tpx.protocol.compression import deflate
+from tpx.protocol.grpc.backpressure import CALL_UNREAD_BYTES, Intake, IntakeConnection
 from tpx.protocol.grpc.framing import PREFIX_BYTES, MessageReader, pack_prefix
 from tpx.protocol.grpc.metadata import CallHead
-from tpx.protocol.grpc.status import Status, from_code, trailers_block, trailers_only_block
+from tpx.protocol.grpc.status import Status, trailers_block, trailers_only_block
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, ErrorCode
 from tpx.protocol.http2.hpack import encode_stateless
 from tpx.protocol.http2.sender import Sender
 from tpx.protocol.http2.stream import Stream
+from tpx.protocol.listener import address_of
 from tpx.protocol.tensors import Buffer
 
 _RESPONSE_HEAD = encode_stateless([(b":status", b"200"), (b"content-type", b"application/grpc")])
@@ -44,7 +45,7 @@ class MessageSink(Protocol):
 class Method:
     """One RPC: `unary` takes a call and its one message, `stream` a call, for which it returns a sink."""
 
-    __slots__ = ("path", "stream", "tensor_offset", "unary")
+    __slots__ = ("guard", "path", "stream", "tensor_offset", "unary")
 
     def __init__(
         self,
@@ -56,17 +57,21 @@ class Method:
         self.path = path
         self.unary = unary
         self.stream = stream
+        self.guard: Callable[[CallHead], tuple[Status, str] | None] | None = None
+        """Judges heads before anything else is read: None admits them, a status and its message do not."""
         self.tensor_offset = 0
         """Where large messages lately held their first tensor, so that the next ones can be aligned."""
 
 
-class CallConnection(Protocol):
+class CallConnection(IntakeConnection, Protocol):
     """What a call needs of the connection it came on."""
 
     sender: Sender
     streams: dict[int, Stream]
     max_message_bytes: int
     response_encoding: str
+    response_level: int
+    max_unread_bytes: int
     wrote: bool
 
     def write(self, data: bytes) -> None: ...
@@ -78,6 +83,7 @@ class ServerCall(Stream):
     or `fail`.
 
     After the client has gone every answer is dropped; `on_gone` tells it to whoever still works on the call.
+    A client that does not read its answers is not read from: DATA that comes meanwhile is `withheld`.
     """
 
     __slots__ = (
@@ -86,10 +92,15 @@ class ServerCall(Stream):
         "_headers_sent",
         "_message",
         "_sink",
+        "began_ns",
         "head",
+        "intake",
         "method",
+        "on_answered",
+        "on_drain",
         "on_gone",
-        "reader",
+        "on_stall",
+        "stalled",
     )
 
     def __init__(self, connection: CallConnection, stream_id: int, head: CallHead, method: Method) -> None:
@@ -98,7 +109,19 @@ class ServerCall(Stream):
         self.head = head
         self.method = method
         self.on_gone: Callable[[], None] | None = None
-        self.reader: MessageReader | None = None
+        self.on_answered: Callable[[Status], None] | None = None
+        """Called once with the status, when a unary answer begins or the call ends; also of a client that
+        went away."""
+        self.on_stall: Callable[[bool], None] | None = None
+        """Called of a stream: with True when the client does not take what was sent, with False when it does
+        again."""
+        self.on_drain: Callable[[], None] | None = None
+        """Called when the connection should end with the calls that it has."""
+        self.began_ns = 0
+        """When its headers came; known if the listener has an observer."""
+        self.stalled = False
+        """The client does not take what was sent."""
+        self.intake: Intake | None = None
         """Present once DATA has come that was not one whole message."""
         self._message: Buffer | None = None
         self._sink: MessageSink | None = None
@@ -108,11 +131,28 @@ class ServerCall(Stream):
             loop = asyncio.get_running_loop()
             self._deadline = loop.call_later(head.timeout_ns / 1e9, self._expire)
 
+    @property
+    def peer(self) -> str:
+        """Address and port of the client."""
+        return address_of(self._connection.sender.transport.transport)
+
+    def unsent(self) -> int:
+        """Bytes that the kernel has not taken yet, of the connection's answers; at least 1 while flow control
+        holds back a part of this one."""
+        outlet = self._connection.sender.transport
+        return 0 if outlet.is_closing() else outlet.get_write_buffer_size() + (not self.we_ended)
+
+    def _tell(self, status: Status) -> None:
+        on_answered, self.on_answered = self.on_answered, None
+        if on_answered is not None:
+            on_answered(status)
+
     # reading: called by the connection
 
     def open(self) -> None:
         """The headers have come."""
         if self.head.fault is not None:
+            self._tell(self.head.fault[0])
             # of the faults of a head only an unknown compression is UNIMPLEMENTED
             known = [_ACCEPTED] if self.head.fault[0] is Status.UNIMPLEMENTED else []
             self._end_with(trailers_only_block(*self.head.fault, known))
@@ -121,36 +161,47 @@ class ServerCall(Stream):
 
     def receive(self, data: bytes, start: int, stop: int) -> None:
         """DATA of a message that is not alone and complete in it, or of a stream."""
-        if self.reader is None:
-            self.reader = MessageReader(
-                self._connection.max_message_bytes, self.head.encoding, self.method.tensor_offset
+        intake = self.intake
+        if intake is None:
+            connection = self._connection
+            reader = MessageReader(
+                connection.max_message_bytes, self.head.encoding, self.method.tensor_offset
             )
-        try:
-            for message in self.reader.feed(data, start, stop):
-                self._take(message)
-                if self.we_ended:
-                    return
-        except RequestError as exc:
-            self.fail(from_code(exc.code), exc.message)
+            intake = self.intake = Intake(self, connection, reader)
+        intake.receive(data, start, stop)
 
     def landing(self, remaining: int) -> memoryview | None:
-        return self.reader.landing(remaining) if self.reader is not None else None
+        return self.intake.landing(remaining) if self.intake is not None else None
 
-    def landed(self, count: int) -> None:
-        try:
-            message = cast("MessageReader", self.reader).landed(count)
-        except RequestError as exc:
-            self.fail(from_code(exc.code), exc.message)
-            return
-        if message is not None:
-            self._take(message)
+    def pause_reading(self) -> None:
+        """Whoever takes the messages has enough: those behind the present one wait until `resume_reading`."""
+        if self.intake is not None:
+            self.intake.paused = True
+
+    def resume_reading(self) -> None:
+        if self.intake is not None:
+            self.intake.paused = False
+            asyncio.get_running_loop().call_soon(self.read_on)
+
+    def eased(self) -> None:
+        """The client has taken most of what this call had sent."""
+        if self.stalled:
+            self.stalled = False
+            if self.on_stall is not None:
+                self.on_stall(False)
+        self.read_on()
+
+    def read_on(self) -> None:
+        """Take from what was withheld as much as may be taken now."""
+        if self.intake is not None:
+            self.intake.read_on()
 
     def end(self) -> None:
         """The client's half has ended."""
-        if self.we_ended:
+        if self.we_ended or self.withheld is not None:
             return
-        if self.reader is not None and not self.reader.between_messages:
-            self.fail(Status.INTERNAL, "the stream ended in the middle of a message")
+        if self.intake is not None and not self.intake.reader.between_messages:
+            self.give_up(Status.INTERNAL, "the stream ended in the middle of a message")
         elif self._sink is not None:
             self._sink.half_closed()
         elif self._message is None:
@@ -162,27 +213,48 @@ class ServerCall(Stream):
     def gone(self) -> None:
         """Reset, expired or disconnected: nobody reads an answer any more."""
         self.we_ended = True
+        self._tell(Status.CANCELLED)
         self._stop_clock()
+        self._drop_intake()
         on_gone, self.on_gone = self.on_gone, None
-        sink, self._sink, self.reader = self._sink, None, None
+        sink, self._sink = self._sink, None
         if sink is not None:
             sink.gone()
         elif on_gone is not None:
             on_gone()
 
-    def _take(self, message: Buffer) -> None:
+    def _drop_intake(self) -> None:
+        if self.intake is not None:
+            self.intake.drop()
+            self.intake = None
+
+    def take(self, message: Buffer) -> None:
+        """A message has come."""
         if self._sink is not None:
             self._sink.message(message)
         elif self._message is not None:
-            self.fail(Status.INTERNAL, "a unary call takes one request message, got another")
+            self.give_up(Status.INTERNAL, "a unary call takes one request message, got another")
         else:
             self._message = message
 
+    @property
+    def awaited(self) -> tuple[int, ...] | None:
+        """How much has come of the message that the client owes; None where it owes none."""
+        if self.peer_ended or self.we_ended or self.withheld is not None:
+            return None
+        if self.intake is None or self.intake.reader.between_messages:
+            return () if self.method.stream is None else None
+        return self.intake.reader.progress
+
     def _expire(self) -> None:
         self._deadline = None
+        self.give_up(Status.DEADLINE_EXCEEDED, "Deadline Exceeded")
+
+    def give_up(self, status: Status, why: str) -> None:
+        """End the call with an error that is not of its server, and tell whoever works on it."""
         if not self.we_ended:
             on_gone, sink = self.on_gone, self._sink
-            self.fail(Status.DEADLINE_EXCEEDED, "Deadline Exceeded")
+            self.fail(status, why)
             self.on_gone, self._sink = on_gone, sink
             self.gone()
 
@@ -192,6 +264,8 @@ class ServerCall(Stream):
         """Answer a unary call with a message of `size` bytes in parts; large parts are not copied."""
         if self._answered:
             return
+        if self.on_answered is not None:
+            self._tell(Status.OK)
         connection = self._connection
         sender = connection.sender
         total = size + PREFIX_BYTES
@@ -220,6 +294,10 @@ class ServerCall(Stream):
         if self._answered:
             return
         connection = self._connection
+        if connection.sender.queued > connection.max_unread_bytes:
+            most = connection.max_unread_bytes
+            self.give_up(Status.RESOURCE_EXHAUSTED, f"more than {most} bytes of answers wait to be read")
+            return
         encoding = connection.response_encoding if connection.response_encoding in self.head.accepts else ""
         if not self._headers_sent:
             self._headers_sent = True
@@ -228,26 +306,34 @@ class ServerCall(Stream):
                 block += encode_stateless([(b"grpc-encoding", encoding.encode())])
             connection.write(frames.frame(HEADERS, END_HEADERS, self.id, connection.sender.block(block)))
         if encoding:
-            message = deflate(b"".join(parts), encoding)
+            message = deflate(b"".join(parts), encoding, connection.response_level)
             connection.sender.queue(self, (pack_prefix(1, len(message)), message))
         else:
             connection.sender.queue(self, (pack_prefix(0, size), *parts))
+        connection.wrote = True
+        if self.queued > CALL_UNREAD_BYTES and self._sink is not None and not self.stalled:
+            self.stalled = True
+            connection.room.wait_for_own(self)
+            if self.on_stall is not None:
+                self.on_stall(True)
 
-    def finish(self) -> None:
-        """End a streaming call well."""
-        self._end_with(_OK_TRAILERS if self._headers_sent else trailers_only_block(Status.OK, ""))
+    def finish(self, status: Status = Status.OK, message: str = "") -> None:
+        """End a streaming call after what was sent: well, or with a status of its server's."""
+        if self.on_answered is not None and not self._answered:
+            self._tell(status)
+        self._end_with(self._trailers(status, message))
 
     def fail(self, status: Status, message: str) -> None:
         """End the call with an error, before any message or after some; what still waits to be sent is
         dropped."""
         if self._answered:
             return
-        if self.outbox:
-            self.outbox.clear()
-        block = (
-            trailers_block(status, message) if self._headers_sent else trailers_only_block(status, message)
-        )
-        self._end_with(block)
+        self._tell(status)
+        self._connection.sender.forget(self.id)
+        self._end_with(self._trailers(status, message))
+
+    def _trailers(self, status: Status, message: str) -> bytes:
+        return trailers_block(status, message) if self._headers_sent else trailers_only_block(status, message)
 
     def refuse(self, http_status: int) -> None:
         """Answer what is not gRPC in plain HTTP."""
@@ -279,8 +365,9 @@ class ServerCall(Stream):
     def sent(self) -> None:
         """Our last frame is written; a client that is still sending is told to stop."""
         self.we_ended = True
-        self.on_gone = self._sink = self.reader = None
+        self.on_gone = self.on_stall = self.on_drain = self._sink = None
         self._stop_clock()
+        self._drop_intake()
         self._connection.wrote = True
         if not self.peer_ended:
             self._connection.write(frames.rst_stream(self.id, ErrorCode.NO_ERROR))
@@ -291,32 +378,3 @@ class ServerCall(Stream):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-
-
-def methods_by_path(methods: Sequence[Method]) -> Mapping[bytes, Method]:
-    """The methods as a connection looks them up."""
-    return {method.path.encode(): method for method in methods}
-
-
-def refusing(path: str, status: Status, message: str) -> Method:
-    """A method that ends every call at once, so that no streaming client waits for it in vain."""
-
-    def refuse(call: ServerCall) -> MessageSink:
-        call.fail(status, message)
-        return _Ignore()
-
-    return Method(path, stream=refuse)
-
-
-class _Ignore:
-    """What a client still sends to a call that has been answered."""
-
-    def message(self, message: Buffer) -> None: ...
-    def half_closed(self) -> None: ...
-    def gone(self) -> None: ...
-
-
-def unknown_method(head: CallHead) -> Method:
-    """A method that answers UNIMPLEMENTED."""
-    path = head.path.decode("latin-1")
-    return refusing(path, Status.UNIMPLEMENTED, f"unknown method {path}")

@@ -1,0 +1,190 @@
+"""A client that does not read its answers is not read from.
+
+Answers that flow control holds back wait in their calls' outboxes. While those of one call are many, its own
+messages wait; while those of all calls of a connection are many, so do all its requests. What waits is held
+as it came, and the windows of its stream and of the connection stay smaller by it, so that it is bounded too.
+"""
+
+import asyncio
+from typing import Protocol, cast
+
+from tpx.errors import RequestError
+from tpx.protocol.grpc.framing import MessageReader
+from tpx.protocol.grpc.status import Status, from_code
+from tpx.protocol.http2.sender import Sender
+from tpx.protocol.http2.stream import Stream
+from tpx.protocol.tensors import Buffer
+
+UNREAD_BYTES = 64 << 20
+"""Of answers that wait for the client of one connection: beyond them nothing new of it begins."""
+CALL_UNREAD_BYTES = 4 << 20
+"""The same for one call."""
+_READ_AT_ONCE_BYTES = 64 << 10
+
+
+class WaitingCall(Protocol):
+    """What waits for room."""
+
+    id: int
+
+    def eased(self) -> None:
+        """The client has taken most of what this call had sent."""
+
+    def read_on(self) -> None:
+        """Take from what was withheld as much as may be taken now."""
+
+
+class Room:
+    """The room that one connection has for answers; calls wait for it in the order in which they came."""
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+        self._waiting: dict[int, WaitingCall] = {}
+        sender.on_room = self._freed
+
+    @property
+    def full(self) -> bool:
+        return self._sender.queued > UNREAD_BYTES
+
+    def wait(self, call: WaitingCall) -> None:
+        """Let a call read on when the client has read most of what the connection owes it."""
+        self._waiting[call.id] = call
+        self._sender.notify_below = UNREAD_BYTES // 2
+
+    def wait_for_own(self, stream: Stream) -> None:
+        """Tell a call when the client has read most of what that call owes it."""
+        stream.notify_below = CALL_UNREAD_BYTES // 2
+
+    def clear(self) -> None:
+        """The connection is gone."""
+        self._waiting.clear()
+
+    def _freed(self, stream: Stream | None) -> None:
+        # called in the middle of sending: what follows from it comes after
+        soon = asyncio.get_running_loop().call_soon
+        if stream is not None:
+            stream.notify_below = -1
+            soon(cast("WaitingCall", stream).eased)
+        else:
+            self._sender.notify_below = -1
+            soon(self._let_in)
+
+    def _let_in(self) -> None:
+        while self._waiting and not self.full:
+            self._waiting.pop(next(iter(self._waiting))).read_on()
+        if self._waiting:
+            self._sender.notify_below = UNREAD_BYTES // 2
+
+
+class IntakeCall(WaitingCall, Protocol):
+    """Whose messages they are."""
+
+    withheld: bytearray | None
+    we_ended: bool
+    peer_ended: bool
+    stalled: bool
+
+    def take(self, message: Buffer) -> None: ...
+    def end(self) -> None: ...
+    def give_up(self, status: Status, why: str) -> None: ...
+
+
+class IntakeConnection(Protocol):
+    """Where they come from."""
+
+    room: Room
+
+    def received(self, count: int) -> None:
+        """DATA was read, or, negative, will be read later."""
+
+    def take_from_window(self, stream: Stream, count: int) -> None: ...
+
+
+class Intake:
+    """The DATA of one call on its way to messages."""
+
+    __slots__ = ("_call", "_connection", "paused", "reader")
+
+    def __init__(self, call: IntakeCall, connection: IntakeConnection, reader: MessageReader) -> None:
+        self._call = call
+        self._connection = connection
+        self.reader = reader
+        self.paused = False
+        """Whoever takes the messages has enough for now."""
+
+    def receive(self, data: bytes, start: int, stop: int) -> None:
+        """Take the messages of DATA, or keep for later what may not be taken now."""
+        call = self._call
+        if call.withheld is None and not self._must_wait:
+            start = self._read(data, start, stop)
+        if start < stop:
+            if call.withheld is None:
+                call.withheld = bytearray()
+            call.withheld += data[start:stop]
+            self._connection.received(start - stop)
+            self._wait()
+
+    def read_on(self) -> None:
+        """Go on with what was kept."""
+        call, connection = self._call, self._connection
+        while call.withheld is not None:
+            if self._must_wait:
+                self._wait()
+                return
+            piece = bytes(call.withheld[:_READ_AT_ONCE_BYTES])
+            if not piece:
+                call.withheld = None
+                connection.take_from_window(cast("Stream", call), 0)
+                if call.peer_ended:
+                    call.end()
+                return
+            used = self._read(piece, 0, len(piece))
+            if call.withheld is not None:  # the call has not ended
+                del call.withheld[:used]
+                connection.received(used)
+
+    def _read(self, data: bytes, start: int, stop: int) -> int:
+        """Take messages while they may be taken; returns where that ended."""
+        call, reader = self._call, self.reader
+        try:
+            for message in reader.feed(data, start, stop):
+                call.take(message)
+                if call.we_ended:
+                    break
+                if self._must_wait:
+                    return reader.at
+        except RequestError as exc:
+            call.give_up(from_code(exc.code), exc.message)
+        return stop
+
+    @property
+    def _must_wait(self) -> bool:
+        return self._call.stalled or self.paused or self._connection.room.full
+
+    def _wait(self) -> None:
+        if not self._call.stalled and not self.paused:
+            self._connection.room.wait(self._call)
+
+    def absorb(self, data: bytes, start: int, stop: int) -> bool:
+        """Take DATA from the middle of a message; False, and nothing is taken, if it is anything else."""
+        return self._call.withheld is None and self.reader.absorb(data, start, stop)
+
+    def landing(self, remaining: int) -> memoryview | None:
+        """Where the next bytes of a large message may be read directly."""
+        return self.reader.landing(remaining) if self._call.withheld is None else None
+
+    def landed(self, count: int) -> None:
+        try:
+            message = self.reader.landed(count)
+        except RequestError as exc:
+            self._call.give_up(from_code(exc.code), exc.message)
+            return
+        if message is not None:
+            self._call.take(message)
+
+    def drop(self) -> None:
+        """The call has ended: nobody reads what was kept."""
+        call = self._call
+        if call.withheld is not None:
+            self._connection.received(len(call.withheld))
+            call.withheld = None
