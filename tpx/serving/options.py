@@ -123,9 +123,34 @@ class ServeConfig:
     ] = 0
 
     allow_metrics: Annotated[bool, Option("serve Prometheus metrics", section="Metrics")] = True
-    metrics_address: Annotated[str, Option("address to listen on", section="Metrics")] = "127.0.0.1"
+    allow_gpu_metrics: Annotated[bool, Option("measure GPUs, where NVML finds some", section="Metrics")] = (
+        True
+    )
+    allow_cpu_metrics: Annotated[
+        bool, Option("measure the machine's CPU and memory, and this process", section="Metrics")
+    ] = True
+    metrics_interval_ms: Annotated[
+        int, Option("milliseconds between measurements of CPU and GPU", section="Metrics", minimum=1)
+    ] = 2000
+    metrics_config: Annotated[
+        tuple[str, ...],
+        Option(
+            "counter_latencies, summary_latencies or histogram_latencies=BOOL, "
+            "summary_quantiles=QUANTILE:ERROR,...; repeatable",
+            section="Metrics",
+            metavar="SETTING=VALUE",
+        ),
+    ] = ()
+    metrics_address: Annotated[
+        str, Option("address to listen on; that of HTTP if not given", section="Metrics")
+    ] = ""
     metrics_port: Annotated[
         int, Option("port; 0 chooses a free one", section="Metrics", minimum=0, maximum=65535)
     ] = 8002
 
     log_verbose: Annotated[int, Option("1 and more: log every request", section="Logging", minimum=0)] = 0
+
+    @property
+    def metrics_host(self) -> str:
+        """Where the metrics endpoint listens."""
+        return self.metrics_address or (self.http_address if self.allow_http else "127.0.0.1")

@@ -15,9 +15,16 @@ from tpx.protocol.http1.server import HttpLimits
 from tpx.protocol.http1.server import connection_factory as http_connections
 from tpx.protocol.listener import Listener
 from tpx.serving.dataplane import DataPlane, IndexEntry
+from tpx.serving.distributions.settings import parse_latency_settings
 from tpx.serving.frontends.grpc import GrpcFrontend
 from tpx.serving.frontends.http import HttpFrontend
-from tpx.serving.frontends.metrics import MetricsFrontend
+from tpx.serving.frontends.metrics.base import Probe
+from tpx.serving.frontends.metrics.cpu import CpuProbe
+from tpx.serving.frontends.metrics.endpoint import MetricsFrontend
+from tpx.serving.frontends.metrics.gpu import open_gpus
+from tpx.serving.frontends.metrics.models import ModelFamilies
+from tpx.serving.frontends.metrics.process import ProcessProbe
+from tpx.serving.frontends.metrics.sampler import Sampler
 from tpx.serving.instances.completions import Completions
 from tpx.serving.model import ServedModel
 from tpx.serving.options import ServeConfig
@@ -61,10 +68,12 @@ class Server:
     def __init__(self, config: ServeConfig) -> None:
         self._config = config
         self._listeners: list[Listener] = []
+        self._sampler = Sampler([], 1)
         loop = asyncio.get_running_loop()
         settings = LoadSettings(
             auto_complete=config.auto_complete,
             inline_below_ns=config.inline_below_us * 1000,
+            latencies=parse_latency_settings(config.metrics_config),
             backend_settings=_backend_settings(config.backend_config),
         )
         self.repository = ModelRepository()
@@ -113,6 +122,7 @@ class Server:
     async def _end(self) -> None:
         for listener in self._listeners:
             listener.close()
+        self._sampler.stop()
         await self.control.close()
 
     async def _load_and_listen(self) -> list[Endpoint]:
@@ -151,9 +161,23 @@ class Server:
         services = [
             ("HTTPService", config.http_address, config.http_port, config.allow_http),
             ("GRPCInferenceService", config.grpc_address, config.grpc_port, config.allow_grpc),
-            ("Metrics Service", config.metrics_address, config.metrics_port, config.allow_metrics),
+            ("Metrics Service", config.metrics_host, config.metrics_port, config.allow_metrics),
         ]
         return [(name, address, port) for name, address, port, allowed in services if allowed]
+
+    def _metrics(self) -> MetricsFrontend:
+        """The metrics page, and what measures the machine for it."""
+        config = self._config
+        probes: list[Probe] = [CpuProbe(), ProcessProbe()] if config.allow_cpu_metrics else []
+        gpus = open_gpus() if config.allow_gpu_metrics else None
+        if gpus is not None:
+            probes.append(gpus)
+        self._sampler = Sampler(probes, config.metrics_interval_ms / 1000)
+        self._sampler.start()
+        models = ModelFamilies(
+            parse_latency_settings(config.metrics_config), {} if gpus is None else gpus.uuids
+        )
+        return MetricsFrontend(self.plane, models, [self._sampler])
 
     async def _listen(self, service: str, address: str, port: int) -> Endpoint:
         config = self._config
@@ -166,9 +190,7 @@ class Server:
             factory = http_connections(listener, limits, frontend.serve)
             tls, reuse = http_tls(config), config.reuse_http_port
         elif service == "Metrics Service":
-            factory = http_connections(
-                listener, HttpLimits(max_body_bytes=0), MetricsFrontend(self.plane).serve
-            )
+            factory = http_connections(listener, HttpLimits(max_body_bytes=0), self._metrics().serve)
         else:
             methods = GrpcFrontend(self.plane).methods()
             factory = grpc_connections(listener, _grpc_limits(config), methods)
@@ -229,7 +251,7 @@ def _check_ports(config: ServeConfig) -> None:
     services = [
         ("HTTP", config.allow_http, config.http_address, config.http_port),
         ("GRPC", config.allow_grpc, config.grpc_address, config.grpc_port),
-        ("metrics", config.allow_metrics, config.metrics_address, config.metrics_port),
+        ("metrics", config.allow_metrics, config.metrics_host, config.metrics_port),
     ]
     seen: dict[tuple[str, int], str] = {}
     for name, allowed, address, port in services:

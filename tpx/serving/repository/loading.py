@@ -11,6 +11,8 @@ from tpx.errors import Code, ConfigError, LoadError, TpxError
 from tpx.protocol import messages
 from tpx.serving.backends.base import ModelFiles, OpenModel
 from tpx.serving.backends.table import backend as find_backend
+from tpx.serving.distributions.latencies import latencies_of
+from tpx.serving.distributions.settings import LatencySettings
 from tpx.serving.instances.completions import Completions
 from tpx.serving.instances.placement import instance_specs
 from tpx.serving.model import ServedModel
@@ -42,6 +44,7 @@ class LoadSettings:
 
     auto_complete: bool = True
     inline_below_ns: int = 100_000
+    latencies: LatencySettings = LatencySettings()
     backend_settings: Mapping[str, Mapping[str, str]]
     """--backend-config by backend; "" holds those for all."""
 
@@ -129,6 +132,7 @@ class Loader:
                 self._loop,
                 inline_below_ns=self._settings.inline_below_ns,
             )
+            model.statistics.latencies = latencies_of(config, self._settings.latencies)
             model.start(instance_specs(config), self._completions)
         except BaseException:
             opened.close()

@@ -1,0 +1,1 @@
+"""The metrics endpoint: Triton's names in Prometheus' text format."""

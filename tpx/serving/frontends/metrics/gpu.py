@@ -1,0 +1,181 @@
+"""GPUs through NVML (nvidia-ml-py, which imports as pynvml): nothing is imported before it is asked for, and
+on a machine without an NVIDIA driver there are no GPU families."""
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tpx.serving.frontends.metrics.text import Family, Kind, labels
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    handle: Any
+    uuid: str
+    energy_at_start_mj: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """One family, and how NVML tells its value of a device."""
+
+    name: str
+    help: str
+    read: Callable[[Any, _Device], float | None]
+    kind: Kind = "gauge"
+
+
+def open_gpus() -> "GpuProbe | None":
+    """The GPUs of this machine that CUDA_VISIBLE_DEVICES leaves, None where there are none or no NVML."""
+    try:
+        import pynvml
+    except ImportError:
+        log.debug("no GPU metrics: nvidia-ml-py is not installed (pip install 'tpx[gpu]')")
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as exc:
+        log.debug("no GPU metrics: %s", exc)
+        return None
+    probe = GpuProbe(pynvml, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    if not probe.uuids:
+        probe.close()
+        return None
+    return probe
+
+
+class GpuProbe:
+    """Reads what each device can tell; what one cannot is left out for it."""
+
+    def __init__(self, nvml: Any, visible: str | None) -> None:
+        """`nvml` is the initialized pynvml; `visible` is CUDA_VISIBLE_DEVICES."""
+        self._nvml = nvml
+        self._devices = [self._device(handle) for handle in self._visible(visible)]
+        self.uuids: Mapping[int, str] = {index: device.uuid for index, device in enumerate(self._devices)}
+        """By CUDA's number of the device."""
+
+    def sample(self) -> Sequence[Family]:
+        return [
+            *(
+                Family(name=each.name, kind=each.kind, help=each.help, lines=self._lines(each))
+                for each in _READINGS
+            ),
+            *_NO_PINNED_MEMORY,
+        ]
+
+    def close(self) -> None:
+        self._nvml.nvmlShutdown()
+
+    def _lines(self, reading: _Reading) -> list[tuple[str, float]]:
+        lines = []
+        for device in self._devices:
+            try:
+                value = reading.read(self._nvml, device)
+            except self._nvml.NVMLError as exc:
+                log.debug("%s of %s: %s", reading.name, device.uuid, exc)
+                continue
+            if value is not None:
+                lines.append((f"{{{labels({'gpu_uuid': device.uuid})}}}", value))
+        return lines
+
+    def _device(self, handle: Any) -> _Device:
+        try:
+            energy: int | None = self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+        except self._nvml.NVMLError:
+            energy = None
+        return _Device(handle, self._uuid(handle), energy)
+
+    def _uuid(self, handle: Any) -> str:
+        uuid = self._nvml.nvmlDeviceGetUUID(handle)
+        return uuid.decode() if isinstance(uuid, bytes) else str(uuid)
+
+    def _visible(self, visible: str | None) -> list[Any]:
+        """Handles in CUDA's order: numbers or beginnings of UUIDs, up to the first that names none."""
+        everything = [
+            self._nvml.nvmlDeviceGetHandleByIndex(index) for index in range(self._nvml.nvmlDeviceGetCount())
+        ]
+        if visible is None:
+            return everything
+        chosen = []
+        for word in visible.split(","):
+            found = self._named(word.strip(), everything)
+            if found is None:
+                break
+            chosen.append(found)
+        return chosen
+
+    def _named(self, word: str, handles: Sequence[Any]) -> Any:
+        if word.isascii() and word.isdigit():
+            return handles[int(word)] if int(word) < len(handles) else None
+        alike = [handle for handle in handles if word and self._uuid(handle).startswith(word)]
+        return alike[0] if len(alike) == 1 else None
+
+
+def _utilization(nvml: Any, device: _Device) -> float:
+    return float(nvml.nvmlDeviceGetUtilizationRates(device.handle).gpu / 100)
+
+
+def _memory(nvml: Any, device: _Device) -> Any:
+    """Version 2 does not count what the driver keeps for itself as used; nvidia-smi shows the same."""
+    try:
+        return nvml.nvmlDeviceGetMemoryInfo(device.handle, version=nvml.nvmlMemory_v2)
+    except nvml.NVMLError:
+        return nvml.nvmlDeviceGetMemoryInfo(device.handle)
+
+
+def _joules(nvml: Any, device: _Device) -> float | None:
+    if device.energy_at_start_mj is None:
+        return None
+    now_mj: int = nvml.nvmlDeviceGetTotalEnergyConsumption(device.handle)
+    return (now_mj - device.energy_at_start_mj) / 1000
+
+
+_READINGS = (
+    _Reading(name="nv_gpu_utilization", help="GPU utilization rate [0.0 - 1.0)", read=_utilization),
+    _Reading(
+        name="nv_gpu_memory_total_bytes",
+        help="GPU total memory, in bytes",
+        read=lambda nvml, device: int(_memory(nvml, device).total),
+    ),
+    _Reading(
+        name="nv_gpu_memory_used_bytes",
+        help="GPU used memory, in bytes",
+        read=lambda nvml, device: int(_memory(nvml, device).used),
+    ),
+    _Reading(
+        name="nv_gpu_power_usage",
+        help="GPU power usage in watts",
+        read=lambda nvml, device: nvml.nvmlDeviceGetPowerUsage(device.handle) / 1000,
+    ),
+    _Reading(
+        name="nv_gpu_power_limit",
+        help="GPU power management limit in watts",
+        read=lambda nvml, device: nvml.nvmlDeviceGetPowerManagementLimit(device.handle) / 1000,
+    ),
+    _Reading(
+        name="nv_energy_consumption",
+        kind="counter",
+        help="GPU energy consumption in joules since the Triton Server started",
+        read=_joules,
+    ),
+)
+
+_NO_PINNED_MEMORY = (
+    Family(
+        name="nv_pinned_memory_pool_total_bytes",
+        kind="gauge",
+        help="Pinned memory pool total memory size, in bytes",
+        lines=(("", 0),),
+    ),
+    Family(
+        name="nv_pinned_memory_pool_used_bytes",
+        kind="gauge",
+        help="Pinned memory pool used memory size, in bytes",
+        lines=(("", 0),),
+    ),
+)
+"""There is no such pool here; dashboards of GPU servers find the names."""

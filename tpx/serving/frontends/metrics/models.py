@@ -1,0 +1,249 @@
+"""What the models have done, as families of series by model and version."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from tpx.serving.distributions.histogram import Histogram
+from tpx.serving.distributions.latencies import HISTOGRAMS, SUMMARIES, LatencyFamily
+from tpx.serving.distributions.settings import LatencySettings
+from tpx.serving.distributions.summary import Summary
+from tpx.serving.frontends.metrics.text import Family, Kind, Line, bound, labels
+from tpx.serving.model import ServedModel
+from tpx.serving.statistics import Duration
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """The labels of a model's series, which never change."""
+
+    text: str
+    by_reason: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A model at the moment of the page."""
+
+    model: ServedModel
+    names: _Names
+    durations: Mapping[str, Duration]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Metric:
+    """One number of a model; None leaves the model out."""
+
+    name: str
+    help: str
+    value: Callable[[_Row], float | None]
+    kind: Kind = "counter"
+
+
+def _microseconds(phase: str) -> Callable[[_Row], int]:
+    return lambda row: row.durations[phase].ns // 1000
+
+
+def _cache_count(phase: str) -> Callable[[_Row], int | None]:
+    return lambda row: row.durations[phase].count if _cached(row.model) else None
+
+
+def _cache_microseconds(phase: str) -> Callable[[_Row], int | None]:
+    return lambda row: row.durations[phase].ns // 1000 if _cached(row.model) else None
+
+
+def _cached(model: ServedModel) -> bool:
+    """Whether its responses are kept: only then it has series of the cache."""
+    enabled: bool = model.config.response_cache.enable
+    return enabled
+
+
+_SUCCESS = _Metric(
+    name="nv_inference_request_success",
+    help="Number of successful inference requests, all batch sizes",
+    value=lambda row: row.durations["success"].count,
+)
+_COUNTS = (
+    _Metric(
+        name="nv_inference_count",
+        help="Number of inferences performed (does not include cached requests)",
+        value=lambda row: row.model.statistics.inference_count,
+    ),
+    _Metric(
+        name="nv_inference_exec_count",
+        help="Number of model executions performed (does not include cached requests)",
+        value=lambda row: row.model.statistics.execution_count,
+    ),
+)
+_COUNTER_LATENCIES = (
+    _Metric(
+        name="nv_inference_request_duration_us",
+        help="Cumulative inference request duration in microseconds (includes cached requests)",
+        value=_microseconds("success"),
+    ),
+    _Metric(
+        name="nv_inference_queue_duration_us",
+        help="Cumulative inference queuing duration in microseconds (includes cached requests)",
+        value=_microseconds("queue"),
+    ),
+    _Metric(
+        name="nv_inference_compute_input_duration_us",
+        help="Cumulative compute input duration in microseconds (does not include cached requests)",
+        value=_microseconds("compute_input"),
+    ),
+    _Metric(
+        name="nv_inference_compute_infer_duration_us",
+        help="Cumulative compute inference duration in microseconds (does not include cached requests)",
+        value=_microseconds("compute_infer"),
+    ),
+    _Metric(
+        name="nv_inference_compute_output_duration_us",
+        help="Cumulative inference compute output duration in microseconds "
+        "(does not include cached requests)",
+        value=_microseconds("compute_output"),
+    ),
+)
+_CACHE = (
+    _Metric(
+        name="nv_cache_num_hits_per_model",
+        help="Number of cache hits per model",
+        value=_cache_count("cache_hit"),
+    ),
+    _Metric(
+        name="nv_cache_hit_duration_per_model",
+        help="Total cache hit duration per model, in microseconds",
+        value=_cache_microseconds("cache_hit"),
+    ),
+    _Metric(
+        name="nv_cache_num_misses_per_model",
+        help="Number of cache misses per model",
+        value=_cache_count("cache_miss"),
+    ),
+    _Metric(
+        name="nv_cache_miss_duration_per_model",
+        help="Total cache miss (insert+lookup) duration per model, in microseconds",
+        value=_cache_microseconds("cache_miss"),
+    ),
+)
+_GAUGES = (
+    _Metric(
+        name="nv_inference_pending_request_count",
+        kind="gauge",
+        help="Instantaneous number of pending requests awaiting execution per-model.",
+        value=lambda row: row.model.pending,
+    ),
+    _Metric(
+        name="nv_model_load_duration_secs",
+        kind="gauge",
+        help="Model load time in seconds",
+        value=lambda row: row.model.statistics.load_ns / 1e9,
+    ),
+)
+
+
+class ModelFamilies:
+    """Makes the families of the models that are served."""
+
+    def __init__(self, settings: LatencySettings, gpu_uuids: Mapping[int, str]) -> None:
+        """`gpu_uuids` by CUDA's number of the device."""
+        self._settings = settings
+        self._gpu_uuids = gpu_uuids
+        self._names: WeakKeyDictionary[ServedModel, _Names] = WeakKeyDictionary()
+
+    def of(self, models: Iterable[ServedModel], now_ns: int) -> list[Family]:
+        """Families that every model has, and of the others those that some model has."""
+        rows = [_Row(model, self._names_of(model), model.statistics.durations()) for model in models]
+        settings = self._settings
+        counted = settings.counter_latencies
+        families = [_family(_SUCCESS, rows), _failures(rows)]
+        families += [_family(metric, rows) for metric in (*_COUNTS, *(_COUNTER_LATENCIES if counted else ()))]
+        optional = [_family(metric, rows) for metric in (_CACHE if counted else ())]
+        families += [family for family in optional if family.lines]
+        families += [_family(metric, rows) for metric in _GAUGES]
+        optional = []
+        if settings.histogram_latencies:
+            optional += [_histogram(family, rows) for family in HISTOGRAMS]
+        if settings.summary_latencies:
+            shares = [quantile.q for quantile in settings.summary_quantiles]
+            optional += [_summary(family, rows, shares, now_ns) for family in SUMMARIES]
+        return [*families, *(family for family in optional if family.lines)]
+
+    def _names_of(self, model: ServedModel) -> _Names:
+        names = self._names.get(model)
+        if names is None:
+            pairs = {"model": model.name, "version": str(model.version)}
+            pairs |= {f"_{key}": value for key, value in model.config.metric_tags.items()}
+            uuid = self._gpu_uuids.get(_only_gpu(model.config))
+            if uuid is not None:
+                pairs["gpu_uuid"] = uuid
+            reasons = {reason: labels({**pairs, "reason": reason}) for reason in model.statistics.failures}
+            names = self._names[model] = _Names(labels(pairs), reasons)
+        return names
+
+
+def _family(metric: _Metric, rows: Sequence[_Row]) -> Family:
+    values = [(row.names.text, metric.value(row)) for row in rows]
+    lines = [(f"{{{text}}}", value) for text, value in values if value is not None]
+    return Family(name=metric.name, kind=metric.kind, help=metric.help, lines=lines)
+
+
+def _failures(rows: Sequence[_Row]) -> Family:
+    return Family(
+        name="nv_inference_request_failure",
+        kind="counter",
+        help="Number of failed inference requests, all batch sizes",
+        lines=[
+            (f"{{{row.names.by_reason[reason]}}}", count)
+            for row in rows
+            for reason, count in row.model.statistics.failures.items()
+        ],
+    )
+
+
+def _histogram(family: LatencyFamily, rows: Sequence[_Row]) -> Family:
+    lines: list[Line] = []
+    for row in rows:
+        kept, text = _distribution(row.model, family), row.names.text
+        if not isinstance(kept, Histogram):
+            continue
+        lines += _totals(text, kept, family)
+        for upper, count in zip(kept.bounds, kept.cumulative(), strict=True):
+            lines.append((f'_bucket{{{text},le="{bound(upper)}"}}', count))
+        lines.append((f'_bucket{{{text},le="+Inf"}}', kept.count))
+    return Family(name=family.name, kind="histogram", help=family.help, lines=lines)
+
+
+def _summary(family: LatencyFamily, rows: Sequence[_Row], shares: Sequence[float], now_ns: int) -> Family:
+    lines: list[Line] = []
+    for row in rows:
+        kept, text = _distribution(row.model, family), row.names.text
+        if not isinstance(kept, Summary):
+            continue
+        lines += _totals(text, kept, family)
+        for share, ns in zip(shares, kept.read_ns(shares, now_ns), strict=True):
+            value = math.nan if ns is None else ns // family.unit_ns
+            lines.append((f'{{{text},quantile="{share!r}"}}', value))
+    return Family(name=family.name, kind="summary", help=family.help, lines=lines)
+
+
+def _totals(text: str, kept: Histogram | Summary, family: LatencyFamily) -> list[Line]:
+    """Whole units, as prometheus-cpp's are in Triton."""
+    return [(f"_count{{{text}}}", kept.count), (f"_sum{{{text}}}", kept.total_ns // family.unit_ns)]
+
+
+def _distribution(model: ServedModel, family: LatencyFamily) -> Histogram | Summary | None:
+    kept = model.statistics.latencies
+    return None if kept is None else kept.by_family.get(family.name)
+
+
+def _only_gpu(config: Any) -> int:
+    """The GPU that all instances of a model are on, or -1: what several have done is one sum."""
+    kinds = config.DESCRIPTOR.fields_by_name["instance_group"].message_type.fields_by_name["kind"]
+    gpu = kinds.enum_type.values_by_name["KIND_GPU"].number
+    groups = [group for group in config.instance_group if not group.passive]
+    if not groups or any(group.kind != gpu for group in groups):
+        return -1
+    used = {device for group in groups for device in list(group.gpus) or [0]}
+    return used.pop() if len(used) == 1 else -1

@@ -1,0 +1,61 @@
+"""Metric families, and Prometheus' text format (version 0.0.4) of them."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["counter", "gauge", "summary", "histogram"]
+
+Line = tuple[str, float]
+"""What follows a family's name, `_sum{model="m"}` say, and the value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """A metric with its series at one moment."""
+
+    name: str
+    kind: Kind
+    help: str
+    lines: Sequence[Line] = ()
+
+
+def render(families: Iterable[Family]) -> str:
+    """The page: each family with its HELP and TYPE, also one that has no series yet."""
+    lines = []
+    for family in families:
+        name = family.name
+        lines.append(f"# HELP {name} {family.help}\n# TYPE {name} {family.kind}\n")
+        lines += [f"{name}{rest} {number(value)}\n" for rest, value in family.lines]
+    return "".join(lines)
+
+
+def labels(pairs: Mapping[str, str]) -> str:
+    """`a="1",b="2"`, in the order of the names as Triton has them. A name that Prometheus does not allow is
+    written with underscores."""
+    return ",".join(f'{_label_name(name)}="{escape(value)}"' for name, value in sorted(pairs.items()))
+
+
+def number(value: float) -> str:
+    """A value: integers keep every digit."""
+    if isinstance(value, int):
+        return str(value)
+    if math.isfinite(value):
+        return repr(value)
+    return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
+
+
+def bound(value: float) -> str:
+    """A bucket's bound as prometheus-cpp writes it: 100, not 100.0."""
+    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+
+
+def escape(value: str) -> str:
+    """The value of a label between its quotes."""
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _label_name(name: str) -> str:
+    return re.sub(r"[^0-9A-Za-z_]", "_", name, flags=re.ASCII)
