@@ -67,4 +67,4 @@ def test_startup_models_and_modes_that_do_not_go_together_are_refused() -> None:
         plan_start("explicit", ("*", "a"), ["a"])
     for mode in ("none", "poll"):
         with pytest.raises(UsageError, match="requires setting '--model-control-mode=explicit' as well"):
-            plan_start(mode, ("a",), ["a"])  # type: ignore[arg-type]
+            plan_start(mode, ("a",), ["a"])

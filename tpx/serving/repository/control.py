@@ -100,6 +100,7 @@ class ModelControl:
         self.stop()
         if self._poller is not None:
             await self._poller
+        self.retirement.last = True
         await self.tasks.finish()
         for name in {name for name, _ in self._repository.index()}:
             self.retirement.retire(self._repository.unload(name))

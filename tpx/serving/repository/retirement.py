@@ -27,6 +27,8 @@ class Retirement:
         self._on_end = on_end
         self._draining: list[ServedModel] = []
         self._reclaiming = False
+        self.last = False
+        """The server ends: its memory need not be swept."""
 
     @property
     def draining(self) -> list[ServedModel]:
@@ -71,7 +73,7 @@ class Retirement:
             self._reclaim_soon()
 
     def _reclaim_soon(self) -> None:
-        if not self._reclaiming:
+        if not (self._reclaiming or self.last):
             self._reclaiming = True
             self._tasks.start(self._reclaim())
 

@@ -1,0 +1,143 @@
+"""Poll mode: the repositories as they are on disk."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.serving.repository.controlled import controlled, play, write
+from tpx.serving.repository import control
+
+OFTEN = {"mode": "poll", "poll_s": 0.02}
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "_SETTLE_S", 0.03)
+
+
+def test_what_appears_is_loaded_what_changes_reloaded_what_goes_unloaded(tmp_path: Path) -> None:
+    async def scene() -> None:
+        write(tmp_path, 2)
+        async with controlled(tmp_path, **OFTEN) as it:
+            assert await it.factor() == 2
+            before = it.repository.get("net")
+            write(tmp_path, 5, name="other")
+            await it.until(lambda: it.repository.is_ready("other"))
+            assert it.repository.get("net") is before
+            write(tmp_path, 3)
+            await it.until(lambda: it.repository.get("net") is not before)
+            assert await it.factor() == 3
+            shutil.rmtree(tmp_path / "other")
+            await it.until(lambda: list(it.states) == ["net:1"])
+            write(tmp_path, 6, name="other")
+            await it.until(lambda: it.repository.is_ready("other"))
+            assert await it.factor(name="other") == 6
+
+    play(scene)
+
+
+def test_a_model_that_is_broken_goes_on_serving_until_it_is_whole_again(tmp_path: Path) -> None:
+    async def scene() -> None:
+        path = write(tmp_path, 2)
+        async with controlled(tmp_path, **OFTEN) as it:
+            before = it.repository.get("net")
+            path.write_bytes(b"broken")
+            await it.until(lambda: it.repository.stamps() == {"net": None})
+            assert it.repository.get("net") is before
+            assert it.states == {"net:1": "READY"}
+            write(tmp_path, 3)
+            await it.until(lambda: it.repository.get("net") is not before)
+            assert await it.factor() == 3
+
+    play(scene)
+
+
+def test_a_model_that_failed_at_startup_is_loaded_once_it_can_be(tmp_path: Path) -> None:
+    async def scene() -> None:
+        write(tmp_path, 2).write_bytes(b"broken")
+        async with controlled(tmp_path, **OFTEN) as it:
+            assert it.repository.failures() == ["net"]
+            write(tmp_path, 3)
+            await it.until(lambda: it.states == {"net:1": "READY"})
+
+    play(scene)
+
+
+def test_a_model_that_is_still_being_written_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(control, "_SETTLE_S", 0.3)
+
+    async def scene() -> None:
+        async with controlled(tmp_path, mode="poll", poll_s=1000) as it:
+            path = write(tmp_path, 2)
+            whole = path.read_bytes()
+            path.write_bytes(whole[:50])
+            looking = asyncio.create_task(it.control.poll())
+            await asyncio.sleep(0.1)
+            path.write_bytes(whole)
+            await looking
+            assert it.states == {}
+            await it.control.poll()
+            assert it.states == {"net:1": "READY"}
+
+    play(scene)
+    assert "failed" not in caplog.text
+
+
+def test_a_repository_that_cannot_be_read_unloads_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> None:
+        place = tmp_path / "repository"
+        write(place, 2)
+        async with controlled(place, **OFTEN) as it:
+            place.rename(tmp_path / "away")
+            await it.until(lambda: "failed to poll the model repositories" in caplog.text)
+            assert it.states == {"net:1": "READY"}
+            (tmp_path / "away").rename(place)
+            write(place, 3)
+            for _ in range(400):
+                if await it.factor() == 3:
+                    break
+                await asyncio.sleep(0.01)
+            assert await it.factor() == 3
+
+    play(scene)
+
+
+def test_a_name_that_becomes_ambiguous_goes_on_serving_as_it_was(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+
+    async def scene() -> None:
+        write(one, 2)
+        two.mkdir()
+        async with controlled(one, two, mode="poll", poll_s=1000) as it:
+            before = it.repository.get("net")
+            write(two, 3)
+            write(one, 7, name="other")
+            await it.control.poll()
+            assert it.repository.get("net") is before
+            assert it.repository.is_ready("other")
+            shutil.rmtree(one / "net")
+            await it.control.poll()
+            assert await it.factor() == 3
+
+    play(scene)
+
+
+def test_a_name_that_is_ambiguous_from_the_beginning_is_loaded_when_it_is_not(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+
+    async def scene() -> None:
+        write(one, 2)
+        write(two, 3)
+        async with controlled(one, two, mode="poll", poll_s=1000) as it:
+            assert it.states["net:-"].startswith("UNAVAILABLE model appears in two or more repositories: ")
+            shutil.rmtree(two / "net")
+            await it.control.poll()
+            assert it.states == {"net:1": "READY"}
+
+    play(scene)

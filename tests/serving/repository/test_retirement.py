@@ -1,0 +1,105 @@
+"""What is left of a model that was unloaded: nothing."""
+
+import asyncio
+import gc
+import threading
+import weakref
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from onnx import numpy_helper
+
+from tests.serving.onnx_files import graph, node, save, value
+from tests.serving.repository.controlled import ask, controlled, play, write
+
+MIB = 1 << 20
+
+
+def heavy(path: Path, mebibytes: int) -> None:
+    """y = x * 1, with weights that are large."""
+    weights = np.zeros(mebibytes * MIB // 4, dtype=np.float32)
+    weights[0] = 1
+    one = numpy_helper.from_array(weights, "w")
+    nodes = [
+        node("Sub", ["x", "x"], ["nothing"]),  # depends on the input, so that nothing is folded
+        node("ReduceMax", ["nothing"], ["zero"], keepdims=0),
+        node("Cast", ["zero"], ["index"], to=7),
+        node("Gather", ["w", "index"], ["one"]),
+        node("Mul", ["x", "one"], ["y"]),
+    ]
+    io = [value("x", "FP32", "batch", 2)], [value("y", "FP32", "batch", 2)]
+    save(graph(nodes, *io, [one]), path)
+
+
+def test_an_unloaded_model_is_freed_though_others_remember_it_and_the_collector_does_not_run(
+    tmp_path: Path,
+) -> None:
+    async def scene() -> None:
+        write(tmp_path, 2)
+        async with controlled(tmp_path) as it:
+            await it.load()
+            model = it.repository.get("net")
+            await ask(model)
+            opened = model._opened
+            session = weakref.ref(opened._session)  # type: ignore[attr-defined]
+            del opened
+            gc.freeze()
+            gc.disable()
+            try:
+                await it.unload()
+                await it.until(lambda: it.states == {"net:1": "UNAVAILABLE unloaded"})
+                assert session() is None
+            finally:
+                gc.enable()
+                gc.unfreeze()
+            assert model.retired
+
+    play(scene)
+
+
+@pytest.mark.slow
+def test_memory_and_threads_of_unloaded_models_are_given_back(tmp_path: Path) -> None:
+    heavy(tmp_path / "net" / "1" / "model.onnx", 48)
+    process = psutil.Process()
+
+    async def scene() -> None:
+        async with controlled(tmp_path) as it:
+
+            async def cycle() -> int:
+                await it.load()
+                assert await it.factor() == 1
+                loaded: int = process.memory_info().rss
+                await it.unload()
+                await it.control.tasks.finish()
+                return loaded
+
+            await cycle()
+            empty, threads = process.memory_info().rss, threading.active_count()
+            loaded = await cycle()
+            for _ in range(3):
+                await cycle()
+            after = process.memory_info().rss
+            assert loaded - empty > 40 * MIB
+            assert after - empty < 16 * MIB
+            assert threading.active_count() <= threads + 2
+
+    play(scene)
+
+
+def test_a_model_is_closed_only_when_its_last_request_is_answered(tmp_path: Path) -> None:
+    async def scene() -> None:
+        write(tmp_path, 2)
+        async with controlled(tmp_path) as it:
+            await it.load()
+            model = it.repository.get("net")
+            await it.unload()
+            answers = [asyncio.ensure_future(ask(model)) for _ in range(50)]
+            await asyncio.sleep(0)
+            assert it.control.retirement.draining == [model]
+            assert not model.retired
+            assert await asyncio.gather(*answers) == [2.0] * 50
+            await it.until(lambda: model.retired)
+
+    play(scene)

@@ -1,0 +1,200 @@
+"""The states of versions, step by step: no files, no threads."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from tests.serving.fakes import FakeModel, config_of, signature_of
+from tpx.errors import NotFound, NotReady
+from tpx.serving.model import ServedModel
+from tpx.serving.repository.decisions import Plan, Recipe
+from tpx.serving.repository.repository import Loaded, ModelRepository
+from tpx.serving.repository.stamps import Stamps
+from tpx.serving.scheduling.direct import DirectScheduler
+
+STAMPS = Stamps(config="", shared="", versions={})
+
+
+class Scene:
+    """A repository, and models for it that nobody computes."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.repository = ModelRepository()
+
+    def made(self, version: int, name: str = "net") -> Loaded:
+        config = config_of(name)
+        served = ServedModel(
+            config,
+            version,
+            signature_of(config),
+            DirectScheduler(),
+            FakeModel(),
+            self._loop,
+            inline_below_ns=0,
+        )
+        return Loaded(
+            served=served, recipe=Recipe(config=b"", directory=str(id(served)), shared="", files="")
+        )
+
+    def load(self, *versions: int, keep: tuple[int, ...] = (), unload: tuple[int, ...] = ()) -> list[Loaded]:
+        plan = Plan(load=versions, keep=keep, unload=unload)
+        self.repository.begin("net", plan)
+        made = {version: self.made(version) for version in versions}
+        return self.repository.succeed("net", plan, made, STAMPS)
+
+    @property
+    def states(self) -> dict[int | None, tuple[str | None, str]]:
+        return {
+            entry.version: (entry.state.value if entry.state else None, entry.reason)
+            for _, entry in self.repository.index()
+        }
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    """An empty repository."""
+    loop = asyncio.new_event_loop()
+    yield Scene(loop)
+    loop.close()
+
+
+def test_a_first_load_is_loading_then_ready(scene: Scene) -> None:
+    plan = Plan(load=(1,), keep=(), unload=())
+    scene.repository.begin("net", plan)
+    assert scene.states == {1: ("LOADING", "")}
+    assert not scene.repository.all_ready()
+    with pytest.raises(NotReady):
+        scene.repository.get("net", "1")
+    made = scene.made(1)
+    assert scene.repository.succeed("net", plan, {1: made}, STAMPS) == []
+    assert scene.states == {1: ("READY", "")}
+    assert scene.repository.get("net") is made.served
+    assert scene.repository.all_ready()
+
+
+def test_a_version_that_is_loaded_again_serves_until_the_new_one_does(scene: Scene) -> None:
+    scene.load(1)
+    old, generation = scene.repository.get("net"), scene.repository.generation
+    plan = Plan(load=(1,), keep=(), unload=())
+    scene.repository.begin("net", plan)
+    assert scene.states == {1: ("READY", "")}
+    assert scene.repository.get("net") is old
+    assert scene.repository.generation == generation
+    made = scene.made(1)
+    [ended] = scene.repository.succeed("net", plan, {1: made}, STAMPS)
+    assert ended.served is old
+    assert scene.repository.get("net") is made.served
+    assert scene.repository.generation > generation
+    scene.repository.ended(old)
+    assert scene.states == {1: ("READY", "")}
+
+
+def test_versions_that_are_not_wanted_end_with_the_swap(scene: Scene) -> None:
+    scene.load(1, 2)
+    two = scene.repository.get("net", "2")
+    ended = scene.load(3, keep=(2,), unload=(1,))
+    assert [loaded.served.version for loaded in ended] == [1]
+    assert scene.states == {1: ("UNLOADING", ""), 2: ("READY", ""), 3: ("READY", "")}
+    assert scene.repository.all_ready()
+    assert scene.repository.get("net", "2") is two
+    scene.repository.ended(ended[0].served)
+    assert scene.states[1] == ("UNAVAILABLE", "unloaded")
+    assert scene.repository.all_ready()
+
+
+def test_a_load_that_fails_leaves_what_serves(scene: Scene) -> None:
+    scene.load(1)
+    old = scene.repository.get("net")
+    scene.repository.begin("net", Plan(load=(1, 2), keep=(), unload=()))
+    assert scene.states == {1: ("READY", ""), 2: ("LOADING", "")}
+    scene.repository.fail("net", {1: "broken", 2: "broken, too"})
+    assert scene.states == {1: ("READY", ""), 2: ("UNAVAILABLE", "broken, too")}
+    assert scene.repository.get("net") is old
+    assert not scene.repository.all_ready()
+    assert scene.repository.stamps() == {"net": None}
+
+
+def test_a_version_that_failed_is_forgotten_when_nobody_wants_it(scene: Scene) -> None:
+    scene.repository.begin("net", Plan(load=(1, 2), keep=(), unload=()))
+    scene.repository.fail("net", {1: "unloaded: another", 2: "broken"})
+    scene.load(1)
+    assert scene.states == {1: ("READY", "")}
+    assert scene.repository.all_ready()
+
+
+def test_an_unloaded_model_is_unavailable_once_its_requests_are_answered(scene: Scene) -> None:
+    scene.load(1, 2)
+    ended = scene.repository.unload("net")
+    assert scene.states == {1: ("UNLOADING", ""), 2: ("UNLOADING", "")}
+    with pytest.raises(NotFound, match="has no available versions"):
+        scene.repository.get("net")
+    for loaded in ended:
+        scene.repository.ended(loaded.served)
+    assert scene.states == {1: ("UNAVAILABLE", "unloaded"), 2: ("UNAVAILABLE", "unloaded")}
+    assert scene.repository.all_ready()
+    assert scene.repository.failures() == []
+    assert scene.repository.stamps() == {}
+
+
+def test_a_model_that_is_loaded_while_it_unloads_is_ready(scene: Scene) -> None:
+    scene.load(1)
+    [ended] = scene.repository.unload("net")
+    plan = Plan(load=(1,), keep=(), unload=())
+    scene.repository.begin("net", plan)
+    assert scene.states == {1: ("LOADING", "")}
+    scene.repository.ended(ended.served)
+    assert scene.states == {1: ("LOADING", "")}
+    scene.repository.succeed("net", plan, {1: scene.made(1)}, STAMPS)
+    assert scene.states == {1: ("READY", "")}
+
+
+def test_a_model_that_cannot_be_told_is_known_unless_it_serves(scene: Scene) -> None:
+    scene.repository.fault("net", "unreadable")
+    assert scene.states == {None: ("UNAVAILABLE", "unreadable")}
+    assert not scene.repository.all_ready()
+    assert scene.repository.failures() == ["net"]
+    scene.load(1)
+    assert scene.states == {1: ("READY", "")}
+    scene.repository.fault("net", "unreadable again")
+    assert scene.states == {1: ("READY", "")}
+    assert scene.repository.all_ready()
+    assert scene.repository.stamps() == {"net": None}
+
+
+def test_unloading_what_is_not_there_is_no_matter(scene: Scene) -> None:
+    assert scene.repository.unload("nobody") == []
+    scene.repository.fault("net", "unreadable")
+    assert scene.repository.unload("net") == []
+    assert scene.states == {}
+
+
+def test_the_index_names_what_was_never_loaded(scene: Scene) -> None:
+    scene.load(1)
+    on_disk = {"net": "", "other": "", "twice": "model appears in two or more repositories"}
+    index = [(name, e.version, e.state and e.state.value) for name, e in scene.repository.index(on_disk)]
+    assert index == [("net", 1, "READY"), ("other", None, None), ("twice", None, "UNAVAILABLE")]
+
+
+def test_what_is_gone_is_forgotten_unless_it_serves_or_ends(scene: Scene) -> None:
+    scene.load(1)
+    scene.repository.fault("broken", "unreadable")
+    scene.repository.forget([])
+    assert list(scene.states) == [1]
+    [ended] = scene.repository.unload("net")
+    scene.repository.forget([])
+    assert list(scene.states) == [1]
+    scene.repository.ended(ended.served)
+    scene.repository.forget(["net"])
+    assert list(scene.states) == [1]
+    scene.repository.forget([])
+    assert scene.states == {}
+
+
+def test_what_a_model_was_made_from_is_told_of_what_serves_only(scene: Scene) -> None:
+    scene.load(1, 2)
+    assert set(scene.repository.recipes("net")) == {1, 2}
+    scene.repository.unload("net")
+    assert scene.repository.recipes("net") == {}
+    assert scene.repository.recipes("nobody") == {}
