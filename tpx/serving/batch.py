@@ -30,11 +30,9 @@ class Batch:
         "ended_ns",
         "error",
         "gathered_ns",
-        "last_ns",
         "long",
         "requests",
         "responses",
-        "sent",
         "size",
         "started_ns",
     )
@@ -52,10 +50,12 @@ class Batch:
         self.started_ns = self.gathered_ns = self.computed_ns = self.ended_ns = 0
         self.long = False
         """It may take longer than the event loop should."""
-        self.sent = self.last_ns = 0
-        """How many responses of a decoupled model went out, and when the last one did."""
         self.cost_ns = 0
         """What computing it took from whoever computed it."""
+
+    def part_of(self, request: InferRequest) -> "Batch":
+        """What a request was computed in: all of it, or by itself after the whole had failed."""
+        return next((single for single in self.alone if single.requests[0] is request), self)
 
     def gather(self) -> Arrays:
         """The inputs, stacked along the batch dimension: one copy, none for a single request."""

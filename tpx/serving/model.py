@@ -263,12 +263,14 @@ class ServedModel:
         """A decoupled model has another response, or, with the final one, no more."""
         request, response = answer.request, answer.response
         now = _clock()
-        self.statistics.responded(answer.batch, response, now, cancelled=request.cancelled)
+        self.statistics.responded(answer.batch, response, answer.times, now)
         if response.final:
             self._in_flight -= 1
         if request.trace is not None:
-            request.trace.computed(request, answer.batch, response)
+            request.trace.computed(request, answer.times, response)
         self._reply(request, response)
+        if request.pace is not None:
+            request.pace.delivered(answer.size)
 
     def _reply(self, request: InferRequest, response: InferResponse) -> None:
         try:

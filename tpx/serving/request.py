@@ -12,6 +12,7 @@ from tpx.errors import TpxError
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import Parameter
+from tpx.serving.pace import Pace
 
 _RENDERED_SHAPES = 64
 
@@ -26,6 +27,26 @@ class Servant(Protocol):
     retired: bool
 
     def submit(self, request: "InferRequest") -> None: ...
+
+
+class Computation(Protocol):
+    """When what happened to a request in its model; ns of time.perf_counter_ns, 0 for what did not happen."""
+
+    @property
+    def started_ns(self) -> int: ...
+    @property
+    def gathered_ns(self) -> int: ...
+    @property
+    def computed_ns(self) -> int: ...
+    @property
+    def ended_ns(self) -> int: ...
+
+
+class RequestTrace(Protocol):
+    """Takes note of what happens to one request."""
+
+    def computed(self, request: "InferRequest", times: Computation, response: "InferResponse") -> None:
+        """The model has a response."""
 
 
 class TensorSpec:
@@ -156,7 +177,7 @@ class InferRequest:
     of a
     decoupled model any number and then one that is final."""
 
-    __slots__ = ("arrived_ns", "buffers", "cancelled", "context", "head", "reply")
+    __slots__ = ("arrived_ns", "buffers", "cancelled", "context", "head", "pace", "reply", "trace")
 
     def __init__(
         self,
@@ -173,10 +194,20 @@ class InferRequest:
         """The frontend's own: whom to answer."""
         self.arrived_ns = 0
         self.cancelled = False
+        self.trace: RequestTrace | None = None
+        self.pace: Pace | None = None
+        """Of a decoupled model: what keeps it from running ahead of the client."""
 
     def cancel(self) -> None:
         """Nobody waits for the answer any more."""
         self.cancelled = True
+        if self.pace is not None:
+            self.pace.end()
+
+    def stall(self, stalled: bool) -> None:
+        """The client does not take the responses that it has, or does again."""
+        if self.pace is not None:
+            self.pace.stall(stalled)
 
 
 class InferResponse:

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tpx.errors import Code, ExecutionError, TpxError
+from tpx.errors import Cancelled, Code, ExecutionError, TpxError
 from tpx.serving.distributions.latencies import Latencies
 
 if TYPE_CHECKING:
@@ -21,6 +21,20 @@ class Duration:
 
     count: int
     ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseTimes:
+    """One response of a decoupled model: the how manieth of its request, and what happened when."""
+
+    index: int
+    started_ns: int
+    gathered_ns: int
+    """Of the request."""
+    begun_ns: int
+    """The inputs were gathered, or the response before was sent."""
+    computed_ns: int
+    ended_ns: int
 
 
 class BatchStatistics:
@@ -48,6 +62,19 @@ class ResponseStatistics:
         self.empty_response = [0, 0]
         self.cancel = [0, 0]
 
+    def count(self, response: "InferResponse", times: ResponseTimes) -> None:
+        """Add a response. Of an empty one there is no output to extract, of a cancelled one nothing."""
+        infer_ns, output_ns = times.computed_ns - times.begun_ns, times.ended_ns - times.computed_ns
+        if isinstance(response.error, Cancelled):
+            _add(self.cancel, infer_ns)
+            return
+        _add(self.compute_infer, infer_ns)
+        if response.error is None and not response.outputs:
+            _add(self.empty_response, infer_ns)
+            return
+        _add(self.compute_output, output_ns)
+        _add(self.fail if response.error is not None else self.success, infer_ns + output_ns)
+
     def as_dict(self) -> dict[str, dict[str, int]]:
         """The members of the protocol's response_stats, each a count and a sum of ns."""
         return {
@@ -55,6 +82,8 @@ class ResponseStatistics:
         }
 
 
+_LAST_INDEX = 1000
+"""A model may send any number of responses: those from this one on are counted together."""
 _RESPONSE_PHASES = ("compute_infer", "compute_output", "success", "fail", "empty_response", "cancel")
 _REASONS = {Code.UNAVAILABLE: "REJECTED", Code.CANCELLED: "CANCELED", Code.INTERNAL: "BACKEND"}
 
@@ -114,23 +143,13 @@ class ModelStatistics:
         if self.latencies is not None:
             self.latencies.executed(batch, now_ns)
 
-    def responded(self, batch: "Batch", response: "InferResponse", now_ns: int, *, cancelled: bool) -> None:
+    def responded(self, batch: "Batch", response: "InferResponse", times: ResponseTimes, now_ns: int) -> None:
         """A decoupled model has sent a response of the one request in `batch`."""
-        index = batch.sent
-        batch.sent += 1
-        kept = self.responses.setdefault(index, ResponseStatistics())
-        since_ns = now_ns - (batch.last_ns or batch.gathered_ns)
-        batch.last_ns = now_ns
-        if cancelled:
-            which = kept.cancel
-        elif response.error is not None:
-            which = kept.fail
-        else:
-            which = kept.success if response.outputs else kept.empty_response
-        _add(which, since_ns)
-        if which is kept.success:
-            _add(kept.compute_infer, batch.computed_ns - batch.gathered_ns)
-            _add(kept.compute_output, batch.ended_ns - batch.computed_ns)
+        index = min(times.index, _LAST_INDEX)
+        kept = self.responses.get(index)
+        if kept is None:
+            kept = self.responses[index] = ResponseStatistics()
+        kept.count(response, times)
         if self.latencies is not None and index == 0 and (response.outputs or response.error is not None):
             self.latencies.observe("first_response", now_ns - batch.requests[0].arrived_ns, now_ns)
         if not response.final:

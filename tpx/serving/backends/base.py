@@ -1,11 +1,11 @@
 """The seam between the server and whatever computes a model."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from tpx.errors import ConfigError
+from tpx.errors import ConfigError, TpxError
 from tpx.serving.batch import Arrays
 from tpx.serving.instances.placement import InstanceSpec
 
@@ -41,14 +41,27 @@ class Executor(Protocol):
     def close(self) -> None: ...
 
 
+class ResponseSender(Protocol):
+    """Takes the responses of one request of a decoupled model, each as soon as it is made.
+
+    Every method returns False once nobody waits for more: whoever computes should then stop.
+    """
+
+    def send(self, outputs: Arrays) -> bool:
+        """Send a response; waits while the client is slow to read those before. Raises ExecutionError."""
+
+    def send_error(self, error: TpxError) -> bool:
+        """Send an error instead of a response; others may follow."""
+
+    def wait(self, seconds: float) -> bool:
+        """Let time pass, less of it when the request is cancelled."""
+
+
 class DecoupledExecutor(Protocol):
     """One instance of a decoupled model. Used by one thread at a time."""
 
-    def respond(self, inputs: Arrays, send: Callable[[Arrays], bool]) -> None:
-        """Compute one request, calling `send` for each response; it returns False once nobody waits for more.
-
-        Raises ExecutionError.
-        """
+    def respond(self, inputs: Arrays, responses: ResponseSender) -> None:
+        """Compute one request; the last response was sent when this returns. Raises ExecutionError."""
 
     def close(self) -> None: ...
 

@@ -6,15 +6,13 @@ i follows
 DELAY[i] ms after the one before it; WAIT ms pass before the request is released. No file is needed.
 """
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from tpx.errors import ConfigError, ExecutionError
 from tpx.protocol.datatypes import BY_NAME
-from tpx.serving.backends.base import ModelFiles
+from tpx.serving.backends.base import ModelFiles, ResponseSender
 from tpx.serving.batch import Arrays
 from tpx.serving.instances.placement import InstanceSpec
 
@@ -62,16 +60,15 @@ class RepeatModel:
 class RepeatExecutor:
     """Answers element by element."""
 
-    def respond(self, inputs: Arrays, send: Callable[[Arrays], bool]) -> None:
+    def respond(self, inputs: Arrays, responses: ResponseSender) -> None:
         elements, delays = inputs["IN"], inputs["DELAY"]
         if elements.shape != delays.shape:
             raise ExecutionError(f"IN has shape {list(elements.shape)}, DELAY {list(delays.shape)}")
         for index, (element, delay) in enumerate(zip(elements, delays, strict=True)):
-            time.sleep(int(delay) / 1000)
             out = {"OUT": np.array([element], np.int32), "IDX": np.array([index], np.uint32)}
-            if not send(out):
+            if not responses.wait(int(delay) / 1000) or not responses.send(out):
                 return
-        time.sleep(int(inputs["WAIT"][0]) / 1000)
+        responses.wait(int(inputs["WAIT"][0]) / 1000)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -7,23 +7,31 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tpx.errors import ExecutionError, TpxError
+from tpx.errors import Cancelled, ExecutionError, TpxError
 from tpx.serving.backends.base import DecoupledExecutor
 from tpx.serving.batch import Arrays, Batch
 from tpx.serving.instances.completions import Completions
 from tpx.serving.instances.thread import Inbox
+from tpx.serving.pace import Pace
 from tpx.serving.request import InferRequest, InferResponse
+from tpx.serving.statistics import ResponseTimes
 
 log = logging.getLogger(__name__)
 
+_clock = time.perf_counter_ns
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecoupledAnswer:
-    """One response of a request, and the request as a batch of its own with the times so far."""
+    """One response of a request, and the request as a batch of its own, whose times are those of the final
+    response."""
 
     request: InferRequest
     response: InferResponse
     batch: Batch
+    times: ResponseTimes
+    size: int
+    """Bytes of its tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,33 +79,83 @@ class DecoupledInstance:
             batch = self._inbox.get()
             if batch is None:
                 return
-            batch.started_ns = time.perf_counter_ns()
             for request in batch.requests:
                 self._compute(request)
             self._completions.push(self._callbacks.on_done, batch)
 
     def _compute(self, request: InferRequest) -> None:
         single = Batch([request])
-
-        def send(outputs: Arrays) -> bool:
-            single.responses = []
-            single.scatter(outputs, batched=self._batched)
-            single.responses[0].final = False
-            self._push(single, single.responses[0])
-            return not request.cancelled
-
+        responses = _Responses(single, self._push, batched=self._batched)
         error: TpxError | None = None
         try:
-            self._executor.respond(single.gather(), send)
+            self._executor.respond(single.gather(), responses)
         except TpxError as exc:
             error = exc
         except BaseException as exc:  # native code panics and exits with what is no Exception
             log.error("instance %s failed", self.name, exc_info=exc)
             error = ExecutionError(f"{type(exc).__name__}: {exc}")
-        single.end(error)
-        self._push(single, InferResponse([], error))
+        responses.end(error)
 
-    def _push(self, single: Batch, response: InferResponse) -> None:
-        self._completions.push(
-            self._callbacks.on_answer, DecoupledAnswer(single.requests[0], response, single)
+    def _push(self, answer: DecoupledAnswer) -> None:
+        self._completions.push(self._callbacks.on_answer, answer)
+
+
+class _Responses:
+    """Implements ResponseSender for one request."""
+
+    __slots__ = ("_batch", "_batched", "_begun_ns", "_pace", "_push", "_request", "_sent")
+
+    def __init__(self, batch: Batch, push: Callable[[DecoupledAnswer], None], *, batched: bool) -> None:
+        self._batch = batch
+        self._batched = batched
+        self._push = push
+        self._request = batch.requests[0]
+        if self._request.pace is None:
+            self._request.pace = Pace()
+        self._pace = self._request.pace
+        self._begun_ns = 0
+        self._sent = 0
+
+    def send(self, outputs: Arrays) -> bool:
+        batch = self._batch
+        batch.responses = []
+        batch.scatter(outputs, batched=self._batched)
+        return self._send(batch.responses[0])
+
+    def send_error(self, error: TpxError) -> bool:
+        self._batch.computed_ns = self._batch.ended_ns = _clock()
+        return self._send(InferResponse([], error))
+
+    def wait(self, seconds: float) -> bool:
+        return self._pace.wait(seconds)
+
+    def end(self, error: TpxError | None) -> None:
+        """The executor has returned, or failed."""
+        if error is None and self._request.cancelled:
+            error = Cancelled("the request was cancelled")
+        self._batch.end(error)
+        self._give(InferResponse([], error), 0)
+
+    def _send(self, response: InferResponse) -> bool:
+        response.final = False
+        size = sum(len(tensor.data) for tensor in response.outputs)
+        if not self._pace.advance(size):
+            return False
+        self._give(response, size)
+        self._sent += 1
+        self._begun_ns = _clock()
+        return not self._request.cancelled
+
+    def _give(self, response: InferResponse, size: int) -> None:
+        batch = self._batch
+        times = ResponseTimes(
+            index=self._sent,
+            started_ns=batch.started_ns,
+            gathered_ns=batch.gathered_ns,
+            begun_ns=self._begun_ns or batch.gathered_ns,
+            computed_ns=batch.computed_ns,
+            ended_ns=batch.ended_ns,
+        )
+        self._push(
+            DecoupledAnswer(request=self._request, response=response, batch=batch, times=times, size=size)
         )

@@ -1,0 +1,55 @@
+"""How far a model may run ahead of the client that reads its responses."""
+
+import threading
+
+AHEAD_BYTES = 1 << 20
+"""Of responses that are made and not yet delivered."""
+_RESPONSE_BYTES = 1 << 10
+"""What a response takes besides its tensors."""
+
+
+class Pace:
+    """Holds back the thread that makes the responses of one request; the event loop tells it to go on."""
+
+    __slots__ = ("_ahead", "_changed", "_ended", "_stalled")
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition(threading.Lock())
+        self._ahead = 0
+        self._stalled = False
+        self._ended = False
+
+    # called by the thread
+
+    def advance(self, size: int) -> bool:
+        """Wait until a response of `size` bytes may be sent. False: nobody wants it any more."""
+        with self._changed:
+            while (self._stalled or self._ahead > AHEAD_BYTES) and not self._ended:
+                self._changed.wait()
+            self._ahead += size + _RESPONSE_BYTES
+            return not self._ended
+
+    def wait(self, seconds: float) -> bool:
+        """Let time pass. False as soon as nobody wants a response any more."""
+        with self._changed:
+            return not self._changed.wait_for(lambda: self._ended, seconds)
+
+    # called on the event loop
+
+    def delivered(self, size: int) -> None:
+        """A response of `size` bytes is with whoever sends it to the client."""
+        with self._changed:
+            self._ahead -= size + _RESPONSE_BYTES
+            self._changed.notify()
+
+    def stall(self, stalled: bool) -> None:
+        """The client does not take what was sent, or does again."""
+        with self._changed:
+            self._stalled = stalled
+            self._changed.notify()
+
+    def end(self) -> None:
+        """Nobody waits for responses any more."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify()
