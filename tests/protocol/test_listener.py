@@ -19,7 +19,7 @@ class Plain(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
-        self._listener.opened(self)
+        self._listener.opened(self, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._listener.closed(self)
@@ -31,6 +31,10 @@ class Plain(asyncio.Protocol):
 
     def drain(self) -> None:
         self.drained += 1
+        self.transport.close()
+
+    def refuse(self, reason: str) -> None:
+        self.transport.write(reason.encode())
         self.transport.close()
 
     def abort(self) -> None:
@@ -47,7 +51,7 @@ async def test_one_connection_too_many_is_closed_and_room_is_made_by_the_next_to
 
     port = await listener.start(make, "127.0.0.1", 0)
     clients = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
-    assert await clients[2][0].read() == b""
+    assert await clients[2][0].read() == b"the server has 2 connections, as many as it takes"
     assert listener.connections == 2
     clients[0][1].close()
     await asyncio.sleep(0.02)

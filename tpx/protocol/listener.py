@@ -7,8 +7,10 @@ import socket
 import ssl
 import sys
 import termios
+from collections import Counter
 from collections.abc import Callable
-from typing import Protocol
+from ipaddress import IPv4Address, IPv6Network, ip_address
+from typing import Any, Protocol
 
 from tpx.protocol.buffers import new_scratch
 
@@ -20,11 +22,15 @@ LINGER_S = 3
 
 _TLS_HANDSHAKE_S = 10
 
+_ANSWERED = 128
+"""So many connections beyond a limit are told that they are too many; more are only closed."""
+
 
 class Connection(Protocol):
     """What a listener needs of a connection it accepted."""
 
     def sweep(self, tick: int) -> None: ...
+    def refuse(self, reason: str) -> None: ...
     def drain(self) -> None: ...
     def abort(self) -> None: ...
 
@@ -61,18 +67,44 @@ def _in_kernel(transport: asyncio.Transport) -> int:
     return int.from_bytes(size, sys.byteorder)
 
 
+def client_of(peername: object) -> str:
+    """Who a connection counts for: an IPv4 address, or of IPv6 the network, all of which one client has."""
+    host = str(peername[0]) if isinstance(peername, tuple) else ""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(IPv6Network((address, 64), strict=False))
+
+
+def address_of(transport: asyncio.BaseTransport) -> str:
+    """Address and port of the other side, "-" where it has none."""
+    name = transport.get_extra_info("peername")
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "-"
+
+
 class Listener:
     """One endpoint: accepts, counts and, at the end, drains connections.
 
     `tick` counts seconds, so that a connection notes times on its hot path without asking a clock.
     """
 
-    def __init__(self, *, max_connections: int = 10_000) -> None:
+    def __init__(self, *, max_connections: int = 10_000, max_per_client: int = 0) -> None:
         self.scratch = new_scratch()
         self.tick = 0
         self.draining = False
+        self.observer: Callable[[Any], None] | None = None
+        """Is shown every request as it is taken up; while there is one, requests know when they began."""
         self._max_connections = max_connections
+        self._max_per_client = max_per_client
         self._connections: set[Connection] = set()
+        self._clients: dict[Connection, str] = {}
+        self._per_client: Counter[str] = Counter()
+        self._warned = -1
         self._server: asyncio.Server | None = None
         self._ticker: asyncio.TimerHandle | None = None
 
@@ -106,15 +138,40 @@ class Listener:
     def connections(self) -> int:
         return len(self._connections)
 
-    def opened(self, connection: Connection) -> None:
-        """A connection reports itself; one too many is closed at once."""
+    def opened(self, connection: Connection, transport: asyncio.BaseTransport) -> None:
+        """A connection reports itself; one too many is refused."""
         self._connections.add(connection)
-        if len(self._connections) > self._max_connections:
-            log.warning("more than %d connections: closing the newest", self._max_connections)
+        excess, reason = len(self._connections) - self._max_connections, ""
+        if excess > 0:
+            reason = f"the server has {self._max_connections} connections, as many as it takes"
+        elif self._max_per_client:
+            excess = self._count_client(connection, transport) - self._max_per_client
+            if excess > 0:
+                reason = (
+                    f"{self._clients[connection]} has {self._max_per_client} connections, as many as allowed"
+                )
+        if not reason:
+            return
+        if self._warned != self.tick:  # once a second, however many come
+            self._warned = self.tick
+            log.warning("refusing connections: %s", reason)
+        if excess > _ANSWERED:
             connection.abort()
+        else:
+            connection.refuse(reason)
+
+    def _count_client(self, connection: Connection, transport: asyncio.BaseTransport) -> int:
+        client = self._clients[connection] = client_of(transport.get_extra_info("peername"))
+        self._per_client[client] += 1
+        return self._per_client[client]
 
     def closed(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        client = self._clients.pop(connection, None)
+        if client is not None:
+            self._per_client[client] -= 1
+            if not self._per_client[client]:
+                del self._per_client[client]
 
     def stop_accepting(self) -> None:
         """Close the listening socket and let idle connections go; what is in flight goes on."""

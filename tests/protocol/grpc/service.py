@@ -138,12 +138,13 @@ async def serving(
     tls: ssl.SSLContext | None = None,
     methods: Sequence[Method] = (),
     max_connections: int = 100,
+    max_per_client: int = 0,
     port: int = 0,
     reuse_port: bool = False,
 ) -> AsyncIterator[WireServer]:
     """A running server of the test service."""
     service = Service()
-    listener = Listener(max_connections=max_connections)
+    listener = Listener(max_connections=max_connections, max_per_client=max_per_client)
     make = connection_factory(listener, limits or GrpcLimits(), [*service.methods(), *methods])
     connections: list[GrpcServerConnection] = []
 

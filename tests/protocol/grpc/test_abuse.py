@@ -291,14 +291,15 @@ async def test_a_connection_that_we_ended_does_not_stay_because_its_client_is_de
         await server.empty()
 
 
-async def test_a_connection_that_says_nothing_is_closed() -> None:
+@pytest.mark.parametrize("drips", [0, 3])
+async def test_a_connection_that_does_not_begin_is_closed_however_it_drips(drips: int) -> None:
     async with serving(GrpcLimits(preface_timeout_s=3)) as server, Deaf(server) as silent:
         await until(lambda: server.listener.connections > 0)
-        server.pass_seconds(3)
-        assert server.listener.connections == 1
-        await silent.send(PREFACE[:10])
-        await asyncio.sleep(0.02)
-        server.pass_seconds(3)
+        for second in range(3):
+            if second < drips:
+                await silent.send(PREFACE[second : second + 1])
+                await asyncio.sleep(0.01)
+            server.pass_seconds(1)
         assert server.listener.connections == 1
         server.pass_seconds(1)
         await server.empty()

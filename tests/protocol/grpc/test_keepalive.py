@@ -1,5 +1,7 @@
 """The clock of one connection, and what the server does when it rings."""
 
+import asyncio
+
 import pytest
 
 from tests.protocol.grpc.service import ECHO, HOLD, serving
@@ -37,6 +39,37 @@ def test_without_calls_there_are_no_pings_unless_they_are_permitted() -> None:
     assert looks(Keepalive(KeepaliveLimits(time_s=10), 0), range(100), calls=False) == {}
     permitted = Keepalive(KeepaliveLimits(time_s=10, timeout_s=500, permit_without_calls=True), 0)
     assert looks(permitted, range(100), calls=False) == {10: Action.PING}
+
+
+def test_pings_without_data_become_rare_and_data_makes_them_frequent_again() -> None:
+    clock = Keepalive(KeepaliveLimits(time_s=10, max_pings_without_data=2), 0)
+    seen = []
+    for tick in range(200):
+        action = clock.look(tick, calls=True, wrote=tick == 150)
+        if action is Action.PING:
+            seen.append(tick)
+            clock.heard = tick
+    assert seen == [10, 20, 80, 140, 150, 160]
+
+
+def test_without_a_limit_pings_go_on() -> None:
+    clock = Keepalive(KeepaliveLimits(time_s=10, max_pings_without_data=0), 0)
+    seen = []
+    for tick in range(60):
+        if clock.look(tick, calls=True) is Action.PING:
+            seen.append(tick)
+            clock.heard = tick
+    assert seen == [10, 20, 30, 40, 50]
+
+
+def test_a_connection_without_calls_is_drained() -> None:
+    clock = Keepalive(KeepaliveLimits(max_connection_idle_s=10), 0)
+    asked = {}
+    for tick in range(60):
+        # a call that is there for long, then one that comes and goes between two looks
+        asked[tick] = clock.look(tick, calls=tick < 20, last_stream=3 if tick >= 25 else 1)
+    assert {tick for tick, action in asked.items() if action is not Action.NOTHING} == {36}
+    assert asked[36] is Action.DRAIN
 
 
 def test_times_below_a_second_ring_at_the_next_one() -> None:
@@ -160,3 +193,25 @@ async def test_the_grace_of_an_old_connection_ends() -> None:
         server.pass_seconds(18)
         await server.empty()
         assert server.service.gone == [1]
+
+
+async def test_an_idle_connection_is_asked_to_end_and_a_busy_one_is_not() -> None:
+    limits = GrpcLimits(keepalive=KeepaliveLimits(max_connection_idle_s=3))
+    async with (
+        serving(limits) as server,
+        await RawPeer.connect(server.port) as idle,
+        await RawPeer.connect(server.port) as busy,
+    ):
+        busy.call(1, HOLD, b"x")
+        await busy.sync()
+        await idle.sync()
+        server.pass_seconds(4)
+        goaway = await idle.goaway()
+        assert ErrorCode(goaway.code) is ErrorCode.NO_ERROR
+        server.pass_seconds(2)
+        assert await idle.closed()
+        idle.writer.close()
+        await asyncio.sleep(0.02)
+        assert server.listener.connections == 1
+        server.service.release()
+        assert (await busy.answer(1)).message == b"done"

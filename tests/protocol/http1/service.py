@@ -66,11 +66,15 @@ class WireServer:
 
 @asynccontextmanager
 async def serving(
-    limits: HttpLimits | None = None, *, tls: ssl.SSLContext | None = None, max_connections: int = 100
+    limits: HttpLimits | None = None,
+    *,
+    tls: ssl.SSLContext | None = None,
+    max_connections: int = 100,
+    max_per_client: int = 0,
 ) -> AsyncIterator[WireServer]:
     """A running server of the test service."""
     service = Service()
-    listener = Listener(max_connections=max_connections)
+    listener = Listener(max_connections=max_connections, max_per_client=max_per_client)
     make = connection_factory(listener, limits or HttpLimits(), service.serve)
     connections: list[HttpServerConnection] = []
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 
 import pytest
 
@@ -158,14 +159,47 @@ async def test_a_refusal_reaches_a_client_that_is_still_sending() -> None:
         assert (await client.answer()).status == 413
 
 
-async def test_a_connection_too_many_is_closed() -> None:
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"max_connections": 2}, "the server has 2 connections, as many as it takes"),
+        ({"max_per_client": 2}, "127.0.0.1 has 2 connections, as many as allowed"),
+    ],
+)
+async def test_a_connection_too_many_is_told_so_and_closed(limits: dict[str, int], message: str) -> None:
     async with (
-        serving(max_connections=2) as server,
+        serving(**limits) as server,  # type: ignore[arg-type]
         await Bare.connect(server.port) as first,
-        await Bare.connect(server.port),
+        await Bare.connect(server.port) as second,
     ):
         await asyncio.sleep(0.01)
         async with await Bare.connect(server.port) as third:
+            third.get("/echo")
+            answer = await third.answer()
+            assert (answer.status, json.loads(answer.body)["error"]) == (503, message)
             assert await third.closed()
+        assert server.service.requests == []
         first.get("/echo")
         assert (await first.answer()).status == 200
+        second.writer.close()
+        await asyncio.sleep(0.02)
+        async with await Bare.connect(server.port) as fourth:
+            fourth.get("/echo")
+            assert (await fourth.answer()).status == 200
+
+
+async def test_of_very_many_connections_too_many_most_are_only_closed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving(max_connections=1) as server, await Bare.connect(server.port) as first:
+        crowd = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(160)]
+        await asyncio.sleep(0.1)
+        assert server.listener.connections <= 1 + 128
+        assert caplog.text.count("refusing connections") == 1
+        await server.pass_seconds(5)
+        await asyncio.sleep(0.05)
+        assert server.listener.connections == 1
+        first.get("/echo")
+        assert (await first.answer()).status == 200
+        for client in crowd:
+            client.close()

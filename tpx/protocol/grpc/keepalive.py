@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 _WITHOUT_CALLS_S = 7200.0
+_PINGS_APART_S = 60
+"""Once as many PINGs were sent without data as allowed. gRPC's older ways sent none at all any more, and so
+never noticed that a client had died."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,8 +18,10 @@ class KeepaliveLimits:
     time_s: float = 7200.0
     timeout_s: float = 20.0
     permit_without_calls: bool = False
+    max_pings_without_data: int = 2
     min_ping_interval_s: float = 300.0
     max_ping_strikes: int = 2
+    max_connection_idle_s: float = 0.0
     max_connection_age_s: float = 0.0
     max_connection_age_grace_s: float = 0.0
 
@@ -34,14 +39,31 @@ class Action(Enum):
 class Keepalive:
     """The clock of one connection. Times are the listener's ticks, in seconds."""
 
-    __slots__ = ("_age_s", "_drained", "_last_ping_ns", "_limits", "_opened", "_pinged", "_strikes", "heard")
+    __slots__ = (
+        "_age_s",
+        "_busy",
+        "_drained",
+        "_last_ping_ns",
+        "_last_stream",
+        "_limits",
+        "_pinged",
+        "_pings",
+        "_sent_ping",
+        "_strikes",
+        "heard",
+        "opened",
+    )
 
     def __init__(self, limits: KeepaliveLimits, tick: int) -> None:
         self._limits = limits
-        self._opened = tick
+        self.opened = tick
         self.heard = tick
         """When the peer was last heard of; set by the connection."""
+        self._busy = tick
+        self._last_stream = 0
         self._pinged: int | None = None
+        self._sent_ping = tick
+        self._pings = 0  # since we last sent data
         self._drained = False
         self._last_ping_ns = 0
         self._strikes = 0
@@ -54,29 +76,53 @@ class Keepalive:
         interval_s = limits.min_ping_interval_s if calls or limits.permit_without_calls else _WITHOUT_CALLS_S
         too_soon = self._last_ping_ns and now_ns - self._last_ping_ns < interval_s * 1e9
         self._last_ping_ns = now_ns
+        if wrote:
+            self._pings = 0
         if wrote or not limits.max_ping_strikes:
             self._strikes = 0
         elif too_soon:
             self._strikes += 1
         return self._strikes <= limits.max_ping_strikes
 
-    def look(self, tick: int, *, calls: bool) -> Action:
-        """What to do now; called once a second."""
+    def look(self, tick: int, *, calls: bool, last_stream: int = 0, wrote: bool = False) -> Action:
+        """What to do now; called once a second. `last_stream` tells of calls that came and went since the
+        last look, `wrote` of data that we sent since the client's last PING."""
+        if calls or last_stream != self._last_stream:
+            self._busy, self._last_stream = tick, last_stream
+        if wrote:
+            self._pings = 0
+        action = self._look_at_age(tick)
+        return self._look_at_silence(tick, calls=calls) if action is Action.NOTHING else action
+
+    def _look_at_age(self, tick: int) -> Action:
+        limits, age = self._limits, tick - self.opened
+        old = self._age_s and age > self._age_s
+        grace_s = limits.max_connection_age_grace_s
+        if old and grace_s and age > self._age_s + grace_s:
+            return Action.END
+        idle = limits.max_connection_idle_s and tick - self._busy > limits.max_connection_idle_s
+        if (old or idle) and not self._drained:
+            self._drained = True
+            return Action.DRAIN
+        return Action.NOTHING
+
+    def _look_at_silence(self, tick: int, *, calls: bool) -> Action:
         limits = self._limits
-        if self._age_s and tick - self._opened > self._age_s:
-            if limits.max_connection_age_grace_s:
-                over = tick - self._opened > self._age_s + limits.max_connection_age_grace_s
-                if over:
-                    return Action.END
-            if not self._drained:
-                self._drained = True
-                return Action.DRAIN
         if self._pinged is not None:
             if self.heard >= self._pinged:
                 self._pinged = None
             elif tick - self._pinged > limits.timeout_s:
                 return Action.DEAD
-        elif tick - self.heard >= limits.time_s and (calls or limits.permit_without_calls):
-            self._pinged = tick
+        elif (
+            tick - self.heard >= limits.time_s
+            and (calls or limits.permit_without_calls)
+            and self._may_ping(tick)
+        ):
+            self._pinged = self._sent_ping = tick
+            self._pings += 1
             return Action.PING
         return Action.NOTHING
+
+    def _may_ping(self, tick: int) -> bool:
+        most = self._limits.max_pings_without_data
+        return not most or self._pings < most or tick - self._sent_ping >= _PINGS_APART_S

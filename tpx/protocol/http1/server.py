@@ -3,6 +3,7 @@ everything."""
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -10,13 +11,15 @@ from http import HTTPStatus
 
 from tpx.protocol.http1.connection import HttpConnection
 from tpx.protocol.http1.head import Head, HeadCache, HttpError, parse_request_head
-from tpx.protocol.listener import LINGER_S, Listener, WriteWatch
+from tpx.protocol.listener import LINGER_S, Listener, WriteWatch, address_of
 from tpx.protocol.tensors import Buffer
 
 STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
 JSON_TYPE = b"Content-Type: application/json\r\n"
 
 _JOIN_BELOW_BYTES = 32 << 10
+GONE = 499
+"""In place of a status: the client went away before the answer, as nginx has it."""
 MAX_UNREAD_BYTES = 64 << 20
 """Of a streamed answer, beyond which a client that does not read is given up."""
 
@@ -41,7 +44,7 @@ class HttpRequest:
     `begin`,
     any number of `send`s and `finish`."""
 
-    __slots__ = ("_connection", "body", "head", "on_gone")
+    __slots__ = ("_connection", "began_ns", "body", "head", "on_answered", "on_gone")
 
     def __init__(self, connection: "HttpServerConnection", head: Head, body: Buffer) -> None:
         self._connection = connection
@@ -49,6 +52,20 @@ class HttpRequest:
         self.body = body
         self.on_gone: Callable[[], None] | None = None
         """Called when the client goes away before the answer."""
+        self.on_answered: Callable[[int], None] | None = None
+        """Called with the status when the answer begins, or with GONE when there will be none."""
+        self.began_ns = 0
+        """When its first bytes came; known if the listener has an observer."""
+
+    @property
+    def peer(self) -> str:
+        """Address and port of the client."""
+        return address_of(self._connection.transport)
+
+    def unsent(self) -> int:
+        """Bytes of answers that the kernel has not taken yet."""
+        transport = self._connection.transport
+        return 0 if transport.is_closing() else transport.get_write_buffer_size()
 
     def respond(self, status: int, headers: bytes, parts: Sequence[Buffer] = ()) -> None:
         """Answer; `headers` are complete lines, Content-Length and Connection are added. Parts are not copied
@@ -96,12 +113,21 @@ class HttpServerConnection(HttpConnection):
         self._writing_paused = False
         self._in_message = False
         self._half_closed = False
+        self._began_ns = 0
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        return self._transport
 
     # asyncio's callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._listener.opened(self)
+        self._listener.opened(self, self._transport)
+
+    def refuse(self, reason: str) -> None:
+        """One connection too many: answer whatever it is about to ask, and close."""
+        self._bad_message(HttpError(503, reason))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio's signature)
         self._stage = _Stage.CLOSED
@@ -109,7 +135,9 @@ class HttpServerConnection(HttpConnection):
         self._pending = b""
         self._listener.closed(self)
         self._tell_gone()
-        self._request = None
+        request, self._request = self._request, None
+        if request is not None and request.on_answered is not None:
+            request.on_answered(GONE)
 
     def _tell_gone(self) -> None:
         """Tell whoever works on the request in flight, once."""
@@ -143,6 +171,8 @@ class HttpServerConnection(HttpConnection):
         if self._request is not None or (self._writing_paused and self._head is None):
             self._hold_back(nbytes)
         elif self._stage is not _Stage.CLOSED:
+            if self._listener.observer is not None and self._head is None and not self._pending:
+                self._began_ns = time.perf_counter_ns()
             super().buffer_updated(nbytes)
             self._note_stage()
 
@@ -177,6 +207,9 @@ class HttpServerConnection(HttpConnection):
         if self._stage is _Stage.CLOSED:
             return False
         self._request = request = HttpRequest(self, head, body)
+        if self._listener.observer is not None:
+            request.began_ns = self._began_ns
+            self._listener.observer(request)
         self._stage = _Stage.ANSWER
         self._in_message = True
         self._serve(request)
@@ -208,6 +241,8 @@ class HttpServerConnection(HttpConnection):
         if self._request is not request:
             return  # the client has gone
         self._request = None
+        if request.on_answered is not None:
+            request.on_answered(status)
         size = 0
         for part in parts:
             size += len(part)
@@ -226,6 +261,8 @@ class HttpServerConnection(HttpConnection):
     def begin(self, request: HttpRequest, status: int, headers: bytes) -> None:
         if self._request is not request:
             return
+        if request.on_answered is not None:
+            request.on_answered(status)
         framing = b"Transfer-Encoding: chunked\r\n" if _in_chunks(request.head) else b"Connection: close\r\n"
         self._transport.write(b"%b%b%b\r\n" % (STATUS_LINES[status], headers, framing))
 

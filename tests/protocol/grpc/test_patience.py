@@ -1,0 +1,95 @@
+"""Slow and crowding gRPC clients: requests that do not come to an end, and connections over a limit."""
+
+import asyncio
+
+import grpc
+import pytest
+
+from tests.protocol.grpc.service import CHAT, ECHO, HOLD, serving
+from tests.protocol.http2.raw import RawPeer
+from tpx.protocol.grpc.framing import frame_message
+from tpx.protocol.grpc.server import GrpcLimits
+from tpx.protocol.grpc.status import Status
+from tpx.protocol.http2 import frames
+from tpx.protocol.http2.frames import DATA, ErrorCode
+
+HALF = frame_message(bytes(1000))[:500]
+
+
+@pytest.mark.parametrize("begun", [b"", HALF[:3], HALF], ids=["nothing", "a prefix", "half"])
+async def test_a_request_that_stops_is_ended_and_its_connection_serves_on(begun: bytes) -> None:
+    async with serving(GrpcLimits(message_timeout_s=3)) as server, await RawPeer.connect(server.port) as peer:
+        peer.open(1, ECHO)
+        if begun:
+            peer.send(DATA, 0, 1, begun)
+        await peer.sync()
+        server.pass_seconds(4)
+        assert 1 in server.connection.streams
+        server.pass_seconds(1)
+        answer = await peer.answer(1)
+        assert answer.status == Status.DEADLINE_EXCEEDED
+        assert answer.blocks[-1][b"grpc-message"] == b"no byte of the request message for 3 s"
+        peer.call(3, ECHO, b"next")
+        assert (await peer.answer(3)).message == b"next"
+
+
+async def test_a_request_that_comes_slowly_is_served() -> None:
+    whole = frame_message(bytes(10))
+    async with serving(GrpcLimits(message_timeout_s=3)) as server, await RawPeer.connect(server.port) as peer:
+        peer.open(1, ECHO)
+        for at in range(len(whole)):
+            peer.send(DATA, frames.END_STREAM if at == len(whole) - 1 else 0, 1, whole[at : at + 1])
+            await peer.sync()
+            server.pass_seconds(3)
+        assert (await peer.answer(1)).message == bytes(10)
+
+
+async def test_who_waits_for_its_answer_and_a_stream_between_messages_may_be_silent() -> None:
+    async with serving(GrpcLimits(message_timeout_s=3)) as server, await RawPeer.connect(server.port) as peer:
+        peer.call(1, HOLD, b"x")
+        peer.open(3, CHAT)
+        peer.send_message(3, b"first")
+        await peer.sync()
+        server.pass_seconds(50)
+        server.service.release()
+        peer.send_message(3, b"second", end_stream=True)
+        assert (await peer.answer(1)).message == b"done"
+        assert bytes((await peer.answer(3)).data) == frame_message(b"first") + frame_message(b"second")
+
+
+async def test_a_stream_that_stops_in_a_message_is_ended_and_its_owner_told() -> None:
+    async with serving(GrpcLimits(message_timeout_s=3)) as server, await RawPeer.connect(server.port) as peer:
+        peer.open(1, CHAT)
+        peer.send(DATA, 0, 1, HALF)
+        await peer.sync()
+        server.pass_seconds(5)
+        assert (await peer.answer(1)).status == Status.DEADLINE_EXCEEDED
+        assert server.service.gone == [1]
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"max_connections": 1}, "the server has 1 connections, as many as it takes"),
+        ({"max_per_client": 1}, "127.0.0.1 has 1 connections, as many as allowed"),
+    ],
+)
+async def test_a_connection_too_many_is_told_so(limits: dict[str, int], message: str) -> None:
+    async with serving(**limits) as server, await RawPeer.connect(server.port) as first:  # type: ignore[arg-type]
+        await first.sync()
+        async with await RawPeer.connect(server.port) as second:
+            goaway = await second.goaway()
+            assert (ErrorCode(goaway.code), goaway.reason) == (ErrorCode.ENHANCE_YOUR_CALM, message)
+            assert await second.closed()
+        first.call(1, ECHO, b"still served")
+        assert (await first.answer(1)).message == b"still served"
+
+
+async def test_grpcio_learns_that_it_is_one_too_many() -> None:
+    async with serving(max_connections=1) as server, await RawPeer.connect(server.port) as first:
+        await first.sync()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+            call = channel.unary_unary(ECHO)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await asyncio.wait_for(call(b"x", timeout=3), 5)
+            assert caught.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
