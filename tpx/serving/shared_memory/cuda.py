@@ -150,7 +150,7 @@ def opener(path: str = "libcuda.so.1") -> Callable[[bytes, int, int], CudaMemory
                 driver = CudaDriver(path)
             except Unsupported as exc:
                 missing = exc.message
-                log.warning("CUDA shared memory can not be used: %s", missing)
+                log.info("CUDA shared memory can not be used: %s", missing)
                 raise
         return CudaMemory(driver, raw_handle, device, byte_size)
 
