@@ -1,0 +1,303 @@
+"""The model repository over HTTP."""
+
+import base64
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.serving.live import Answer, Live, serving
+from tests.serving.onnx_files import write_model
+from tests.serving.repository.controlled import times, write
+from tpx.protocol.tensors import Tensor
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the models of this module lie."""
+    return tmp_path_factory.mktemp("control")
+
+
+@pytest.fixture(scope="module")
+def live(repository: Path) -> Iterator[Live]:
+    """A server whose models are loaded on request."""
+    with serving(repository, model_control_mode="explicit") as running:
+        yield running
+
+
+def post(live: Live, path: str, body: Any = None) -> Answer:
+    """POST a JSON value, or these bytes."""
+    data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+    return live.http("POST", "/v2/repository" + path, data)
+
+
+def load(live: Live, name: str, **parameters: Any) -> Answer:
+    """Load a model; the parameters are named as in the protocol, but for their colon."""
+    return post(live, f"/models/{name}/load", {"parameters": parameters} if parameters else None)
+
+
+def index(live: Live, *names: str, **body: Any) -> list[dict[str, str]]:
+    """What the index says of these models."""
+    return [entry for entry in post(live, "/index", body).json if entry["name"] in names]
+
+
+def factor(live: Live, name: str) -> float:
+    """What a model multiplies with."""
+    answer = live.infer_binary(name, {"x": np.ones((1, 2), dtype=np.float32)})
+    assert answer.status == 200, answer.body
+    return float(np.frombuffer(answer.tail, dtype=np.float32)[0])
+
+
+def encoded(model: Any) -> str:
+    """The base64 of an ONNX file."""
+    return base64.b64encode(model.SerializeToString()).decode()
+
+
+def test_a_model_is_loaded_and_unloaded(live: Live, repository: Path) -> None:
+    write(repository, 2, name="come-and-go")
+    assert index(live, "come-and-go") == [{"name": "come-and-go"}]
+    assert index(live, "come-and-go", ready=True) == []
+    assert live.get("/v2/models/come-and-go/ready").status == 400
+    answer = load(live, "come-and-go")
+    assert (answer.status, answer.body) == (200, b"")
+    ready = [{"name": "come-and-go", "version": "1", "state": "READY"}]
+    assert index(live, "come-and-go") == index(live, "come-and-go", ready=True) == ready
+    assert live.get("/v2/models/come-and-go/ready").status == 200
+    assert factor(live, "come-and-go") == 2
+    answer = post(live, "/models/come-and-go/unload")
+    assert (answer.status, answer.body) == (200, b"")
+    assert live.get("/v2/models/come-and-go/ready").status == 400
+    gone = [{"name": "come-and-go", "version": "1", "state": "UNAVAILABLE", "reason": "unloaded"}]
+    for _ in range(200):
+        if index(live, "come-and-go") == gone:
+            break
+    assert index(live, "come-and-go") == gone
+    assert live.get("/v2/health/ready").status == 200
+
+
+def test_a_load_with_a_configuration_and_with_files(live: Live, repository: Path) -> None:
+    write(repository, 2, name="dressed")
+    assert load(live, "dressed", config=json.dumps({"max_batch_size": 13})).status == 200
+    assert live.get("/v2/models/dressed/config").json["max_batch_size"] == 13
+    files = {"file:5/model.onnx": encoded(times(7)), "file:labels.txt": ""}
+    assert load(live, "dressed", config="{}", **files).status == 200
+    assert factor(live, "dressed") == 7
+    assert live.get("/v2/models/dressed").json["versions"] == ["5"]
+    assert load(live, "dressed").status == 200
+    assert factor(live, "dressed") == 2
+    assert load(live, "from-nothing", config="{}", **files).status == 200
+    assert factor(live, "from-nothing") == 7
+    assert [entry["state"] for entry in index(live, "from-nothing")] == ["READY"]
+
+
+def test_a_large_model_comes_in_one_request(live: Live) -> None:
+    data = base64.encodebytes(bytes(20 << 20)).decode()
+    files = {"file:1/model.onnx": encoded(times(3)), "file:1/weights": data}
+    assert load(live, "large", config="{}", **files).status == 200
+    assert factor(live, "large") == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"[1]", "the request body must be a JSON object"),
+        (b"{", "failed to parse the request JSON buffer"),
+        (b'{"parameters": []}', "Unable to parse 'parameters'"),
+        ({"parameters": {"config": 3}}, "invalid value type for load parameter 'config'"),
+        ({"parameters": {"config": None}}, "invalid value type for load parameter 'config'"),
+        ({"parameters": {"what": "x"}}, "unexpected error on creating Triton parameter"),
+        ({"parameters": {"config": "{}", "file:1/x": 3}}, "invalid value type for load parameter 'file:1/x'"),
+        ({"parameters": {"config": "{}", "file:1/x": "%%%"}}, "load parameter 'file:1/x' is no base64"),
+        ({"parameters": {"config": "{}", "file:1/x": "AA"}}, "load parameter 'file:1/x' is no base64"),
+        ({"parameters": {"config": "{}", "file:1/x": "ü"}}, "load parameter 'file:1/x' is no base64"),
+        ({"parameters": {"file:1/x": "AAAA"}}, "Load parameter 'config' must be specified for model file"),
+        ({"parameters": {"config": "{"}}, "Invalid config override: "),
+        (
+            {"parameters": {"config": "{}", "file:../../x": "AAAA"}},
+            "Invalid file parameter 'file:../../x' with normalized path '../../x' must stay within model",
+        ),
+        ({"parameters": {"config": "{}", "file:" + "x" * 300: "AAAA"}}, "a path has at most 12 parts of 255"),
+        (b'{"parameters": {"config": ' + b'"{}", "x": ' + b"[" * 250_000, "failed to parse the request JSON"),
+        (None, "failed to load 'no-such', failed to poll from model repository"),
+    ],
+)
+def test_a_load_that_cannot_be_meant_is_a_400_that_says_why(live: Live, body: Any, why: str) -> None:
+    answer = post(live, "/models/no-such/load", body)
+    assert answer.status == 400
+    assert why in answer.error
+    assert index(live, "no-such") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "why"),
+    [
+        ("..", 400, "invalid model name '..', model name must not contain path traversal characters"),
+        ("..%2Fetc", 400, "invalid model name '../etc', model name must not contain path traversal"),
+        ("a%2Fb", 400, "invalid model name 'a/b', model name must not contain path traversal characters"),
+        ("%20..", 400, "invalid model name ' ..', model name must not contain path traversal characters"),
+        ("", 400, "Model name cannot be empty. Please enter a valid name to deploy."),
+        ("%20", 400, "Model name cannot be empty. Please enter a valid name to deploy."),
+        ("%24%28touch%20x%29%3B%0A", 400, "failed to load '$(touch x);\n', failed to poll from model"),
+        ("x" * 300, 400, "failed to poll from model repository"),
+        ("a/b", 404, "Not Found"),
+        ("a%00b", 404, "Not Found"),
+    ],
+)
+def test_names_that_no_model_can_have(live: Live, name: str, status: int, why: str) -> None:
+    answer = load(live, name)
+    assert answer.status == status
+    assert why in answer.error
+
+
+def test_a_load_that_fails_says_what_the_model_lacks(live: Live, repository: Path) -> None:
+    directory = write_model(repository, "broken")
+    (directory / "1" / "model.onnx").write_bytes(b"broken")
+    answer = load(live, "broken")
+    assert answer.status == 400
+    assert answer.error.startswith(
+        "load failed for model 'broken': version 1 is at UNAVAILABLE state: Internal: onnx runtime cannot load"
+    )
+    [entry] = index(live, "broken")
+    assert entry["state"] == "UNAVAILABLE"
+    assert entry["reason"].startswith("Internal: onnx runtime cannot load")
+    assert live.get("/v2/health/ready").status == 400
+    assert post(live, "/models/broken/unload").status == 200
+    assert live.get("/v2/health/ready").status == 200
+
+
+def test_unload_takes_one_parameter(live: Live) -> None:
+    for value, status in [(True, 200), (False, 200), (1, 400), ("true", 400), (None, 400)]:
+        answer = post(live, "/models/nobody/unload", {"parameters": {"unload_dependents": value}})
+        assert answer.status == status
+    answer = post(live, "/models/nobody/unload", {"parameters": {"what": True}})
+    assert (answer.status, answer.error) == (400, "unrecognized unload parameter 'what'.")
+
+
+def test_a_repository_by_name_is_not_supported(live: Live) -> None:
+    for verb in ("index", "models/m/load", "models/m/unload"):
+        answer = live.http("POST", f"/v2/repository/mine/{verb}")
+        assert (answer.status, answer.error) == (501, "'repository_name' specification is not supported")
+
+
+def test_without_explicit_mode_nothing_is_loaded_on_request(tmp_path: Path) -> None:
+    write(tmp_path, 2)
+    with serving(tmp_path) as fixed:
+        for verb, body in [("load", None), ("load", b"{"), ("unload", None)]:
+            answer = post(fixed, f"/models/net/{verb}", body)
+            assert (answer.status, answer.error) == (
+                503,
+                "explicit model load / unload is not allowed if polling is enabled",
+            )
+        assert index(fixed, "net") == [{"name": "net", "version": "1", "state": "READY"}]
+
+
+def test_many_clients_load_and_unload_at_once(live: Live, repository: Path) -> None:
+    for name in ("crowd-a", "crowd-b"):
+        write(repository, 2, name=name)
+    statuses: list[int] = []
+
+    def client(number: int) -> None:
+        for turn in range(12):
+            verb = "unload" if (turn + number) % 2 else "load"
+            statuses.append(post(live, f"/models/crowd-{'ab'[number % 2]}/{verb}").status)
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert statuses == [200] * 96
+    for name in ("crowd-a", "crowd-b"):
+        assert load(live, name).status == 200
+        assert factor(live, name) == 2
+
+
+def test_a_client_that_leaves_does_not_take_its_load_with_it(live: Live, repository: Path) -> None:
+    write(repository, 6, name="left")
+    connection = http.client.HTTPConnection("127.0.0.1", live.http_port, timeout=10)
+    connection.request("POST", "/v2/repository/models/left/load")
+    connection.close()
+    for _ in range(500):
+        if live.get("/v2/models/left/ready").status == 200:
+            break
+    assert factor(live, "left") == 6
+
+
+class Traffic:
+    """A client that asks without end, and holds every answer against what may serve at that moment."""
+
+    def __init__(self, live: Live, name: str) -> None:
+        self._live, self._name = live, name
+        self.least = self.most = 1
+        """The factors of the models that may answer: of the last that was loaded, and of what is loading."""
+        self.count = 0
+        self.wrong: list[str] = []
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=run) for run in (self._binary, self._json, self._grpc)]
+
+    def __enter__(self) -> "Traffic":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(20)
+
+    def _judge(self, least: int, value: float) -> None:
+        self.count += 1
+        if not least <= value <= self.most:
+            self.wrong.append(f"{value}, not from {least} to {self.most}")
+
+    def _ask(self, ask: Any) -> None:
+        while not self._stop.is_set():
+            least = self.least
+            try:
+                self._judge(least, ask())
+            except Exception as exc:  # noqa: BLE001 (any failure is one of the server)
+                self.wrong.append(repr(exc))
+
+    def _binary(self) -> None:
+        self._ask(lambda: factor(self._live, self._name))
+
+    def _json(self) -> None:
+        tensor = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 1]}
+
+        def ask() -> float:
+            answer = self._live.infer(self._name, {"inputs": [tensor]})
+            assert answer.status == 200, answer.body
+            return float(answer.json["outputs"][0]["data"][0])
+
+        self._ask(ask)
+
+    def _grpc(self) -> None:
+        with self._live.channel() as channel:
+
+            def ask() -> float:
+                answer = channel.infer(self._name, {"x": np.ones((1, 2), dtype=np.float32)})
+                raw = answer.raw_output_contents[0]
+                return float(Tensor("y", "FP32", (1, 2), raw).numpy()[0, 0])
+
+            self._ask(ask)
+
+
+def test_no_request_notices_that_its_model_is_replaced(live: Live, repository: Path) -> None:
+    write(repository, 1, name="busy")
+    assert load(live, "busy").status == 200
+    with Traffic(live, "busy") as traffic:
+        for new in range(2, 12):
+            if new % 3 == 0:  # one that fails changes nothing
+                (repository / "busy" / "1" / "model.onnx").write_bytes(b"broken")
+                assert load(live, "busy").status == 400
+            write(repository, new, name="busy")
+            traffic.most = new
+            assert load(live, "busy").status == 200
+            traffic.least = new
+    assert traffic.wrong == []
+    assert traffic.count > 100
