@@ -316,7 +316,7 @@ class ServedModel:
                 self.statistics.failed(part.error, 1, now_ns - part.requests[0].arrived_ns)
 
     def _reply_cancelled(self, request: InferRequest) -> None:
-        error = Cancelled("")
+        error = Cancelled("the request was cancelled")
         self.statistics.failed(error, 1, _clock() - request.arrived_ns)
         self._in_flight -= 1
         request.reply(request, InferResponse([], error))

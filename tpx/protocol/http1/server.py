@@ -20,8 +20,6 @@ JSON_TYPE = b"Content-Type: application/json\r\n"
 _JOIN_BELOW_BYTES = 32 << 10
 GONE = 499
 """In place of a status: the client went away before the answer, as nginx has it."""
-MAX_UNREAD_BYTES = 64 << 20
-"""Of a streamed answer, beyond which a client that does not read is given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +42,7 @@ class HttpRequest:
     `begin`,
     any number of `send`s and `finish`."""
 
-    __slots__ = ("_connection", "began_ns", "body", "head", "on_answered", "on_gone")
+    __slots__ = ("_connection", "began_ns", "body", "head", "on_answered", "on_gone", "on_stall")
 
     def __init__(self, connection: "HttpServerConnection", head: Head, body: Buffer) -> None:
         self._connection = connection
@@ -52,6 +50,8 @@ class HttpRequest:
         self.body = body
         self.on_gone: Callable[[], None] | None = None
         """Called when the client goes away before the answer."""
+        self.on_stall: Callable[[bool], None] | None = None
+        """Called with True when the client does not take what was sent, with False when it does again."""
         self.on_answered: Callable[[int], None] | None = None
         """Called with the status when the answer begins, or with GONE when there will be none."""
         self.began_ns = 0
@@ -76,10 +76,9 @@ class HttpRequest:
         """Begin an answer of unknown length."""
         self._connection.begin(self, status, headers)
 
-    def send(self, data: bytes) -> bool:
-        """Send a piece of it, not empty. False once nobody reads, or reads too slowly: the answer is then
-        over."""
-        return self._connection.send(self, data)
+    def send(self, data: bytes) -> None:
+        """Send a piece of it, not empty. What a slow client does not take is kept: heed `on_stall`."""
+        self._connection.send(self, data)
 
     def finish(self) -> None:
         """The answer is complete."""
@@ -110,6 +109,7 @@ class HttpServerConnection(HttpConnection):
         self._stage = _Stage.IDLE
         self._since = listener.tick
         self._write_watch = WriteWatch()
+        self._streamed = 0  # bytes of streamed answers, to tell a slow client from a deaf one
         self._writing_paused = False
         self._in_message = False
         self._half_closed = False
@@ -160,10 +160,17 @@ class HttpServerConnection(HttpConnection):
     def pause_writing(self) -> None:
         """A client that does not take its answers gets no more of them: its requests wait unread."""
         self._writing_paused = True
+        self._tell_stalled()
 
     def resume_writing(self) -> None:
         self._writing_paused = False
+        self._tell_stalled()
         self._go_on()
+
+    def _tell_stalled(self) -> None:
+        request = self._request
+        if request is not None and request.on_stall is not None:
+            request.on_stall(self._writing_paused)
 
     # reading
 
@@ -263,17 +270,18 @@ class HttpServerConnection(HttpConnection):
             return
         if request.on_answered is not None:
             request.on_answered(status)
-        framing = b"Transfer-Encoding: chunked\r\n" if _in_chunks(request.head) else b"Connection: close\r\n"
+        framing = b"Transfer-Encoding: chunked\r\n" if _in_chunks(request.head) else b""
+        if not framing or not request.head.keep_alive:
+            framing += b"Connection: close\r\n"
         self._transport.write(b"%b%b%b\r\n" % (STATUS_LINES[status], headers, framing))
 
-    def send(self, request: HttpRequest, data: bytes) -> bool:
+    def send(self, request: HttpRequest, data: bytes) -> None:
         if self._request is not request:
-            return False
-        if self._transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
-            self._transport.abort()
-            return False
-        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if _in_chunks(request.head) else data)
-        return True
+            return
+        if _in_chunks(request.head):
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        self._streamed += len(data)
+        self._transport.write(data)
 
     def finish(self, request: HttpRequest) -> None:
         if self._request is not request:
@@ -283,7 +291,7 @@ class HttpServerConnection(HttpConnection):
             self._end()
             return
         self._transport.write(b"0\r\n\r\n")
-        self._answered(keep_alive=not self._last_answer())
+        self._answered(keep_alive=request.head.keep_alive and not self._last_answer())
 
     def _last_answer(self) -> bool:
         """No request will follow the one that is being answered."""
@@ -317,7 +325,7 @@ class HttpServerConnection(HttpConnection):
     def sweep(self, tick: int) -> None:
         """Enforce the deadlines; called once a second."""
         limits = self._limits
-        if self._write_watch.stalled_s(self._transport, 0, tick) > limits.write_timeout_s:
+        if self._write_watch.stalled_s(self._transport, self._streamed, tick) > limits.write_timeout_s:
             self.abort()
         elif self._write_watch.owing:
             self._since = tick  # the client is busy taking its answer
@@ -348,7 +356,7 @@ class HttpServerConnection(HttpConnection):
 
 def _in_chunks(head: Head) -> bool:
     """Whether a streamed answer is chunked. HTTP/1.0 knows no chunks: there it ends with the connection."""
-    return head.keep_alive and not head.connection
+    return not head.connection
 
 
 def connection_factory(
