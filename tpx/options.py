@@ -47,6 +47,8 @@ class Option:
     """Of a number, both included; `maximum` needs `minimum`."""
     inert: bool = False
     """Accepted for compatibility; setting it warns that it changes nothing here."""
+    refused: str = ""
+    """Why it cannot be set: any value but the default is an error that says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def _without_none(kind: Any) -> Any:
 
 
 def fields_of(config: type) -> list[Field]:
-    """The options of a config dataclass, in the order they were written."""
+    """The options of a config dataclass, in the order they were written, those that do nothing last."""
     hints = get_type_hints(config, include_extras=True)
     out = []
     for field in dataclasses.fields(config):
@@ -99,7 +101,7 @@ def fields_of(config: type) -> list[Field]:
             continue
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         out.append(Field(field.name, kind, default, option))
-    return out
+    return sorted(out, key=lambda field: field.option.inert or bool(field.option.refused))
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -136,9 +138,10 @@ def from_argv(config: type[C], argv: Sequence[str], base: Mapping[str, Any] | No
     return _build(config, chosen)
 
 
-def inert_flags(config: type, argv: Sequence[str]) -> list[str]:
-    """Names of the given flags that are accepted for compatibility only, for one warning each."""
-    return [name for field, name, _ in _Words(fields_of(config), argv).pairs() if field.option.inert]
+def inert_flags(config: type, argv: Sequence[str]) -> list[Field]:
+    """The given options that are accepted for compatibility only, for one warning each."""
+    given = {field.name: field for field, _, _ in _Words(fields_of(config), argv).pairs()}
+    return [field for field in given.values() if field.option.inert]
 
 
 def _build(config: type[C], chosen: Mapping[str, Any]) -> C:
@@ -169,6 +172,13 @@ def _as_text(value: Any) -> str:
 
 
 def _convert(field: Field, text: str, name: str) -> Any:
+    value = _parse(field, text, name)
+    if field.option.refused and value != field.default:
+        raise UsageError(f"{name} is not supported by this version of tpx: {field.option.refused}")
+    return value
+
+
+def _parse(field: Field, text: str, name: str) -> Any:
     try:
         if field.option.parse is not None:
             return field.option.parse(text)

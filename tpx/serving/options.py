@@ -5,10 +5,20 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from tpx.options import Option
+from tpx.serving.compatibility import CompatibilityOptions
+
+
+def _config_name(text: str) -> str:
+    """The part of a file's name before `.pbtxt`."""
+    if not text.strip():
+        raise ValueError("empty argument for --model-config-name")
+    if text.startswith(".") or any(not part.isprintable() or part in " /" for part in text):
+        raise ValueError("expected the name of a file without its ending, with no spaces and no slashes")
+    return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServeConfig:
+class ServeConfig(CompatibilityOptions):
     """Everything that a server can be told."""
 
     models: Annotated[
@@ -23,12 +33,49 @@ class ServeConfig:
     disable_auto_complete_config: Annotated[
         bool, Option("take config.pbtxt as it is: it must then be complete", section="Models")
     ] = False
+    strict_model_config: Annotated[
+        bool | None, Option("deprecated: --disable-auto-complete-config says the same", section="Models")
+    ] = None
     strict_readiness: Annotated[
         bool, Option("the server is ready only when every model is", section="Models")
     ] = True
+    model_control_mode: Annotated[
+        Literal["none", "poll", "explicit"],
+        Option(
+            "when models are loaded: all at startup, also as their files change, or as clients ask",
+            section="Models",
+        ),
+    ] = "none"
+    repository_poll_secs: Annotated[
+        int, Option("seconds between two looks at the repositories in poll mode", section="Models", minimum=1)
+    ] = 15
+    load_model: Annotated[
+        tuple[str, ...],
+        Option("loaded at startup in explicit mode; * is all; repeatable", section="Models", metavar="NAME"),
+    ] = ()
+    model_config_name: Annotated[
+        str,
+        Option(
+            "configs/<NAME>.pbtxt of a model, where there is one, stands for its config.pbtxt",
+            section="Models",
+            metavar="NAME",
+            parse=_config_name,
+        ),
+    ] = ""
     model_load_thread_count: Annotated[
-        int, Option("models loaded at the same time", section="Models", minimum=1)
+        int, Option("versions of models loaded at the same time", section="Models", minimum=1)
     ] = 4
+    model_load_retry_count: Annotated[
+        int, Option("further attempts when a version fails to load", section="Models", minimum=0)
+    ] = 0
+    model_namespacing: Annotated[
+        bool,
+        Option(
+            "let repositories have models of the same name",
+            section="Models",
+            refused="give models in different repositories different names",
+        ),
+    ] = False
     backend_config: Annotated[
         tuple[str, ...],
         Option("backend setting; repeatable", section="Models", metavar="BACKEND,KEY=VALUE"),
@@ -41,6 +88,17 @@ class ServeConfig:
     max_connections: Annotated[
         int, Option("connections accepted per endpoint", section="Server", minimum=1)
     ] = 10_000
+    max_connections_per_client: Annotated[
+        int,
+        Option(
+            "of these, from one address; 0 as many as there are, since a proxy is one address",
+            section="Server",
+            minimum=0,
+        ),
+    ] = 0
+    write_timeout_secs: Annotated[
+        int, Option("seconds in which a client takes no byte of its answer", section="Server", minimum=1)
+    ] = 60
     allow_client_shm: Annotated[
         bool | None,
         Option(
@@ -71,6 +129,31 @@ class ServeConfig:
     http_max_input_size: Annotated[
         int, Option("largest request body in bytes", section="HTTP", minimum=1)
     ] = 64 << 20
+    http_header_timeout_secs: Annotated[
+        int, Option("seconds from the first byte of a request head to its end", section="HTTP", minimum=1)
+    ] = 10
+    http_body_timeout_secs: Annotated[
+        int, Option("seconds without a byte of an announced body", section="HTTP", minimum=1)
+    ] = 60
+    http_idle_timeout_secs: Annotated[
+        int, Option("seconds a connection may be silent between requests", section="HTTP", minimum=1)
+    ] = 120
+    http_header_forward_pattern: Annotated[
+        str,
+        Option(
+            "headers that this regular expression is found in become request parameters",
+            section="HTTP",
+            metavar="REGEX",
+        ),
+    ] = ""
+    http_restricted_api: Annotated[
+        tuple[str, ...],
+        Option(
+            "parts of the API that only requests with this header may use; repeatable",
+            section="HTTP",
+            metavar="PART[,PART]:HEADER=VALUE",
+        ),
+    ] = ()
     http_use_ssl: Annotated[bool, Option("serve HTTPS", section="HTTP")] = False
     http_server_cert: Annotated[Path | None, Option("PEM certificate chain", section="HTTP")] = None
     http_server_key: Annotated[Path | None, Option("PEM private key", section="HTTP")] = None
@@ -87,6 +170,31 @@ class ServeConfig:
     grpc_max_message_size: Annotated[int, Option("largest message in bytes", section="gRPC", minimum=1)] = (
         2**31 - 1
     )
+    grpc_max_concurrent_streams: Annotated[
+        int, Option("calls in flight on one connection", section="gRPC", minimum=1)
+    ] = 10_000
+    grpc_preface_timeout_secs: Annotated[
+        int, Option("seconds a connection has to begin speaking HTTP/2", section="gRPC", minimum=1)
+    ] = 10
+    grpc_message_timeout_secs: Annotated[
+        int, Option("seconds without a byte of a request that has begun", section="gRPC", minimum=1)
+    ] = 60
+    grpc_header_forward_pattern: Annotated[
+        str,
+        Option(
+            "metadata whose key this regular expression is found in become request parameters",
+            section="gRPC",
+            metavar="REGEX",
+        ),
+    ] = ""
+    grpc_restricted_protocol: Annotated[
+        tuple[str, ...],
+        Option(
+            "parts of the API that only calls with the metadata triton-grpc-protocol-KEY may use; repeatable",
+            section="gRPC",
+            metavar="PART[,PART]:KEY=VALUE",
+        ),
+    ] = ()
     grpc_use_ssl: Annotated[bool, Option("serve gRPC over TLS", section="gRPC")] = False
     grpc_use_ssl_mutual: Annotated[
         bool, Option("TLS with client certificates, signed by --grpc-root-cert", section="gRPC")
@@ -109,12 +217,28 @@ class ServeConfig:
     grpc_keepalive_permit_without_calls: Annotated[
         bool, Option("allow PINGs while no call is in flight", section="gRPC")
     ] = False
+    grpc_http2_max_pings_without_data: Annotated[
+        int,
+        Option(
+            "PINGs we send in a row while we send nothing else; then at most one a minute. 0 knows no limit",
+            section="gRPC",
+            minimum=0,
+        ),
+    ] = 2
     grpc_http2_min_recv_ping_interval_without_data: Annotated[
         int, Option("milliseconds between a client's PINGs that are no strike", section="gRPC", minimum=0)
     ] = 300_000
     grpc_http2_max_ping_strikes: Annotated[
         int, Option("strikes before a client is sent away; 0 forgives all", section="gRPC", minimum=0)
     ] = 2
+    grpc_max_connection_idle: Annotated[
+        int,
+        Option(
+            "milliseconds without a call before a connection is asked to end; 0 never",
+            section="gRPC",
+            minimum=0,
+        ),
+    ] = 3_600_000
     grpc_max_connection_age: Annotated[
         int, Option("milliseconds before a connection is asked to end; 0 never", section="gRPC", minimum=0)
     ] = 0
@@ -149,6 +273,11 @@ class ServeConfig:
     ] = 8002
 
     log_verbose: Annotated[int, Option("1 and more: log every request", section="Logging", minimum=0)] = 0
+
+    @property
+    def auto_complete(self) -> bool:
+        """Whether what config.pbtxt leaves open is completed from the model file."""
+        return not (self.disable_auto_complete_config or self.strict_model_config)
 
     @property
     def metrics_host(self) -> str:

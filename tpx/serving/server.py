@@ -8,14 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tpx.errors import LoadError, TpxError, UsageError
-from tpx.protocol.grpc.keepalive import KeepaliveLimits
-from tpx.protocol.grpc.server import GrpcLimits
 from tpx.protocol.grpc.server import connection_factory as grpc_connections
-from tpx.protocol.http1.server import HttpLimits
 from tpx.protocol.http1.server import connection_factory as http_connections
 from tpx.protocol.listener import Listener
 from tpx.serving.dataplane import DataPlane, IndexEntry
 from tpx.serving.distributions.settings import parse_latency_settings
+from tpx.serving.frontends.access import parse_restrictions
+from tpx.serving.frontends.forwarding import parse_forwarding
 from tpx.serving.frontends.grpc import GrpcFrontend
 from tpx.serving.frontends.http import HttpFrontend
 from tpx.serving.frontends.metrics.base import Probe
@@ -26,6 +25,7 @@ from tpx.serving.frontends.metrics.models import ModelFamilies
 from tpx.serving.frontends.metrics.process import ProcessProbe
 from tpx.serving.frontends.metrics.sampler import Sampler
 from tpx.serving.instances.completions import Completions
+from tpx.serving.limits import check_ports, grpc_limits, http_limits
 from tpx.serving.model import ServedModel
 from tpx.serving.options import ServeConfig
 from tpx.serving.repository.control import ControlSettings, ModelControl
@@ -62,11 +62,28 @@ class Endpoint:
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
 
+class _Access:
+    """Who may use what of the endpoints, and what is forwarded to models. Raises UsageError."""
+
+    def __init__(self, config: ServeConfig) -> None:
+        self.http_restrictions = parse_restrictions("--http-restricted-api", config.http_restricted_api)
+        self.grpc_restrictions = parse_restrictions(
+            "--grpc-restricted-protocol", config.grpc_restricted_protocol
+        )
+        self.http_forwarding = parse_forwarding(
+            "--http-header-forward-pattern", config.http_header_forward_pattern
+        )
+        self.grpc_forwarding = parse_forwarding(
+            "--grpc-header-forward-pattern", config.grpc_header_forward_pattern
+        )
+
+
 class Server:
     """One server on the running event loop: `start`, then `stop`."""
 
     def __init__(self, config: ServeConfig) -> None:
         self._config = config
+        self._access = _Access(config)
         self._listeners: list[Listener] = []
         self._sampler = Sampler([], 1)
         loop = asyncio.get_running_loop()
@@ -91,7 +108,7 @@ class Server:
 
     async def start(self) -> list[Endpoint]:
         """Load the models, then listen. Raises LoadError, UsageError."""
-        _check_ports(self._config)
+        check_ports(self._config)
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         try:
             endpoints = await self._load_and_listen()
@@ -181,19 +198,30 @@ class Server:
 
     async def _listen(self, service: str, address: str, port: int) -> Endpoint:
         config = self._config
-        listener = Listener(max_connections=config.max_connections)
+        listener = Listener(
+            max_connections=config.max_connections, max_per_client=config.max_connections_per_client
+        )
         factory: Callable[[], asyncio.BaseProtocol]
         tls, reuse = None, False
         if service == "HTTPService":
-            frontend = HttpFrontend(self.plane, config.http_max_input_size)
-            limits = HttpLimits(max_body_bytes=config.http_max_input_size)
+            frontend = HttpFrontend(
+                self.plane,
+                config.http_max_input_size,
+                restrictions=self._access.http_restrictions,
+                forwarding=self._access.http_forwarding,
+            )
+            limits = http_limits(config, max_body_bytes=config.http_max_input_size)
             factory = http_connections(listener, limits, frontend.serve)
             tls, reuse = http_tls(config), config.reuse_http_port
         elif service == "Metrics Service":
-            factory = http_connections(listener, HttpLimits(max_body_bytes=0), self._metrics().serve)
+            factory = http_connections(listener, http_limits(config, max_body_bytes=0), self._metrics().serve)
         else:
-            methods = GrpcFrontend(self.plane).methods()
-            factory = grpc_connections(listener, _grpc_limits(config), methods)
+            methods = GrpcFrontend(
+                self.plane,
+                restrictions=self._access.grpc_restrictions,
+                forwarding=self._access.grpc_forwarding,
+            ).methods()
+            factory = grpc_connections(listener, grpc_limits(config), methods)
             tls, reuse = grpc_tls(config), config.reuse_grpc_port
         try:
             bound = await listener.start(factory, address, port, tls=tls, reuse_port=reuse)
@@ -208,7 +236,12 @@ class Server:
 def _control_settings(config: ServeConfig) -> ControlSettings:
     return ControlSettings(
         paths=[*config.model_repository, *config.models],
+        mode=config.model_control_mode,
+        startup=config.load_model,
+        poll_s=config.repository_poll_secs,
         load_threads=config.model_load_thread_count,
+        load_retries=config.model_load_retry_count,
+        config_name=config.model_config_name,
     )
 
 
@@ -245,38 +278,3 @@ def _shared_memory_allowed(config: ServeConfig) -> bool:
         if allowed
     ]
     return all(address in ("localhost", "::1") or address.startswith("127.") for address in addresses)
-
-
-def _check_ports(config: ServeConfig) -> None:
-    services = [
-        ("HTTP", config.allow_http, config.http_address, config.http_port),
-        ("GRPC", config.allow_grpc, config.grpc_address, config.grpc_port),
-        ("metrics", config.allow_metrics, config.metrics_host, config.metrics_port),
-    ]
-    seen: dict[tuple[str, int], str] = {}
-    for name, allowed, address, port in services:
-        if not allowed or not port:
-            continue
-        if (address, port) in seen:
-            raise UsageError(
-                f"The server cannot listen to {seen[address, port]} requests and {name} requests at the same "
-                f"address and port {address}:{port}"
-            )
-        seen[address, port] = name
-
-
-def _grpc_limits(config: ServeConfig) -> GrpcLimits:
-    level = config.grpc_infer_response_compression_level
-    return GrpcLimits(
-        max_message_bytes=config.grpc_max_message_size,
-        response_encoding="" if level == "none" else "gzip",
-        keepalive=KeepaliveLimits(
-            time_s=config.grpc_keepalive_time / 1000,
-            timeout_s=config.grpc_keepalive_timeout / 1000,
-            permit_without_calls=config.grpc_keepalive_permit_without_calls,
-            min_ping_interval_s=config.grpc_http2_min_recv_ping_interval_without_data / 1000,
-            max_ping_strikes=config.grpc_http2_max_ping_strikes,
-            max_connection_age_s=config.grpc_max_connection_age / 1000,
-            max_connection_age_grace_s=config.grpc_max_connection_age_grace / 1000,
-        ),
-    )

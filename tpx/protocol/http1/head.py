@@ -47,6 +47,7 @@ class Head:
         "path",
         "plain",
         "query",
+        "raw",
         "status",
         "tensor_offset",
     )
@@ -68,6 +69,8 @@ class Head:
         self.tensor_offset = 0
         """Where binary tensors begin in the body (Inference-Header-Content-Length), so that they can be
         aligned."""
+        self.raw = b""
+        """Of a request: the head as it came."""
         self.memo: Any = None
         """For the owner of the connection: what it made of this head the first time."""
 
@@ -114,6 +117,7 @@ def parse_request_head(raw: bytes) -> Head:
     if not collector.target:
         raise HttpError(400, "malformed HTTP message: no request line")
     head = Head()
+    head.raw = raw
     head.method = parser.get_method()
     if len(collector.target) > MAX_TARGET_BYTES:
         raise HttpError(414, f"request target longer than {MAX_TARGET_BYTES} bytes")

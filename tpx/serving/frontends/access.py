@@ -1,6 +1,13 @@
-"""Who may call what: the categories of the API."""
+"""Who may call what: parts of the API that only requests with a key may use."""
 
-from typing import Literal
+import hmac
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast, get_args
+
+from tpx.errors import UsageError
+from tpx.options import nearest
 
 Category = Literal[
     "health",
@@ -14,3 +21,56 @@ Category = Literal[
     "logging",
 ]
 """What of the API can be restricted as a whole, in Triton's words."""
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """A header that a request must show, and its value."""
+
+    name: str
+    value: str
+
+    def fits(self, shown: bytes | None) -> bool:
+        """Whether a request shows the value; how long that takes does not tell how much of it is right."""
+        return shown is not None and hmac.compare_digest(shown, self.value.encode())
+
+
+class Restrictions:
+    """The keys of the restricted categories."""
+
+    def __init__(self, keys: Mapping[Category, Key]) -> None:
+        self._keys = dict(keys)
+
+    def key(self, category: Category) -> Key | None:
+        """What a request of this category must show; None: nothing."""
+        return self._keys.get(category)
+
+
+def parse_restrictions(flag: str, groups: Sequence[str]) -> Restrictions | None:
+    """The restrictions in the values of a flag, `<category>,<category>:<key>=<value>` each; None without any.
+
+    Raises UsageError.
+    """
+    keys: dict[Category, Key] = {}
+    for group in groups:
+        words, colon, pair = group.partition(":")
+        name, equals, value = pair.partition("=")
+        if not (words and colon and equals and value and _HEADER_NAME.fullmatch(name)):
+            raise UsageError(
+                f"{flag} option format is '<config name>:<setting>=<value>', with a header's name as its "
+                f"setting. Got {group}"
+            )
+        for word in words.split(","):
+            if word not in get_args(Category):
+                raise UsageError(
+                    f"{flag}: unknown restricted api '{word}'{nearest(word, get_args(Category))} "
+                    f"(known: {', '.join(get_args(Category))})"
+                )
+            if word in keys:
+                raise UsageError(
+                    f"{flag}: restricted api '{word}' can not be specified in multiple config groups"
+                )
+            keys[cast("Category", word)] = Key(name=name, value=value)
+    return Restrictions(keys) if keys else None

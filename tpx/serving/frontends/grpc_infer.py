@@ -23,6 +23,7 @@ from tpx.protocol.v2_protobuf import (
 )
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.classification import with_classes
+from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.grpc_answers import fail, fail_internally
 from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc
 from tpx.serving.frontends.placing import put_into_place
@@ -51,8 +52,9 @@ class _KnownHead:
 class GrpcInference:
     """Serves ModelInfer, and makes the requests of ModelStreamInfer."""
 
-    def __init__(self, plane: DataPlane) -> None:
+    def __init__(self, plane: DataPlane, forwarding: HeaderForwarding | None = None) -> None:
         self._plane = plane
+        self._forwarding = forwarding
         self._heads: dict[bytes, _KnownHead] = {}
         self._sizes: list[int] = []  # of the starts lately remembered: where to cut a message to look it up
         self._generation = -1
@@ -63,7 +65,7 @@ class GrpcInference:
     def serve(self, call: ServerCall, message: Buffer) -> None:
         """The boundary of a request: whatever happens, it is answered."""
         try:
-            infer = self.request(message, call.method, self._reply, call)
+            infer = self.request(message, call, self._reply, call)
             if infer.head.model.decoupled:
                 raise Unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
             call.on_gone = infer.cancel
@@ -73,8 +75,16 @@ class GrpcInference:
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
             fail_internally(call, "ModelInfer", exc)
 
-    def request(self, message: Buffer, method: Method, reply: Reply, context: Any) -> InferRequest:
-        """The request in a message. Raises RequestError."""
+    def request(self, message: Buffer, call: ServerCall, reply: Reply, context: Any) -> InferRequest:
+        """The request in a message of a call. Raises RequestError."""
+        if self._forwarding is not None:
+            forwarded = self._forwarding.of_metadata(call.head.metadata)
+            if forwarded:
+                # what the metadata adds is not in the message: its start does not tell the head
+                decoded = decode_infer_request(message)
+                decoded.parameters.update(forwarded)
+                head = self._plane.bind(decoded)
+                return InferRequest(head, [tensor.data for tensor in decoded.inputs], reply, context)
         known = self._remembered(message)
         if known is not None:
             return InferRequest(known[0], known[1], reply, context)
@@ -86,7 +96,7 @@ class GrpcInference:
             and head.total_size >= 0
             and not (head.request_id or head.placed)
         ):
-            self._remember(bytes(message[:size]), head, method)
+            self._remember(bytes(message[:size]), head, call.method)
         return InferRequest(head, [tensor.data for tensor in decoded.inputs], reply, context)
 
     def _remembered(self, message: Buffer) -> tuple[RequestHead, list[Buffer]] | None:

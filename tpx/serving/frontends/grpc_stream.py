@@ -1,37 +1,58 @@
 """ModelStreamInfer: requests on one stream, their answers as they come.
 
 Errors are answers too, and the stream goes on; with the metadata `triton_grpc_error: true` the first error
-ends it
-with a real status. Answers of models that are not decoupled come in the order of their requests.
+ends it with a real status. Answers of models that are not decoupled come in the order of their requests;
+those of decoupled ones wait for nobody.
 """
 
 from collections import deque
 
-from tpx.errors import NotReady, TpxError
+from tpx.errors import Code, TpxError
 from tpx.protocol import messages
+from tpx.protocol.grpc.backpressure import CALL_UNREAD_BYTES
 from tpx.protocol.grpc.server_call import Method, ServerCall
+from tpx.protocol.grpc.status import from_code
 from tpx.protocol.tensors import Buffer
-from tpx.protocol.v2_protobuf import encode_varint
+from tpx.protocol.v2_protobuf import encode_varint, request_id_of
 from tpx.serving.dataplane import DataPlane
-from tpx.serving.frontends.grpc_answers import fail, fail_internally
+from tpx.serving.frontends.grpc_answers import fail_internally
 from tpx.serving.frontends.grpc_infer import GrpcInference, encode_response
 from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc
+from tpx.serving.pace import Pace
 from tpx.serving.request import InferRequest, InferResponse
 
+MOST_IN_FLIGHT = 1000
+"""Requests of one stream: those behind them wait unread."""
+_EXITING = "GRPC server is shutting down and has stopped accepting new requests."
 _INFER_RESPONSE_TAG = bytes((2 << 3 | 2,))
 _FINAL = {"triton_final_response": True}
 _NOT_FINAL = {"triton_final_response": False}
 
 
 class _Turn:
-    """One request of a stream: what is ready of its answer, and whether that is all of it."""
+    """One request of a stream, and what is ready of its answer."""
 
-    __slots__ = ("done", "messages", "request")
+    __slots__ = ("done", "error", "messages", "request", "size")
 
     def __init__(self) -> None:
         self.request: InferRequest | None = None
+        """None if it could not be understood."""
         self.messages: list[list[Buffer]] = []
+        self.size = 0
+        """Bytes of the messages."""
+        self.error: TpxError | None = None
+        """The stream ends with it when these were sent."""
         self.done = False
+        """Nothing follows."""
+
+    @property
+    def ordered(self) -> bool:
+        """It waits for the requests before it."""
+        return self.request is None or not self.request.head.model.decoupled
+
+    def add(self, parts: list[Buffer]) -> None:
+        self.messages.append(parts)
+        self.size += sum(len(part) for part in parts)
 
 
 class GrpcStreams:
@@ -55,30 +76,39 @@ class _InferStream:
         self._call = call
         self._plane = plane
         self._inference = inference
-        self._turns: deque[_Turn] = deque()
+        self._turns: set[_Turn] = set()
+        """Whose answers are not complete and sent."""
+        self._ordered: deque[_Turn] = deque()
+        """Those of them that wait for one another."""
+        self._kept = 0
+        """Bytes of answers that wait for an earlier one."""
+        self._paused = False
         self._half_closed = False
         self._ended = False
         self._errors_end = call.head.metadata.get("triton_grpc_error") == "true"
+        call.on_stall = self._stall
+        call.on_drain = self._finish_if_done
 
     def message(self, message: Buffer) -> None:
         """The boundary of a request: whatever happens, it is answered."""
         if self._ended:
             return
         if self._plane.exiting:
-            text = "GRPC server is shutting down and has stopped accepting new requests."
-            self._end_with(NotReady(text))
+            self._finish_if_done()
             return
         turn = _Turn()
-        self._turns.append(turn)
         try:
-            infer = self._inference.request(message, self._call.method, self._reply, turn)
-            turn.request = infer
+            infer = turn.request = self._inference.request(message, self._call.method, self._reply, turn)
+            if infer.head.model.decoupled:
+                infer.pace = Pace()
+            self._admit(turn)
             self._plane.infer(infer)
         except TpxError as exc:
-            self._error(turn, exc)
+            if turn.request is None:
+                self._admit(turn)
+            self._refuse(turn, message, exc)
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
-            self._ended = True
-            fail_internally(self._call, "ModelStreamInfer", exc)
+            self._break(exc)
 
     def half_closed(self) -> None:
         """The client sends no more; the stream ends with its last answer."""
@@ -88,67 +118,113 @@ class _InferStream:
     def gone(self) -> None:
         """Nobody reads any more: what is in flight is cancelled."""
         self._ended = True
-        for turn in self._turns:
+        turns, self._turns = self._turns, set()
+        self._ordered.clear()
+        for turn in turns:
             if turn.request is not None:
                 turn.request.cancel()
-        self._turns.clear()
+
+    def _stall(self, stalled: bool) -> None:
+        """The client does not take what was sent, or does again."""
+        for turn in self._turns:
+            if turn.request is not None:
+                turn.request.stall(stalled)
+
+    def _admit(self, turn: _Turn) -> None:
+        self._turns.add(turn)
+        if turn.ordered:
+            self._ordered.append(turn)
+        self._look_at_room()
+
+    def _look_at_room(self) -> None:
+        """Take no more requests while there are many, or while the answers of many wait for an earlier one."""
+        count = len(self._turns)
+        if not self._paused and (count >= MOST_IN_FLIGHT or self._kept > CALL_UNREAD_BYTES):
+            self._paused = True
+            self._call.pause_reading()
+        elif self._paused and count <= MOST_IN_FLIGHT // 2 and self._kept <= CALL_UNREAD_BYTES // 2:
+            self._paused = False
+            self._call.resume_reading()
 
     def _reply(self, infer: InferRequest, response: InferResponse) -> None:
         turn: _Turn = infer.context
-        if self._ended:
+        if self._ended or turn.done:
             return
-        if response.error is not None:
-            self._error(turn, response.error)
-            return
-        decoupled = infer.head.model.decoupled
-        if response.outputs or not decoupled or infer.head.empty_final_response:
-            parameters = _FINAL if response.final else _NOT_FINAL
-            try:
-                turn.messages.append(_framed(encode_response(infer, response.outputs, parameters)))
-            except TpxError as exc:
-                self._error(turn, exc)
-                return
         turn.done = response.final
-        if decoupled:
-            self._send(turn)
-            if turn.done:
-                self._turns.remove(turn)
-        self._send_in_order()
+        try:
+            if response.error is not None:
+                self._add_error(turn, infer.head.request_id, response.error)
+            elif response.outputs or turn.ordered or infer.head.empty_final_response:
+                parameters = _FINAL if response.final else _NOT_FINAL
+                turn.add(_framed(encode_response(infer, response.outputs, parameters)))
+        except TpxError as exc:
+            infer.cancel()
+            turn.done = True
+            self._add_error(turn, infer.head.request_id, exc)
+        except Exception as exc:  # noqa: BLE001 (one request's boundary)
+            self._break(exc)
+            return
+        self._deliver(turn)
 
-    def _error(self, turn: _Turn, error: TpxError) -> None:
+    def _refuse(self, turn: _Turn, message: Buffer, error: TpxError) -> None:
+        """A request that will not be computed."""
+        turn.done = True
+        self._add_error(turn, request_id_of(message), error)
+        self._deliver(turn)
+
+    def _add_error(self, turn: _Turn, request_id: str, error: TpxError) -> None:
         """An error in the stream: the answer says which request it is of, and nothing else."""
         if self._errors_end:
-            self._end_with(error)
+            turn.error = error
+            turn.done = True
             return
-        head = turn.request.head if turn.request is not None else None
         answer = messages.ModelStreamInferResponse(error_message=error.message)
-        answer.infer_response.id = head.request_id if head is not None else ""
-        turn.messages.append([answer.SerializeToString()])
-        turn.done = True
-        self._send_in_order()
+        answer.infer_response.id = request_id
+        if turn.request is not None:
+            answer.infer_response.model_name = turn.request.head.model.name
+            answer.infer_response.parameters["triton_final_response"].bool_param = turn.done
+        turn.add([answer.SerializeToString()])
 
-    def _send_in_order(self) -> None:
-        turns = self._turns
-        while turns and (turns[0].done or turns[0].messages):
-            self._send(turns[0])
-            if not turns[0].done:
-                break
-            turns.popleft()
-        self._finish_if_done()
+    def _deliver(self, turn: _Turn) -> None:
+        """Send what is ready and whose turn it is."""
+        if not turn.ordered:
+            self._send(turn)
+        else:
+            self._kept += turn.size
+            ordered = self._ordered
+            while ordered and ordered[0].done:
+                self._kept -= ordered[0].size
+                self._send(ordered.popleft())
+        if not self._ended:
+            self._look_at_room()
+            self._finish_if_done()
 
     def _send(self, turn: _Turn) -> None:
-        ready, turn.messages = turn.messages, []
-        for parts in ready:
+        for parts in turn.messages:
             self._call.send(parts, sum(len(part) for part in parts))
+        turn.messages, turn.size = [], 0
+        if turn.error is not None and not self._ended:
+            self._end(turn.error)
+        elif turn.done:
+            self._turns.discard(turn)
 
     def _finish_if_done(self) -> None:
-        if self._half_closed and not self._turns and not self._ended:
+        if self._turns or self._ended:
+            return
+        if self._half_closed:
             self._ended = True
             self._call.finish()
+        elif self._plane.exiting:
+            self._end(TpxError(_EXITING, code=Code.UNAVAILABLE))
 
-    def _end_with(self, error: TpxError) -> None:
+    def _end(self, error: TpxError) -> None:
+        """End the stream with a status, behind what was sent."""
         self.gone()
-        fail(self._call, error)
+        self._call.finish(from_code(error.code), error.message)
+
+    def _break(self, error: Exception) -> None:
+        self.gone()
+        fail_internally(self._call, "ModelStreamInfer", error)
 
 
 def _framed(parts: list[Buffer]) -> list[Buffer]:

@@ -8,6 +8,8 @@ from tpx.errors import TpxError, Unsupported
 from tpx.protocol.http1.head import Head
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.serving.dataplane import DataPlane
+from tpx.serving.frontends.access import Key, Restrictions
+from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.http_answers import answer_error, answer_failure
 from tpx.serving.frontends.http_control import HttpControl
 from tpx.serving.frontends.http_documentation import HttpDocumentation
@@ -22,12 +24,20 @@ from tpx.serving.repository.control import check_name
 class HttpFrontend:
     """Serves every HTTP request. What a head means is worked out once and remembered in its memo."""
 
-    def __init__(self, plane: DataPlane, max_input_bytes: int) -> None:
+    def __init__(
+        self,
+        plane: DataPlane,
+        max_input_bytes: int,
+        *,
+        restrictions: Restrictions | None = None,
+        forwarding: HeaderForwarding | None = None,
+    ) -> None:
+        self._restrictions = restrictions
         extensions = (
-            HttpInference(plane, max_input_bytes),
+            HttpInference(plane, max_input_bytes, forwarding),
             HttpMetadata(plane),
             HttpControl(plane),
-            HttpGeneration(plane),
+            HttpGeneration(plane, forwarding),
             HttpSharedMemory(plane),
             HttpDocumentation(plane, lambda: self.routes),
         )
@@ -55,6 +65,8 @@ class HttpFrontend:
             match = route.pattern.fullmatch(path)
             if match is None:
                 continue
+            if self._restrictions is not None:
+                _admit(head, self._restrictions.key(route.category))
             method = b"GET" if head.method == b"HEAD" else head.method
             verb = route.verbs.get(method)
             if verb is None:
@@ -63,6 +75,12 @@ class HttpFrontend:
         if path.startswith(_UNSUPPORTED):
             raise Unsupported(f"'{path}' is not supported by this version of tpx")
         raise Refusal(404, "Not Found")
+
+
+def _admit(head: Head, key: Key | None) -> None:
+    """Raise Refusal where the head must show a key and does not."""
+    if key is not None and not key.fits(head.headers.get(key.name.lower().encode())):
+        raise Refusal(403, f"This API is restricted, expecting header '{key.name}'")
 
 
 _UNSUPPORTED = ("/v2/logging", "/v2/trace/setting")

@@ -8,6 +8,7 @@ import orjson
 from tpx.errors import InvalidRequest, TpxError
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.serving.dataplane import DataPlane
+from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.generate_json import decode, encode
 from tpx.serving.frontends.http_answers import STATUS_OF_CODE, answer_error
 from tpx.serving.frontends.http_routes import MODEL, Route, of_model, route
@@ -26,8 +27,9 @@ _NOT_ONE = (
 class HttpGeneration:
     """Serves /generate and /generate_stream."""
 
-    def __init__(self, plane: DataPlane) -> None:
+    def __init__(self, plane: DataPlane, forwarding: HeaderForwarding | None = None) -> None:
         self._plane = plane
+        self._forwarding = forwarding
 
     def routes(self) -> list[Route]:
         return [
@@ -47,6 +49,8 @@ class HttpGeneration:
             raise InvalidRequest("Unsupported content-encoding, only 'identity' is supported.")
         decoded = decode(request.body, self._plane.signature(name, version))
         decoded.model_name, decoded.model_version = name, version
+        if self._forwarding is not None:
+            decoded.parameters.update(self._forwarding.of_head(request.head))
         head = self._plane.bind(decoded)
         infer = InferRequest(head, [tensor.data for tensor in decoded.inputs], _reply, answer)
         infer.pace = Pace()

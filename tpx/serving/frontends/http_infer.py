@@ -20,6 +20,7 @@ from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2_json import decode_infer_request
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.classification import with_classes
+from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.http_answers import (
     answer_compressed,
     answer_error,
@@ -44,6 +45,7 @@ class InferRoute:
     __slots__ = (
         "_inference",
         "encoding",
+        "forwarded",
         "generation",
         "head_size",
         "heads",
@@ -59,6 +61,8 @@ class InferRoute:
         encoding = head.headers.get(b"content-encoding", b"identity").decode("latin-1").lower()
         self.encoding = "" if encoding == "identity" else encoding
         self.response_encoding = choose_encoding(head.headers.get(b"accept-encoding", b""))
+        forwarding = inference.forwarding
+        self.forwarded = forwarding.of_head(head) if forwarding is not None else None
         self.heads: dict[bytes, RequestHead] = {}
         self.generation = -1
 
@@ -69,9 +73,12 @@ class InferRoute:
 class HttpInference:
     """Serves /infer."""
 
-    def __init__(self, plane: DataPlane, max_input_bytes: int) -> None:
+    def __init__(
+        self, plane: DataPlane, max_input_bytes: int, forwarding: HeaderForwarding | None = None
+    ) -> None:
         self._plane = plane
         self._max_input_bytes = max_input_bytes
+        self.forwarding = forwarding
         self._remembered_heads: deque[tuple[InferRoute, bytes]] = deque()  # of all routes, oldest first
 
     def routes(self) -> list[Route]:
@@ -131,6 +138,8 @@ class HttpInference:
         else:
             decoded = decode_infer_request(route.model_name, body, size, self._max_input_bytes)
             decoded.model_version = route.model_version
+        if route.forwarded:
+            decoded.parameters.update(route.forwarded)
         head = self._plane.bind(decoded)
         if head.model.decoupled:
             raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")

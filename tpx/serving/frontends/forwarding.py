@@ -1,0 +1,72 @@
+"""Headers of inference requests that become request parameters, as Triton forwards them.
+
+A pattern has to be found in a header's name, not to match all of it, and letters count as equal in either
+case unless it begins with `(?-i)`. What a header says wins over a parameter of the body with the same name: a
+gateway that adds the header is believed before the client behind it.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from tpx.errors import InvalidRequest, UsageError
+from tpx.protocol.http1.head import Head
+
+_RESERVED = frozenset(
+    {
+        "sequence_id",
+        "sequence_start",
+        "sequence_end",
+        "priority",
+        "timeout",
+        "headers",
+        "binary_data_output",
+    }
+)
+_CASE_MATTERS = "(?-i)"
+
+
+class HeaderForwarding:
+    """One endpoint's pattern."""
+
+    def __init__(self, pattern: re.Pattern[str]) -> None:
+        self._pattern = pattern
+
+    def of_head(self, head: Head) -> dict[str, str]:
+        """The parameters in an HTTP head, named as the client spells them. Raises InvalidRequest."""
+        lines = head.raw.split(b"\r\n")[1:]
+        names = dict.fromkeys(line.partition(b":")[0].decode("latin-1") for line in lines)
+        return {name: _text(head.headers[name.lower().encode("latin-1")]) for name in self._chosen(names)}
+
+    def of_metadata(self, metadata: Mapping[str, str | bytes]) -> dict[str, str]:
+        """The parameters in a call's metadata. Raises InvalidRequest."""
+        return {name: _text(metadata[name]) for name in self._chosen(metadata)}
+
+    def _chosen(self, names: Iterable[str]) -> list[str]:
+        chosen = [name for name in names if name and self._pattern.search(name)]
+        for name in chosen:
+            if name.lower() in _RESERVED or name.lower().startswith("triton_"):
+                raise InvalidRequest(f"Header '{name}' is reserved for Triton usage and cannot be forwarded.")
+        return chosen
+
+
+def parse_forwarding(flag: str, pattern: str) -> HeaderForwarding | None:
+    """What a flag's regular expression forwards; None where it is empty. Raises UsageError."""
+    if not pattern:
+        return None
+    case_matters = pattern.startswith(_CASE_MATTERS)
+    try:
+        compiled = re.compile(
+            pattern.removeprefix(_CASE_MATTERS), re.NOFLAG if case_matters else re.IGNORECASE
+        )
+    except re.error as exc:
+        raise UsageError(f"{flag}: '{pattern}' is no regular expression: {exc}") from exc
+    return HeaderForwarding(compiled)
+
+
+def _text(value: str | bytes) -> str:
+    if isinstance(value, str):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
