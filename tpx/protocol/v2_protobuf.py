@@ -72,6 +72,16 @@ def decode_infer_request(data: Buffer) -> DecodedRequest:
     return decoded
 
 
+def request_id_of(data: Buffer) -> str:
+    """The id of a request that was refused, "" if not even that can be read."""
+    head_size, _ = split_raw_inputs(data, 0)
+    try:
+        message = messages.ModelInferRequest.FromString(bytes(memoryview(data)[:head_size]))
+    except DecodeError:
+        return ""
+    return str(message.id)
+
+
 def split_raw_inputs(data: Buffer, start: int) -> tuple[int, list[memoryview]]:
     """Where the trailing run of raw_input_contents begins, and views of its entries.
 

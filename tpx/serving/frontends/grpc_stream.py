@@ -98,7 +98,7 @@ class _InferStream:
             return
         turn = _Turn()
         try:
-            infer = turn.request = self._inference.request(message, self._call.method, self._reply, turn)
+            infer = turn.request = self._inference.request(message, self._call, self._reply, turn)
             if infer.head.model.decoupled:
                 infer.pace = Pace()
             self._admit(turn)
@@ -137,7 +137,7 @@ class _InferStream:
         self._look_at_room()
 
     def _look_at_room(self) -> None:
-        """Take no more requests while there are many, or while the answers of many wait for an earlier one."""
+        """Take no more requests while there are many, or while many bytes wait for an earlier answer."""
         count = len(self._turns)
         if not self._paused and (count >= MOST_IN_FLIGHT or self._kept > CALL_UNREAD_BYTES):
             self._paused = True
