@@ -1,7 +1,7 @@
 """The model repository over gRPC."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ def live(repository: Path) -> Iterator[Live]:
         yield running
 
 
-def message(verb: str, name: str, **parameters: dict[str, Any]) -> bytes:
+def message(verb: str, name: str, **parameters: Mapping[str, Any]) -> bytes:
     """A load or unload request; a parameter is given as {choice: value}."""
     request = getattr(messages, f"RepositoryModel{verb}Request")(model_name=name)
     for key, choice in parameters.items():
@@ -38,11 +38,11 @@ def message(verb: str, name: str, **parameters: dict[str, Any]) -> bytes:
     return data
 
 
-def load(channel: Channel, name: str, **parameters: dict[str, Any]) -> None:
+def load(channel: Channel, name: str, **parameters: Mapping[str, Any]) -> None:
     channel.send("RepositoryModelLoad", message("Load", name, **parameters))
 
 
-def unload(channel: Channel, name: str, **parameters: dict[str, Any]) -> None:
+def unload(channel: Channel, name: str, **parameters: Mapping[str, Any]) -> None:
     channel.send("RepositoryModelUnload", message("Unload", name, **parameters))
 
 
@@ -117,8 +117,8 @@ def test_a_load_with_a_configuration_and_with_files(channel: Channel, repository
         ),
         (
             "n",
-            {"config": {"string_param": "{}"}, "file:../x": {"bytes_param": b""}},
-            "Invalid file parameter 'file:../x' with normalized path '../x' must stay within model directory.",
+            {"config": {"string_param": "{}"}, "file:..": {"bytes_param": b""}},
+            "Invalid file parameter 'file:..' with normalized path '..' must stay within model directory.",
         ),
     ],
 )
@@ -142,11 +142,11 @@ def test_a_parameter_without_a_value_is_refused(channel: Channel) -> None:
 
 def test_unload_takes_one_parameter(channel: Channel) -> None:
     unload(channel, "nobody")
-    for parameters, why in [
-        ({"unload_dependents": {"int64_param": 1}}, "invalid value type for 'unload_dependents' parameter"),
-        ({"what": {"bool_param": True}}, "unrecognized unload parameter 'what'."),
+    for key, parameter, why in [
+        ("unload_dependents", {"int64_param": 1}, "invalid value type for 'unload_dependents' parameter"),
+        ("what", {"bool_param": True}, "unrecognized unload parameter 'what'."),
     ]:
-        status, text = channel.error("RepositoryModelUnload", message("Unload", "net", **parameters))
+        status, text = channel.error("RepositoryModelUnload", message("Unload", "net", **{key: parameter}))
         assert status == "INVALID_ARGUMENT"
         assert text.startswith(why)
 

