@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -16,25 +17,59 @@ from tpx import __version__
 from tpx.cli.logs import configure
 from tpx.cli.tables import print_plainly
 from tpx.errors import TpxError
-from tpx.options import from_argv
+from tpx.options import from_argv, inert_flags
 from tpx.serving.dataplane import IndexEntry
 from tpx.serving.options import ServeConfig
 from tpx.serving.server import Endpoint, Server
 
 log = logging.getLogger(__name__)
 
+_OTHER_FILES = 1024
+"""Models, shared memory and what their libraries open."""
+
 
 def main(argv: Sequence[str]) -> int:
     """Run `tpx serve` with these words; returns the exit status: 0 after an orderly end, 1 otherwise."""
     try:
         config = from_argv(ServeConfig, argv)
+        _warn_of_options(config, argv)
         configure(verbose=config.log_verbose)
         config = _with_models(config)
+        _allow_many_connections(config.max_connections)
         with asyncio.Runner(loop_factory=_event_loop()) as runner:
             return runner.run(_serve(config))
     except TpxError as exc:
         print(f"error: creating server: {exc.code.value} - {exc}", file=sys.stderr)
         return 1
+
+
+def _warn_of_options(config: ServeConfig, argv: Sequence[str]) -> None:
+    """One line for each option that does not do what its name promises, and for deprecated ones."""
+    for field in inert_flags(ServeConfig, argv):
+        print(f"Warning: '{field.flag}' changes nothing: {field.option.help}", file=sys.stderr)
+    strict = config.strict_model_config
+    if strict is None:
+        return
+    print(
+        "Warning: '--strict-model-config' has been deprecated! Please use '--disable-auto-complete-config' "
+        "instead.",
+        file=sys.stderr,
+    )
+    if config.disable_auto_complete_config:
+        print(
+            f"Warning: Overriding deprecated '--strict-model-config' from {strict} to True in favor of "
+            "'--disable-auto-complete-config'!",
+            file=sys.stderr,
+        )
+
+
+def _allow_many_connections(count: int) -> None:
+    """A connection is an open file, and the usual soft limit of those is far below the hard one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * count + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def _with_models(config: ServeConfig) -> ServeConfig:
