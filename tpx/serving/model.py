@@ -319,4 +319,7 @@ class ServedModel:
         error = Cancelled("the request was cancelled")
         self.statistics.failed(error, 1, _clock() - request.arrived_ns)
         self._in_flight -= 1
-        request.reply(request, InferResponse([], error))
+        response = InferResponse([], error)
+        if request.trace is not None:
+            request.trace.computed(request, Batch([request]), response)
+        request.reply(request, response)

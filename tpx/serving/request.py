@@ -48,6 +48,12 @@ class RequestTrace(Protocol):
     def computed(self, request: "InferRequest", times: Computation, response: "InferResponse") -> None:
         """The model has a response."""
 
+    def refused(self) -> None:
+        """The model has not taken it."""
+
+    def child(self) -> "RequestTrace":
+        """For a request that this one gives rise to."""
+
 
 class TensorSpec:
     """One input or output as the model's configuration has it.

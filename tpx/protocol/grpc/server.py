@@ -67,6 +67,8 @@ class GrpcServerConnection(Http2Connection):
         self.room = Room(self.sender)
         self.wrote = False
         """A response was sent since the client's last PING."""
+        self.read_ns = 0
+        """When anything was read last; known if the listener has an observer."""
         self._listener = listener
         self._limits = limits
         self._methods = methods
@@ -119,6 +121,8 @@ class GrpcServerConnection(Http2Connection):
 
     def _parse(self, data: bytes, at: int) -> None:
         self._keepalive.heard = self._listener.tick
+        if self._listener.observer is not None:
+            self.read_ns = time.perf_counter_ns()
         if not self._preface_seen:
             if len(data) < len(PREFACE) and PREFACE.startswith(data):
                 self._pending = data
@@ -216,6 +220,8 @@ class GrpcServerConnection(Http2Connection):
 
     def _on_landed(self, stream: Stream, count: int, flags: int, last: bool) -> None:
         self._keepalive.heard = self._listener.tick
+        if self._listener.observer is not None:
+            self.read_ns = time.perf_counter_ns()
         call = cast("ServerCall", stream)
         if last and flags & END_STREAM:
             call.peer_ended = True

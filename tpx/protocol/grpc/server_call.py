@@ -72,6 +72,7 @@ class CallConnection(IntakeConnection, Protocol):
     response_encoding: str
     response_level: int
     max_unread_bytes: int
+    read_ns: int
     wrote: bool
 
     def write(self, data: bytes) -> None: ...
@@ -135,6 +136,11 @@ class ServerCall(Stream):
     def peer(self) -> str:
         """Address and port of the client."""
         return address_of(self._connection.sender.transport.transport)
+
+    @property
+    def received_ns(self) -> int:
+        """When its latest message was complete, if asked on its arrival; known as `began_ns` is."""
+        return self._connection.read_ns
 
     def unsent(self) -> int:
         """Bytes that the kernel has not taken yet, of the connection's answers; at least 1 while flow control

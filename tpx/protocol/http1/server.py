@@ -42,7 +42,16 @@ class HttpRequest:
     `begin`,
     any number of `send`s and `finish`."""
 
-    __slots__ = ("_connection", "began_ns", "body", "head", "on_answered", "on_gone", "on_stall")
+    __slots__ = (
+        "_connection",
+        "began_ns",
+        "body",
+        "head",
+        "on_answered",
+        "on_gone",
+        "on_stall",
+        "received_ns",
+    )
 
     def __init__(self, connection: "HttpServerConnection", head: Head, body: Buffer) -> None:
         self._connection = connection
@@ -54,8 +63,8 @@ class HttpRequest:
         """Called with True when the client does not take what was sent, with False when it does again."""
         self.on_answered: Callable[[int], None] | None = None
         """Called with the status when the answer begins, or with GONE when there will be none."""
-        self.began_ns = 0
-        """When its first bytes came; known if the listener has an observer."""
+        self.began_ns = self.received_ns = 0
+        """When its first bytes and when all of it had come; known if the listener has an observer."""
 
     @property
     def peer(self) -> str:
@@ -215,7 +224,7 @@ class HttpServerConnection(HttpConnection):
             return False
         self._request = request = HttpRequest(self, head, body)
         if self._listener.observer is not None:
-            request.began_ns = self._began_ns
+            request.began_ns, request.received_ns = self._began_ns, time.perf_counter_ns()
             self._listener.observer(request)
         self._stage = _Stage.ANSWER
         self._in_message = True

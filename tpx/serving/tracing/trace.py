@@ -1,0 +1,201 @@
+"""One request's trace: what happened when, and the tensors that went in and out."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import orjson
+
+from tpx.protocol.tensors import Tensor
+from tpx.serving.request import Computation, InferRequest, InferResponse, RequestHead
+from tpx.serving.tracing.settings import Level
+
+Activity = Literal["TENSOR_QUEUE_INPUT", "TENSOR_BACKEND_INPUT", "TENSOR_BACKEND_OUTPUT"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Something happened."""
+
+    name: str
+    ns: int
+
+    def record(self, trace_id: int) -> dict[str, object]:
+        return {"id": trace_id, "timestamps": [{"name": self.name, "ns": self.ns}]}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSeen:
+    """A tensor passed by; the shape is the model's."""
+
+    activity: Activity
+    tensor: Tensor
+
+    def record(self, trace_id: int) -> dict[str, object]:
+        tensor = self.tensor
+        item = {
+            "name": tensor.name,
+            "data": ",".join(_texts(tensor)),
+            "shape": ",".join(map(str, tensor.shape)),
+            "dtype": tensor.datatype,
+        }
+        return {"id": trace_id, "activity": self.activity, "tensor": item}
+
+
+class _Begun:
+    """The point of a trace at which it is known what is asked for."""
+
+    __slots__ = ("_head", "_parent_id")
+
+    def __init__(self, head: RequestHead, parent_id: int) -> None:
+        self._head = head
+        self._parent_id = parent_id
+
+    def record(self, trace_id: int) -> dict[str, object]:
+        model = self._head.model
+        out: dict[str, object] = {
+            "id": trace_id,
+            "model_name": model.name,
+            "model_version": model.version,
+        }
+        if self._head.request_id:
+            out["request_id"] = self._head.request_id
+        if self._parent_id:
+            out["parent_id"] = self._parent_id
+        return out
+
+
+class Trace:
+    """Collects what happens to a request, on the event loop; the writer's thread makes text of it.
+
+    A step of an ensemble has a trace of its own, made by `child`; it is written with its parent's.
+    """
+
+    __slots__ = (
+        "_children",
+        "_left_queue",
+        "_levels",
+        "_on_end",
+        "_take_id",
+        "events",
+        "id",
+        "parent_id",
+        "size",
+    )
+
+    def __init__(
+        self,
+        take_id: Callable[[], int],
+        levels: Sequence[Level],
+        on_end: "Callable[[Trace], None]",
+        *,
+        parent_id: int = 0,
+    ) -> None:
+        self.id = take_id()
+        self.parent_id = parent_id
+        self.size = 0
+        """Bytes of tensors that are held until they are written."""
+        self.events: list[Stamp | TensorSeen | _Begun] = []
+        self._take_id = take_id
+        self._levels = levels
+        self._on_end = on_end
+        self._children: list[Trace] = []
+        self._left_queue = False
+
+    def child(self) -> "Trace":
+        """The trace of a request that this one gives rise to; its end needs no telling."""
+        made = Trace(self._take_id, self._levels, lambda _: None, parent_id=self.id)
+        self._children.append(made)
+        return made
+
+    def stamp(self, name: str, ns: int = 0) -> None:
+        """Something happened, now or at `ns` of time.perf_counter_ns."""
+        if "TIMESTAMPS" in self._levels:
+            self.events.append(Stamp(name, ns or time.perf_counter_ns()))
+
+    def begin(self, request: InferRequest) -> None:
+        """The request goes to its model."""
+        self.events.append(_Begun(request.head, self.parent_id))
+        self.stamp("REQUEST_START")
+
+    def computed(self, request: InferRequest, times: Computation, response: InferResponse) -> None:
+        """The model has a response, the last or only one if it is final; `times` of 0 did not happen."""
+        if not self._left_queue:
+            self._left_queue = True
+            self._leave_queue(request, times)
+        for tensor in response.outputs:
+            self._see("TENSOR_BACKEND_OUTPUT", tensor)
+        if response.final:
+            if times.started_ns:
+                self.stamp("COMPUTE_END", times.ended_ns)
+            self.stamp("REQUEST_END")
+
+    def _leave_queue(self, request: InferRequest, times: Computation) -> None:
+        self.stamp("QUEUE_START", request.arrived_ns)
+        self._see_inputs("TENSOR_QUEUE_INPUT", request)
+        if times.started_ns:
+            self.stamp("COMPUTE_START", times.started_ns)
+            self._see_inputs("TENSOR_BACKEND_INPUT", request)
+            self.stamp("COMPUTE_INPUT_END", times.gathered_ns)
+            self.stamp("COMPUTE_OUTPUT_START", times.computed_ns)
+
+    def refused(self) -> None:
+        """The model has not taken the request."""
+        self.stamp("REQUEST_END")
+
+    def end(self) -> None:
+        """Nothing more happens: let it be written."""
+        self._on_end(self)
+
+    def records(self) -> list[dict[str, object]]:
+        """All of it as the trace file has it, the children's behind it."""
+        out = [event.record(self.id) for event in self.events]
+        for child in self._children:
+            out += child.records()
+        return out
+
+    @property
+    def total_size(self) -> int:
+        return self.size + sum(child.total_size for child in self._children)
+
+    def _see_inputs(self, activity: Activity, request: InferRequest) -> None:
+        if "TENSORS" in self._levels:
+            for bound, data in zip(request.head.inputs, request.buffers, strict=True):
+                self._see(activity, Tensor(bound.spec.name, bound.spec.datatype, bound.shape, data))
+
+    def _see(self, activity: Activity, tensor: Tensor) -> None:
+        if "TENSORS" in self._levels:
+            self.size += len(tensor.data)
+            self.events.append(TensorSeen(activity, tensor))
+
+
+def encode(trace: Trace) -> bytes:
+    """The records of a trace as JSON, without the brackets of the array that they belong to."""
+    return orjson.dumps(trace.records())[1:-1]
+
+
+def _texts(tensor: Tensor) -> list[str]:
+    """The elements of a tensor, each as short as it can be read back."""
+    if tensor.datatype == "BYTES":
+        return ['"' + item.decode("utf-8", "backslashreplace") + '"' for item in _strings(tensor)]
+    array = tensor.numpy().reshape(-1)
+    if tensor.datatype == "BOOL":
+        array = array.astype(np.uint8)
+    elif tensor.datatype == "BF16":
+        array = (array.astype(np.uint32) << 16).view(np.float32)
+    return [text.removesuffix(".0") for text in array.astype(str).tolist()]
+
+
+def _strings(tensor: Tensor) -> list[bytes]:
+    """The elements of BYTES; a length that leads beyond the end ends them."""
+    view, at, out = memoryview(tensor.data), 0, []
+    for _ in range(math.prod(tensor.shape)):
+        size = int.from_bytes(view[at : at + 4], "little")
+        if at + 4 + size > len(view):
+            break
+        out.append(bytes(view[at + 4 : at + 4 + size]))
+        at += 4 + size
+    return out

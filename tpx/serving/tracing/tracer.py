@@ -1,0 +1,157 @@
+"""Which requests are traced: the settings of the server and of single models, and the counting of requests.
+
+A model without a setting of its own is counted with all others like it. Every change begins to count anew;
+what was traced before it belongs to the setting it was traced under (Triton: server/src/tracer.cc).
+"""
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+from tpx.errors import InvalidRequest
+from tpx.serving.tracing.settings import NAMES, TraceSetting, TraceUpdate, TraceValues
+from tpx.serving.tracing.trace import Trace
+from tpx.serving.tracing.writer import TraceFile, TraceGroup, TraceWriter
+
+
+class _Scope:
+    """A setting in force, for the server or one model, and what it has counted."""
+
+    __slots__ = (
+        "_collected",
+        "_group",
+        "_remaining",
+        "_replaced",
+        "_seen",
+        "_setting",
+        "_taken",
+        "_writer",
+        "on",
+        "said",
+    )
+
+    def __init__(
+        self, setting: TraceSetting, said: TraceValues, file: TraceFile, writer: TraceWriter
+    ) -> None:
+        self.said = said
+        self.on = not setting.fault and setting.trace_count != 0
+        self._setting = setting
+        self._writer = writer
+        self._group = TraceGroup(file, setting)
+        self._remaining = setting.trace_count
+        self._seen = self._taken = self._collected = 0
+        self._replaced = False
+
+    @property
+    def setting(self) -> TraceSetting:
+        """As it is now: `trace_count` tells what is left."""
+        return replace(self._setting, trace_count=self._remaining)
+
+    @property
+    def said_now(self) -> TraceValues:
+        return self.said if self.said.trace_count is None else replace(self.said, trace_count=self._remaining)
+
+    def sample(self, take_id: "itertools.count[int]") -> Trace | None:
+        if not self.on:
+            return None
+        self._seen += 1
+        if self._seen % self._setting.trace_rate:
+            return None
+        if self._remaining > 0:
+            self._remaining -= 1
+            self.on = self._remaining != 0
+        self._taken += 1
+        return Trace(take_id.__next__, self._setting.trace_level, self._collect)
+
+    def _collect(self, trace: Trace) -> None:
+        self._collected += 1
+        complete = not self._remaining and self._collected == self._seen
+        self._writer.add(self._group, trace, complete=complete)
+        self._end_if_done()
+
+    def replace(self) -> None:
+        """Another setting takes over; what is on its way still belongs to this one."""
+        self._replaced = True
+        self.on = False
+        self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        if self._replaced and self._taken == self._collected:
+            self.end()
+
+    def end(self) -> None:
+        if self._collected:
+            self._writer.end(self._group)
+
+
+class Tracer:
+    """Decides for each request whether it is traced. `on` is False while none can be."""
+
+    def __init__(self, start: TraceSetting) -> None:
+        self._start = start
+        self._file = TraceFile(Path(start.trace_file))
+        self._writer = TraceWriter()
+        self._ids = itertools.count(1)
+        self._server = self._scope(start, TraceValues())
+        self._models: dict[str, _Scope] = {}
+        self.on = self._server.on
+
+    def sample(self, model: str) -> Trace | None:
+        """The trace of a request to this model, None if it is not the one of many."""
+        trace = self._models.get(model, self._server).sample(self._ids)
+        if trace is not None:
+            self._look()
+        return trace
+
+    def setting(self, model: str = "") -> TraceSetting:
+        """What is in force for a model, or with an empty name for all that have nothing of their own."""
+        return self._models.get(model, self._server).setting
+
+    def update(self, update: TraceUpdate, model: str = "") -> None:
+        """Change the setting of a model or of the server; models keep what they have of their own.
+
+        Raises InvalidRequest for a setting that can trace nothing, unless that is what it says.
+        """
+        if model:
+            current = self._models.get(model)
+            said = update.applied(TraceValues() if current is None else current.said_now)
+            self._put(model, self._checked(said, self._server.setting) if said.said else None)
+        else:
+            changed = self._checked(update.applied(self._server.said_now), self._start)
+            inheriting = {
+                name: self._checked(scope.said_now, changed.setting)
+                for name, scope in self._models.items()
+                if len(scope.said.said) < len(NAMES)
+            }
+            self._server.replace()
+            self._server = changed
+            for name, scope in inheriting.items():
+                self._put(name, scope)
+        self._look()
+
+    def close(self) -> None:
+        """Write what was traced; blocks until it is on the disk."""
+        self.on = False
+        for scope in (self._server, *self._models.values()):
+            scope.end()
+        self._writer.close([self._file])
+
+    def _put(self, model: str, scope: _Scope | None) -> None:
+        """Give a model its own setting, or with None that of the server."""
+        current = self._models.pop(model, None)
+        if current is not None:
+            current.replace()
+        if scope is not None:
+            self._models[model] = scope
+
+    def _checked(self, said: TraceValues, base: TraceSetting) -> _Scope:
+        setting = said.over(base)
+        if setting.trace_level and setting.fault:
+            raise InvalidRequest(f"Attempting to set invalid trace setting :{setting.fault}")
+        return self._scope(setting, said)
+
+    def _scope(self, setting: TraceSetting, said: TraceValues) -> _Scope:
+        return _Scope(setting, said, self._file, self._writer)
+
+    def _look(self) -> None:
+        self.on = self._server.on or any(scope.on for scope in self._models.values())

@@ -1,0 +1,216 @@
+"""The trace file: written by a thread of its own, so that no disk holds up the event loop.
+
+A group is what one setting has traced. Its traces leave in Triton's portions: `log_frequency` of them to a
+numbered file; all of a setting whose count is used up to the next numbered file, if every request was traced;
+the rest to the file itself when the setting ends. Where nothing says how many there will be they go to the
+file as they come. After every write the file is complete JSON.
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from queue import Full, Queue
+
+from tpx.serving.tracing.settings import TraceSetting
+from tpx.serving.tracing.trace import Trace, encode
+
+log = logging.getLogger(__name__)
+
+MAX_WAITING = 4096
+"""Traces that the disk may lag behind; more are dropped."""
+MAX_WAITING_BYTES = 256 << 20
+"""Of tensors in them."""
+_MAX_HELD_BYTES = 16 << 20
+"""Text of one group that waits for its portion to be complete."""
+
+
+class TraceFile:
+    """The file, and its numbered siblings. Used by one thread. Everything raises OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._index = 0
+        self._descriptor = -1
+        self._end = 0
+
+    def append(self, traces: Sequence[bytes]) -> None:
+        """Add to the file itself; what it had before this server is gone."""
+        if self._descriptor < 0:
+            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            self._end = 0
+        text = (b"," if self._end else b"[") + b",".join(traces)
+        try:
+            _write(self._descriptor, text + b"]", self._end)
+        except OSError:
+            self._undo()
+            raise
+        self._end += len(text)
+
+    def number(self, traces: Sequence[bytes]) -> None:
+        """Write the next numbered file."""
+        path = self.path.with_name(f"{self.path.name}.{self._index}")
+        self._index += 1
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            _write(descriptor, b"[" + b",".join(traces) + b"]", 0)
+        finally:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _undo(self) -> None:
+        """Half a trace is on the disk: leave the file as it was before."""
+        try:
+            os.ftruncate(self._descriptor, self._end)
+            if self._end:
+                _write(self._descriptor, b"]", self._end)
+        except OSError as exc:
+            log.debug("trace file '%s' stays incomplete: %s", self.path, exc.strerror)
+
+
+def _write(descriptor: int, data: bytes, at: int) -> None:
+    view = memoryview(data)
+    while view:
+        count = os.pwrite(descriptor, view, at)
+        view, at = view[count:], at + count
+
+
+class TraceGroup:
+    """The traces of one setting that wait for their portion; used by the writer's thread."""
+
+    __slots__ = ("_file", "_frequency", "_held", "_immediate", "_size")
+
+    def __init__(self, file: TraceFile, setting: TraceSetting) -> None:
+        self._file = file
+        self._frequency = setting.log_frequency
+        self._immediate = not setting.log_frequency and setting.trace_count < 0
+        self._held: list[bytes] = []
+        self._size = 0
+
+    @property
+    def path(self) -> Path:
+        return self._file.path
+
+    def add(self, text: bytes, *, complete: bool) -> int:
+        """Take a trace, the last of its setting if `complete`; returns how many were written."""
+        self._held.append(text)
+        self._size += len(text)
+        if complete or (self._frequency and len(self._held) >= self._frequency):
+            return self._leave(self._file.number)
+        if self._immediate or self._size > _MAX_HELD_BYTES:
+            return self.flush()
+        return 0
+
+    def flush(self) -> int:
+        """Write what is left; returns how many these were."""
+        return self._leave(self._file.number if self._frequency else self._file.append)
+
+    def _leave(self, write: Callable[[Sequence[bytes]], None]) -> int:
+        traces, self._held, self._size = self._held, [], 0
+        if traces:
+            write(traces)
+        return len(traces)
+
+
+class TraceWriter:
+    """Takes traces on the event loop and writes them in its thread, which begins with the first."""
+
+    def __init__(self) -> None:
+        self._queue: Queue[Callable[[], None] | None] = Queue(MAX_WAITING)
+        self._lock = threading.Lock()
+        self._waiting_bytes = 0
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._failing = False
+        self._dropped = 0
+
+    def add(self, group: TraceGroup, trace: Trace, *, complete: bool) -> None:
+        """Write a trace when its portion is complete; `complete` tells that it is. Never waits."""
+        size = trace.total_size
+        if self._closed:
+            return
+        if self._waiting_bytes + size > MAX_WAITING_BYTES:
+            self._drop("too many tensors wait to be written")
+            return
+        with self._lock:
+            self._waiting_bytes += size
+        try:
+            self._enqueue(lambda: self._write(group, trace, size, complete=complete))
+        except Full:
+            with self._lock:
+                self._waiting_bytes -= size
+            self._drop("the disk does not keep up")
+
+    def end(self, group: TraceGroup) -> None:
+        """Nothing more comes of this group."""
+        try:
+            self._enqueue(lambda: self._attempt(group, group.flush))
+        except Full:
+            self._drop("the disk does not keep up")
+
+    def close(self, files: Sequence[TraceFile], timeout_s: float = 5) -> None:
+        """Write all that waits, close the files and end the thread; blocks, but not for ever."""
+        self._closed = True
+        if self._thread is None:
+            return
+        with suppress(Full):
+            self._queue.put(None, timeout=timeout_s)
+            self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            log.error("traces are lost: they could not be written within %d s", timeout_s)
+            return
+        for file in files:
+            file.close()
+
+    def _enqueue(self, work: Callable[[], None]) -> None:
+        self._queue.put_nowait(work)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="trace-writer", daemon=True)
+            self._thread.start()
+
+    def _work(self) -> None:
+        while True:
+            work = self._queue.get()
+            if work is None:
+                return
+            work()
+
+    def _write(self, group: TraceGroup, trace: Trace, size: int, *, complete: bool) -> None:
+        try:
+            text = encode(trace)
+        except Exception:  # one worker's loop: the next trace may be better
+            log.exception("trace %d could not be encoded", trace.id)
+            return
+        finally:
+            with self._lock:
+                self._waiting_bytes -= size
+        self._attempt(group, lambda: group.add(text, complete=complete))
+
+    def _attempt(self, group: TraceGroup, write: Callable[[], int]) -> None:
+        """A full disk is told once, and once that it is over."""
+        try:
+            written = write()
+        except OSError as exc:
+            if not self._failing:
+                self._failing = True
+                log.error(
+                    "failed to write trace file '%s': %s; traces are dropped until it can be written again",
+                    group.path,
+                    exc.strerror,
+                )
+            return
+        if written and self._failing:
+            self._failing = False
+            log.info("trace file '%s' is written again", group.path)
+
+    def _drop(self, why: str) -> None:
+        """Told for the first and then for every thousandth."""
+        if self._dropped % 1000 == 0:
+            log.warning("a trace is dropped: %s (%d before)", why, self._dropped)
+        self._dropped += 1
