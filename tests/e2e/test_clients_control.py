@@ -1,5 +1,7 @@
 """Model control as Triton's users do it: with their client library, on a server of their own command line."""
 
+import base64
+import http.client
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 from tests.e2e.child import Child, serve, tpx
+from tests.serving import onnx_files
 from tests.serving.repository.controlled import times, write
 
 pytestmark = pytest.mark.e2e
@@ -132,3 +135,20 @@ def test_a_server_goes_on_without_the_models_that_failed_if_told_so(tmp_path: Pa
             assert index(client) == {"broken": "UNAVAILABLE", "net": "READY"}
         assert "failed to load 'broken' version 1: Internal: onnx runtime cannot load" in child.text
         assert child.stop() == 0
+
+
+def test_a_load_that_takes_too_long_does_not_hold_back_the_end(tmp_path: Path) -> None:
+    repository, temporary = tmp_path / "repository", tmp_path / "temporary"
+    for path in (repository, temporary):
+        path.mkdir()
+    model = base64.b64encode(onnx_files.slow_to_load().SerializeToString()).decode()
+    body = {"parameters": {"config": "{}", "file:1/model.onnx": model}}
+    words = ("--model-control-mode=explicit", "--exit-timeout-secs=1", "--model-repository", repository)
+    with serve(*words, env={"TMPDIR": str(temporary)}) as child:
+        connection = http.client.HTTPConnection("127.0.0.1", child.ready().port("HTTPService"))
+        connection.request("POST", "/v2/repository/models/slow/load", json.dumps(body))
+        child.wait_for("loading: slow:1")
+        assert len(list(temporary.glob("tpx-*"))) == 1
+        assert child.stop(10) == 1
+        connection.close()
+    assert list(temporary.glob("tpx-*")) == []

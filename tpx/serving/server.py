@@ -156,18 +156,24 @@ class Server:
         for remaining in range(timeout_s * _LOOKS_PER_S, -1, -1):
             busy = self._busy()
             connections = sum(listener.connections for listener in self._listeners)
-            quiet = 0 if busy else quiet + 1
-            if not busy and (not connections or quiet > _LINGER_S * _LOOKS_PER_S):
+            idle = not busy and not self.control.busy
+            quiet = quiet + 1 if idle else 0
+            if idle and (not connections or quiet > _LINGER_S * _LOOKS_PER_S):
                 return True
             if remaining % _LOOKS_PER_S == 0:
                 log.info(
-                    "Timeout %d: Found %d model versions that have in-flight inferences, %d connections",
+                    "Timeout %d: Found %d model versions that have in-flight inferences, %d connections, "
+                    "%d loads and unloads",
                     remaining // _LOOKS_PER_S,
                     len(busy),
                     connections,
+                    self.control.busy,
                 )
             await asyncio.sleep(1 / _LOOKS_PER_S)
-        return not self._busy()
+        if self._busy() or self.control.busy:
+            self.control.abandon()
+            return False
+        return True
 
     def _busy(self) -> list[ServedModel]:
         models = [*self.repository.served(), *self.control.retirement.draining]

@@ -1,7 +1,7 @@
 """The model repository over gRPC."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ def live(repository: Path) -> Iterator[Live]:
         yield running
 
 
-def message(verb: str, name: str, **parameters: Mapping[str, Any]) -> bytes:
+def message(verb: str, name: str, **parameters: Any) -> bytes:
     """A load or unload request; a parameter is given as {choice: value}."""
     request = getattr(messages, f"RepositoryModel{verb}Request")(model_name=name)
     for key, choice in parameters.items():
@@ -38,11 +38,11 @@ def message(verb: str, name: str, **parameters: Mapping[str, Any]) -> bytes:
     return data
 
 
-def load(channel: Channel, name: str, **parameters: Mapping[str, Any]) -> None:
+def load(channel: Channel, name: str, **parameters: Any) -> None:
     channel.send("RepositoryModelLoad", message("Load", name, **parameters))
 
 
-def unload(channel: Channel, name: str, **parameters: Mapping[str, Any]) -> None:
+def unload(channel: Channel, name: str, **parameters: Any) -> None:
     channel.send("RepositoryModelUnload", message("Unload", name, **parameters))
 
 

@@ -14,6 +14,11 @@ from tpx.errors import InvalidRequest, NotReady
 ALL = "version_policy { all { } } "
 
 
+def left(directory: Path) -> int:
+    """How much lies in a directory."""
+    return len(list(directory.iterdir()))
+
+
 def instance_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("net_")]
 
@@ -316,6 +321,21 @@ def test_a_server_on_its_way_out_loads_nothing(tmp_path: Path) -> None:
             it.control.stop()
             with pytest.raises(NotReady, match="Server exiting"):
                 await it.load()
+
+    play(scene)
+
+
+def test_a_server_that_cannot_wait_leaves_no_files_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    async def scene() -> None:
+        async with controlled() as it:
+            await it.load_with({"config": "{}", "file:1/model.onnx": times(3).SerializeToString()})
+            assert left(tmp_path) == 1
+            it.control.abandon()
+            assert left(tmp_path) == 0
 
     play(scene)
 

@@ -95,6 +95,15 @@ class ModelControl:
         """Begin no more loads."""
         self._stopping.set()
 
+    @property
+    def busy(self) -> int:
+        """Models that are being loaded or unloaded."""
+        return len(self._turns)
+
+    def abandon(self) -> None:
+        """The process ends without waiting for what is under way: leave no files behind."""
+        self.retirement.abandon()
+
     async def close(self) -> None:
         """Unload everything, and wait until it is gone."""
         self.stop()
@@ -174,6 +183,7 @@ class ModelControl:
             sighting = await _in_thread(sight)
             if sighting is None:
                 raise InvalidRequest(_ABSENT.format(name))
+            self.retirement.hold(sighting.files)
             try:
                 await self._replace(await self._want(sighting.source), sighting.files)
             except InvalidRequest:

@@ -26,6 +26,7 @@ class Retirement:
         self._tasks = tasks
         self._on_end = on_end
         self._draining: list[ServedModel] = []
+        self._files: set[OverrideFiles] = set()
         self._reclaiming = False
         self.last = False
         """The server ends: its memory need not be swept."""
@@ -46,9 +47,20 @@ class Retirement:
         for one in loaded:
             self._tasks.start(self._close(one))
 
+    def hold(self, files: OverrideFiles | None) -> None:
+        """Remember files that have to be removed, by `release` or by `abandon`."""
+        if files is not None:
+            self._files.add(files)
+
+    def abandon(self) -> None:
+        """Remove all files, whoever needs them: the process ends."""
+        for files in self._files:
+            files.remove()
+
     async def release(self, files: OverrideFiles | None) -> None:
         """One less needs these files: the last one removes them."""
         if files is not None and files.release():
+            self._files.discard(files)
             await asyncio.get_running_loop().run_in_executor(None, files.remove)
 
     async def _drain(self, loaded: Loaded) -> None:
