@@ -1,0 +1,342 @@
+"""Restricted parts of the API: parsed as Triton does, and with no way around them."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import grpc
+import pytest
+
+from tests.serving import onnx_files
+from tests.serving.live import SERVICE, Live, floats, infer_message, serving
+from tests.serving.onnx_files import write_model
+from tpx.errors import UsageError
+from tpx.protocol import messages
+from tpx.serving.frontends.access import Category, Key, parse_restrictions
+from tpx.serving.frontends.grpc import GrpcFrontend
+from tpx.serving.frontends.http import HttpFrontend
+
+ALL = ",".join(get_args(Category))
+KEY = {"X-Key": "s3cret"}
+METADATA = (("triton-grpc-protocol-x-key", "s3cret"),)
+HTTP_REFUSAL = {"error": "This API is restricted, expecting header 'X-Key'"}
+GRPC_REFUSAL = "This protocol is restricted, expecting header 'triton-grpc-protocol-X-Key'"
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """A server that wants the key for everything."""
+    repository = tmp_path_factory.mktemp("models")
+    write_model(repository, "net", onnx_files.doubling())
+    flag = f"{ALL}:X-Key=s3cret"
+    with serving(repository, http_restricted_api=(flag,), grpc_restricted_protocol=(flag,)) as live:
+        yield live
+
+
+@pytest.fixture(scope="module")
+def partly(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """A server with a key for statistics and the repository, and another for the configuration."""
+    repository = tmp_path_factory.mktemp("models")
+    write_model(repository, "net", onnx_files.doubling())
+    flags = ("statistics,model-repository:a=1", "model-config:b=x:y=z")
+    with serving(repository, http_restricted_api=flags, grpc_restricted_protocol=flags) as live:
+        yield live
+
+
+PATHS = {
+    "/v2": "metadata",
+    "/v2/openapi.json": "metadata",
+    "/v2/docs": "metadata",
+    "/v2/models/net": "metadata",
+    "/v2/health/live": "health",
+    "/v2/health/ready": "health",
+    "/v2/models/net/ready": "health",
+    "/v2/models/net/config": "model-config",
+    "/v2/models/net/versions/1/config": "model-config",
+    "/v2/models/stats": "statistics",
+    "/v2/models/net/stats": "statistics",
+    "/v2/models/net/infer": "inference",
+    "/v2/models/net/generate": "inference",
+    "/v2/models/net/generate_stream": "inference",
+    "/v2/repository/index": "model-repository",
+    "/v2/repository/models/net/load": "model-repository",
+    "/v2/repository/models/net/unload": "model-repository",
+    "/v2/systemsharedmemory/status": "shared-memory",
+    "/v2/systemsharedmemory/region/r/register": "shared-memory",
+    "/v2/cudasharedmemory/region/r/unregister": "shared-memory",
+    "/v2/trace/setting": "trace",
+    "/v2/models/net/trace/setting": "trace",
+    "/v2/logging": "logging",
+}
+
+
+def routes_of(live: Live) -> list[Any]:
+    return HttpFrontend(live.server.plane, 1000).routes
+
+
+def test_every_route_has_a_path_below_and_its_category(closed: Live) -> None:
+    found: dict[str, str] = {}
+    routes = routes_of(closed)
+    for path in PATHS:
+        route = next((route for route in routes if route.pattern.fullmatch(path)), None)
+        if route is not None:
+            found[path] = route.category
+    assert found.items() <= PATHS.items()
+    assert [route.pattern.pattern for route in routes if not any(map(route.pattern.fullmatch, PATHS))] == []
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_no_path_is_open_without_the_key(closed: Live, path: str) -> None:
+    if not any(route.pattern.fullmatch(path) for route in routes_of(closed)):
+        pytest.skip("not a path of this version")
+    for method in ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"):
+        answer = closed.http(method, path)
+        assert answer.status == 403, method
+        if method != "HEAD":
+            assert answer.json == HTTP_REFUSAL
+    assert closed.http("PUT", path, headers=KEY).status == 405
+    assert closed.http("GET", path, headers={"x-KEY": "s3cret"}).status != 403
+
+
+AROUND = {
+    "an escaped letter": "/v2/models/net/c%6Fnfig",
+    "an escaped model": "/v2/models/%6eet/config",
+    "a query": "/v2/models/net/config?x-key=s3cret&X-Key=s3cret",
+    "a whole URL": "http://127.0.0.1/v2/models/net/config",
+    "a version": "/v2/models/net/versions/1/config",
+}
+
+
+@pytest.mark.parametrize("path", AROUND.values(), ids=AROUND)
+def test_another_spelling_of_a_path_is_the_same_path(closed: Live, path: str) -> None:
+    assert closed.http("GET", path, headers=KEY).status == 200
+    assert closed.http("GET", path).status == 403
+
+
+NOWHERE = [
+    "//v2/models/net/config",
+    "/V2/models/net/config",
+    "/v2//models/net/config",
+    "/v2/models/net/config/",
+    "/v2/./models/net/config",
+    "/v2/x/../models/net/config",
+    "/v2%2fmodels/net/config",
+    "/v2/models/net/config%00",
+    "/v2/models/net;x/config/../config",
+    "/invocations",
+    "/ping",
+]
+
+
+@pytest.mark.parametrize("path", NOWHERE)
+def test_what_is_no_path_leads_nowhere(closed: Live, path: str) -> None:
+    assert closed.http("GET", path).status in (403, 404)
+    assert closed.http("GET", path, headers=KEY).status == 404
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"X-Key": "wrong"},
+        {"X-Key": ""},
+        {"X-Key": "S3CRET"},
+        {"X-Key": "s3cret x"},
+        {"X-Keys": "s3cret"},
+        {"Key": "s3cret"},
+        {"Authorization": "s3cret"},
+        {
+            "X-HTTP-Method-Override": "GET",
+            "X-Original-URL": "/v2/health/live",
+            "X-Forwarded-For": "127.0.0.1",
+        },
+        {"triton-grpc-protocol-x-key": "s3cret"},
+    ],
+    ids=str,
+)
+def test_no_other_header_opens(closed: Live, headers: dict[str, str]) -> None:
+    assert closed.http("GET", "/v2/models/net/config", headers=headers).status == 403
+
+
+def test_a_key_shown_twice_is_another_key(closed: Live) -> None:
+    with closed.raw_http() as client:
+        twice = b"GET /v2 HTTP/1.1\r\nHost: a\r\nX-Key: s3cret\r\nX-Key: s3cret\r\nConnection: close\r\n\r\n"
+        assert exchange(client, twice).startswith(b"HTTP/1.1 403 ")
+
+
+def exchange(client: socket.socket, request: bytes) -> bytes:
+    client.sendall(request)
+    got = b""
+    while chunk := client.recv(65536):
+        got += chunk
+    return got
+
+
+def test_who_shows_the_key_opens_for_nobody_after_him(closed: Live) -> None:
+    """Heads are remembered by all of their bytes: on one connection, and for all of them."""
+    for _ in range(3):
+        assert closed.http("GET", "/v2", headers=KEY).status == 200
+        assert closed.http("GET", "/v2").status == 403
+    body = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,2],"data":[1,2]}]}'
+    for _ in range(3):
+        assert closed.http("POST", "/v2/models/net/infer", body, KEY).status == 200
+        assert closed.http("POST", "/v2/models/net/infer", body).status == 403
+
+
+def test_each_part_has_its_key_and_the_rest_is_open(partly: Live) -> None:
+    def status(path: str, **headers: str) -> int:
+        return partly.http("POST" if "index" in path else "GET", path, headers=headers).status
+
+    assert status("/v2/health/live") == status("/v2") == 200
+    assert status("/v2/models/stats") == status("/v2/repository/index") == 403
+    assert status("/v2/models/stats", a="1") == status("/v2/repository/index", A="1") == 200
+    assert status("/v2/models/net/config", a="1") == 403
+    assert status("/v2/models/net/config", b="x:y=z") == 200
+
+
+# gRPC
+
+
+METHODS = [
+    *("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelConfig"),
+    *("ModelInfer", "ModelStreamInfer", "ModelStatistics", "TraceSetting", "LogSettings"),
+    *("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"),
+    *("SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister"),
+    *("CudaSharedMemoryStatus", "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister"),
+]
+RPCS = [
+    "/grpc.health.v1.Health/Check",
+    "/grpc.health.v1.Health/Watch",
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+    *(SERVICE + name for name in METHODS),
+]
+
+
+def call(live: Live, path: str, message: bytes = b"", metadata: Any = ()) -> tuple[str, str]:
+    """Status and words that a call, of whatever kind, ends with."""
+    with grpc.insecure_channel(f"127.0.0.1:{live.ports['GRPCInferenceService']}") as channel:
+        answers = channel.stream_stream(path)(iter([message]), metadata=metadata, timeout=5)
+        try:
+            next(answers)
+        except StopIteration:
+            pass
+        except grpc.RpcError as exc:
+            return exc.code().name, exc.details()
+    return "OK", ""
+
+
+def test_every_method_is_known_below(closed: Live) -> None:
+    assert {method.path for method in GrpcFrontend(closed.server.plane).methods()} == set(RPCS)
+
+
+@pytest.mark.parametrize("path", RPCS)
+def test_no_method_is_open_without_the_key(closed: Live, path: str) -> None:
+    without = call(closed, path)
+    if "not supported by this version" in without[1]:
+        pytest.skip("not a method of this version")
+    assert without == ("UNAVAILABLE", GRPC_REFUSAL)
+    assert call(closed, path, metadata=METADATA)[1] != GRPC_REFUSAL
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        (("triton-grpc-protocol-x-key", "wrong"),),
+        (("triton-grpc-protocol-x-key", "S3CRET"),),
+        (*METADATA, *METADATA),
+        (("x-key", "s3cret"),),
+        (("triton-grpc-protocol-x-key-bin", b"s3cret"),),
+    ],
+    ids=str,
+)
+def test_no_other_metadata_opens(closed: Live, metadata: Any) -> None:
+    assert call(closed, SERVICE + "ServerLive", metadata=metadata) == ("UNAVAILABLE", GRPC_REFUSAL)
+
+
+def test_calls_on_one_connection_are_judged_one_by_one(closed: Live) -> None:
+    message = infer_message("net", {"x": floats([1, 2])})
+    with grpc.insecure_channel(f"127.0.0.1:{closed.ports['GRPCInferenceService']}") as channel:
+        infer = channel.unary_unary(SERVICE + "ModelInfer")
+        for _ in range(3):
+            assert messages.ModelInferResponse.FromString(infer(message, metadata=METADATA, timeout=5))
+            with pytest.raises(grpc.RpcError) as caught:
+                infer(message, timeout=5)
+            assert caught.value.details() == GRPC_REFUSAL
+
+
+def test_a_refused_call_is_not_read(closed: Live) -> None:
+    """Whoever has no key does not fill our memory either: the answer comes before the message has."""
+    with grpc.insecure_channel(f"127.0.0.1:{closed.ports['GRPCInferenceService']}") as channel:
+        answered = threading.Event()
+
+        def nothing() -> Iterator[bytes]:
+            answered.wait(10)
+            yield from ()
+
+        answers = channel.stream_stream(SERVICE + "ModelInfer")(nothing(), timeout=5)
+        with pytest.raises(grpc.RpcError) as caught:
+            next(answers)
+        answered.set()
+        assert caught.value.details() == GRPC_REFUSAL
+
+
+def test_each_part_of_grpc_has_its_key(partly: Live) -> None:
+    config = messages.ModelConfigRequest(name="net").SerializeToString()
+    assert call(partly, SERVICE + "ServerLive")[0] == "OK"
+    assert call(partly, SERVICE + "ModelConfig", config)[0] == "UNAVAILABLE"
+    assert call(partly, SERVICE + "ModelConfig", config, (("triton-grpc-protocol-b", "x:y=z"),))[0] == "OK"
+    assert call(partly, SERVICE + "RepositoryIndex", b"", (("triton-grpc-protocol-a", "1"),))[0] == "OK"
+
+
+# parsing
+
+
+def test_a_key_may_hold_any_characters() -> None:
+    restrictions = parse_restrictions("--flag", ["health,metadata:x-key=a=b:c d", "trace:y=2"])
+    assert restrictions is not None
+    assert restrictions.key("health") == restrictions.key("metadata") == Key(name="x-key", value="a=b:c d")
+    assert restrictions.key("trace") == Key(name="y", value="2")
+    assert restrictions.key("inference") is None
+
+
+def test_without_groups_nothing_is_restricted() -> None:
+    assert parse_restrictions("--flag", ()) is None
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        (["helth:k=v"], "unknown restricted api 'helth' (did you mean 'health'?)"),
+        (["health, metadata:k=v"], "unknown restricted api ' metadata'"),
+        (["health,health:k=v"], "restricted api 'health' can not be specified in multiple config groups"),
+        (["health:k=v", "trace,health:a=b"], "restricted api 'health' can not be specified in multiple"),
+        *(
+            ([group], "option format is '<config name>:<setting>=<value>'")
+            for group in (
+                "",
+                "health",
+                "health:",
+                "health:k",
+                "health:k=",
+                "health:=v",
+                ":k=v",
+                "health:a b=c",
+            )
+        ),
+    ],
+)
+def test_what_restricts_nothing_is_refused(groups: list[str], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_restrictions("--http-restricted-api", groups)
+    assert "--http-restricted-api" in caught.value.message
+    assert message in caught.value.message
+
+
+def test_a_server_with_wrong_restrictions_does_not_start(tmp_path: Path) -> None:
+    with (
+        pytest.raises(UsageError, match="--grpc-restricted-protocol: unknown restricted api 'x'"),
+        serving(tmp_path, grpc_restricted_protocol=("x:a=b",)),
+    ):
+        pass
