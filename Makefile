@@ -38,6 +38,7 @@ demo: $(VENV)/.run system-packages
 
 test: $(VENV)/.test system-packages check
 	@tools/system_packages.sh curl nghttp2-client wrk
+	@command -v prometheus >/dev/null || tools/system_packages.sh prometheus
 	@command -v npm >/dev/null || tools/system_packages.sh nodejs npm
 	$(BIN)/python -m pytest -q
 

@@ -19,7 +19,7 @@ _NONE = np.empty(0, np.int64)
 
 
 class QuantileSketch:
-    """The rank of whatever `quantile` returns is off by at most `error` times the number of values.
+    """The rank of whatever `quantiles` returns is off by at most `error` times the number of values.
 
     Entry i stands for `_weights[i]` values up to `_values[i]`, whose rank lies between the sum of the weights
     so far and that plus `_slack[i]`. As long as no weight plus slack exceeds 2 * error * count, every rank
@@ -45,9 +45,14 @@ class QuantileSketch:
         exact._slack = np.zeros(len(values), np.int64)
         exact.count = len(values)
         self.merge(exact)
+        self.compress()
 
     def merge(self, other: "QuantileSketch") -> None:
-        """Take what another sketch of the same error has seen."""
+        """Take what another sketch of the same error has seen, and all of its entries."""
+        if not self.count:
+            self._values, self._weights, self._slack = other._values, other._weights, other._slack
+            self.count = other.count
+            return
         values = np.concatenate([self._values, other._values])
         slack = np.concatenate(
             [
@@ -59,24 +64,8 @@ class QuantileSketch:
         order = np.argsort(values, kind="stable")  # two sorted runs: equal values of `self` stay first
         self._values, self._weights, self._slack = values[order], weights[order], slack[order]
         self.count += other.count
-        self._compress()
 
-    def quantile(self, q: float) -> int | None:
-        """The value below which a share `q` lies; None before the first value."""
-        if not self.count:
-            return None
-        rank = min(max(math.ceil(q * self.count), 1), self.count)
-        lowest = np.cumsum(self._weights)
-        off = np.maximum(rank - lowest, lowest + self._slack - rank)
-        return int(self._values[np.argmin(off)])
-
-    def _uncertainty_above(self, values: Integers, side: Literal["left", "right"]) -> Integers:
-        """How many of this sketch's values may lie between each of `values` and the entry before the next
-        one here."""
-        uncertainty = np.append(self._weights + self._slack - 1, 0)
-        return uncertainty[np.searchsorted(self._values, values, side)]
-
-    def _compress(self) -> None:
+    def compress(self) -> None:
         """Let entries stand for those before them, as far as the error allows."""
         most = math.floor(2 * self._error * self.count)
         last = len(self._values) - 1
@@ -95,6 +84,24 @@ class QuantileSketch:
         self._values, self._slack = self._values[keep], self._slack[keep]
         self._weights = np.diff(upto[keep], prepend=0)
 
+    def quantiles(self, shares: Sequence[float]) -> list[int | None]:
+        """The values below which these shares lie; None before the first value."""
+        if not self.count:
+            return [None] * len(shares)
+        lowest = np.cumsum(self._weights)
+        highest = lowest + self._slack
+        found: list[int | None] = []
+        for share in shares:
+            rank = min(max(math.ceil(share * self.count), 1), self.count)
+            found.append(int(self._values[np.argmin(np.maximum(rank - lowest, highest - rank))]))
+        return found
+
+    def _uncertainty_above(self, values: Integers, side: Literal["left", "right"]) -> Integers:
+        """How many of this sketch's values may lie between each of `values` and the entry before the next
+        one here."""
+        uncertainty = np.append(self._weights + self._slack - 1, 0)
+        return uncertainty[np.searchsorted(self._values, values, side)]
+
 
 class SlidingQuantiles:
     """Quantiles of the values of the last minute or so: of the slot that is being filled and those before
@@ -106,6 +113,8 @@ class SlidingQuantiles:
         self._error = error
         self._slot_ns = max_age_ns // slots
         self._slots = [QuantileSketch(error) for _ in range(slots)]
+        self._past: QuantileSketch | None = None
+        """All slots but the one that is being filled, once somebody has read."""
         self.ends_ns = now_ns + self._slot_ns
         """When the slot that is being filled ends: then call `turn` before adding more."""
 
@@ -119,11 +128,21 @@ class SlidingQuantiles:
         self.ends_ns += ended * self._slot_ns
         fresh = [QuantileSketch(self._error) for _ in range(min(ended, len(self._slots)))]
         self._slots = [*self._slots[len(fresh) :], *fresh]
+        self._past = None
 
-    def read(self, quantiles: Sequence[float]) -> list[int | None]:
+    def read(self, shares: Sequence[float]) -> list[int | None]:
         """The value of each quantile, None if nothing was added lately."""
+        if self._past is None:
+            self._past = self._merged(self._slots[:-1])
+            self._past.compress()
+        current = self._slots[-1]
+        if not current.count:
+            return self._past.quantiles(shares)
+        return self._merged([self._past, current]).quantiles(shares)
+
+    def _merged(self, sketches: Sequence[QuantileSketch]) -> QuantileSketch:
         whole = QuantileSketch(self._error)
-        for slot in self._slots:
-            if slot.count:
-                whole.merge(slot)
-        return [whole.quantile(q) for q in quantiles]
+        for sketch in sketches:
+            if sketch.count:
+                whole.merge(sketch)
+        return whole

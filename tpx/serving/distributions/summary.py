@@ -32,12 +32,12 @@ class Summary:
         if len(waiting) >= _TOGETHER:
             self._settle()
 
-    def read_ns(self, quantiles: Sequence[float], now_ns: int) -> list[int | None]:
+    def read_ns(self, shares: Sequence[float], now_ns: int) -> list[int | None]:
         """The quantiles of the last minute, None where there was nothing."""
         if now_ns >= self._quantiles.ends_ns:
             self._turn(now_ns)
         self._settle()
-        return self._quantiles.read(quantiles)
+        return self._quantiles.read(shares)
 
     def _settle(self) -> None:
         if self._waiting:

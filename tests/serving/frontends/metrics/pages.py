@@ -1,12 +1,15 @@
 """The metrics page of a server in this process, read with Prometheus' own parser."""
 
 import http.client
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.serving.live import Live
+
+PHASES = ("request", "queue", "compute_input", "compute_infer", "compute_output")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,3 +95,13 @@ def _shown(name: str, kind: str) -> str:
 def scrape(live: Live) -> Page:
     """The page of a server."""
     return parse(ask(live.ports["Metrics Service"]).text)
+
+
+def page_until(live: Live, name: str, wanted: float, **labels: str) -> Page:
+    """The page once a series has a value; what an instance has done arrives a moment later."""
+    for _ in range(500):
+        page = scrape(live)
+        if page.value(name, **labels) == wanted:
+            return page
+        time.sleep(0.01)
+    raise AssertionError(f"{name} did not become {wanted}: it is {page.value(name, **labels)}")

@@ -175,9 +175,9 @@ class ModelFamilies:
         if names is None:
             pairs = {"model": model.name, "version": str(model.version)}
             pairs |= {f"_{key}": value for key, value in model.config.metric_tags.items()}
-            uuid = self._gpu_uuids.get(_only_gpu(model.config))
-            if uuid is not None:
-                pairs["gpu_uuid"] = uuid
+            gpu = gpu_of(model.config)
+            if gpu is not None and gpu in self._gpu_uuids:
+                pairs["gpu_uuid"] = self._gpu_uuids[gpu]
             reasons = {reason: labels({**pairs, "reason": reason}) for reason in model.statistics.failures}
             names = self._names[model] = _Names(labels(pairs), reasons)
         return names
@@ -238,12 +238,12 @@ def _distribution(model: ServedModel, family: LatencyFamily) -> Histogram | Summ
     return None if kept is None else kept.by_family.get(family.name)
 
 
-def _only_gpu(config: Any) -> int:
-    """The GPU that all instances of a model are on, or -1: what several have done is one sum."""
+def gpu_of(config: Any) -> int | None:
+    """The one GPU that all instances of a model are on; what several have done is one sum and has no GPU."""
     kinds = config.DESCRIPTOR.fields_by_name["instance_group"].message_type.fields_by_name["kind"]
     gpu = kinds.enum_type.values_by_name["KIND_GPU"].number
     groups = [group for group in config.instance_group if not group.passive]
-    if not groups or any(group.kind != gpu for group in groups):
-        return -1
+    if any(group.kind != gpu for group in groups):
+        return None
     used = {device for group in groups for device in list(group.gpus) or [0]}
-    return used.pop() if len(used) == 1 else -1
+    return used.pop() if len(used) == 1 else None

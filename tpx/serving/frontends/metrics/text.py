@@ -33,9 +33,20 @@ def render(families: Iterable[Family]) -> str:
 
 
 def labels(pairs: Mapping[str, str]) -> str:
-    """`a="1",b="2"`, in the order of the names as Triton has them. A name that Prometheus does not allow is
-    written with underscores."""
-    return ",".join(f'{_label_name(name)}="{escape(value)}"' for name, value in sorted(pairs.items()))
+    """`a="1",b="2"`, in the order of the names as Triton has them.
+
+    A name that Prometheus does not allow is written with underscores, and numbered where two would become the
+    same.
+    """
+    written: dict[str, str] = {}
+    for name, value in sorted(pairs.items()):
+        allowed = first = _label_name(name)
+        nth = 1
+        while allowed in written:
+            nth += 1
+            allowed = f"{first}{nth}"
+        written[allowed] = value
+    return ",".join(f'{name}="{escape(value)}"' for name, value in written.items())
 
 
 def number(value: float) -> str:
@@ -58,4 +69,5 @@ def escape(value: str) -> str:
 
 
 def _label_name(name: str) -> str:
-    return re.sub(r"[^0-9A-Za-z_]", "_", name, flags=re.ASCII)
+    """Without what no name may have; two underscores at the beginning are Prometheus' own."""
+    return re.sub(r"^_+", "_", re.sub(r"[^0-9A-Za-z_]", "_", name))

@@ -1,0 +1,116 @@
+"""Which distributions a model has, and that each is fed with its phase."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from tests.serving.fakes import config_of, request_of
+from tpx.errors import ConfigError
+from tpx.serving.batch import Batch
+from tpx.serving.distributions.histogram import Histogram
+from tpx.serving.distributions.latencies import HISTOGRAMS, SUMMARIES, Latencies, latencies_of
+from tpx.serving.distributions.settings import LatencySettings
+
+EVERYTHING = LatencySettings(summary_latencies=True, histogram_latencies=True)
+REQUEST, FIRST = "nv_inference_request_duration_histogram_us", "nv_inference_first_response_histogram_ms"
+
+
+def kept(config: Any, settings: LatencySettings = EVERYTHING) -> Latencies:
+    latencies = latencies_of(config, settings)
+    assert latencies is not None
+    return latencies
+
+
+def controlled(family: str | None, buckets: list[float] | None) -> Any:
+    """A configuration with one metric control; None leaves a part out."""
+    config = config_of()
+    control = config.model_metrics.metric_control.add()
+    if family is not None:
+        control.metric_identifier.family = family
+        control.metric_identifier.SetInParent()
+    if buckets is not None:
+        control.histogram_options.buckets.extend(buckets)
+        control.histogram_options.SetInParent()
+    return config
+
+
+def test_nothing_is_kept_unless_it_is_asked_for() -> None:
+    assert latencies_of(config_of(), LatencySettings()) is None
+
+
+def test_a_plain_model_has_neither_cache_nor_first_responses() -> None:
+    names = {family.name for family in (*SUMMARIES, *HISTOGRAMS) if "cache" not in family.name}
+    assert set(kept(config_of()).by_family) == names - {FIRST}
+
+
+def test_a_decoupled_model_has_first_responses() -> None:
+    config = config_of()
+    config.model_transaction_policy.decoupled = True
+    assert FIRST in kept(config).by_family
+
+
+def test_a_model_with_a_cache_has_its_two_kinds_of_requests_apart() -> None:
+    config = config_of()
+    config.response_cache.enable = True
+    names = set(kept(config).by_family)
+    assert {"nv_cache_hit_summary_per_model", "nv_cache_miss_summary_per_model"} < names
+    assert not {"nv_inference_request_summary_us", REQUEST} & names
+    assert "nv_inference_queue_summary_us" in names
+
+
+def test_each_phase_of_each_request_is_observed() -> None:
+    latencies = kept(config_of(), LatencySettings(histogram_latencies=True))
+    batch = Batch([request_of(1_000), request_of(2_000)])
+    batch.started_ns, batch.gathered_ns, batch.computed_ns, batch.ended_ns = 5_000, 5_100, 6_100, 6_400
+    latencies.executed(batch, 7_000)
+    totals = {name: (each.count, each.total_ns) for name, each in latencies.by_family.items()}
+    assert totals == {
+        REQUEST: (2, 6_000 + 5_000),
+        "nv_inference_queue_duration_histogram_us": (2, 4_000 + 3_000),
+        "nv_inference_compute_input_duration_histogram_us": (2, 200),
+        "nv_inference_compute_infer_duration_histogram_us": (2, 2_000),
+        "nv_inference_compute_output_duration_histogram_us": (2, 600),
+    }
+
+
+def test_a_phase_that_is_not_kept_may_be_observed() -> None:
+    latencies = kept(config_of(), LatencySettings(summary_latencies=True))
+    latencies.observe("first_response", 1, 2)
+    assert {each.count for each in latencies.by_family.values()} == {0}
+
+
+def test_buckets_are_the_models_own_where_it_has_some() -> None:
+    by_family = kept(controlled(REQUEST, [-1, 0.5, 7])).by_family
+    chosen, other = by_family[REQUEST], by_family["nv_inference_queue_duration_histogram_us"]
+    assert isinstance(chosen, Histogram)
+    assert isinstance(other, Histogram)
+    assert list(chosen.bounds) == [-1, 0.5, 7]
+    assert list(other.bounds) == [100, 1000, 5000, 10_000, 50_000]
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (controlled(None, [1]), "metric control must specify 'metric_identifier' for net"),
+        (controlled("", [1]), "metric identifier must specify non-empty 'family' for net"),
+        (controlled(REQUEST, None), "metric control must specify 'histogram_options' for net"),
+        (controlled(REQUEST, []), "histogram options must specify non-empty 'buckets' for net"),
+        (controlled(REQUEST, [2, 1]), "each larger than the one before"),
+        (controlled(REQUEST, [1, 1]), "each larger than the one before"),
+        (controlled(REQUEST, [1, float("inf")]), "finite 'buckets'"),
+        (controlled(REQUEST, [float("nan")]), "finite 'buckets'"),
+    ],
+)
+def test_a_wrong_metric_control_is_told_even_if_it_is_not_used(config: Any, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        latencies_of(config, LatencySettings())
+    assert words in caught.value.message
+
+
+def test_a_control_of_an_unknown_family_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert latencies_of(controlled("nv_other", [1]), LatencySettings()) is None
+    assert caplog.messages == [
+        "Metric family 'nv_other' in 'metric_identifier' is not a customizable metric in Triton core."
+    ]
