@@ -33,9 +33,14 @@ class HeaderForwarding:
 
     def of_head(self, head: Head) -> dict[str, str]:
         """The parameters in an HTTP head, named as the client spells them. Raises InvalidRequest."""
-        lines = head.raw.split(b"\r\n")[1:]
-        names = dict.fromkeys(line.partition(b":")[0].decode("latin-1") for line in lines)
-        return {name: _text(head.headers[name.lower().encode("latin-1")]) for name in self._chosen(names)}
+        spelled: dict[str, bytes] = {}
+        for line in reversed(head.raw.split(b"\r\n")[1:-2]):
+            name = line.partition(b":")[0]
+            spelled[name.lower().decode("latin-1")] = name  # the first of several spellings is kept
+        names = [name.decode("latin-1") for name in reversed(spelled.values())]
+        return {
+            name: _text(head.headers[name.lower().encode("latin-1")].strip()) for name in self._chosen(names)
+        }
 
     def of_metadata(self, metadata: Mapping[str, str | bytes]) -> dict[str, str]:
         """The parameters in a call's metadata. Raises InvalidRequest."""
