@@ -21,6 +21,9 @@ from tpx.protocol.tensors import Buffer
 
 _BYTES_AT_ONCE = 512 << 10
 """Written before we look again whether the transport is full."""
+_VIEW_FROM_BYTES = 4 << 10
+"""Smaller parts are copied."""
+_TAIL_BYTES = 64 << 10
 
 
 class Sender:
@@ -84,10 +87,14 @@ class Sender:
         outbox = stream.outbox
         size = 0
         for part in parts:
-            if len(part):
-                view = memoryview(part).cast("B")
-                outbox.append(view)
-                size += len(view)
+            count = len(part)
+            size += count
+            if count >= _VIEW_FROM_BYTES:
+                outbox.append(memoryview(part).cast("B"))
+            elif outbox and type(outbox[-1]) is bytearray and len(outbox[-1]) < _TAIL_BYTES:
+                outbox[-1] += part  # many small messages take no more memory than their bytes
+            elif count:
+                outbox.append(bytearray(part))
         stream.queued += size
         self.queued += size
         stream.trailers = trailers
@@ -195,7 +202,7 @@ class Sender:
 
     def _take_frame(self, stream: Stream, out: list[Buffer]) -> int:
         """Append one DATA frame of the stream and, behind its last one, its trailers; returns its size."""
-        outbox = cast("deque[memoryview]", stream.outbox)
+        outbox = cast("deque[memoryview | bytearray]", stream.outbox)
         room = min(self.window, stream.send_window, self.frame_bytes)
         at, size = len(out), 0
         while outbox and size < room:

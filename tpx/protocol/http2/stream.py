@@ -30,7 +30,7 @@ class Stream:
         self.receive_window = STREAM_WINDOW
         self.peer_ended = False
         self.we_ended = False
-        self.outbox: deque[memoryview] | None = None
+        self.outbox: deque[memoryview | bytearray] | None = None
         self.queued = 0
         """Bytes in the outbox."""
         self.notify_below = -1
