@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving.onnx_files import write_model
 from tests.serving.repository.controlled import ask, controlled, play, times, write
 from tpx.errors import InvalidRequest, NotReady
+from tpx.serving.repository.overrides import LoadParameter
 
 ALL = "version_policy { all { } } "
 
@@ -220,47 +220,6 @@ def test_what_a_request_brings_and_cannot_be_loaded_leaves_nothing(
     play(scene)
 
 
-@pytest.mark.parametrize("name", ["..", "../etc", "a/b", " ..", "/", "a..b"])
-def test_a_name_that_is_a_path_is_refused(tmp_path: Path, name: str) -> None:
-    async def scene() -> None:
-        async with controlled(tmp_path) as it:
-            assert await it.refusal(it.load(name)) == (
-                f"invalid model name '{name}', model name must not contain path traversal characters"
-            )
-            await it.unload(name)
-
-    play(scene)
-
-
-@pytest.mark.parametrize("name", ["", " ", "\t"])
-def test_no_name_is_refused(tmp_path: Path, name: str) -> None:
-    async def scene() -> None:
-        async with controlled(tmp_path) as it:
-            assert (
-                await it.refusal(it.load(name))
-                == "Model name cannot be empty. Please enter a valid name to deploy."
-            )
-
-    play(scene)
-
-
-@pytest.mark.parametrize(
-    "name", ["$(touch x)", "; rm -rf .", "a\nb", "x" * 300, "a\0b", "\ud800", ".hidden", "~", "*"]
-)
-def test_a_name_that_no_model_has_is_not_found(tmp_path: Path, name: str) -> None:
-    write_model(tmp_path, ".hidden")
-
-    async def scene() -> None:
-        async with controlled(tmp_path) as it:
-            for _ in range(2):
-                assert await it.refusal(it.load(name)) == (
-                    f"failed to load '{name}', failed to poll from model repository"
-                )
-            assert it.states == {}
-
-    play(scene)
-
-
 def test_a_name_in_two_repositories_is_not_loaded_and_what_serves_goes_on(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
 
@@ -390,6 +349,11 @@ def test_without_a_configuration_a_model_of_no_known_kind_is_refused(tmp_path: P
         (tmp_path / "net" / "1").mkdir(parents=True)
         async with controlled(tmp_path) as it:
             assert "Could not determine backend for model 'net'" in await it.refusal(it.load())
+            unversioned: dict[str, LoadParameter] = {"config": '{"backend": "onnxruntime"}', "file:x": b""}
+            assert await it.refusal(it.load_with(unversioned)) == (
+                "load failed for model 'net': at least one version must be available under the version "
+                "policy of model 'net'\n"
+            )
             config = json.dumps({"backend": "../../x"})
             assert "unable to find backend library for backend '../../x'" in await it.refusal(
                 it.load(config=config)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tpx.errors import InvalidRequest, Unsupported
-from tpx.protocol.http1.server import HttpRequest
+from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.serving.dataplane import DataPlane, IndexEntry
 from tpx.serving.frontends.http_answers import answer_json, answer_when_done
 from tpx.serving.frontends.http_routes import Route, json_object, route
@@ -57,7 +57,7 @@ class HttpControl:
             loop = asyncio.get_running_loop()
             parameters = await loop.run_in_executor(None, _load_parameters, request)
         await self._plane.load(name, parameters)
-        request.respond(200, b"")
+        request.respond(200, JSON_TYPE)
 
     def _unload(self, request: HttpRequest, match: re.Match[str]) -> None:
         _refuse_repository(match)
@@ -75,7 +75,7 @@ class HttpControl:
 
     async def _answer_unload(self, request: HttpRequest, name: str, *, unload_dependents: bool) -> None:
         await self._plane.unload(name, unload_dependents=unload_dependents)
-        request.respond(200, b"")
+        request.respond(200, JSON_TYPE)
 
     def _answer(self, request: HttpRequest, work: Coroutine[Any, Any, None]) -> None:
         self._plane.control.tasks.start(answer_when_done(request, work))
@@ -102,6 +102,8 @@ def _load_parameters(request: HttpRequest) -> dict[str, LoadParameter]:
             raise InvalidRequest(
                 f"unexpected error on creating Triton parameter: unrecognized load parameter '{key}'."
             )
+        elif not isinstance(value, str):
+            raise InvalidRequest("load parameter 'config': attempt to access JSON non-string as string")
         else:
             out[key] = value
     return out
@@ -109,7 +111,7 @@ def _load_parameters(request: HttpRequest) -> dict[str, LoadParameter]:
 
 def _decoded(key: str, value: Any) -> bytes:
     if not isinstance(value, str):
-        raise InvalidRequest(f"invalid value type for load parameter '{key}', expected a base64 string.")
+        raise InvalidRequest(f"load parameter '{key}': attempt to access JSON non-string as string")
     try:
         return binascii.a2b_base64("".join(value.split()), strict_mode=True)
     except ValueError as exc:

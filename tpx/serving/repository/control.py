@@ -17,7 +17,7 @@ from tpx.errors import InvalidRequest, NotReady, TpxError, UsageError
 from tpx.serving.model import ServedModel
 from tpx.serving.repository import layout
 from tpx.serving.repository.decisions import ControlMode, plan_load, plan_poll, plan_start
-from tpx.serving.repository.layout import ModelSource
+from tpx.serving.repository.layout import ModelSource, NoVersion
 from tpx.serving.repository.loading import Loader, Wanted, reason_of
 from tpx.serving.repository.overrides import Override, OverrideFiles
 from tpx.serving.repository.repository import Loaded, ModelRepository
@@ -201,6 +201,8 @@ class ModelControl:
             reason = source.fault or reason_of(exc)
             log.error("failed to load '%s': %s", source.name, reason)
             self._repository.fault(source.name, reason)
+            if isinstance(exc, NoVersion):
+                raise InvalidRequest(f"load failed for model '{source.name}': {exc.message}\n") from exc
             raise InvalidRequest(f"{_ABSENT.format(source.name)}: {reason}") from exc
 
     async def _replace(self, wanted: Wanted, files: OverrideFiles | None) -> None:

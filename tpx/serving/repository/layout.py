@@ -23,6 +23,10 @@ _NOT_VERSIONS = frozenset({"configs", "warmup", "initial_state"})
 _MAX_VERSION = 2**63 - 1
 
 
+class NoVersion(LoadError):
+    """A model has no version that its version policy wants."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
     """One model as it lies on disk: a directory of versions, or a single file that is version 1."""
@@ -193,7 +197,7 @@ def wanted_versions(config: Any, present: Mapping[int, Path]) -> list[int]:
     elif choice != "all":
         ordered = ordered[-max(1, policy.latest.num_versions) :]
     if not ordered:
-        raise LoadError(
+        raise NoVersion(
             f"at least one version must be available under the version policy of model '{config.name}'"
         )
     return ordered
