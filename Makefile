@@ -2,12 +2,14 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
+SOAK_SECONDS ?= 600
 
-.PHONY: help demo test check format bench schema clean system-packages
+.PHONY: help demo test soak check format bench schema clean system-packages
 
 help:
 	@echo "make demo    serve the example models, measure one, search its best configuration (under 3 minutes)"
 	@echo "make test    everything that must hold, with real servers and real clients"
+	@echo "make soak    all kinds of clients at once for ten minutes; SOAK_SECONDS=7200 make soak: longer"
 	@echo "make check   format, lint, types, layers"
 	@echo "make bench   side by side with real peers: Triton, perf_analyzer, MLServer (about 20 minutes)"
 	@echo "make schema  regenerate the protobuf descriptors from tpx/protocol/schema/*.proto"
@@ -41,6 +43,9 @@ test: $(VENV)/.test system-packages check
 	@command -v prometheus >/dev/null || tools/system_packages.sh prometheus
 	@command -v npm >/dev/null || tools/system_packages.sh nodejs npm
 	$(BIN)/python -m pytest -q
+
+soak: $(VENV)/.test
+	SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -q tests/soak/test_soak.py
 
 check: $(VENV)/.test
 	$(BIN)/ruff format --check tpx tests tools benchmarks
