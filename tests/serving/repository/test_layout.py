@@ -35,19 +35,6 @@ def test_models_are_found_by_name_with_their_versions(tmp_path: Path) -> None:
     assert not any(source.fault for source in found)
 
 
-@pytest.mark.parametrize("target", ["nowhere", "config.pbtxt", "1"])
-def test_a_configuration_that_is_there_but_cannot_be_read_is_not_passed_over(
-    tmp_path: Path, target: str
-) -> None:
-    write_model(tmp_path, "net")
-    (tmp_path / "net" / "config.pbtxt").unlink(missing_ok=True)
-    (tmp_path / "net" / "config.pbtxt").symlink_to(target)
-    [source] = scan([tmp_path])
-    assert source.has_config
-    with pytest.raises(ConfigError, match="failed to open text file"):
-        source.read_config()
-
-
 @pytest.mark.parametrize(
     ("name", "word"),
     [

@@ -48,7 +48,7 @@ class ModelSource:
         if self.override is not None:
             config.CopyFrom(self.override)
             return config
-        if self.file is None and os.path.lexists(self.config_path):
+        if self.file is None and self.config_path.is_file():
             return model_config.read(self.config_path)
         if self.file is not None:
             kind = RECOGNISED_FILES.get(f"model{self.file.suffix}", ("", ""))
@@ -64,8 +64,7 @@ class ModelSource:
 
     @property
     def has_config(self) -> bool:
-        # a link to nowhere counts: reading it says what is wrong, where defaults would only seem right
-        return self.override is not None or self.file is not None or os.path.lexists(self.config_path)
+        return self.override is not None or self.file is not None or self.config_path.is_file()
 
 
 def scan(paths: Sequence[Path], *, config_name: str = "") -> list[ModelSource]:
