@@ -1,0 +1,90 @@
+"""How far a thread runs ahead of a client that does not read."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tpx.serving.pace import AHEAD_BYTES, Pace
+
+MB = 1 << 20
+
+
+class Producer:
+    """A thread that makes responses of a size until nobody wants more."""
+
+    def __init__(self, pace: Pace, size: int) -> None:
+        self.made = 0
+        self._pace = pace
+        self._size = size
+        self.thread = threading.Thread(target=self._work)
+        self.thread.start()
+
+    def _work(self) -> None:
+        while self._pace.advance(self._size):
+            self.made += 1
+
+    def settled(self) -> int:
+        """How many it has made once it makes no more."""
+        made = -1
+        while made != self.made:
+            made = self.made
+            time.sleep(0.02)
+        return made
+
+
+@contextmanager
+def producing(pace: Pace, size: int) -> Iterator[Producer]:
+    producer = Producer(pace, size)
+    try:
+        yield producer
+    finally:
+        pace.end()
+        producer.thread.join(5)
+        assert not producer.thread.is_alive()
+
+
+@pytest.mark.parametrize(("size", "most"), [(0, 1030), (64 << 10, 17), (8 * MB, 1)])
+def test_a_thread_runs_ahead_by_bytes_and_never_by_less_than_one_response(size: int, most: int) -> None:
+    pace = Pace()
+    with producing(pace, size) as producer:
+        ahead = producer.settled()
+        assert 1 <= ahead <= most
+        assert ahead * size <= AHEAD_BYTES + size
+        for _ in range(3):
+            pace.delivered(size)
+        assert producer.settled() == ahead + 3
+
+
+def test_a_stalled_client_stops_the_thread_and_an_eased_one_lets_it_go_on() -> None:
+    pace = Pace()
+    pace.stall(True)
+    with producing(pace, 100) as producer:
+        assert producer.settled() == 0
+        pace.stall(False)
+        assert producer.settled() > 0
+
+
+@pytest.mark.parametrize("stalled", [True, False])
+def test_the_end_releases_the_thread_at_once(stalled: bool) -> None:
+    pace = Pace()
+    pace.stall(stalled)
+    with producing(pace, MB) as producer:
+        made = producer.settled()
+        pace.end()
+        producer.thread.join(1)
+        assert not producer.thread.is_alive()
+        assert producer.made == made
+        assert not pace.advance(1)
+
+
+def test_time_passes_unless_the_end_comes_first() -> None:
+    pace = Pace()
+    began = time.perf_counter()
+    assert pace.wait(0.03)
+    assert time.perf_counter() - began >= 0.03
+    threading.Timer(0.03, pace.end).start()
+    assert not pace.wait(30)
+    assert time.perf_counter() - began < 5
