@@ -25,7 +25,8 @@ BOUNDARIES = {
     "tpx/serving/frontends/grpc.py": 1,
     "tpx/serving/frontends/grpc_infer.py": 2,
     "tpx/serving/model.py": 1,
-    # one worker's loop: an instance computes on, the other models load
+    # one worker's loop: an instance computes on, the other models load, the other probes measure on
+    "tpx/serving/frontends/metrics/sampler.py": 1,
     "tpx/serving/instances/thread.py": 1,
     "tpx/serving/repository/repository.py": 2,
 }

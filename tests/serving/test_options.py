@@ -14,11 +14,21 @@ def test_nobody_outside_this_machine_is_served_unless_asked() -> None:
     assert {config.http_address, config.grpc_address, config.metrics_host} == {"127.0.0.1"}
 
 
+def test_metrics_listen_where_http_would_if_it_were_served() -> None:
+    config = ServeConfig(allow_http=False, http_address="0.0.0.0")
+    assert config.metrics_host == "127.0.0.1"
+
+
 def test_defaults_are_tritons() -> None:
     config = ServeConfig()
     assert (config.http_port, config.grpc_port, config.metrics_port) == (8000, 8001, 8002)
     assert (config.id, config.exit_timeout_secs, config.http_max_input_size) == ("triton", 30, 67108864)
     assert (config.exit_on_error, config.strict_readiness) == (True, True)
+    assert (config.allow_gpu_metrics, config.allow_cpu_metrics, config.metrics_interval_ms) == (
+        True,
+        True,
+        2000,
+    )
     assert (config.grpc_keepalive_time, config.grpc_keepalive_timeout) == (7_200_000, 20_000)
     assert (config.grpc_http2_max_ping_strikes, config.grpc_infer_response_compression_level) == (2, "none")
 
@@ -53,6 +63,13 @@ TRITON = [
     ("--grpc-max-connection-age=7", "grpc_max_connection_age", 7),
     ("--allow-metrics=false", "allow_metrics", False),
     ("--metrics-port=9002", "metrics_port", 9002),
+    ("--metrics-address=0.0.0.0", "metrics_host", "0.0.0.0"),
+    ("--http-address=::1", "metrics_host", "::1"),
+    ("--metrics-interval-ms=500", "metrics_interval_ms", 500),
+    ("--metrics-config=summary_quantiles=0.5:0.05,0.9:0.01", "metrics_config",
+     ("summary_quantiles=0.5:0.05,0.9:0.01",)),
+    ("--allow-gpu-metrics=false", "allow_gpu_metrics", False),
+    ("--allow-cpu-metrics=0", "allow_cpu_metrics", False),
     ("--backend-config=onnxruntime,default-max-batch-size=8", "backend_config",
      ("onnxruntime,default-max-batch-size=8",)),
     ("--log-verbose=1", "log_verbose", 1),
