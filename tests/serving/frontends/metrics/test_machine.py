@@ -1,5 +1,6 @@
 """CPU, memory and this process, and the thread that measures them."""
 
+import errno
 import math
 import os
 import resource
@@ -135,6 +136,28 @@ def test_a_probe_that_breaks_is_told_of_once_and_the_others_go_on(caplog: pytest
     assert (broken.asked, broken.closed, sound.closed) == (2, 1, 1)
     assert page(sampler.families()).names() == {"b"}
     assert caplog.messages == ["Counting failed and is not asked again"]
+
+
+class Starved(Counting):
+    """Finds no free descriptor the second time it is asked."""
+
+    def sample(self) -> Sequence[Family]:
+        families = super().sample()
+        if self.asked == 2:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return families
+
+
+def test_a_probe_without_descriptors_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+    probe = Starved("a")
+    sampler = Sampler([probe], 0.02)
+    sampler.start()
+    try:
+        wait_until_asked(probe, 4)
+    finally:
+        sampler.stop()
+    assert page(sampler.families()).names() == {"a"}
+    assert caplog.messages == ["Starved has no sample: [Errno 24] Too many open files"]
 
 
 def test_without_probes_there_is_no_thread() -> None:

@@ -53,6 +53,8 @@ class Sampler:
         for probe in list(self._probes):
             try:
                 families += probe.sample()
+            except OSError as exc:  # of a process without a free descriptor, say: the next time may do better
+                log.warning("%s has no sample: %s", type(probe).__name__, exc)
             except Exception:  # one worker's loop: the other probes go on
                 log.exception("%s failed and is not asked again", type(probe).__name__)
                 self._probes.remove(probe)
