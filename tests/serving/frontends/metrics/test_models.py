@@ -1,6 +1,7 @@
 """The models' series: what they are called, and that they change as requests do."""
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -249,3 +250,21 @@ def test_counters_of_latencies_can_be_left_out(tmp_path: Path) -> None:
         page = scrape(running)
     assert set(page.kinds) == {name for name in FAMILIES if "duration_us" not in name}
     assert page.value("nv_inference_request_success", model="net", version="1") == 1
+
+
+def test_series_come_with_a_model_and_go_with_it(tmp_path: Path) -> None:
+    for name in ("stays", "goes"):
+        write_model(tmp_path, name)
+    with serving(tmp_path, model_control_mode="explicit", load_model=("*",)) as running:
+        for name in ("stays", "goes"):
+            assert running.infer_binary(name, {"x": floats([1, 2])}).status == 200
+        assert len(scrape(running).of("nv_inference_count", version="1")) == 2
+        assert running.http("POST", "/v2/repository/models/goes/unload").status == 200
+        while len(found := scrape(running).of("nv_inference_count", version="1")) == 2:
+            time.sleep(0.01)
+        assert list(found) == [frozenset({("model", "stays")})]
+        assert not [series for series in scrape(running).values if ("model", "goes") in series.labels]
+        assert running.http("POST", "/v2/repository/models/goes/load").status == 200
+        page = scrape(running)
+    assert page.value("nv_inference_count", model="goes", version="1") == 0
+    assert page.value("nv_inference_count", model="stays", version="1") == 1
