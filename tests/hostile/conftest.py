@@ -1,0 +1,49 @@
+"""One `tpx serve` that every attack of a session meets: what one of them breaks, the next one notices."""
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+
+import pytest
+
+from tests.hostile import wire
+from tests.hostile.siege import BROKEN_MODELS, GOOD, Siege, besieged, write_repository
+
+MIB = 1 << 20
+_LIMIT_S = 30
+
+
+@pytest.fixture(scope="session")
+def siege(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Siege]:
+    """A server that must end well, after all of it, with the descriptors and threads that it began with."""
+    repository = write_repository(tmp_path_factory.mktemp("hostile"))
+    with besieged(repository, *BROKEN_MODELS) as server:
+        _warm(server)
+        before = server.footprint()
+        yield server
+        after = server.settles(lambda now: now.descriptors <= before.descriptors)
+        assert after.descriptors <= before.descriptors
+        assert after.threads <= before.threads + 2
+        assert after.resident_bytes <= before.resident_bytes + 64 * MIB
+
+
+def _warm(server: Siege) -> None:
+    """One request of each kind, so that what is made only once is there."""
+    server.alive()
+    for encoding in ("gzip", "deflate"):
+        wire.post(server.http, "/v2/models/double/infer", GOOD, f"Accept-Encoding: {encoding}\r\n")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Tests written as coroutines run on a fresh loop, within bounds."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+
+    async def bounded() -> None:
+        async with asyncio.timeout(_LIMIT_S):
+            await pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
+
+    asyncio.run(bounded())
+    return True

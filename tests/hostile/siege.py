@@ -1,0 +1,172 @@
+"""The server under attack: a child process, so that its death shows, and what it holds of the system."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import psutil
+
+from tests.e2e.child import Child, serve
+from tests.hostile import vocabulary, wire
+from tests.serving import onnx_files
+from tests.serving.onnx_files import graph, node, value, write_model
+from tpx.protocol import messages
+
+SERVICE = "/inference.GRPCInferenceService/"
+INPUT_LIMIT = 8 << 20
+"""Bytes of a body or message, so that what goes beyond them is quickly sent."""
+LIMITS = (f"--http-max-input-size={INPUT_LIMIT}", f"--grpc-max-message-size={INPUT_LIMIT}")
+BROKEN_MODELS = ("--exit-on-error=false", "--strict-readiness=false")
+
+GOOD = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
+LOOP = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """What a process holds."""
+
+    descriptors: int
+    threads: int
+    resident_bytes: int
+
+
+class Siege:
+    """A running server: its ports, whether it still serves, what it holds."""
+
+    def __init__(self, child: Child) -> None:
+        self.child = child
+        self.http = child.port("HTTPService")
+        self.grpc = child.port("GRPCInferenceService")
+        self.metrics = child.port("Metrics Service")
+        self._process = psutil.Process(child.pid)
+
+    def alive(self) -> None:
+        """Fails unless a good request on a fresh connection is answered well."""
+        answer = wire.post(self.http, "/v2/models/double/infer", GOOD)
+        assert (answer.status, b"[2.0,4.0]" in answer.body) == (200, True), answer
+        assert self.call("ServerReady", b"") == messages.ServerReadyResponse(ready=True).SerializeToString()
+
+    def call(self, verb: str, message: bytes, **options: Any) -> bytes:
+        """One gRPC call on a fresh connection; raises grpc.RpcError."""
+        settings = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_metadata_size", 1 << 20)]
+        with grpc.insecure_channel(f"127.0.0.1:{self.grpc}", options=settings) as channel:
+            method = channel.unary_unary(SERVICE + verb, lambda data: data, lambda data: data)
+            answer: bytes = method(message, timeout=wire.PATIENCE_S, **options)
+            return answer
+
+    def footprint(self) -> Footprint:
+        return Footprint(
+            descriptors=self._process.num_fds(),
+            threads=self._process.num_threads(),
+            resident_bytes=self._process.memory_info().rss,
+        )
+
+    def forget_peak(self) -> int:
+        """Begin to watch the largest memory again; returns what is held now, in bytes."""
+        Path(f"/proc/{self.child.pid}/clear_refs").write_text("5", encoding="ascii")
+        return self._memory("VmRSS")
+
+    def peak(self) -> int:
+        """The most memory that was held since `forget_peak`, in bytes."""
+        return self._memory("VmHWM")
+
+    def _memory(self, name: str) -> int:
+        status = Path(f"/proc/{self.child.pid}/status").read_text(encoding="ascii")
+        line = next(line for line in status.splitlines() if line.startswith(name))
+        return int(line.split()[1]) * 1024
+
+    def settles(self, holds: Callable[[Footprint], bool], timeout_s: float = 8) -> Footprint:
+        """What is held once `holds` says that it is right, or when the time is over: connections linger for
+        seconds."""
+        ends = time.perf_counter() + timeout_s
+        while True:
+            now = self.footprint()
+            if holds(now) or time.perf_counter() > ends:
+                return now
+            time.sleep(0.1)
+
+
+@contextmanager
+def besieged(repository: Path, *words: str) -> Iterator[Siege]:
+    """A server over a repository; at the end it must leave as it should and have had no error of its own."""
+    with serve("--model-repository", repository, *LIMITS, *words) as child:
+        child.ready()
+        yield Siege(child)
+        assert child.stop() == 0
+        assert complaints(child) == [], child.text[-3000:]
+
+
+def complaints(child: Child) -> list[str]:
+    """Lines of the log that tell of an error of our own."""
+    return [
+        line
+        for line in child.text.splitlines()
+        if any(word in line for word in ("Traceback", "defect", "Error:", "internal error", "Exception"))
+    ]
+
+
+def write_repository(repository: Path) -> Path:
+    """The models that cases ask for, those that cases are, and a loop of ensembles."""
+    write_good_models(repository)
+    for case in vocabulary.cases():
+        if case.sort == "repository":
+            _write_case(repository, case)
+    for number in range(LOOP):
+        _write_ensemble(repository, f"loop_{number}", f"loop_{(number + 1) % LOOP}")
+    return repository
+
+
+def write_good_models(repository: Path) -> None:
+    """Those that answer."""
+    write_model(repository, "double", onnx_files.doubling("batch", "n"), "max_batch_size: 8")
+    write_model(repository, "words", onnx_files.identity("BYTES", "batch", "n"), "max_batch_size: 8")
+    write_model(repository, "fp16", onnx_files.identity("FP16", "batch", "n"), "max_batch_size: 8")
+    names = ("a", "b")
+    adding = graph(
+        [node("Add", names, ["sum"])],
+        [value(name, "FP32", "batch", 2) for name in names],
+        [value("sum", "FP32", "batch", 2)],
+    )
+    write_model(repository, "two", adding, "max_batch_size: 8")
+    delay = "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 300000 }"
+    write_model(repository, "patient", onnx_files.doubling("batch", "n"), delay)
+    (repository / "repeat" / "1").mkdir(parents=True)
+    (repository / "repeat" / "config.pbtxt").write_text('backend: "repeat"', encoding="utf-8")
+
+
+def _write_case(repository: Path, case: vocabulary.Case) -> None:
+    directory = repository / case.said["repository"]
+    for name, content in case.said.get("files", {}).items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, dict) and "copy" in content:
+            path.write_bytes((repository / content["copy"] / "1" / "model.onnx").read_bytes())
+        elif isinstance(content, dict) and "hole" in content:
+            path.touch()
+            os.truncate(path, content["hole"])
+        else:
+            path.write_bytes(vocabulary.joined(content))
+    for name, target in case.said.get("links", {}).items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).symlink_to(target)
+
+
+def _write_ensemble(repository: Path, name: str, step: str) -> None:
+    tensors = " ".join(
+        f"{kind} [{{ name: '{tensor}' data_type: TYPE_FP32 dims: [ -1 ] }}]"
+        for kind, tensor in (("input", "x"), ("output", "y"))
+    )
+    maps = " ".join(
+        f"{kind}_map {{ key: '{t}' value: '{t}' }}" for kind, t in (("input", "x"), ("output", "y"))
+    )
+    step_text = f"ensemble_scheduling {{ step [{{ model_name: '{step}' model_version: -1 {maps} }}] }}"
+    directory = repository / name
+    (directory / "1").mkdir(parents=True)
+    text = f"platform: 'ensemble' max_batch_size: 8 {tensors} {step_text}"
+    (directory / "config.pbtxt").write_text(text, encoding="utf-8")
