@@ -229,9 +229,8 @@ def outputs_of(response: Any) -> dict[str, Any]:
 def serving(repository: Path | Sequence[Path], **options: Any) -> Iterator[Live]:
     """A server on free ports over a model repository."""
     paths = (repository,) if isinstance(repository, Path) else tuple(repository)
-    config = ServeConfig(
-        model_repository=paths, http_port=0, grpc_port=0, metrics_port=0, exit_timeout_secs=10, **options
-    )
+    usual = {"http_port": 0, "grpc_port": 0, "metrics_port": 0, "exit_timeout_secs": 10}
+    config = ServeConfig(model_repository=paths, **{**usual, **options})
     live = Live(config).start()
     try:
         yield live
