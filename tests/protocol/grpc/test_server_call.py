@@ -214,6 +214,17 @@ async def test_responses_are_compressed_for_clients_that_accept_it(encoding: str
         assert plain.message == b"abc" * 1000
 
 
+async def test_a_response_is_smaller_with_more_effort() -> None:
+    message = b"".join(b"%d and %d, " % (number, number * number) for number in range(3000))
+    sizes = []
+    for level in (1, 9):
+        limits = GrpcLimits(response_encoding="gzip", response_level=level)
+        async with serving(limits) as server, await RawPeer.connect(server.port) as peer:
+            peer.call(1, ECHO, message, (b"grpc-accept-encoding", b"gzip"))
+            sizes.append(len((await peer.answer(1)).message))
+    assert sizes[0] > sizes[1]
+
+
 async def test_an_unknown_compression_is_refused_with_what_is_known() -> None:
     async with serving() as server, await RawPeer.connect(server.port) as peer:
         peer.call(1, ECHO, b"x", (b"grpc-encoding", b"br"))
