@@ -13,11 +13,12 @@ from tpx.errors import TpxError
 from tpx.protocol.tensors import Tensor
 from tpx.serving.instances.completions import Completions
 from tpx.serving.instances.placement import InstanceSpec
-from tpx.serving.model import ServedModel
+from tpx.serving.model import Parts, ServedModel
 from tpx.serving.request import InferRequest, InferResponse
 from tpx.serving.scheduling.base import Scheduler
 from tpx.serving.scheduling.direct import DirectScheduler
 from tpx.serving.scheduling.dynamic import DynamicBatcher
+from tpx.serving.stacking.plain import PlainStacking
 
 Rows = list[list[float]]
 
@@ -85,9 +86,12 @@ async def serving(
     model = ServedModel(
         config,
         1,
-        signature_of(config),
-        DirectScheduler() if scheduler is None else scheduler,
-        fake,
+        Parts(
+            signature=signature_of(config),
+            scheduler=DirectScheduler() if scheduler is None else scheduler,
+            stacking=PlainStacking(batched=max_batch_size > 0),
+            opened=fake,
+        ),
         loop,
         inline_below_ns=inline_below_ns,
     )

@@ -1,50 +1,51 @@
-"""One version of a model, ready to serve: requests in, batches to its instances, answers out.
-
-Everything here runs on the event loop; only instances compute elsewhere.
-"""
+"""One version of a model, ready to serve: requests in, answers out, and what it has done."""
 
 import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from tpx.errors import Cancelled, NotReady, TpxError
+from tpx.errors import Cancelled, NotReady, Overloaded, TpxError
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.backends.base import OpenModel
 from tpx.serving.batch import Batch
+from tpx.serving.dispatcher import Dispatcher, Outcomes
+from tpx.serving.instances.base import Instance
 from tpx.serving.instances.completions import Completions
 from tpx.serving.instances.decoupled import DecoupledAnswer, DecoupledCallbacks, DecoupledInstance
 from tpx.serving.instances.placement import InstanceSpec
-from tpx.serving.instances.thread import Inbox, ThreadInstance
+from tpx.serving.instances.thread import ThreadInstance
 from tpx.serving.request import InferRequest, InferResponse, RequestHead
 from tpx.serving.scheduling.base import Scheduler
 from tpx.serving.signature import Signature
+from tpx.serving.stacking.base import Stacking
 from tpx.serving.statistics import ModelStatistics
 
 log = logging.getLogger(__name__)
 
 _clock = time.perf_counter_ns
-_MAX_RELUCTANCE = 16
-_BATCHES_AT_ONCE = 64
-"""Computed on the event loop before it turns to anything else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a model is made of."""
+
+    signature: Signature
+    scheduler: Scheduler
+    stacking: Stacking
+    opened: OpenModel
 
 
 class ServedModel:
-    """Owns the scheduler, the instances and the statistics of one model version.
-
-    A model whose executions are hardly longer than two thread switches is computed on the event loop itself.
-    `_reluctance` rises at once when an execution exceeds `inline_below_ns` and falls slowly when it does not.
-    A request with larger rows than any that was short shows in a thread what it takes.
-    """
+    """Owns the instances and the statistics of one model version."""
 
     def __init__(
         self,
         config: Any,
         version: int,
-        signature: Signature,
-        scheduler: Scheduler,
-        opened: OpenModel,
+        parts: Parts,
         loop: asyncio.AbstractEventLoop,
         *,
         inline_below_ns: int,
@@ -52,78 +53,61 @@ class ServedModel:
         self.config = config
         self.name: str = config.name
         self.version = version
-        self.max_batch_size = signature.max_batch_size
-        self.signature = signature
+        self.signature = parts.signature
+        self.max_batch_size = parts.signature.max_batch_size
         self.decoupled: bool = config.model_transaction_policy.decoupled
         """A request gets any number of responses."""
         self.statistics = ModelStatistics()
         self.retired = False
         """Takes no new requests: unloaded, or replaced by a newer load."""
-        self._scheduler = scheduler
-        self._opened = opened
-        self._instances: list[ThreadInstance | DecoupledInstance] = []
-        self._inbox: Inbox = Inbox()
-        self._held: set[Batch] = set()
-        """Batches given to the instances and not yet back: one each in work and one each in hand."""
-        self._held_long = 0
-        """Those of them that may take long, for which the loop does not wait."""
-        self._waits = scheduler.waits
-        self._call_soon = loop.call_soon
-        self._looking = False
-        self._dispatching = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._opened = parts.opened
+        self._stacking = parts.stacking
+        self._dispatcher = Dispatcher(
+            parts.scheduler,
+            loop,
+            Outcomes(on_answer=self._answer, on_cancelled=self._cancelled, on_expired=self._expired),
+            inline_below_ns=inline_below_ns if parts.opened.inline else 0,
+        )
         self._in_flight = 0
-        self._inline_below_ns = inline_below_ns if opened.inline else 0
-        self._reluctance = _MAX_RELUCTANCE
-        self._inline = False
-        self._short_row_size = -1
-        self._batched = signature.max_batch_size > 0
 
     def start(self, specs: Sequence[InstanceSpec], completions: Completions) -> None:
         """Create the instances, all or none. Raises LoadError. May be called from any thread."""
         try:
             for spec in specs:
-                self._instances.append(self._instance(spec, completions))
+                self._add_instance(spec, completions)
         except BaseException:
-            self._end_instances()
+            self._dispatcher.close()
             raise
 
-    def _instance(self, spec: InstanceSpec, completions: Completions) -> ThreadInstance | DecoupledInstance:
+    def _add_instance(self, spec: InstanceSpec, completions: Completions) -> None:
         executor: Any = self._opened.executor(spec, self.config)
-        if not self.decoupled:
-            return ThreadInstance(
-                spec.name, executor, self._inbox, completions, self._computed, batched=self._batched
+        dispatcher = self._dispatcher
+        lane = dispatcher.lane()
+        instance: Instance
+        if self.decoupled:
+            callbacks = DecoupledCallbacks(self._responded, dispatcher.released)
+            instance = DecoupledInstance(
+                spec.name, executor, lane.inbox, completions, callbacks, self._stacking
             )
-        return DecoupledInstance(
-            spec.name,
-            executor,
-            self._inbox,
-            completions,
-            DecoupledCallbacks(self._responded, self._released),
-            batched=self._batched,
-        )
+        else:
+            instance = ThreadInstance(
+                spec.name, executor, lane.inbox, completions, dispatcher.computed, self._stacking
+            )
+        lane.instances.append(instance)
 
     def close(self) -> None:
         """End the instances after what they hold; nothing may be in flight. May be called from any thread.
 
         Whoever still remembers the model, a frontend say, does not hold its weights.
         """
-        self._end_instances()
-        self._instances.clear()
+        self._dispatcher.close()
         self.signature.forget_heads()
         self._opened.close()
 
-    def _end_instances(self) -> None:
-        for _ in self._instances:
-            self._inbox.put(None)
-        for instance in self._instances:
-            instance.close()
-
     @property
     def pending(self) -> int:
-        """Requests that wait for an instance, in the queue or in a batch that no instance has begun."""
-        in_hand = sum(len(batch.requests) for batch in self._held if not batch.started_ns)
-        return len(self._scheduler) + in_hand
+        """Requests that wait for an instance."""
+        return self._dispatcher.pending
 
     @property
     def in_flight(self) -> int:
@@ -135,129 +119,19 @@ class ServedModel:
         return self.signature.bind(self, request)
 
     def submit(self, request: InferRequest) -> None:
-        """Take a request; its `reply` is called later, or before this returns. Raises NotReady,
-        Overloaded."""
+        """Take a request; its `reply` is called later, or before this returns. Raises RequestError."""
         if self.retired:
             raise NotReady(
                 f"Request for unknown model: '{self.name}' version {self.version} is not at ready state"
             )
         request.arrived_ns = _clock()
+        self._in_flight += 1
         try:
-            self._scheduler.add(request)
+            self._dispatcher.add(request)
         except TpxError as error:
+            self._in_flight -= 1
             self.statistics.failed(error, 1, _clock() - request.arrived_ns)
             raise
-        self._in_flight += 1
-        if not self._waits:
-            self._look()
-        elif not self._looking:
-            # after everything that has arrived with this request was read
-            self._looking = True
-            self._call_soon(self._look)
-
-    def _look(self) -> None:
-        """Hand to instances what may leave now, or compute it here."""
-        if self._dispatching:
-            return  # an answer has brought another request: the loop below takes it next
-        self._looking = False
-        self._dispatching = True
-        try:
-            for _ in range(_BATCHES_AT_ONCE):
-                if not self._dispatch():
-                    break
-            else:
-                self._looking = True
-                self._call_soon(self._look)
-        finally:
-            self._dispatching = False
-        if len(self._scheduler) and (not self._inline or self._held_long):
-            self._prefetch()
-
-    def _dispatch(self) -> bool:
-        """One batch, if there is one and an instance for it."""
-        if len(self._held) >= len(self._instances):
-            return False
-        if self._inline and self._held and not self._held_long:
-            return False  # what the instances hold is soon back; then the loop computes
-        requests = self._scheduler.take(_clock(), idle=True)
-        if not requests:
-            self._wake_later()
-            return False
-        batch = self._batch(requests)
-        if batch is None:
-            return True
-        first = self._instances[0]
-        if self._inline and not self._held and self._is_short(batch) and isinstance(first, ThreadInstance):
-            first.run(batch)
-            batch.cost_ns = batch.ended_ns - batch.started_ns
-            self._answer(batch)
-        else:
-            self._hand_over(batch)
-        return True
-
-    def _is_short(self, batch: Batch) -> bool:
-        return batch.requests[0].head.row_size <= self._short_row_size
-
-    def _hand_over(self, batch: Batch) -> None:
-        """Give a batch to the instances."""
-        self._held.add(batch)
-        batch.long = not self._is_short(batch)
-        self._held_long += batch.long
-        self._inbox.put(batch)
-
-    def _prefetch(self) -> None:
-        """Keep as many batches in hand as there are instances, so that none waits for the loop."""
-        most = 2 * len(self._instances)
-        while len(self._held) < most:
-            requests = self._scheduler.take(_clock(), idle=False)
-            if not requests:
-                self._wake_later()
-                return
-            batch = self._batch(requests)
-            if batch is not None:
-                self._hand_over(batch)
-
-    def _batch(self, requests: Sequence[InferRequest]) -> Batch | None:
-        """A batch of those that are still wanted."""
-        for request in requests:
-            if request.cancelled:
-                return self._batch_of_wanted(requests)
-        return Batch(requests)
-
-    def _batch_of_wanted(self, requests: Sequence[InferRequest]) -> Batch | None:
-        wanted = []
-        for request in requests:
-            if request.cancelled:
-                self._reply_cancelled(request)
-            else:
-                wanted.append(request)
-        return Batch(wanted) if wanted else None
-
-    def _wake_later(self) -> None:
-        wake_ns = self._scheduler.wake_ns()
-        if wake_ns is None or self._timer is not None:
-            return
-        delay = max(0, wake_ns - _clock()) / 1e9
-        self._timer = asyncio.get_running_loop().call_later(delay, self._woken)
-
-    def _woken(self) -> None:
-        self._timer = None
-        self._look()
-
-    def _computed(self, batch: Batch) -> None:
-        """An instance has finished a batch: first give it work, then answer."""
-        self._held.discard(batch)
-        self._held_long -= batch.long
-        if len(self._scheduler):
-            self._look()
-        self._answer(batch)
-
-    def _released(self, batch: Batch) -> None:
-        """An instance of a decoupled model is done with a batch, whose answers have gone before."""
-        self._held.discard(batch)
-        self._held_long -= batch.long
-        if len(self._scheduler):
-            self._look()
 
     def _responded(self, answer: DecoupledAnswer) -> None:
         """A decoupled model has another response, or, with the final one, no more."""
@@ -279,7 +153,6 @@ class ServedModel:
             log.exception("answering a request to model '%s' failed", self.name)
 
     def _answer(self, batch: Batch) -> None:
-        self._judge(batch.cost_ns, batch.requests[0].head.row_size)
         now = _clock()
         statistics = self.statistics
         if batch.error is None:
@@ -292,21 +165,6 @@ class ServedModel:
                 request.trace.computed(request, batch.part_of(request), response)
             self._reply(request, response)
 
-    def _judge(self, cost_ns: int, row_size: int) -> None:
-        """Decide from what a batch took whether the next ones are computed on the loop."""
-        limit = self._inline_below_ns
-        if not limit:
-            return
-        if cost_ns < limit:
-            if self._reluctance:
-                self._reluctance -= 1
-            if row_size > self._short_row_size:
-                self._short_row_size = row_size
-        else:
-            self._reluctance = min(_MAX_RELUCTANCE, self._reluctance + 2 * (cost_ns // limit))
-            self._short_row_size = min(self._short_row_size, row_size - 1)
-        self._inline = self._reluctance < _MAX_RELUCTANCE // 2
-
     def _count_failed(self, batch: Batch, now_ns: int) -> None:
         """Of a batch that failed, every request was computed alone: each counts for itself."""
         for part in batch.alone or (batch,):
@@ -315,11 +173,15 @@ class ServedModel:
             else:
                 self.statistics.failed(part.error, 1, now_ns - part.requests[0].arrived_ns)
 
-    def _reply_cancelled(self, request: InferRequest) -> None:
-        error = Cancelled("the request was cancelled")
+    def _cancelled(self, request: InferRequest) -> None:
+        self._fail(request, Cancelled(""))
+
+    def _expired(self, request: InferRequest) -> None:
+        identity = request.head.request_id or "<id_unknown>"
+        self._fail(request, Overloaded(f"[request id: {identity}] Request timeout expired"))
+
+    def _fail(self, request: InferRequest, error: TpxError) -> None:
+        """Answer a request that no instance has seen."""
         self.statistics.failed(error, 1, _clock() - request.arrived_ns)
         self._in_flight -= 1
-        response = InferResponse([], error)
-        if request.trace is not None:
-            request.trace.computed(request, Batch([request]), response)
-        request.reply(request, response)
+        self._reply(request, InferResponse([], error))

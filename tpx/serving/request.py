@@ -131,9 +131,11 @@ class RequestHead:
         "outputs",
         "parameters",
         "placed",
+        "priority",
         "rendered",
         "request_id",
         "row_size",
+        "timeout_ns",
         "total_size",
     )
 
@@ -153,6 +155,9 @@ class RequestHead:
         self.batch_size = batch_size
         """Of the request; 1 where the model has no batch dimension."""
         self.parameters = parameters
+        self.priority = int(parameters.get("priority", 0)) if parameters else 0
+        """1 is the highest; 0 and levels that the model has not mean its default."""
+        self.timeout_ns = int(parameters.get("timeout", 0)) * 1000 if parameters else 0
         self.empty_final_response = False
         """The client wants the empty final response of a decoupled model, too."""
         self.placed = False

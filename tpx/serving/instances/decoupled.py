@@ -14,6 +14,7 @@ from tpx.serving.instances.completions import Completions
 from tpx.serving.instances.thread import Inbox
 from tpx.serving.pace import Pace
 from tpx.serving.request import InferRequest, InferResponse
+from tpx.serving.stacking.base import Stacking
 from tpx.serving.statistics import ResponseTimes
 
 log = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class DecoupledInstance:
     Every response goes to the event loop as it is made; an empty one marked final follows the last.
     """
 
-    __slots__ = ("_batched", "_callbacks", "_completions", "_executor", "_inbox", "_thread", "name")
+    __slots__ = ("_callbacks", "_completions", "_executor", "_inbox", "_stacking", "_thread", "name")
 
     def __init__(
         self,
@@ -57,11 +58,10 @@ class DecoupledInstance:
         inbox: Inbox,
         completions: Completions,
         callbacks: DecoupledCallbacks,
-        *,
-        batched: bool,
+        stacking: Stacking,
     ) -> None:
         self.name = name
-        self._batched = batched
+        self._stacking = stacking
         self._executor = executor
         self._inbox = inbox
         self._completions = completions
@@ -85,10 +85,10 @@ class DecoupledInstance:
 
     def _compute(self, request: InferRequest) -> None:
         single = Batch([request])
-        responses = _Responses(single, self._push, batched=self._batched)
+        responses = _Responses(single, self._push, self._stacking)
         error: TpxError | None = None
         try:
-            self._executor.respond(single.gather(), responses)
+            self._executor.respond(self._stacking.gather(single), responses)
         except TpxError as exc:
             error = exc
         except BaseException as exc:  # native code panics and exits with what is no Exception
@@ -103,11 +103,11 @@ class DecoupledInstance:
 class _Responses:
     """Implements ResponseSender for one request."""
 
-    __slots__ = ("_batch", "_batched", "_begun_ns", "_pace", "_push", "_request", "_sent")
+    __slots__ = ("_batch", "_begun_ns", "_pace", "_push", "_request", "_sent", "_stacking")
 
-    def __init__(self, batch: Batch, push: Callable[[DecoupledAnswer], None], *, batched: bool) -> None:
+    def __init__(self, batch: Batch, push: Callable[[DecoupledAnswer], None], stacking: Stacking) -> None:
         self._batch = batch
-        self._batched = batched
+        self._stacking = stacking
         self._push = push
         self._request = batch.requests[0]
         if self._request.pace is None:
@@ -119,7 +119,7 @@ class _Responses:
     def send(self, outputs: Arrays) -> bool:
         batch = self._batch
         batch.responses = []
-        batch.scatter(outputs, batched=self._batched)
+        self._stacking.scatter(batch, outputs)
         return self._send(batch.responses[0])
 
     def send_error(self, error: TpxError) -> bool:

@@ -10,6 +10,7 @@ from tpx.errors import ExecutionError, TpxError
 from tpx.serving.backends.base import Executor
 from tpx.serving.batch import Batch
 from tpx.serving.instances.completions import Completions
+from tpx.serving.stacking.base import Stacking
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ class ThreadInstance:
     While none of them has work, the event loop may compute a batch itself with `run`.
     """
 
-    __slots__ = ("_completions", "_executor", "_inbox", "_on_done", "_thread", "batched", "name")
+    __slots__ = ("_completions", "_executor", "_inbox", "_on_done", "_stacking", "_thread", "name")
 
     def __init__(
         self,
@@ -35,11 +36,10 @@ class ThreadInstance:
         inbox: Inbox,
         completions: Completions,
         on_done: Callable[[Batch], None],
-        *,
-        batched: bool,
+        stacking: Stacking,
     ) -> None:
         self.name = name
-        self.batched = batched
+        self._stacking = stacking
         self._executor = executor
         self._inbox = inbox
         self._completions = completions
@@ -53,7 +53,8 @@ class ThreadInstance:
         When a batch fails, each of its requests is tried alone: a bad one then harms only itself.
         """
         try:
-            batch.scatter(self._executor.execute(batch.gather()), batched=self.batched)
+            stacking = self._stacking
+            stacking.scatter(batch, self._executor.execute(stacking.gather(batch)))
         except TpxError as exc:
             self._failed(batch, exc)
         except BaseException as exc:  # native code panics and exits with what is no Exception

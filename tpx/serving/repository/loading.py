@@ -15,7 +15,7 @@ from tpx.serving.distributions.latencies import latencies_of
 from tpx.serving.distributions.settings import LatencySettings
 from tpx.serving.instances.completions import Completions
 from tpx.serving.instances.placement import instance_specs
-from tpx.serving.model import ServedModel
+from tpx.serving.model import Parts, ServedModel
 from tpx.serving.repository.configuration import (
     fill_backend,
     fill_batching,
@@ -32,6 +32,7 @@ from tpx.serving.scheduling.base import Scheduler
 from tpx.serving.scheduling.direct import DirectScheduler
 from tpx.serving.scheduling.dynamic import DynamicBatcher
 from tpx.serving.signature import Signature
+from tpx.serving.stacking.plain import PlainStacking
 
 log = logging.getLogger(__name__)
 
@@ -126,9 +127,12 @@ class Loader:
             model = ServedModel(
                 config,
                 version,
-                signature,
-                _scheduler(config),
-                opened,
+                Parts(
+                    signature=signature,
+                    scheduler=_scheduler(config),
+                    stacking=PlainStacking(batched=config.max_batch_size > 0),
+                    opened=opened,
+                ),
                 self._loop,
                 inline_below_ns=self._settings.inline_below_ns,
             )

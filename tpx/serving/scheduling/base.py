@@ -11,21 +11,28 @@ class Scheduler(Protocol):
 
     waits: bool
     """More requests may make a better batch: look only after all that have arrived are in."""
+    sticky: bool
+    """Requests belong to one instance, the lane: `take` is asked for each, and `finished` told."""
+    expires: bool
+    """Requests may be given up: `expire` is asked."""
 
     def add(self, request: InferRequest) -> None:
-        """Take a request; its `arrived_ns` is set. Raises Overloaded."""
+        """Take a request; its `arrived_ns` is set. Raises RequestError."""
 
-    def take(self, now_ns: int, *, idle: bool) -> Sequence[InferRequest]:
+    def take(self, now_ns: int, *, idle: bool, lane: int = 0) -> Sequence[InferRequest]:
         """The requests that leave now, none if it is better to wait.
 
         `idle` tells that an instance has nothing to do; otherwise a batch leaves only if waiting cannot
         improve it.
         """
 
-    def wake_ns(self) -> int | None:
-        """When `take` may give something without any new arrival."""
+    def finished(self, requests: Sequence[InferRequest], now_ns: int) -> None:
+        """What was taken has been computed."""
 
-    def drain(self) -> Sequence[InferRequest]:
-        """Give up everything that waits."""
+    def expire(self, now_ns: int) -> Sequence[InferRequest]:
+        """Give up the requests that have waited too long."""
+
+    def wake_ns(self) -> int | None:
+        """When `take` or `expire` may give something without any new arrival."""
 
     def __len__(self) -> int: ...

@@ -10,6 +10,8 @@ class DirectScheduler:
     """A queue."""
 
     waits = False
+    sticky = False
+    expires = False
 
     def __init__(self) -> None:
         self._queue: deque[InferRequest] = deque()
@@ -17,16 +19,23 @@ class DirectScheduler:
     def add(self, request: InferRequest) -> None:
         self._queue.append(request)
 
-    def take(self, now_ns: int, *, idle: bool) -> Sequence[InferRequest]:  # noqa: ARG002
+    def take(
+        self,
+        now_ns: int,  # noqa: ARG002
+        *,
+        idle: bool,  # noqa: ARG002
+        lane: int = 0,  # noqa: ARG002
+    ) -> Sequence[InferRequest]:
         return (self._queue.popleft(),) if self._queue else ()
 
     def wake_ns(self) -> int | None:
         return None
 
-    def drain(self) -> Sequence[InferRequest]:
-        waiting = list(self._queue)
-        self._queue.clear()
-        return waiting
+    def finished(self, requests: Sequence[InferRequest], now_ns: int) -> None:
+        """Nothing depends on it."""
+
+    def expire(self, now_ns: int) -> Sequence[InferRequest]:  # noqa: ARG002
+        return ()
 
     def __len__(self) -> int:
         return len(self._queue)

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from tpx.serving.request import InferRequest
+from tpx.serving.scheduling.queue import PolicyQueue, QueuePolicies
 
 
 class DynamicBatcher:
@@ -18,26 +19,34 @@ class DynamicBatcher:
 
     waits = True
 
+    sticky = False
+
     def __init__(
-        self, max_batch_size: int, preferred_batch_size: Sequence[int] = (), max_queue_delay_ns: int = 0
+        self,
+        max_batch_size: int,
+        preferred_batch_size: Sequence[int] = (),
+        max_queue_delay_ns: int = 0,
+        policies: QueuePolicies | None = None,
     ) -> None:
         self._max = max(1, max_batch_size)
         preferred = frozenset(preferred_batch_size)
         self._preferred = preferred if preferred != {self._max} else frozenset()
         self._target = max(preferred, default=self._max)
         self._delay_ns = max_queue_delay_ns
-        self._queue: deque[InferRequest] = deque()
+        self.expires = policies is not None and not policies.plain
+        self._policed = PolicyQueue(policies) if policies is not None and not policies.plain else None
+        self._queue: deque[InferRequest] | PolicyQueue = deque() if self._policed is None else self._policed
 
     def add(self, request: InferRequest) -> None:
         self._queue.append(request)
 
-    def take(self, now_ns: int, *, idle: bool) -> Sequence[InferRequest]:
+    def take(self, now_ns: int, *, idle: bool, lane: int = 0) -> Sequence[InferRequest]:  # noqa: ARG002
         queue = self._queue
-        if not queue:
-            return ()
+        if not queue or (self._policed is not None and not idle):
+            return ()  # priorities and deadlines are judged when an instance is free, not before
         count, final = self._longest_run()
         preferred = self._preferred_run() if self._preferred else 0
-        overdue = now_ns - queue[0].arrived_ns >= self._delay_ns
+        overdue = now_ns - self._oldest_ns() >= self._delay_ns
         if preferred and not (overdue and self._delay_ns):
             count = preferred
         elif not final and not (overdue and idle):
@@ -45,25 +54,36 @@ class DynamicBatcher:
         return [queue.popleft() for _ in range(count)]
 
     def wake_ns(self) -> int | None:
-        if not self._queue or not self._delay_ns:
+        if not self._queue:
             return None
-        return self._queue[0].arrived_ns + self._delay_ns
+        deadline = self._policed.next_deadline_ns() if self._policed is not None else None
+        leaves = self._oldest_ns() + self._delay_ns if self._delay_ns else None
+        return min((at for at in (deadline, leaves) if at is not None), default=None)
 
-    def drain(self) -> Sequence[InferRequest]:
-        waiting = list(self._queue)
-        self._queue.clear()
-        return waiting
+    def finished(self, requests: Sequence[InferRequest], now_ns: int) -> None:
+        """Nothing depends on it."""
+
+    def expire(self, now_ns: int) -> Sequence[InferRequest]:
+        return self._policed.expire(now_ns) if self._policed is not None else ()
 
     def __len__(self) -> int:
         return len(self._queue)
 
+    def _oldest_ns(self) -> int:
+        """When the one came that has waited longest."""
+        if self._policed is None:
+            return self._queue[0].arrived_ns
+        return min(request.arrived_ns for request in self._policed)
+
     def _longest_run(self) -> tuple[int, bool]:
         """How many requests of the front fit into one batch, and whether no later arrival could join them."""
         queue = self._queue
-        key = queue[0].head.batch_key
+        key = None
         size = count = 0
         for request in queue:
             head = request.head
+            if key is None:
+                key = head.batch_key
             if size + head.batch_size > self._max or (head.batch_key is not key and head.batch_key != key):
                 return count, True
             size += head.batch_size
@@ -73,7 +93,7 @@ class DynamicBatcher:
     def _preferred_run(self) -> int:
         """The longest run of the front that makes a preferred size, or the one that would overshoot the
         largest: then what comes before the overshoot leaves, or the one request that overshoots by itself."""
-        key = self._queue[0].head.batch_key
+        key = next(iter(self._queue)).head.batch_key
         size = best = 0
         for count, request in enumerate(self._queue):
             head = request.head

@@ -15,6 +15,7 @@ from tpx.protocol.v2 import DecodedRequest, RequestedOutput
 from tpx.serving.batch import Batch
 from tpx.serving.request import InferRequest
 from tpx.serving.signature import Signature
+from tpx.serving.stacking.plain import PlainStacking
 
 DATATYPES = [name for name in BY_NAME if name not in ("BYTES", "BF16")]
 
@@ -52,6 +53,16 @@ def of(sig: Signature, array: npt.NDArray[Any], datatype: str | None = None) -> 
     return bound(sig, Tensor.from_numpy("x", array, datatype))
 
 
+def gather(batch: Batch) -> dict[str, npt.NDArray[Any]]:
+    """What a model would get."""
+    return PlainStacking(batched=True).gather(batch)
+
+
+def scatter(batch: Batch, outputs: dict[str, npt.NDArray[Any]], *, batched: bool = True) -> None:
+    """Give the requests what a model gave."""
+    PlainStacking(batched=batched).scatter(batch, outputs)
+
+
 def answers(batch: Batch) -> list[list[Tensor]]:
     """The outputs of each request."""
     return [response.outputs for response in batch.responses]
@@ -59,7 +70,7 @@ def answers(batch: Batch) -> list[list[Tensor]]:
 
 def test_a_single_request_is_computed_on_the_bytes_that_came() -> None:
     data = np.arange(6, dtype=np.float32).reshape(2, 3)
-    array = Batch([of(signature(), data)]).gather()["x"]
+    array = gather(Batch([of(signature(), data)]))["x"]
     assert np.shares_memory(array, data)
     assert array.shape == (2, 3)
 
@@ -67,7 +78,7 @@ def test_a_single_request_is_computed_on_the_bytes_that_came() -> None:
 def test_a_single_request_may_lie_at_any_offset_of_a_larger_message() -> None:
     message = b"\x01" + np.arange(4, dtype=np.float64).tobytes()
     tensor = Tensor("x", "FP64", (1, 4), memoryview(message)[1:])
-    array = Batch([bound(signature("FP64"), tensor)]).gather()["x"]
+    array = gather(Batch([bound(signature("FP64"), tensor)]))["x"]
     assert array.tolist() == [[0, 1, 2, 3]]
     assert np.shares_memory(array, np.frombuffer(message, np.uint8))
 
@@ -76,7 +87,7 @@ def test_a_single_request_may_lie_at_any_offset_of_a_larger_message() -> None:
 def test_requests_are_stacked_in_order_with_every_datatype(datatype: str) -> None:
     sig = signature(datatype)
     rows = [np.array([[n, n + 1]]).astype(BY_NAME[datatype].numpy) for n in range(3)]
-    array = Batch([of(sig, row) for row in rows]).gather()["x"]
+    array = gather(Batch([of(sig, row) for row in rows]))["x"]
     assert array.dtype == BY_NAME[datatype].numpy
     assert array.tolist() == np.concatenate(rows).tolist()
 
@@ -84,7 +95,7 @@ def test_requests_are_stacked_in_order_with_every_datatype(datatype: str) -> Non
 def test_bfloat16_is_stacked_as_its_bits() -> None:
     sig = signature("BF16")
     rows = [np.array([[0x3F80, n]], dtype=np.uint16) for n in range(2)]
-    array = Batch([of(sig, row, "BF16") for row in rows]).gather()["x"]
+    array = gather(Batch([of(sig, row, "BF16") for row in rows]))["x"]
     assert array.dtype == np.uint16
     assert array.tolist() == [[0x3F80, 0], [0x3F80, 1]]
 
@@ -93,7 +104,7 @@ def test_strings_of_different_lengths_are_stacked() -> None:
     sig = signature("BYTES")
     words = [[b"a", b""], [b"\xff\x00\xfe", b"long" * 100]]
     batch = Batch([bound(sig, Tensor("x", "BYTES", (1, 2), encode_bytes(row))) for row in words])
-    assert batch.gather()["x"].tolist() == words
+    assert gather(batch)["x"].tolist() == words
 
 
 def test_many_strings_are_checked_where_they_are_computed_and_not_when_they_come() -> None:
@@ -104,9 +115,9 @@ def test_many_strings_are_checked_where_they_are_computed_and_not_when_they_come
     good = bound(sig, Tensor("x", "BYTES", (1, count), bytes(4 * count)))
     bad = bound(sig, Tensor("x", "BYTES", (1, count), bytes(4 * count - 1)))
     assert time.perf_counter() - began < 0.02
-    assert Batch([good]).gather()["x"].shape == (1, count)
+    assert gather(Batch([good]))["x"].shape == (1, count)
     with pytest.raises(InvalidRequest) as caught:
-        Batch([bad]).gather()
+        gather(Batch([bad]))
     assert caught.value.message.startswith(
         "[request id: <id_unknown>] incomplete string length indicator for inference input 'x' for model "
         "'net', expecting 4 bytes but only 3 bytes available"
@@ -116,7 +127,7 @@ def test_many_strings_are_checked_where_they_are_computed_and_not_when_they_come
 def test_more_strings_than_could_be_there_are_refused_before_memory_is_taken_for_them() -> None:
     request = bound(signature("BYTES", (-1,)), Tensor("x", "BYTES", (1, 2**45), bytes(1 << 17)))
     with pytest.raises(InvalidRequest, match=f"expected {2**45} string elements for inference input 'x'"):
-        Batch([request]).gather()
+        gather(Batch([request]))
 
 
 def test_requests_with_several_rows_get_their_own_rows_back() -> None:
@@ -125,8 +136,8 @@ def test_requests_with_several_rows_get_their_own_rows_back() -> None:
         [of(sig, np.full((rows, 2), n, dtype=np.float32)) for n, rows in enumerate([1, 3, 2])],
     )
     assert batch.size == 6
-    inputs = batch.gather()
-    batch.scatter({"y": inputs["x"] + 1}, batched=True)
+    inputs = gather(batch)
+    scatter(batch, {"y": inputs["x"] + 1})
     for n, (rows, [tensor]) in enumerate(zip([1, 3, 2], answers(batch), strict=True)):
         assert (tensor.name, tensor.datatype, tensor.shape) == ("y", "FP32", (rows, 2))
         assert tensor.numpy().tolist() == [[n + 1, n + 1]] * rows
@@ -136,7 +147,7 @@ def test_requests_with_several_rows_get_their_own_rows_back() -> None:
 def test_rows_of_small_and_of_large_outputs_are_the_same(width: int) -> None:
     sig = signature()
     batch = Batch([of(sig, np.full((2, width), n, dtype=np.float32)) for n in range(3)])
-    batch.scatter(batch.gather() | {"y": batch.gather()["x"]}, batched=True)
+    scatter(batch, gather(batch) | {"y": gather(batch)["x"]})
     for n, [tensor] in enumerate(answers(batch)):
         assert tensor.numpy().tolist() == [[n] * width] * 2
 
@@ -145,7 +156,7 @@ def test_large_outputs_are_views_and_not_copies() -> None:
     sig = signature()
     batch = Batch([of(sig, np.zeros((1, 1 << 15), dtype=np.float32)) for _ in range(2)])
     out = np.ones((2, 1 << 15), dtype=np.float32)
-    batch.scatter({"y": out}, batched=True)
+    scatter(batch, {"y": out})
     for row, [tensor] in enumerate(answers(batch)):
         assert np.shares_memory(np.frombuffer(tensor.data, np.float32), out[row])
 
@@ -154,7 +165,7 @@ def test_outputs_that_are_not_contiguous_are_sent_in_row_major_order() -> None:
     sig = signature(dims=(-1, -1))
     batch = Batch([of(sig, np.zeros((1, 2, 3), dtype=np.float32))])
     out = np.arange(6, dtype=np.float32).reshape(1, 3, 2).transpose(0, 2, 1)
-    batch.scatter({"y": out}, batched=True)
+    scatter(batch, {"y": out})
     [[tensor]] = answers(batch)
     assert tensor.shape == (1, 2, 3)
     assert np.frombuffer(tensor.data, np.float32).tolist() == [0, 2, 4, 1, 3, 5]
@@ -164,14 +175,14 @@ def test_strings_go_to_the_request_they_belong_to() -> None:
     sig = signature("BYTES", (1,))
     words = [b"one", b"", b"three\x00"]
     batch = Batch([bound(sig, Tensor("x", "BYTES", (1, 1), encode_bytes([word]))) for word in words])
-    batch.scatter({"y": batch.gather()["x"]}, batched=True)
+    scatter(batch, {"y": gather(batch)["x"]})
     assert [tensor.numpy().tolist() for [tensor] in answers(batch)] == [[[word]] for word in words]
 
 
 def test_outputs_of_another_width_than_the_inputs_are_cut_by_rows() -> None:
     sig = signature()
     batch = Batch([of(sig, np.zeros((rows, 2), dtype=np.float32)) for rows in (1, 2)])
-    batch.scatter({"y": np.arange(9, dtype=np.float32).reshape(3, 3)}, batched=True)
+    scatter(batch, {"y": np.arange(9, dtype=np.float32).reshape(3, 3)})
     assert [tensor.numpy().tolist() for [tensor] in answers(batch)] == [
         [[0, 1, 2]],
         [[3, 4, 5], [6, 7, 8]],
@@ -181,8 +192,8 @@ def test_outputs_of_another_width_than_the_inputs_are_cut_by_rows() -> None:
 def test_a_model_without_batch_dimension_gives_its_outputs_whole() -> None:
     sig = signature(max_batch_size=0, dims=(-1, -1))
     batch = Batch([of(sig, np.zeros((3, 2), dtype=np.float32))])
-    assert batch.gather()["x"].shape == (3, 2)
-    batch.scatter({"y": np.arange(4, dtype=np.float32).reshape(4, 1)}, batched=False)
+    assert gather(batch)["x"].shape == (3, 2)
+    scatter(batch, {"y": np.arange(4, dtype=np.float32).reshape(4, 1)}, batched=False)
     [[tensor]] = answers(batch)
     assert tensor.shape == (4, 1)
     assert tensor.numpy().tolist() == [[0], [1], [2], [3]]
@@ -191,8 +202,8 @@ def test_a_model_without_batch_dimension_gives_its_outputs_whole() -> None:
 def test_an_empty_tensor_is_computed_and_answered() -> None:
     sig = signature(max_batch_size=0)
     batch = Batch([of(sig, np.zeros((0,), dtype=np.float32))])
-    assert batch.gather()["x"].shape == (0,)
-    batch.scatter({"y": np.zeros((0,), dtype=np.float32)}, batched=False)
+    assert gather(batch)["x"].shape == (0,)
+    scatter(batch, {"y": np.zeros((0,), dtype=np.float32)}, batched=False)
     [[tensor]] = answers(batch)
     assert (tensor.shape, bytes(tensor.data)) == ((0,), b"")
 
@@ -200,9 +211,9 @@ def test_an_empty_tensor_is_computed_and_answered() -> None:
 def test_empty_rows_are_stacked_and_given_back() -> None:
     sig = signature()
     batch = Batch([of(sig, np.zeros((1, 0), dtype=np.float32)) for _ in range(2)])
-    inputs = batch.gather()["x"]
+    inputs = gather(batch)["x"]
     assert inputs.shape == (2, 0)
-    batch.scatter({"y": inputs}, batched=True)
+    scatter(batch, {"y": inputs})
     assert [tensor.shape for [tensor] in answers(batch)] == [(1, 0), (1, 0)]
 
 
@@ -223,9 +234,9 @@ def test_reshape_is_seen_by_the_model_and_not_by_the_client(
 ) -> None:
     sig = signature(dims=dims, reshape=reshape)
     batch = Batch([of(sig, np.zeros(client, dtype=np.float32))])
-    inputs = batch.gather()["x"]
+    inputs = gather(batch)["x"]
     assert inputs.shape == model
-    batch.scatter({"y": inputs}, batched=True)
+    scatter(batch, {"y": inputs})
     [[tensor]] = answers(batch)
     assert tensor.shape == client
 
@@ -233,9 +244,9 @@ def test_reshape_is_seen_by_the_model_and_not_by_the_client(
 def test_variable_dimensions_of_one_element_survive_a_reshape() -> None:
     sig = signature(dims=(-1, -1), reshape=(-1, 1, -1))
     batch = Batch([of(sig, np.zeros((1, 1, 7), dtype=np.float32))])
-    inputs = batch.gather()["x"]
+    inputs = gather(batch)["x"]
     assert inputs.shape == (1, 1, 1, 7)
-    batch.scatter({"y": inputs}, batched=True)
+    scatter(batch, {"y": inputs})
     [[tensor]] = answers(batch)
     assert tensor.shape == (1, 1, 7)
 
@@ -247,7 +258,7 @@ def test_each_request_gets_the_outputs_it_asked_for() -> None:
     data = np.ones((1, 1), dtype=np.float32)
     batch = Batch([bound(sig, Tensor.from_numpy("x", data), wanted) for wanted in [("z",), (), ("z", "y")]])
     rows = np.arange(3, dtype=np.float32).reshape(3, 1)
-    batch.scatter({"y": rows, "z": rows * 10}, batched=True)
+    scatter(batch, {"y": rows, "z": rows * 10})
     assert [[(t.name, t.numpy().tolist()) for t in outputs] for outputs in answers(batch)] == [
         [("z", [[0]])],
         [("y", [[1]]), ("z", [[10]])],
@@ -269,7 +280,7 @@ def test_what_a_model_gives_is_checked(outputs: dict[str, npt.NDArray[Any]], mes
     sig = signature()
     batch = Batch([of(sig, np.zeros((1, 1), dtype=np.float32)) for _ in range(2)])
     with pytest.raises(ExecutionError, match=message):
-        batch.scatter(outputs, batched=True)
+        scatter(batch, outputs)
 
 
 @pytest.mark.parametrize("shape", [(1, 7), (1, 2, 3), (1,)])
@@ -277,14 +288,14 @@ def test_an_output_that_cannot_be_reshaped_is_an_error_and_not_a_wrong_answer(sh
     sig = signature(dims=(2, 3), reshape=(6,))
     batch = Batch([of(sig, np.zeros((1, 2, 3), dtype=np.float32))])
     with pytest.raises(ExecutionError, match=r"output 'y' has shape \[.*\], its reshape says \[1, 6\]"):
-        batch.scatter({"y": np.zeros(shape, np.float32)}, batched=True)
+        scatter(batch, {"y": np.zeros(shape, np.float32)})
 
 
 @pytest.mark.parametrize("kind", [object, "S3", "U3"])
 def test_strings_may_come_as_any_kind_of_string(kind: Any) -> None:
     sig = signature("BYTES", (1,))
     batch = Batch([bound(sig, Tensor("x", "BYTES", (1, 1), encode_bytes([b"abc"])))])
-    batch.scatter({"y": np.array([["abc"]], dtype=kind)}, batched=True)
+    scatter(batch, {"y": np.array([["abc"]], dtype=kind)})
     [[tensor]] = answers(batch)
     assert tensor.numpy().tolist() == [[b"abc"]]
 

@@ -1,0 +1,250 @@
+"""From a scheduler to the instances: hands over what may leave, or computes it on the event loop itself.
+
+Everything here runs on the event loop; only instances compute elsewhere.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tpx.serving.batch import Batch
+from tpx.serving.instances.base import Instance
+from tpx.serving.instances.thread import Inbox, ThreadInstance
+from tpx.serving.request import InferRequest
+from tpx.serving.scheduling.base import Scheduler
+
+_clock = time.perf_counter_ns
+_MAX_RELUCTANCE = 16
+_BATCHES_AT_ONCE = 64
+"""Computed on the event loop before it turns to anything else."""
+
+
+class Lane:
+    """Instances that share an inbox, whichever is free first, and the batches that they hold: one each in
+    work and one each in hand."""
+
+    __slots__ = ("held", "held_long", "inbox", "index", "instances")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.inbox: Inbox = Inbox()
+        self.instances: list[Instance] = []
+        self.held: set[Batch] = set()
+        self.held_long = 0
+        """Those of them that may take long, for which the loop does not wait."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcomes:
+    """What a dispatcher tells of its requests, on the event loop."""
+
+    on_answer: Callable[[Batch], None]
+    """A batch was computed, or failed."""
+    on_cancelled: Callable[[InferRequest], None]
+    """Nobody wanted a request any more when its turn came."""
+    on_expired: Callable[[InferRequest], None]
+    """A request has waited longer than it may."""
+
+
+class Dispatcher:
+    """Gives each batch to a lane that has room.
+
+    A model whose executions are hardly longer than two thread switches is computed on the event loop itself.
+    `_reluctance` rises at once when an execution exceeds `inline_below_ns` and falls slowly when it does not.
+    A request with larger rows than any that was short shows in a thread what it takes.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        loop: asyncio.AbstractEventLoop,
+        outcomes: Outcomes,
+        *,
+        inline_below_ns: int,
+    ) -> None:
+        self._scheduler = scheduler
+        self._outcomes = outcomes
+        self._lanes: list[Lane] = []
+        self._waits = scheduler.waits
+        self._sticky = scheduler.sticky
+        self._call_soon = loop.call_soon
+        self._looking = False
+        self._dispatching = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns = 0
+        self._inline_below_ns = 0 if scheduler.sticky else inline_below_ns
+        self._reluctance = _MAX_RELUCTANCE
+        self._inline = False
+        self._short_row_size = -1
+
+    def lane(self) -> Lane:
+        """The lane for one more instance: the same for all, but where requests stick to an instance."""
+        if self._sticky or not self._lanes:
+            self._lanes.append(Lane(len(self._lanes)))
+        return self._lanes[-1]
+
+    def close(self) -> None:
+        """End the instances after what they hold; nothing may be in flight. May be called from any thread."""
+        for lane in self._lanes:
+            for _ in lane.instances:
+                lane.inbox.put(None)
+        for lane in self._lanes:
+            for instance in lane.instances:
+                instance.close()
+            lane.instances.clear()
+
+    @property
+    def pending(self) -> int:
+        """Requests that wait for an instance, in the queue or in a batch that no instance has begun."""
+        held = [batch for lane in self._lanes for batch in lane.held]
+        return len(self._scheduler) + sum(len(batch.requests) for batch in held if not batch.started_ns)
+
+    def add(self, request: InferRequest) -> None:
+        """Take a request; it may be answered before this returns. Raises RequestError."""
+        self._scheduler.add(request)
+        if not self._waits:
+            self._look()
+        elif not self._looking:
+            # after everything that has arrived with this request was read
+            self._looking = True
+            self._call_soon(self._look)
+
+    def computed(self, batch: Batch) -> None:
+        """An instance has finished a batch: first give it work, then answer."""
+        self.released(batch)
+        self._answer(batch)
+
+    def released(self, batch: Batch) -> None:
+        """An instance is done with a batch."""
+        lane = self._lanes[batch.lane]
+        lane.held.discard(batch)
+        lane.held_long -= batch.long
+        if self._sticky:
+            self._scheduler.finished(batch.requests, _clock())
+        if len(self._scheduler):
+            self._look()
+
+    def _look(self) -> None:
+        """Hand to instances what may leave now, or compute it here."""
+        if self._dispatching:
+            return  # an answer has brought another request: the loop below takes it next
+        self._looking = False
+        if self._scheduler.expires:
+            self._expire()
+        self._dispatching = True
+        try:
+            for lane in self._lanes:
+                self._fill(lane)
+        finally:
+            self._dispatching = False
+
+    def _fill(self, lane: Lane) -> None:
+        for _ in range(_BATCHES_AT_ONCE):
+            if not self._dispatch(lane):
+                break
+        else:
+            self._looking = True
+            self._call_soon(self._look)
+        if len(self._scheduler) and (not self._inline or lane.held_long):
+            self._prefetch(lane)
+
+    def _dispatch(self, lane: Lane) -> bool:
+        """One batch, if there is one and an instance for it."""
+        held = lane.held
+        if len(held) >= len(lane.instances):
+            return False
+        if self._inline and held and not lane.held_long:
+            return False  # what the instances hold is soon back; then the loop computes
+        requests = self._scheduler.take(_clock(), idle=True, lane=lane.index)
+        if not requests:
+            self._wake_later()
+            return False
+        batch = self._batch(requests)
+        if batch is None:
+            return True
+        first = lane.instances[0]
+        if self._inline and not held and self._is_short(batch) and isinstance(first, ThreadInstance):
+            first.run(batch)
+            batch.cost_ns = batch.ended_ns - batch.started_ns
+            self._answer(batch)
+        else:
+            self._hand_over(batch, lane)
+        return True
+
+    def _is_short(self, batch: Batch) -> bool:
+        return batch.requests[0].head.row_size <= self._short_row_size
+
+    def _hand_over(self, batch: Batch, lane: Lane) -> None:
+        """Give a batch to the instances."""
+        lane.held.add(batch)
+        batch.lane = lane.index
+        batch.long = not self._is_short(batch)
+        lane.held_long += batch.long
+        lane.inbox.put(batch)
+
+    def _prefetch(self, lane: Lane) -> None:
+        """Keep as many batches in hand as there are instances, so that none waits for the loop."""
+        most = 2 * len(lane.instances)
+        while len(lane.held) < most:
+            requests = self._scheduler.take(_clock(), idle=False, lane=lane.index)
+            if not requests:
+                self._wake_later()
+                return
+            batch = self._batch(requests)
+            if batch is not None:
+                self._hand_over(batch, lane)
+
+    def _batch(self, requests: Sequence[InferRequest]) -> Batch | None:
+        """A batch of those that are still wanted."""
+        for request in requests:
+            if request.cancelled:
+                return self._batch_of_wanted(requests)
+        return Batch(requests)
+
+    def _batch_of_wanted(self, requests: Sequence[InferRequest]) -> Batch | None:
+        wanted = []
+        for request in requests:
+            if request.cancelled:
+                self._outcomes.on_cancelled(request)
+            else:
+                wanted.append(request)
+        return Batch(wanted) if wanted else None
+
+    def _expire(self) -> None:
+        for request in self._scheduler.expire(_clock()):
+            self._outcomes.on_expired(request)
+
+    def _wake_later(self) -> None:
+        """Look again when the scheduler may give something that it does not give now."""
+        wake_ns = self._scheduler.wake_ns()
+        if wake_ns is None or (self._timer is not None and self._timer_ns <= wake_ns):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ns = wake_ns
+        delay = max(0, wake_ns - _clock()) / 1e9
+        self._timer = asyncio.get_running_loop().call_later(delay, self._woken)
+
+    def _woken(self) -> None:
+        self._timer = None
+        self._look()
+
+    def _answer(self, batch: Batch) -> None:
+        self._judge(batch.cost_ns, batch.requests[0].head.row_size)
+        self._outcomes.on_answer(batch)
+
+    def _judge(self, cost_ns: int, row_size: int) -> None:
+        """Decide from what a batch took whether the next ones are computed on the loop."""
+        limit = self._inline_below_ns
+        if not limit:
+            return
+        if cost_ns < limit:
+            if self._reluctance:
+                self._reluctance -= 1
+            if row_size > self._short_row_size:
+                self._short_row_size = row_size
+        else:
+            self._reluctance = min(_MAX_RELUCTANCE, self._reluctance + 2 * (cost_ns // limit))
+            self._short_row_size = min(self._short_row_size, row_size - 1)
+        self._inline = self._reluctance < _MAX_RELUCTANCE // 2

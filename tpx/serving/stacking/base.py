@@ -1,0 +1,18 @@
+"""The seam between batches and the arrays that a model computes with."""
+
+from typing import Protocol
+
+from tpx.serving.batch import Arrays, Batch
+
+
+class Stacking(Protocol):
+    """Runs where the model computes, in an instance's thread; sets the times of the batch."""
+
+    def gather(self, batch: Batch) -> Arrays:
+        """The inputs of the model. Raises InvalidRequest."""
+
+    def scatter(self, batch: Batch, outputs: Arrays) -> None:
+        """Give each request its response.
+
+        Raises ExecutionError for an output that is missing, or not what the configuration says.
+        """

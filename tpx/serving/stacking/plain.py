@@ -1,0 +1,137 @@
+"""Requests stacked along the batch dimension, and split again."""
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tpx.errors import ExecutionError, InvalidRequest
+from tpx.protocol.tensors import Buffer, Tensor, raw_bytes
+from tpx.serving.batch import Arrays, Batch
+from tpx.serving.request import InferResponse, RequestHead, TensorSpec
+from tpx.serving.strings import elements_of, with_request_id
+
+_clock = time.perf_counter_ns
+_COPY_BELOW_BYTES = 64 << 10
+
+
+class PlainStacking:
+    """All inputs have the same rows in the same order; `batched` False: each request is computed alone."""
+
+    def __init__(self, *, batched: bool) -> None:
+        self._batched = batched
+
+    def gather(self, batch: Batch) -> Arrays:
+        """The inputs, stacked along the batch dimension: one copy, none for a single request."""
+        batch.started_ns = _clock()
+        requests = batch.requests
+        head = requests[0].head
+        alone = len(requests) == 1
+        arrays: Arrays = {}
+        for index, bound in enumerate(head.inputs):
+            if alone:
+                data, shape = requests[0].buffers[index], bound.shape
+            else:
+                data = b"".join([request.buffers[index] for request in requests])
+                shape = (batch.size, *bound.shape[1:])
+            if bound.dtype is None:
+                arrays[bound.spec.name] = _strings(head, bound.spec.name, data, shape)
+            else:
+                arrays[bound.spec.name] = np.ndarray(shape, bound.dtype, data)
+        batch.gathered_ns = _clock()
+        return arrays
+
+    def scatter(self, batch: Batch, outputs: Arrays) -> None:
+        """Give each request its rows of the outputs, or without a batch dimension the whole.
+
+        Raises ExecutionError for an output that is missing, or not what the configuration says.
+        """
+        batch.computed_ns = _clock()
+        batched = self._batched
+        parts: dict[str, _Slices] = {}
+        start = 0
+        for request in batch.requests:
+            head = request.head
+            stop = start + head.batch_size
+            tensors = []
+            for bound in head.outputs:
+                spec = bound.spec
+                part = parts.get(spec.name)
+                if part is None:
+                    part = parts[spec.name] = _Slices(spec, outputs, batch.size if batched else 0)
+                if batched:
+                    shape = (head.batch_size, *part.row_shape)
+                    data = part.rows(start, stop)
+                else:
+                    shape, data = part.shape, part.whole()
+                if spec.model_dims is not spec.dims:
+                    shape = _client_shape(spec, shape, batched=batched)
+                tensors.append(Tensor(spec.name, spec.datatype, shape, data))
+            batch.responses.append(InferResponse(tensors))
+            start = stop
+        batch.ended_ns = _clock()
+
+
+def _strings(head: RequestHead, name: str, data: Buffer, shape: Sequence[int]) -> npt.NDArray[Any]:
+    """BYTES as an array of objects. Raises InvalidRequest: large ones were not checked before."""
+    try:
+        elements = elements_of(head.model.name, name, data, math.prod(shape))
+    except InvalidRequest as exc:
+        raise with_request_id(exc, head.request_id) from exc
+    array = np.empty(len(elements), dtype=np.object_)
+    array[:] = elements
+    return array.reshape(shape)
+
+
+class _Slices:
+    """The raw bytes of an output, by rows: small ones as slices of one copy, large ones as views of the
+    array."""
+
+    __slots__ = ("_array", "_row_bytes", "_small", "row_shape", "shape")
+
+    def __init__(self, spec: TensorSpec, outputs: Arrays, rows: int) -> None:
+        array = outputs.get(spec.name)
+        if array is None:
+            raise ExecutionError(f"the model gave no output '{spec.name}'")
+        self.shape = shape = array.shape
+        if rows and (not shape or shape[0] != rows):
+            raise ExecutionError(f"output '{spec.name}' has shape {list(shape)}, expected {rows} rows")
+        size = array.nbytes
+        self._array = array
+        self._small: bytes | None = None
+        if array.dtype is spec.dtype or array.dtype == spec.dtype:
+            if size < _COPY_BELOW_BYTES and spec.datatype != "BYTES":
+                self._small = array.tobytes()
+        elif spec.datatype != "BYTES" or array.dtype.kind not in "SU":
+            raise ExecutionError(
+                f"output '{spec.name}' has type {array.dtype}, the configuration says {spec.datatype}"
+            )
+        self.row_shape = shape[1:]
+        self._row_bytes = size // rows if rows else 0
+
+    def whole(self) -> Buffer:
+        return self._small if self._small is not None else raw_bytes(self._array)
+
+    def rows(self, start: int, stop: int) -> Buffer:
+        if self._small is None:
+            return raw_bytes(self._array[start:stop])
+        if stop - start == self.shape[0]:
+            return self._small
+        return self._small[start * self._row_bytes : stop * self._row_bytes]
+
+
+def _client_shape(spec: TensorSpec, shape: Sequence[int], *, batched: bool) -> tuple[int, ...]:
+    """The shape that the client sees of a reshaped output: the configured dims, those that vary as the model
+    gave them, in order."""
+    rows, given = (tuple(shape[:1]), shape[1:]) if batched else ((), shape)
+    if len(given) != len(spec.model_dims) or any(
+        want not in (-1, got) for want, got in zip(spec.model_dims, given, strict=True)
+    ):
+        raise ExecutionError(
+            f"output '{spec.name}' has shape {list(shape)}, its reshape says {[*rows, *spec.model_dims]}"
+        )
+    free = iter([got for want, got in zip(spec.model_dims, given, strict=True) if want == -1])
+    return (*rows, *(next(free) if dim == -1 else dim for dim in spec.dims))
