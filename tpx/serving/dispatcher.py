@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tpx.errors import Cancelled, TpxError
 from tpx.serving.batch import Batch
 from tpx.serving.instances.base import Instance
 from tpx.serving.instances.thread import Inbox, ThreadInstance
@@ -41,10 +42,8 @@ class Outcomes:
 
     on_answer: Callable[[Batch], None]
     """A batch was computed, or failed."""
-    on_cancelled: Callable[[InferRequest], None]
-    """Nobody wanted a request any more when its turn came."""
-    on_expired: Callable[[InferRequest], None]
-    """A request has waited longer than it may."""
+    on_refused: Callable[[InferRequest, TpxError], None]
+    """A request is not computed: nobody wants it any more, or it has waited longer than it may."""
 
 
 class Dispatcher:
@@ -206,14 +205,16 @@ class Dispatcher:
         wanted = []
         for request in requests:
             if request.cancelled:
-                self._outcomes.on_cancelled(request)
+                self._outcomes.on_refused(request, Cancelled(""))
+                if self._sticky:
+                    self._scheduler.finished((request,), _clock())
             else:
                 wanted.append(request)
         return Batch(wanted) if wanted else None
 
     def _expire(self) -> None:
-        for request in self._scheduler.expire(_clock()):
-            self._outcomes.on_expired(request)
+        for request, error in self._scheduler.expire(_clock()):
+            self._outcomes.on_refused(request, error)
 
     def _wake_later(self) -> None:
         """Look again when the scheduler may give something that it does not give now."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tpx.errors import Cancelled, NotReady, Overloaded, TpxError
+from tpx.errors import NotReady, TpxError
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.backends.base import OpenModel
 from tpx.serving.batch import Batch
@@ -65,7 +65,7 @@ class ServedModel:
         self._dispatcher = Dispatcher(
             parts.scheduler,
             loop,
-            Outcomes(on_answer=self._answer, on_cancelled=self._cancelled, on_expired=self._expired),
+            Outcomes(on_answer=self._answer, on_refused=self._refuse),
             inline_below_ns=inline_below_ns if parts.opened.inline else 0,
         )
         self._in_flight = 0
@@ -173,14 +173,7 @@ class ServedModel:
             else:
                 self.statistics.failed(part.error, 1, now_ns - part.requests[0].arrived_ns)
 
-    def _cancelled(self, request: InferRequest) -> None:
-        self._fail(request, Cancelled(""))
-
-    def _expired(self, request: InferRequest) -> None:
-        identity = request.head.request_id or "<id_unknown>"
-        self._fail(request, Overloaded(f"[request id: {identity}] Request timeout expired"))
-
-    def _fail(self, request: InferRequest, error: TpxError) -> None:
+    def _refuse(self, request: InferRequest, error: TpxError) -> None:
         """Answer a request that no instance has seen."""
         self.statistics.failed(error, 1, _clock() - request.arrived_ns)
         self._in_flight -= 1

@@ -63,7 +63,7 @@ class TensorSpec:
     where `reshape` makes them differ.
     """
 
-    __slots__ = ("datatype", "dims", "dtype", "labels", "model_dims", "name", "optional")
+    __slots__ = ("datatype", "dims", "dtype", "labels", "model_dims", "name", "optional", "ragged")
 
     def __init__(
         self,
@@ -73,6 +73,7 @@ class TensorSpec:
         *,
         model_dims: tuple[int, ...] | None = None,
         optional: bool = False,
+        ragged: bool = False,
         labels: tuple[str, ...] = (),
     ) -> None:
         self.name = name
@@ -81,6 +82,8 @@ class TensorSpec:
         self.dims = dims
         self.model_dims = dims if model_dims is None else model_dims
         self.optional = optional
+        self.ragged = ragged
+        """Requests with different shapes of it can be computed together."""
         self.labels = labels
 
 
@@ -162,7 +165,7 @@ class RequestHead:
         """The client wants the empty final response of a decoupled model, too."""
         self.placed = False
         """Some output goes into shared memory."""
-        self.batch_key = tuple((i.spec.name, i.shape[1:]) for i in inputs)
+        self.batch_key = tuple((i.spec.name, () if i.spec.ragged else i.shape[1:]) for i in inputs)
         """Requests with equal keys can be stacked."""
         self.total_size = sum(i.size for i in inputs) if all(i.size >= 0 for i in inputs) else -1
         self.row_size = sum(i.data_size for i in inputs) // batch_size
@@ -188,7 +191,17 @@ class InferRequest:
     of a
     decoupled model any number and then one that is final."""
 
-    __slots__ = ("arrived_ns", "buffers", "cancelled", "context", "head", "pace", "reply", "trace")
+    __slots__ = (
+        "arrived_ns",
+        "buffers",
+        "cancelled",
+        "context",
+        "head",
+        "pace",
+        "reply",
+        "sequence",
+        "trace",
+    )
 
     def __init__(
         self,
@@ -205,6 +218,8 @@ class InferRequest:
         """The frontend's own: whom to answer."""
         self.arrived_ns = 0
         self.cancelled = False
+        self.sequence: Any = None
+        """Its sequence, where the model has a sequence batcher."""
         self.trace: RequestTrace | None = None
         self.pace: Pace | None = None
         """Of a decoupled model: what keeps it from running ahead of the client."""

@@ -39,7 +39,9 @@ class Signature:
     @classmethod
     def of(cls, config: Any, labels: dict[str, tuple[str, ...]]) -> "Signature":
         """The signature in a complete ModelConfig; `labels` by output name."""
-        inputs = [_spec(item, optional=item.optional) for item in config.input]
+        inputs = [
+            _spec(item, optional=item.optional, ragged=item.allow_ragged_batch) for item in config.input
+        ]
         outputs = [_spec(item, labels=labels.get(item.name, ())) for item in config.output]
         return cls(config.name, config.max_batch_size, inputs, outputs)
 
@@ -211,7 +213,9 @@ def _has_sizes_of(head: RequestHead, tensors: Sequence[Tensor]) -> bool:
     return [bound.size for bound in head.inputs] == [len(tensor.data) for tensor in tensors]
 
 
-def _spec(item: Any, *, optional: bool = False, labels: tuple[str, ...] = ()) -> TensorSpec:
+def _spec(
+    item: Any, *, optional: bool = False, ragged: bool = False, labels: tuple[str, ...] = ()
+) -> TensorSpec:
     dims = tuple(item.dims)
     return TensorSpec(
         item.name,
@@ -219,6 +223,7 @@ def _spec(item: Any, *, optional: bool = False, labels: tuple[str, ...] = ()) ->
         dims,
         model_dims=tuple(item.reshape.shape) if item.HasField("reshape") else None,
         optional=optional,
+        ragged=ragged,
         labels=labels,
     )
 

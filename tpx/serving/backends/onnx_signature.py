@@ -5,12 +5,13 @@ The rules are Triton's (onnxruntime_backend/src/onnxruntime.cc), so that a confi
 both.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tpx.errors import ConfigError, LoadError
 from tpx.protocol.datatypes import BY_NAME, BY_NUMBER
+from tpx.serving.stacking.added import added_inputs, taken_outputs
 
 _DATATYPES = {
     "tensor(bool)": "BOOL",
@@ -58,6 +59,9 @@ def complete_signature(
     """Fill batching, inputs and outputs where the configuration leaves them open."""
     if config.input and config.output:
         return
+    added, taken = added_inputs(config), taken_outputs(config)
+    inputs = [tensor for tensor in inputs if tensor.name not in added]
+    outputs = [tensor for tensor in outputs if tensor.name not in taken]
     batching = all(t.shape[:1] == (-1,) for t in (*inputs, *outputs))
     if not batching and config.max_batch_size:
         raise ConfigError(
@@ -85,10 +89,12 @@ def _add(target: Any, tensor: OnnxTensor, *, batching: bool) -> None:
 def check_signature(config: Any, inputs: Sequence[OnnxTensor], outputs: Sequence[OnnxTensor]) -> None:
     """Raise ConfigError where the configuration asks for what the file does not have."""
     name = config.name
-    if len(config.input) != len(inputs):
+    _check_added(name, "input", added_inputs(config), inputs)
+    _check_added(name, "output", taken_outputs(config), outputs)
+    expected = len(config.input) + len(added_inputs(config))
+    if expected != len(inputs):
         raise ConfigError(
-            f"unable to load model '{name}', configuration expects {len(config.input)} inputs, model "
-            "provides "
+            f"unable to load model '{name}', configuration expects {expected} inputs, model provides "
             f"{len(inputs)}"
         )
     for kind, configured, tensors in (("input", config.input, inputs), ("output", config.output, outputs)):
@@ -100,6 +106,23 @@ def check_signature(config: Any, inputs: Sequence[OnnxTensor], outputs: Sequence
                     f"unexpected inference {kind} '{item.name}', allowed {kind}s are: {', '.join(provided)}"
                 )
             _check_tensor(config, kind, item, tensor)
+
+
+def _check_added(model: str, kind: str, added: Mapping[str, int], tensors: Sequence[OnnxTensor]) -> None:
+    provided = {tensor.name: tensor for tensor in tensors}
+    for name, number in added.items():
+        tensor = provided.get(name)
+        if tensor is None:
+            raise ConfigError(
+                f"unable to load model '{model}', its file has no {kind} '{name}', which its batching needs "
+                f"(it has: {', '.join(provided)})"
+            )
+        if number and BY_NUMBER[number].name != tensor.datatype:
+            raise ConfigError(
+                f"unable to load model '{model}', configuration expects datatype "
+                f"{BY_NUMBER[number].config_name} for {kind} '{name}', model provides "
+                f"{BY_NAME[tensor.datatype].config_name}"
+            )
 
 
 def _check_tensor(config: Any, kind: str, item: Any, tensor: OnnxTensor) -> None:

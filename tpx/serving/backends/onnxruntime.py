@@ -24,6 +24,7 @@ from tpx.serving.backends.base import Executor, ModelFiles, inside
 from tpx.serving.backends.onnx_signature import OnnxTensor, check_signature, complete_signature
 from tpx.serving.batch import Arrays
 from tpx.serving.instances.placement import InstanceSpec, instance_specs
+from tpx.serving.stacking.added import taken_outputs
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ class OnnxModel:
             )
         session = self._session if self._shared or not self._session_used else self._open_session()
         self._session_used = True
-        used = {item.name for item in config.output}
+        used = {item.name for item in config.output} | set(taken_outputs(config))
         outputs = [tensor for tensor in self._outputs if tensor.name in used]
         datatypes = {tensor.datatype for tensor in (*self._inputs, *outputs)}
         if datatypes >= {"BF16", "BYTES"}:

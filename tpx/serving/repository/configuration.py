@@ -9,6 +9,7 @@ from tpx.protocol import messages
 from tpx.protocol.datatypes import BY_NUMBER
 from tpx.serving.backends.base import Backend
 from tpx.serving.backends.table import BACKEND_OF_PLATFORM, PLATFORM_OF_BACKEND, RECOGNISED_FILES
+from tpx.serving.repository.batching import validate_batching
 
 _KINDS = messages.ModelConfig.DESCRIPTOR.fields_by_name["instance_group"].message_type.fields_by_name["kind"]
 _AUTO, _GPU, _CPU, _MODEL = (
@@ -72,14 +73,6 @@ def fill_defaults(config: Any, backend: Backend) -> None:
             getattr(config.optimization, field).enable = True
 
 
-def fill_batching(config: Any) -> None:
-    """What depends on the completed max_batch_size."""
-    if config.WhichOneof("scheduling_choice") == "dynamic_batching":
-        batching = config.dynamic_batching
-        if not batching.preferred_batch_size and config.max_batch_size > 0:
-            batching.preferred_batch_size.append(config.max_batch_size)
-
-
 def validate(config: Any) -> None:
     """Raise ConfigError for what is wrong or not possible, naming the field."""
     if config.max_batch_size < 0:
@@ -97,7 +90,7 @@ def validate(config: Any) -> None:
     for item in config.input:
         if item.format and len(item.dims) != 3:
             raise ConfigError(f"model input '{item.name}' of '{config.name}': NHWC/NCHW require 3 dims")
-    _validate_batching(config)
+    validate_batching(config)
 
 
 def _validate_tensor(config: Any, kind: str, item: Any) -> None:
@@ -137,16 +130,6 @@ def _product(dims: list[int]) -> int:
     return out
 
 
-def _validate_batching(config: Any) -> None:
-    if config.WhichOneof("scheduling_choice") != "dynamic_batching":
-        return
-    for size in config.dynamic_batching.preferred_batch_size:
-        if size <= 0:
-            raise ConfigError(f"dynamic batching preferred size must be positive for {config.name}")
-        if size > config.max_batch_size:
-            raise ConfigError(f"dynamic batching preferred size must be <= max batch size for {config.name}")
-
-
 def validate_instance_groups(config: Any) -> None:
     """Raise ConfigError for groups that cannot be. Needs fill_defaults, but not the model file."""
     for group in config.instance_group:
@@ -166,23 +149,12 @@ def validate_instance_groups(config: Any) -> None:
 def refuse_unsupported(config: Any) -> None:
     """What this version of tpx does not do is refused: a model that loads does what its configuration
     says."""
-    batching = config.dynamic_batching
     present = {
-        "sequence_batching": config.HasField("sequence_batching"),
         "ensemble_scheduling": config.HasField("ensemble_scheduling") or config.platform == "ensemble",
         "response_cache": config.response_cache.enable,
-        "batch_input": bool(config.batch_input),
-        "batch_output": bool(config.batch_output),
         "model_warmup": bool(config.model_warmup),
         "model_repository_agents": bool(config.model_repository_agents.agents),
         "model_operations": bool(config.model_operations.op_library_filename),
-        "dynamic_batching.preserve_ordering": batching.preserve_ordering,
-        "dynamic_batching.priority_levels": batching.priority_levels > 0,
-        "dynamic_batching.default_priority_level": batching.default_priority_level > 0,
-        "dynamic_batching.default_queue_policy": batching.default_queue_policy.ByteSize() > 0,
-        "dynamic_batching.priority_queue_policy": bool(batching.priority_queue_policy),
-        "input.allow_ragged_batch": any(item.allow_ragged_batch for item in config.input),
-        "input.optional": any(item.optional for item in config.input),
         "is_shape_tensor": any(item.is_shape_tensor for item in (*config.input, *config.output)),
         "is_non_linear_format_io": any(
             item.is_non_linear_format_io for item in (*config.input, *config.output)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tpx.errors import Code, ConfigError, LoadError, TpxError
@@ -16,9 +16,9 @@ from tpx.serving.distributions.settings import LatencySettings
 from tpx.serving.instances.completions import Completions
 from tpx.serving.instances.placement import instance_specs
 from tpx.serving.model import Parts, ServedModel
+from tpx.serving.repository.batching import fill_batching
 from tpx.serving.repository.configuration import (
     fill_backend,
-    fill_batching,
     fill_defaults,
     refuse_unsupported,
     set_name,
@@ -27,12 +27,9 @@ from tpx.serving.repository.configuration import (
 )
 from tpx.serving.repository.decisions import Recipe
 from tpx.serving.repository.layout import ModelSource, read_labels, wanted_versions
+from tpx.serving.repository.scheduling import scheduler_of, stacking_of
 from tpx.serving.repository.stamps import Stamps, stamps_of
-from tpx.serving.scheduling.base import Scheduler
-from tpx.serving.scheduling.direct import DirectScheduler
-from tpx.serving.scheduling.dynamic import DynamicBatcher
 from tpx.serving.signature import Signature
-from tpx.serving.stacking.plain import PlainStacking
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +42,7 @@ class LoadSettings:
 
     auto_complete: bool = True
     inline_below_ns: int = 100_000
-    latencies: LatencySettings = LatencySettings()
+    latencies: LatencySettings = field(default_factory=LatencySettings)
     backend_settings: Mapping[str, Mapping[str, str]]
     """--backend-config by backend; "" holds those for all."""
 
@@ -123,21 +120,22 @@ class Loader:
         opened = find_backend(config.backend).open(files, config)
         try:
             self._complete(opened, config)
+            specs = instance_specs(config)
             signature = Signature.of(config, read_labels(config, source.directory))
             model = ServedModel(
                 config,
                 version,
                 Parts(
                     signature=signature,
-                    scheduler=_scheduler(config),
-                    stacking=PlainStacking(batched=config.max_batch_size > 0),
+                    scheduler=scheduler_of(config, len(specs)),
+                    stacking=stacking_of(config, source.directory),
                     opened=opened,
                 ),
                 self._loop,
                 inline_below_ns=self._settings.inline_below_ns,
             )
             model.statistics.latencies = latencies_of(config, self._settings.latencies)
-            model.start(instance_specs(config), self._completions)
+            model.start(specs, self._completions)
         except BaseException:
             opened.close()
             raise
@@ -177,14 +175,3 @@ def _without_policy(config: Any) -> bytes:
     rest.ClearField("version_policy")
     data: bytes = rest.SerializeToString(deterministic=True)
     return data
-
-
-def _scheduler(config: Any) -> Scheduler:
-    if config.WhichOneof("scheduling_choice") == "dynamic_batching" and config.max_batch_size > 1:
-        batching = config.dynamic_batching
-        return DynamicBatcher(
-            config.max_batch_size,
-            list(batching.preferred_batch_size),
-            batching.max_queue_delay_microseconds * 1000,
-        )
-    return DirectScheduler()

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from tpx.errors import TpxError
 from tpx.serving.request import InferRequest
 
 
@@ -29,8 +30,8 @@ class Scheduler(Protocol):
     def finished(self, requests: Sequence[InferRequest], now_ns: int) -> None:
         """What was taken has been computed."""
 
-    def expire(self, now_ns: int) -> Sequence[InferRequest]:
-        """Give up the requests that have waited too long."""
+    def expire(self, now_ns: int) -> Sequence[tuple[InferRequest, TpxError]]:
+        """Give up the requests that have waited too long, each with what to answer."""
 
     def wake_ns(self) -> int | None:
         """When `take` or `expire` may give something without any new arrival."""

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 
+from tpx.errors import TpxError
 from tpx.serving.request import InferRequest
 
 
@@ -34,7 +35,7 @@ class DirectScheduler:
     def finished(self, requests: Sequence[InferRequest], now_ns: int) -> None:
         """Nothing depends on it."""
 
-    def expire(self, now_ns: int) -> Sequence[InferRequest]:  # noqa: ARG002
+    def expire(self, now_ns: int) -> Sequence[tuple[InferRequest, TpxError]]:  # noqa: ARG002
         return ()
 
     def __len__(self) -> int:

@@ -10,6 +10,7 @@ cannot help.
 from collections import deque
 from collections.abc import Sequence
 
+from tpx.errors import Overloaded, TpxError
 from tpx.serving.request import InferRequest
 from tpx.serving.scheduling.queue import PolicyQueue, QueuePolicies
 
@@ -63,17 +64,19 @@ class DynamicBatcher:
     def finished(self, requests: Sequence[InferRequest], now_ns: int) -> None:
         """Nothing depends on it."""
 
-    def expire(self, now_ns: int) -> Sequence[InferRequest]:
-        return self._policed.expire(now_ns) if self._policed is not None else ()
+    def expire(self, now_ns: int) -> Sequence[tuple[InferRequest, TpxError]]:
+        if self._policed is None:
+            return ()
+        return [(request, _expired(request)) for request in self._policed.expire(now_ns)]
 
     def __len__(self) -> int:
         return len(self._queue)
 
     def _oldest_ns(self) -> int:
         """When the one came that has waited longest."""
-        if self._policed is None:
-            return self._queue[0].arrived_ns
-        return min(request.arrived_ns for request in self._policed)
+        if self._policed is not None:
+            return min(request.arrived_ns for request in self._policed)
+        return next(iter(self._queue)).arrived_ns
 
     def _longest_run(self) -> tuple[int, bool]:
         """How many requests of the front fit into one batch, and whether no later arrival could join them."""
@@ -105,3 +108,7 @@ class DynamicBatcher:
             if size in self._preferred:
                 best = count + 1
         return best
+
+
+def _expired(request: InferRequest) -> Overloaded:
+    return Overloaded(f"[request id: {request.head.request_id or '<id_unknown>'}] Request timeout expired")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tpx.errors import ExecutionError, InvalidRequest
 from tpx.protocol.tensors import Buffer, Tensor, raw_bytes
 from tpx.serving.batch import Arrays, Batch
-from tpx.serving.request import InferResponse, RequestHead, TensorSpec
+from tpx.serving.request import BoundInput, InferResponse, RequestHead, TensorSpec
 from tpx.serving.strings import elements_of, with_request_id
 
 _clock = time.perf_counter_ns
@@ -37,10 +37,7 @@ class PlainStacking:
             else:
                 data = b"".join([request.buffers[index] for request in requests])
                 shape = (batch.size, *bound.shape[1:])
-            if bound.dtype is None:
-                arrays[bound.spec.name] = _strings(head, bound.spec.name, data, shape)
-            else:
-                arrays[bound.spec.name] = np.ndarray(shape, bound.dtype, data)
+            arrays[bound.spec.name] = array_of(head, bound, data, shape)
         batch.gathered_ns = _clock()
         return arrays
 
@@ -50,29 +47,49 @@ class PlainStacking:
         Raises ExecutionError for an output that is missing, or not what the configuration says.
         """
         batch.computed_ns = _clock()
-        batched = self._batched
-        parts: dict[str, _Slices] = {}
+        rows = RowOutputs(outputs, batch.size if self._batched else 0)
         start = 0
         for request in batch.requests:
-            head = request.head
-            stop = start + head.batch_size
-            tensors = []
-            for bound in head.outputs:
-                spec = bound.spec
-                part = parts.get(spec.name)
-                if part is None:
-                    part = parts[spec.name] = _Slices(spec, outputs, batch.size if batched else 0)
-                if batched:
-                    shape = (head.batch_size, *part.row_shape)
-                    data = part.rows(start, stop)
-                else:
-                    shape, data = part.shape, part.whole()
-                if spec.model_dims is not spec.dims:
-                    shape = _client_shape(spec, shape, batched=batched)
-                tensors.append(Tensor(spec.name, spec.datatype, shape, data))
-            batch.responses.append(InferResponse(tensors))
-            start = stop
+            batch.responses.append(rows.response(request.head, start))
+            start += request.head.batch_size
         batch.ended_ns = _clock()
+
+
+class RowOutputs:
+    """The outputs of a batch of so many rows, to be split; 0 rows: there is no batch dimension."""
+
+    __slots__ = ("_outputs", "_parts", "_rows")
+
+    def __init__(self, outputs: Arrays, rows: int) -> None:
+        self._outputs = outputs
+        self._rows = rows
+        self._parts: dict[str, _Slices] = {}
+
+    def response(self, head: RequestHead, start: int) -> InferResponse:
+        """The outputs that a request wants, of its rows from `start` on. Raises ExecutionError."""
+        return InferResponse([self.tensor(bound.spec, start, head.batch_size) for bound in head.outputs])
+
+    def tensor(self, spec: TensorSpec, start: int, count: int) -> Tensor:
+        """`count` rows of an output. Raises ExecutionError."""
+        rows = self._rows
+        part = self._parts.get(spec.name)
+        if part is None:
+            part = self._parts[spec.name] = _Slices(spec, self._outputs, rows)
+        if rows:
+            shape = (count, *part.row_shape)
+            data = part.rows(start, start + count)
+        else:
+            shape, data = part.shape, part.whole()
+        if spec.model_dims is not spec.dims:
+            shape = _client_shape(spec, shape, batched=rows > 0)
+        return Tensor(spec.name, spec.datatype, shape, data)
+
+
+def array_of(head: RequestHead, bound: BoundInput, data: Buffer, shape: Sequence[int]) -> npt.NDArray[Any]:
+    """The data of one or more requests as an array. Raises InvalidRequest for BYTES whose lengths lie."""
+    if bound.dtype is None:
+        return _strings(head, bound.spec.name, data, shape)
+    return np.ndarray(shape, bound.dtype, data)
 
 
 def _strings(head: RequestHead, name: str, data: Buffer, shape: Sequence[int]) -> npt.NDArray[Any]:

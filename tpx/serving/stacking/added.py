@@ -1,0 +1,33 @@
+"""Tensors between server and model that no client sees: what sequence and ragged batching add and take."""
+
+from typing import Any
+
+
+def added_inputs(config: Any) -> dict[str, int]:
+    """The inputs that the server makes itself, with their DataType numbers (0: not told): controls and states
+    of sequences, batch inputs."""
+    added: dict[str, int] = {}
+    batching = config.sequence_batching
+    for control_input in batching.control_input:
+        added[control_input.name] = _control_type(control_input.control)
+    for state in batching.state:
+        added[state.input_name] = state.data_type
+    for batch_input in config.batch_input:
+        for name in batch_input.target_name:
+            added[name] = batch_input.data_type
+    return added
+
+
+def taken_outputs(config: Any) -> dict[str, int]:
+    """The outputs that the server keeps, with their DataType numbers: states of sequences."""
+    return {state.output_name: state.data_type for state in config.sequence_batching.state}
+
+
+def _control_type(controls: Any) -> int:
+    for control in controls:
+        if control.data_type:
+            return int(control.data_type)
+        for field, number in (("int32_false_true", 8), ("fp32_false_true", 11), ("bool_false_true", 1)):
+            if len(getattr(control, field)):
+                return number
+    return 0

@@ -1,0 +1,156 @@
+"""Ragged batching: inputs of different shapes are laid end to end, and further inputs tell where each begins.
+
+Triton: core's BatchInput and BatchOutput (common/protobuf/model_config.proto, backend/src/backend_common.cc).
+"""
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tpx.errors import ExecutionError
+from tpx.protocol.datatypes import BY_NUMBER
+from tpx.protocol.tensors import Tensor, raw_bytes
+from tpx.serving.batch import Arrays, Batch
+from tpx.serving.request import BoundInput, BoundOutput, InferRequest, InferResponse
+from tpx.serving.stacking.plain import RowOutputs, array_of
+
+_clock = time.perf_counter_ns
+_Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddedInput:
+    """An input that tells about the items of another one, its source."""
+
+    name: str
+    source: str
+    dtype: np.dtype[Any]
+    tell: Callable[[Sequence[tuple[int, ...]], "np.dtype[Any]"], _Array]
+    """From the shapes of the source in each request, batch dimension first."""
+
+
+class RaggedStacking:
+    """`scattered`: the outputs that are laid end to end as well, and the inputs whose shapes they have."""
+
+    def __init__(
+        self, ragged: frozenset[str], added: Sequence[AddedInput], scattered: Mapping[str, str]
+    ) -> None:
+        self._ragged = ragged
+        self._added = added
+        self._scattered = scattered
+
+    def gather(self, batch: Batch) -> Arrays:
+        batch.started_ns = _clock()
+        requests = batch.requests
+        head = requests[0].head
+        arrays: Arrays = {}
+        for index, bound in enumerate(head.inputs):
+            name = bound.spec.name
+            if name in self._ragged:
+                shape: tuple[int, ...] = (sum(math.prod(r.head.inputs[index].shape) for r in requests),)
+            else:
+                shape = (batch.size, *bound.shape[1:])
+            data = b"".join([request.buffers[index] for request in requests])
+            arrays[name] = array_of(head, bound, data, shape)
+        for added in self._added:
+            shapes = [_input(request, added.source).shape for request in requests]
+            arrays[added.name] = added.tell(shapes, added.dtype)
+        batch.gathered_ns = _clock()
+        return arrays
+
+    def scatter(self, batch: Batch, outputs: Arrays) -> None:
+        batch.computed_ns = _clock()
+        rows = RowOutputs(outputs, batch.size)
+        used = dict.fromkeys(self._scattered, 0)
+        start = 0
+        for request in batch.requests:
+            head = request.head
+            tensors = []
+            for bound in head.outputs:
+                if bound.spec.name in self._scattered:
+                    tensors.append(self._part(bound, request, outputs, used))
+                else:
+                    tensors.append(rows.tensor(bound.spec, start, head.batch_size))
+            batch.responses.append(InferResponse(tensors))
+            start += head.batch_size
+        batch.ended_ns = _clock()
+
+    def _part(
+        self, bound: BoundOutput, request: InferRequest, outputs: Arrays, used: dict[str, int]
+    ) -> Tensor:
+        """The next elements of an output, as many as the request's source has, in its shape."""
+        spec = bound.spec
+        array = outputs.get(spec.name)
+        if array is None:
+            raise ExecutionError(f"the model gave no output '{spec.name}'")
+        shape = _input(request, self._scattered[spec.name]).shape
+        begin = used[spec.name]
+        end = used[spec.name] = begin + math.prod(shape)
+        flat = array.reshape(-1)
+        if end > flat.size:
+            raise ExecutionError(
+                f"output '{spec.name}' has {flat.size} elements, fewer than its requests' inputs"
+            )
+        return Tensor(spec.name, spec.datatype, shape, raw_bytes(flat[begin:end]))
+
+
+def _input(request: InferRequest, name: str) -> BoundInput:
+    for bound in request.head.inputs:
+        if bound.spec.name == name:
+            return bound
+    raise ExecutionError(f"the request has no input '{name}', which ragged batching needs")
+
+
+def added_inputs_of(config: Any) -> list[AddedInput]:
+    """The batch inputs of a validated configuration, one for each of their targets."""
+    return [
+        AddedInput(
+            name=target,
+            source=item.source_input[0],
+            dtype=BY_NUMBER[item.data_type].numpy,
+            tell=_TELL[item.kind],
+        )
+        for item in config.batch_input
+        for target in item.target_name
+    ]
+
+
+def _counts(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[Any]") -> _Array:
+    return np.array([math.prod(shape) for shape in shapes], dtype)
+
+
+def _accumulated(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[Any]") -> _Array:
+    return np.array(list(itertools.accumulate(math.prod(shape) for shape in shapes)), dtype)
+
+
+def _accumulated_with_zero(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[Any]") -> _Array:
+    return np.concatenate([np.zeros(1, dtype), _accumulated(shapes, dtype)])
+
+
+def _longest_as_shape(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[Any]") -> _Array:
+    return np.zeros(max(math.prod(shape) for shape in shapes), dtype)
+
+
+def _item_shapes(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[Any]") -> _Array:
+    return np.array([shape[1:] for shape in shapes for _ in range(shape[0])], dtype)
+
+
+def _item_shapes_flat(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[Any]") -> _Array:
+    return _item_shapes(shapes, dtype).reshape(-1)
+
+
+_TELL = {
+    0: _counts,
+    1: _accumulated,
+    2: _accumulated_with_zero,
+    3: _longest_as_shape,
+    4: _item_shapes,
+    5: _item_shapes_flat,
+}
+"""By the numbers of BatchInput.Kind."""

@@ -1,0 +1,203 @@
+"""Requests of sequences: every row belongs to a sequence, whose place, controls and states the model is told.
+
+Triton: core/src/sequence_batch_scheduler, core/src/sequence_state.cc.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tpx.errors import ExecutionError, InvalidRequest
+from tpx.protocol.datatypes import BY_NUMBER, DataType
+from tpx.serving.batch import Arrays, Batch
+from tpx.serving.request import InferRequest
+from tpx.serving.stacking.plain import PlainStacking, RowOutputs
+
+_clock = time.perf_counter_ns
+_FLAGS = {"START": "sequence_start", "END": "sequence_end"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """A tensor that tells the model about the row's sequence: one element a row."""
+
+    name: str
+    kind: str
+    """START, READY, END or CORRID."""
+    datatype: DataType
+    false: Any = 0
+    true: Any = 1
+
+    def value(self, request: InferRequest) -> Any:
+        """Of a row with a request; a row without one has `false`."""
+        if self.kind == "READY":
+            return self.true
+        if self.kind == "CORRID":
+            correlation_id = request.sequence.id
+            return correlation_id.encode() if isinstance(correlation_id, str) else correlation_id
+        return self.true if request.head.parameters.get(_FLAGS[self.kind]) else self.false
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What the model gives after one request of a sequence and gets with the next; shapes are of one row."""
+
+    input_name: str
+    output_name: str
+    datatype: DataType
+    initial: npt.NDArray[Any]
+
+
+class SequenceStacking:
+    """`slotted`: a row for every slot up to the last one in the batch, empty where no request has it."""
+
+    def __init__(
+        self, controls: Sequence[Control], states: Sequence[State], *, batched: bool, slotted: bool
+    ) -> None:
+        self._controls = controls
+        self._states = states
+        self._batched = batched
+        self._slotted = slotted and batched
+        self._plain = PlainStacking(batched=batched)
+
+    def gather(self, batch: Batch) -> Arrays:
+        began_ns = _clock()
+        rows = self._rows(batch)
+        if len(rows) == self._height(rows):
+            arrays = self._plain.gather(batch)
+        else:
+            arrays = self._with_gaps(batch, rows)
+        for control in self._controls:
+            arrays[control.name] = self._control(control, batch.requests, rows)
+        for state in self._states:
+            arrays[state.input_name] = self._state(state, batch.requests, rows)
+        batch.started_ns = began_ns
+        batch.gathered_ns = _clock()
+        return arrays
+
+    def scatter(self, batch: Batch, outputs: Arrays) -> None:
+        batch.computed_ns = _clock()
+        rows = self._rows(batch)
+        height = self._height(rows)
+        split = RowOutputs(outputs, height if self._batched else 0)
+        responses = [split.response(r.head, row) for r, row in zip(batch.requests, rows, strict=True)]
+        for state in self._states:
+            self._keep(state, batch.requests, rows, outputs)
+        batch.responses += responses
+        batch.ended_ns = _clock()
+
+    def _rows(self, batch: Batch) -> list[int]:
+        if self._slotted:
+            return [request.sequence.slot for request in batch.requests]
+        return list(range(len(batch.requests)))
+
+    @staticmethod
+    def _height(rows: Sequence[int]) -> int:
+        return max(rows) + 1
+
+    def _with_gaps(self, batch: Batch, rows: Sequence[int]) -> Arrays:
+        """The inputs, with zeros in the rows of no request."""
+        parts = [self._plain.gather(Batch([request])) for request in batch.requests]
+        arrays: Arrays = {}
+        for name, first in parts[0].items():
+            strings = first.dtype == np.object_
+            array = np.full((self._height(rows), *first.shape[1:]), b"" if strings else 0, first.dtype)
+            for row, part in zip(rows, parts, strict=True):
+                array[row : row + 1] = part[name]
+            arrays[name] = array
+        return arrays
+
+    def _control(self, control: Control, requests: Sequence[InferRequest], rows: Sequence[int]) -> Any:
+        shape = (self._height(rows), 1) if self._batched else (1,)
+        array = np.full(shape, control.false, control.datatype.numpy)
+        for request, row in zip(requests, rows, strict=True):
+            array[row] = control.value(request)
+        return array
+
+    def _state(self, state: State, requests: Sequence[InferRequest], rows: Sequence[int]) -> Any:
+        values = [self._value(state, request) for request in requests]
+        if not self._batched:
+            return values[0]
+        height = self._height(rows)
+        for request, value in zip(requests, values, strict=True):
+            if value.shape != values[0].shape:
+                raise ExecutionError(
+                    f"state '{state.input_name}' of sequence {request.sequence.id} has shape "
+                    f"{list(value.shape)}, another in its batch has {list(values[0].shape)}"
+                )
+        strings = state.datatype.size == 0
+        array = np.full((height, *values[0].shape), b"" if strings else 0, state.datatype.numpy)
+        for row, value in zip(rows, values, strict=True):
+            array[row] = value
+        return array
+
+    @staticmethod
+    def _value(state: State, request: InferRequest) -> npt.NDArray[Any]:
+        if request.head.parameters.get("sequence_start"):
+            return state.initial
+        kept: Mapping[str, npt.NDArray[Any]] = request.sequence.states
+        return kept.get(state.input_name, state.initial)
+
+    def _keep(
+        self, state: State, requests: Sequence[InferRequest], rows: Sequence[int], outputs: Arrays
+    ) -> None:
+        array = outputs.get(state.output_name)
+        if array is None:
+            raise ExecutionError(f"the model gave no state '{state.output_name}'")
+        if array.dtype != state.datatype.numpy:
+            raise ExecutionError(
+                f"state '{state.output_name}' has type {array.dtype}, the configuration says "
+                f"{state.datatype.name}"
+            )
+        for request, row in zip(requests, rows, strict=True):
+            # a copy: the model may reuse its memory, and a view would keep the other rows
+            request.sequence.states[state.input_name] = (array[row] if self._batched else array).copy()
+
+
+def controls_of(config: Any) -> list[Control]:
+    """The controls of a validated configuration."""
+    controls = []
+    for control_input in config.sequence_batching.control_input:
+        for control in control_input.control:
+            kind = control.DESCRIPTOR.fields_by_name["kind"].enum_type.values_by_number[control.kind].name
+            kind = kind.removeprefix("CONTROL_SEQUENCE_")
+            name = control_input.name
+            if kind == "CORRID":
+                datatype = BY_NUMBER[control.data_type]
+                none: Any = b"" if datatype.size == 0 else 0
+                controls.append(Control(name=name, kind=kind, datatype=datatype, false=none))
+                continue
+            for field, number in (("int32_false_true", 8), ("fp32_false_true", 11), ("bool_false_true", 1)):
+                values = list(getattr(control, field))
+                if values:
+                    controls.append(
+                        Control(
+                            name=name, kind=kind, datatype=BY_NUMBER[number], false=values[0], true=values[1]
+                        )
+                    )
+    return controls
+
+
+def check_correlation_id(model: str, controls: Sequence[Control], correlation_id: int | str) -> None:
+    """Raise InvalidRequest for an id that the CORRID control of the model cannot carry."""
+    for control in controls:
+        if control.kind != "CORRID":
+            continue
+        given = "BYTES" if isinstance(correlation_id, str) else "UINT64"
+        text = control.datatype.size == 0
+        if text != isinstance(correlation_id, str):
+            raise InvalidRequest(
+                f"sequence batching control '{control.name}' data-type is '{given}', but model '{model}' "
+                f"expects '{control.datatype.name}'"
+            )
+        if not text:
+            limits = np.iinfo(control.datatype.numpy)
+            if not limits.min <= int(correlation_id) <= limits.max:
+                raise InvalidRequest(
+                    f"correlation ID {correlation_id} does not fit control '{control.name}' of model "
+                    f"'{model}', which is {control.datatype.name}"
+                )
