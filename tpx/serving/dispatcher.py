@@ -4,6 +4,7 @@ Everything here runs on the event loop; only instances compute elsewhere.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,9 +12,11 @@ from dataclasses import dataclass
 from tpx.errors import Cancelled, TpxError
 from tpx.serving.batch import Batch
 from tpx.serving.instances.base import Instance
+from tpx.serving.instances.placement import Needs
 from tpx.serving.instances.thread import Inbox, ThreadInstance
 from tpx.serving.request import InferRequest
 from tpx.serving.scheduling.base import Scheduler
+from tpx.serving.scheduling.limiter import RateLimiter, Turn
 
 _clock = time.perf_counter_ns
 _MAX_RELUCTANCE = 16
@@ -25,7 +28,7 @@ class Lane:
     """Instances that share an inbox, whichever is free first, and the batches that they hold: one each in
     work and one each in hand."""
 
-    __slots__ = ("held", "held_long", "inbox", "index", "instances")
+    __slots__ = ("held", "held_long", "inbox", "index", "instances", "needs", "turn")
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -34,6 +37,9 @@ class Lane:
         self.held: set[Batch] = set()
         self.held_long = 0
         """Those of them that may take long, for which the loop does not wait."""
+        self.needs = Needs()
+        self.turn: Turn | None = None
+        """What the rate limiter knows of its one instance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,25 +67,29 @@ class Dispatcher:
         outcomes: Outcomes,
         *,
         inline_below_ns: int,
+        limiter: RateLimiter | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._outcomes = outcomes
         self._lanes: list[Lane] = []
         self._waits = scheduler.waits
         self._sticky = scheduler.sticky
+        self._loop = loop
         self._call_soon = loop.call_soon
         self._looking = False
         self._dispatching = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
-        self._inline_below_ns = 0 if scheduler.sticky else inline_below_ns
+        self._limiter = limiter
+        self._inline_below_ns = 0 if scheduler.sticky or limiter is not None else inline_below_ns
         self._reluctance = _MAX_RELUCTANCE
         self._inline = False
         self._short_row_size = -1
 
     def lane(self) -> Lane:
-        """The lane for one more instance: the same for all, but where requests stick to an instance."""
-        if self._sticky or not self._lanes:
+        """The lane for one more instance: the same for all, but where requests stick to an instance, or
+        instances take turns."""
+        if self._sticky or self._limiter is not None or not self._lanes:
             self._lanes.append(Lane(len(self._lanes)))
         return self._lanes[-1]
 
@@ -92,6 +102,9 @@ class Dispatcher:
             for instance in lane.instances:
                 instance.close()
             lane.instances.clear()
+            if lane.turn is not None and self._limiter is not None:
+                with contextlib.suppress(RuntimeError):  # the loop has ended
+                    self._loop.call_soon_threadsafe(self._limiter.unregister, lane.turn)
 
     @property
     def pending(self) -> int:
@@ -121,6 +134,8 @@ class Dispatcher:
         lane.held_long -= batch.long
         if self._sticky:
             self._scheduler.finished(batch.requests, _clock())
+        if lane.turn is not None and self._limiter is not None:
+            self._limiter.release(lane.turn, used=True)
         if len(self._scheduler):
             self._look()
 
@@ -155,8 +170,12 @@ class Dispatcher:
             return False
         if self._inline and held and not lane.held_long:
             return False  # what the instances hold is soon back; then the loop computes
+        if self._limiter is not None and not self._has_turn(lane, self._limiter):
+            return False
         requests = self._scheduler.take(_clock(), idle=True, lane=lane.index)
         if not requests:
+            if lane.turn is not None and self._limiter is not None:
+                self._limiter.release(lane.turn, used=False)
             self._wake_later()
             return False
         batch = self._batch(requests)
@@ -171,6 +190,13 @@ class Dispatcher:
             self._hand_over(batch, lane)
         return True
 
+    def _has_turn(self, lane: Lane, limiter: RateLimiter) -> bool:
+        if not len(self._scheduler):
+            return False
+        if lane.turn is None:
+            lane.turn = limiter.register(lane.needs, self._look)
+        return limiter.stage(lane.turn)
+
     def _is_short(self, batch: Batch) -> bool:
         return batch.requests[0].head.row_size <= self._short_row_size
 
@@ -184,6 +210,8 @@ class Dispatcher:
 
     def _prefetch(self, lane: Lane) -> None:
         """Keep as many batches in hand as there are instances, so that none waits for the loop."""
+        if self._limiter is not None:
+            return  # nothing is taken before it is its turn
         most = 2 * len(lane.instances)
         while len(lane.held) < most:
             requests = self._scheduler.take(_clock(), idle=False, lane=lane.index)
@@ -205,7 +233,7 @@ class Dispatcher:
         wanted = []
         for request in requests:
             if request.cancelled:
-                self._outcomes.on_refused(request, Cancelled(""))
+                self._outcomes.on_refused(request, Cancelled("the request was cancelled"))
                 if self._sticky:
                     self._scheduler.finished((request,), _clock())
             else:

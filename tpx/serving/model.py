@@ -11,14 +11,17 @@ from tpx.errors import NotReady, TpxError
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.backends.base import OpenModel
 from tpx.serving.batch import Batch
+from tpx.serving.cache import ResponseCache, key_of
 from tpx.serving.dispatcher import Dispatcher, Outcomes
 from tpx.serving.instances.base import Instance
 from tpx.serving.instances.completions import Completions
 from tpx.serving.instances.decoupled import DecoupledAnswer, DecoupledCallbacks, DecoupledInstance
 from tpx.serving.instances.placement import InstanceSpec
 from tpx.serving.instances.thread import ThreadInstance
+from tpx.serving.ordering import ReplyOrder
 from tpx.serving.request import InferRequest, InferResponse, RequestHead
 from tpx.serving.scheduling.base import Scheduler
+from tpx.serving.scheduling.limiter import RateLimiter
 from tpx.serving.signature import Signature
 from tpx.serving.stacking.base import Stacking
 from tpx.serving.statistics import ModelStatistics
@@ -36,6 +39,10 @@ class Parts:
     scheduler: Scheduler
     stacking: Stacking
     opened: OpenModel
+    cache: ResponseCache | None = None
+    """Where its answers are kept, if they are."""
+    preserve_ordering: bool = False
+    limiter: RateLimiter | None = None
 
 
 class ServedModel:
@@ -67,8 +74,11 @@ class ServedModel:
             loop,
             Outcomes(on_answer=self._answer, on_refused=self._refuse),
             inline_below_ns=inline_below_ns if parts.opened.inline else 0,
+            limiter=parts.limiter,
         )
         self._in_flight = 0
+        self._cache = parts.cache
+        self._order = ReplyOrder(self._send) if parts.preserve_ordering else None
 
     def start(self, specs: Sequence[InstanceSpec], completions: Completions) -> None:
         """Create the instances, all or none. Raises LoadError. May be called from any thread."""
@@ -83,6 +93,7 @@ class ServedModel:
         executor: Any = self._opened.executor(spec, self.config)
         dispatcher = self._dispatcher
         lane = dispatcher.lane()
+        lane.needs = spec.needs
         instance: Instance
         if self.decoupled:
             callbacks = DecoupledCallbacks(self._responded, dispatcher.released)
@@ -126,10 +137,16 @@ class ServedModel:
             )
         request.arrived_ns = _clock()
         self._in_flight += 1
+        if self._order is not None:
+            self._order.enter(request)
+        if self._cache is not None and self._answered_from(self._cache, request):
+            return
         try:
             self._dispatcher.add(request)
         except TpxError as error:
             self._in_flight -= 1
+            if self._order is not None:
+                self._order.leave(request)
             self.statistics.failed(error, 1, _clock() - request.arrived_ns)
             raise
 
@@ -146,7 +163,32 @@ class ServedModel:
         if request.pace is not None:
             request.pace.delivered(answer.size)
 
+    def _answered_from(self, cache: ResponseCache, request: InferRequest) -> bool:
+        began_ns = _clock()
+        key = key_of(request)
+        outputs = cache.get(key)
+        now = _clock()
+        if outputs is None:
+            request.cache_key = key
+            self.statistics.missed(now - began_ns)
+            return False
+        self._in_flight -= 1
+        self.statistics.cached(now - began_ns, now)
+        self._reply(request, InferResponse(outputs))
+        return True
+
+    def _keep(self, cache: ResponseCache, request: InferRequest, response: InferResponse) -> None:
+        began_ns = _clock()
+        cache.put(request.cache_key, response.outputs)
+        self.statistics.inserted(_clock() - began_ns)
+
     def _reply(self, request: InferRequest, response: InferResponse) -> None:
+        if self._order is not None:
+            self._order.reply(request, response)
+        else:
+            self._send(request, response)
+
+    def _send(self, request: InferRequest, response: InferResponse) -> None:
         try:
             request.reply(request, response)
         except Exception:  # one request's boundary: the others get their answers
@@ -163,6 +205,8 @@ class ServedModel:
         for request, response in zip(batch.requests, batch.responses, strict=True):
             if request.trace is not None:
                 request.trace.computed(request, batch.part_of(request), response)
+            if request.cache_key and self._cache is not None and response.error is None:
+                self._keep(self._cache, request, response)
             self._reply(request, response)
 
     def _count_failed(self, batch: Batch, now_ns: int) -> None:
@@ -177,4 +221,7 @@ class ServedModel:
         """Answer a request that no instance has seen."""
         self.statistics.failed(error, 1, _clock() - request.arrived_ns)
         self._in_flight -= 1
-        self._reply(request, InferResponse([], error))
+        response = InferResponse([], error)
+        if request.trace is not None:
+            request.trace.computed(request, Batch([request]), response)
+        self._reply(request, response)

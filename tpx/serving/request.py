@@ -194,6 +194,7 @@ class InferRequest:
     __slots__ = (
         "arrived_ns",
         "buffers",
+        "cache_key",
         "cancelled",
         "context",
         "head",
@@ -218,6 +219,8 @@ class InferRequest:
         """The frontend's own: whom to answer."""
         self.arrived_ns = 0
         self.cancelled = False
+        self.cache_key = b""
+        """Where its answer will be kept; empty if it will not."""
         self.sequence: Any = None
         """Its sequence, where the model has a sequence batcher."""
         self.trace: RequestTrace | None = None

@@ -105,6 +105,8 @@ class ModelStatistics:
         self.load_ns = 0
         self.latencies: Latencies | None = None
         """Their distributions, where --metrics-config asks for some."""
+        self._hits = [0, 0]
+        self._misses = [0, 0]
         self._success_count = 0
         self._success_ns = 0
         self._fail_ns = 0
@@ -143,6 +145,21 @@ class ModelStatistics:
         if self.latencies is not None:
             self.latencies.executed(batch, now_ns)
 
+    def cached(self, ns: int, now_ns: int) -> None:
+        """A request was answered from the cache."""
+        _add(self._hits, ns)
+        self._success_count += 1
+        self._success_ns += ns
+        self._last_ns = now_ns
+
+    def missed(self, ns: int) -> None:
+        """The cache was asked in vain."""
+        _add(self._misses, ns)
+
+    def inserted(self, ns: int) -> None:
+        """The cache was then told the answer: that belongs to the miss."""
+        self._misses[1] += ns
+
     def responded(self, batch: "Batch", response: "InferResponse", times: ResponseTimes, now_ns: int) -> None:
         """A decoupled model has sent a response of the one request in `batch`."""
         index = min(times.index, _LAST_INDEX)
@@ -168,16 +185,16 @@ class ModelStatistics:
     def durations(self) -> dict[str, Duration]:
         """The members of inference_stats, in the protocol's order."""
         count = self._success_count
-        none = Duration(count=0, ns=0)
+        computed = count - self._hits[0]
         return {
             "success": Duration(count=count, ns=self._success_ns),
             "fail": Duration(count=sum(self.failures.values()), ns=self._fail_ns),
             "queue": Duration(count=count, ns=self._queue_ns),
-            "compute_input": Duration(count=count, ns=self._input_ns),
-            "compute_infer": Duration(count=count, ns=self._infer_ns),
-            "compute_output": Duration(count=count, ns=self._output_ns),
-            "cache_hit": none,
-            "cache_miss": none,
+            "compute_input": Duration(count=computed, ns=self._input_ns),
+            "compute_infer": Duration(count=computed, ns=self._infer_ns),
+            "compute_output": Duration(count=computed, ns=self._output_ns),
+            "cache_hit": Duration(count=self._hits[0], ns=self._hits[1]),
+            "cache_miss": Duration(count=self._misses[0], ns=self._misses[1]),
         }
 
     @property

@@ -7,11 +7,12 @@ import pytest
 
 from tests.serving.fakes import FakeModel, config_of, signature_of
 from tpx.errors import NotFound, NotReady
-from tpx.serving.model import ServedModel
+from tpx.serving.model import Parts, ServedModel
 from tpx.serving.repository.decisions import Plan, Recipe
 from tpx.serving.repository.repository import Loaded, ModelRepository
 from tpx.serving.repository.stamps import Stamps
 from tpx.serving.scheduling.direct import DirectScheduler
+from tpx.serving.stacking.plain import PlainStacking
 
 STAMPS = Stamps(config="", shared="", versions={})
 
@@ -28,9 +29,12 @@ class Scene:
         served = ServedModel(
             config,
             version,
-            signature_of(config),
-            DirectScheduler(),
-            FakeModel(),
+            Parts(
+                signature=signature_of(config),
+                scheduler=DirectScheduler(),
+                stacking=PlainStacking(batched=True),
+                opened=FakeModel(),
+            ),
             self._loop,
             inline_below_ns=0,
         )

@@ -26,14 +26,3 @@ def test_nothing_waits_for_a_time() -> None:
     scheduler.add(request_of(0))
     assert scheduler.wake_ns() is None
     assert not scheduler.waits
-
-
-def test_draining_gives_up_everything_in_order() -> None:
-    scheduler = DirectScheduler()
-    requests = [request_of(at) for at in range(3)]
-    for request in requests:
-        scheduler.add(request)
-    assert len(scheduler) == 3
-    assert list(scheduler.drain()) == requests
-    assert len(scheduler) == 0
-    assert list(scheduler.take(0, idle=True)) == []

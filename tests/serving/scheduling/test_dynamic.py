@@ -149,15 +149,6 @@ def test_there_is_a_time_to_look_again_only_while_something_waits_for_it(delay_n
     assert batcher.wake_ns() is None
 
 
-def test_draining_gives_up_everything_in_order() -> None:
-    batcher = DynamicBatcher(8, max_queue_delay_ns=MS)
-    requests = [request_of(at) for at in range(3)]
-    for request in requests:
-        batcher.add(request)
-    assert list(batcher.drain()) == requests
-    assert len(batcher) == 0
-
-
 def test_a_trace_of_light_load_is_served_one_by_one_without_delay() -> None:
     arrivals = [request_of(at * 10 * MS) for at in range(5)]
     departures = Replay(DynamicBatcher(8), 1, lambda _: MS).run(arrivals)

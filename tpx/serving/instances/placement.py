@@ -1,11 +1,24 @@
 """The instances that a model's `instance_group` asks for."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from tpx.errors import ConfigError
 
 MAX_INSTANCES = 1024
+GLOBAL = -1
+"""The device of a resource that all devices share."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What an instance takes of the rate limiter while it computes."""
+
+    resources: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """Amounts by name and device."""
+    priority: int = 1
+    """Twice the number is half the turns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +28,7 @@ class InstanceSpec:
     name: str
     kind: str
     device_id: int = 0
+    needs: Needs = field(default_factory=Needs)
 
 
 def instance_specs(config: Any) -> list[InstanceSpec]:
@@ -26,11 +40,21 @@ def instance_specs(config: Any) -> list[InstanceSpec]:
     if total > MAX_INSTANCES:
         raise ConfigError(f"model '{config.name}' asks for {total} instances, more than {MAX_INSTANCES}")
     return [
-        InstanceSpec(name=f"{group.name}_{index}", kind=_kind(group), device_id=device)
+        InstanceSpec(
+            name=f"{group.name}_{index}", kind=_kind(group), device_id=device, needs=_needs(group, device)
+        )
         for group in groups
         for device in list(group.gpus) or [0]
         for index in range(group.count)
     ]
+
+
+def _needs(group: Any, device: int) -> Needs:
+    limiter = group.rate_limiter
+    return Needs(
+        resources={(r.name, GLOBAL if getattr(r, "global") else device): r.count for r in limiter.resources},
+        priority=limiter.priority or 1,
+    )
 
 
 def _kind(group: Any) -> str:

@@ -1,0 +1,103 @@
+"""The response cache: answers that were given before, kept in memory up to a size, least recently used out.
+
+The key has everything that an answer depends on: Triton's leaves out shapes, datatypes, outputs and
+parameters, so that different requests can get each other's answers there.
+"""
+
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from tpx.errors import UsageError
+from tpx.protocol.tensors import Tensor
+from tpx.serving.request import InferRequest
+
+_clock = time.perf_counter_ns
+_ENTRY_BYTES = 512
+"""What an entry costs beside its tensors."""
+
+
+class ResponseCache:
+    """Shared by all models that use it; on the event loop."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.used_bytes = 0
+        self.hits = self.misses = self.evictions = 0
+        self.lookup_ns = self.insertion_ns = 0
+        self._entries: OrderedDict[bytes, tuple[tuple[Tensor, ...], int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: bytes) -> list[Tensor] | None:
+        """The outputs of the request with this key, if they are still here."""
+        began_ns = _clock()
+        entry = self._entries.get(key)
+        if entry is None:
+            self.misses += 1
+        else:
+            self.hits += 1
+            self._entries.move_to_end(key)
+        self.lookup_ns += _clock() - began_ns
+        return list(entry[0]) if entry is not None else None
+
+    def put(self, key: bytes, outputs: Sequence[Tensor]) -> None:
+        """Keep copies of outputs, if they are not larger than the whole cache; older ones make room."""
+        began_ns = _clock()
+        size = _ENTRY_BYTES + sum(len(tensor.data) for tensor in outputs)
+        if key not in self._entries and size <= self.size_bytes:
+            while self.used_bytes + size > self.size_bytes:
+                _, (_, freed) = self._entries.popitem(last=False)
+                self.used_bytes -= freed
+                self.evictions += 1
+            kept = tuple(Tensor(t.name, t.datatype, t.shape, bytes(t.data)) for t in outputs)
+            self._entries[key] = kept, size
+            self.used_bytes += size
+        self.insertion_ns += _clock() - began_ns
+
+
+def key_of(request: InferRequest) -> bytes:
+    """Model, version, inputs with their types and shapes, wanted outputs, parameters; not the id."""
+    head = request.head
+    hashed = hashlib.blake2b(digest_size=24)
+    tensors = sorted(zip(head.inputs, request.buffers, strict=True), key=lambda pair: pair[0].spec.name)
+    words = (
+        head.model.name,
+        head.model.version,
+        [(i.spec.name, i.spec.datatype, i.shape, len(data)) for i, data in tensors],
+        [(o.spec.name, o.classification) for o in head.outputs],
+        sorted(head.parameters.items(), key=lambda item: item[0]),
+    )
+    hashed.update(repr(words).encode())
+    for _, data in tensors:
+        hashed.update(data)
+    return hashed.digest()
+
+
+def parse_cache_config(flags: Sequence[str]) -> ResponseCache | None:
+    """The cache of `--cache-config local,size=BYTES`. Raises UsageError."""
+    settings: dict[str, str] = {}
+    names = set()
+    for flag in flags:
+        name, comma, pair = flag.partition(",")
+        key, equals, value = pair.partition("=")
+        if not comma or not equals:
+            raise UsageError(f"--cache-config must be <cache>,<key>=<value>, got '{flag}'")
+        names.add(name)
+        settings[key] = value
+    if not names:
+        return None
+    if len(names) > 1:
+        raise UsageError(
+            "found multiple cache configurations, but only a single cache is currently supported"
+        )
+    if names != {"local"}:
+        raise UsageError(f"--cache-config: there is no cache '{names.pop()}' (there is: local)")
+    size = settings.pop("size", "")
+    if not (size.isascii() and size.isdigit() and int(size)):
+        raise UsageError("Failed to initialize LocalCache: config didn't contain a valid 'size' field.")
+    if settings:
+        raise UsageError(f"--cache-config local: unknown setting '{next(iter(settings))}' (known: size)")
+    return ResponseCache(int(size))
