@@ -9,9 +9,9 @@ from tests.serving.onnx_files import write_model
 from tpx.errors import ConfigError
 from tpx.protocol import model_config
 from tpx.serving.backends.onnxruntime import OnnxRuntimeBackend
+from tpx.serving.repository.batching import fill_batching
 from tpx.serving.repository.configuration import (
     fill_backend,
-    fill_batching,
     fill_defaults,
     refuse_unsupported,
     set_name,
@@ -302,28 +302,12 @@ def test_instance_groups_that_cannot_be_are_refused(group: str, message: str) ->
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ("sequence_batching { }", "sequence_batching"),
         ("ensemble_scheduling { }", "ensemble_scheduling"),
         ("platform: 'ensemble'", "ensemble_scheduling"),
         ("response_cache { enable: true }", "response_cache"),
-        ("batch_input [{ kind: BATCH_ELEMENT_COUNT }]", "batch_input"),
-        ("batch_output [{ target_name: 'y' }]", "batch_output"),
         ("model_warmup [{ name: 'w' }]", "model_warmup"),
         ("model_repository_agents { agents [{ name: 'checksum' }] }", "model_repository_agents"),
         ("model_operations { op_library_filename: 'x.so' }", "model_operations"),
-        ("dynamic_batching { preserve_ordering: true }", "dynamic_batching.preserve_ordering"),
-        ("dynamic_batching { priority_levels: 2 }", "dynamic_batching.priority_levels"),
-        ("dynamic_batching { default_priority_level: 1 }", "dynamic_batching.default_priority_level"),
-        (
-            "dynamic_batching { default_queue_policy { max_queue_size: 4 } }",
-            "dynamic_batching.default_queue_policy",
-        ),
-        (
-            "dynamic_batching { priority_queue_policy { key: 1 value { max_queue_size: 4 } } }",
-            "dynamic_batching.priority_queue_policy",
-        ),
-        ("input [{ name: 'x' allow_ragged_batch: true }]", "input.allow_ragged_batch"),
-        ("input [{ name: 'x' optional: true }]", "input.optional"),
         ("input [{ name: 'x' is_shape_tensor: true }]", "is_shape_tensor"),
         ("output [{ name: 'x' is_shape_tensor: true }]", "is_shape_tensor"),
         ("input [{ name: 'x' is_non_linear_format_io: true }]", "is_non_linear_format_io"),
@@ -337,8 +321,8 @@ def test_every_feature_that_is_not_there_yet_is_refused_by_its_name(text: str, n
 
 
 def test_several_missing_features_are_named_together() -> None:
-    with pytest.raises(ConfigError, match=r"does not support sequence_batching, response_cache$"):
-        refuse_unsupported(config("response_cache { enable: true } sequence_batching { }"))
+    with pytest.raises(ConfigError, match=r"does not support response_cache, model_warmup$"):
+        refuse_unsupported(config("response_cache { enable: true } model_warmup [{ name: 'w' }]"))
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def signature(
 class Model:
     """What a request knows of its model."""
 
-    name, version, max_batch_size, retired = "net", 1, 8, False
+    name, version, max_batch_size, retired, decoupled = "net", 1, 8, False, False
 
     def submit(self, request: InferRequest) -> None:
         raise NotImplementedError

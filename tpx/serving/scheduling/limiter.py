@@ -5,7 +5,7 @@ its resources are not free everything waits for it, so that nobody starves (Trit
 """
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from tpx.errors import ConfigError
 from tpx.serving.instances.placement import GLOBAL, Needs
