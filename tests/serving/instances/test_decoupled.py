@@ -17,10 +17,11 @@ from tpx.serving.backends.base import ResponseSender
 from tpx.serving.batch import Arrays
 from tpx.serving.instances.completions import Completions
 from tpx.serving.instances.placement import InstanceSpec
-from tpx.serving.model import ServedModel
+from tpx.serving.model import Parts, ServedModel
 from tpx.serving.pace import AHEAD_BYTES, Pace
 from tpx.serving.request import InferRequest, InferResponse
 from tpx.serving.scheduling.direct import DirectScheduler
+from tpx.serving.stacking.plain import PlainStacking
 
 Compute = Callable[[Arrays, ResponseSender], None]
 
@@ -100,9 +101,13 @@ async def serving(compute: Compute, max_batch_size: int = 8) -> AsyncIterator[Re
     loop = asyncio.get_running_loop()
     config = config_of(max_batch_size=max_batch_size)
     config.model_transaction_policy.decoupled = True
-    model = ServedModel(
-        config, 1, signature_of(config), DirectScheduler(), FakeDecoupled(compute), loop, inline_below_ns=0
+    parts = Parts(
+        signature=signature_of(config),
+        scheduler=DirectScheduler(),
+        stacking=PlainStacking(batched=max_batch_size > 0),
+        opened=FakeDecoupled(compute),
     )
+    model = ServedModel(config, 1, parts, loop, inline_below_ns=0)
     model.start([InstanceSpec(name="net_0", kind="KIND_CPU")], Completions(loop))
     reader = Reader(model)
     try:

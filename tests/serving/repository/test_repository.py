@@ -294,7 +294,10 @@ def test_a_default_batch_size_that_is_no_number_is_refused(tmp_path: Path, size:
             "instance_group [{ passive: true }]",
             "Invalid argument: model 'net' has no instance that is not passive",
         ),
-        ("sequence_batching { }", "Invalid argument: model 'net': this version of tpx does not support"),
+        (
+            "model_warmup [{ name: 'w' }]",
+            "Invalid argument: model 'net': this version of tpx does not support",
+        ),
         ("default_model_filename: '../x'", "Invalid argument: default_model_filename '../x' is outside"),
         (
             "output [{ name: 'y' data_type: TYPE_FP32 dims: [ 2 ] label_filename: '../../etc/passwd' }]",

@@ -150,6 +150,10 @@ def refuse_unsupported(config: Any) -> None:
     """What this version of tpx does not do is refused: a model that loads does what its configuration
     says."""
     present = {
+        "sequence_batching.iterative_sequence": config.sequence_batching.iterative_sequence,
+        "sequence_batching.state.use_growable_memory": any(
+            state.use_growable_memory for state in config.sequence_batching.state
+        ),
         "ensemble_scheduling": config.HasField("ensemble_scheduling") or config.platform == "ensemble",
         "response_cache": config.response_cache.enable,
         "model_warmup": bool(config.model_warmup),
