@@ -1,0 +1,232 @@
+"""Clients that do not read: what waits for them stays small, nobody else notices, and their models stop."""
+
+import asyncio
+import json
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import psutil
+import pytest
+
+from tests.protocol.http2.raw import RawPeer
+from tests.serving.frontends.streams import (
+    STREAM,
+    Events,
+    Response,
+    counters,
+    eventually,
+    repeat,
+    repeat_body,
+    request,
+    stream,
+    write_streaming_models,
+)
+from tests.serving.live import Live, floats, serving
+from tpx.protocol.http2.frames import MAX_WINDOW, Setting
+from tpx.protocol.tensors import Tensor
+from tpx.protocol.v2_json import encode_infer_request
+
+MB = 1 << 20
+ENDLESS = 400_000
+"""Responses that would take hundreds of megabytes if they were made at once."""
+
+
+@pytest.fixture
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    repository = tmp_path_factory.mktemp("models")
+    write_streaming_models(repository)
+    with serving(repository) as running:
+        yield running
+
+
+def made(live: Live, model: str = "lone") -> int:
+    """Responses of a model so far, all of them."""
+    return counters(live, model)["responses"]
+
+
+def settled(live: Live, model: str = "lone") -> int:
+    """How many it has made once it makes no more."""
+    before, now = -1, made(live, model)
+    ends = time.perf_counter() + 15
+    while before != now or now == 0:
+        assert time.perf_counter() < ends, "it goes on and on"
+        time.sleep(0.15)
+        before, now = now, made(live, model)
+    return now
+
+
+@contextmanager
+def little_memory(most: int) -> Iterator[None]:
+    """What happens inside takes no more than `most` bytes."""
+    process = psutil.Process()
+    before = process.memory_info().rss
+    yield
+    grown = process.memory_info().rss - before
+    assert grown < most, f"{grown / MB:.0f} MB"
+
+
+def others_are_served(live: Live) -> None:
+    answer = live.infer_binary("double", {"x": floats([1, 2])})
+    assert answer.tail == floats([2, 4]).tobytes()
+    with stream(live) as calls:
+        calls.send(request("repeat", repeat([1, 2])), request("double", {"x": floats([3, 4])}))
+        assert len(calls.rest()) == 3
+
+
+def reset(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+@pytest.mark.slow
+def test_a_reader_of_events_who_stops_holds_back_the_model_and_nobody_else(live: Live) -> None:
+    body = repeat_body([1] * ENDLESS)
+    with Events(live, "lone", body, receive=4096) as client:
+        client.head()
+        with little_memory(40 * MB):
+            count = settled(live)
+        assert 0 < count < ENDLESS // 4
+        others_are_served(live)
+        client.until(b'"IDX":%d,' % (count // 2))
+        assert settled(live) > count, "what was read made room"
+        reset(client.socket)
+    eventually(lambda: counters(live, "lone")["in_flight"] == 0, 2)
+    assert counters(live, "lone")["CANCELED"] == 1
+    assert live.http("POST", "/v2/models/lone/generate", repeat_body([5])).json["OUT"] == 5
+
+
+@pytest.mark.slow
+def test_a_reader_of_events_who_is_slow_gets_every_one_of_them(live: Live) -> None:
+    count = 60_000
+    with Events(live, "lone", repeat_body(list(range(count))), receive=4096) as client:
+        head = client.head()
+        settled(live)
+        body = client.until(b"\r\n0\r\n\r\n").decode()
+    assert "chunked" in head
+    values = [json.loads(line[6:])["OUT"] for line in body.splitlines() if line.startswith("data: ")]
+    assert values == list(range(count))
+
+
+@pytest.mark.slow
+def test_a_grpc_client_that_grants_no_window_holds_back_the_model_and_nobody_else(live: Live) -> None:
+    async def scene() -> None:
+        settings = {Setting.INITIAL_WINDOW_SIZE: 0}
+        async with await RawPeer.connect(live.ports["GRPCInferenceService"], settings=settings) as peer:
+            peer.grant(0, MAX_WINDOW - 65535)
+            peer.open(1, STREAM)
+            peer.send_message(1, request("lone", repeat(list(range(ENDLESS))), "r"))
+            await peer.sync()
+            with little_memory(60 * MB):
+                count = await asyncio.to_thread(settled, live)
+            assert 0 < count < ENDLESS // 2
+            await asyncio.to_thread(others_are_served, live)
+            peer.grant(1, MB)
+            await peer.sync()
+            assert await asyncio.to_thread(settled, live) == count, "there is still much for it to read"
+            peer.grant(1, 3 * MB)
+            await peer.sync()
+            assert await asyncio.to_thread(settled, live) > count
+            data = bytes(peer.answers[1].data)
+            size = int.from_bytes(data[1:5], "big")
+            first, second = Response.of(data[5 : 5 + size]), data[5 + size :]
+            assert (first.request_id, first.outputs) == ("r", {"OUT": [0], "IDX": [0]})
+            size = int.from_bytes(second[1:5], "big")
+            assert Response.of(second[5 : 5 + size]).outputs == {"OUT": [1], "IDX": [1]}
+            peer.reset(1)
+            await peer.sync()
+            await asyncio.to_thread(eventually, lambda: counters(live, "lone")["in_flight"] == 0, 2)
+
+    asyncio.run(scene())
+    assert counters(live, "lone")["CANCELED"] == 1
+
+
+def test_requests_of_a_stream_whose_answers_nobody_reads_are_not_computed(live: Live) -> None:
+    """Small requests could otherwise fill the memory with large answers."""
+    wide = {"x": np.zeros((1, 64 << 10), np.float32)}
+
+    async def scene() -> None:
+        settings = {Setting.INITIAL_WINDOW_SIZE: 0}
+        async with await RawPeer.connect(live.ports["GRPCInferenceService"], settings=settings) as peer:
+            peer.grant(0, MAX_WINDOW - 65535)
+            peer.open(1, STREAM)
+            for n in range(30):
+                peer.send_message(1, request("double", wide, str(n)))
+            await peer.sync()
+            await asyncio.sleep(0.3)
+            computed = counters(live, "double")["success"]
+            assert computed < 25
+            await asyncio.to_thread(others_are_served, live)
+            peer.grant(1, MAX_WINDOW)
+            peer.send(0, 1, 1)  # END_STREAM
+            answer = await peer.answer(1, 10)
+            assert answer.status == 0
+            assert len(answer.data) > 30 * 4 * (64 << 10)
+
+    asyncio.run(scene())
+    assert counters(live, "double")["success"] == 30 + 2
+
+
+def test_pipelined_requests_whose_answers_nobody_reads_are_not_computed(live: Live) -> None:
+    head, tail = encode_infer_request([Tensor.from_numpy("x", np.zeros((1, 64 << 10), np.float32))])
+    body = head + b"".join(bytes(part) for part in tail)
+    line = (
+        b"POST /v2/models/double/infer HTTP/1.1\r\nHost: x\r\nInference-Header-Content-Length: %d\r\n"
+        % len(head)
+    )
+    whole = line + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", live.http_port))
+        connection.setblocking(False)
+        sent, ends = 0, time.perf_counter() + 1
+        while time.perf_counter() < ends:
+            try:
+                sent += connection.send(whole[sent % len(whole) :])
+            except BlockingIOError:
+                time.sleep(0.01)
+        computed = counters(live, "double")["success"]
+        assert computed < 30, "the kernel's buffers and one answer"
+        assert sent < 60 * len(whole)
+        others_are_served(live)
+        assert counters(live, "double")["success"] == computed + 2
+        reset(connection)
+    eventually(lambda: counters(live, "double")["in_flight"] == 0)
+
+
+@pytest.mark.slow
+def test_a_reader_who_takes_nothing_is_cut_off_and_frees_the_model(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    repository = tmp_path_factory.mktemp("models")
+    write_streaming_models(repository)
+    with (
+        serving(repository, write_timeout_secs=1) as strict,
+        Events(strict, "lone", repeat_body([1] * ENDLESS), receive=4096) as client,
+    ):
+        client.head()
+        settled(strict)
+        eventually(lambda: counters(strict, "lone")["CANCELED"] == 1, 10)
+        assert strict.http("POST", "/v2/models/lone/generate", repeat_body([5])).json["OUT"] == 5
+
+
+@pytest.mark.slow
+def test_a_reader_as_slow_as_its_model_is_not_taken_for_a_deaf_one(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """What waits for it is the same at every look, and yet it reads."""
+    repository = tmp_path_factory.mktemp("models")
+    write_streaming_models(repository)
+    with (
+        serving(repository, write_timeout_secs=1) as strict,
+        Events(strict, "lone", repeat_body([1] * ENDLESS), receive=4096) as client,
+    ):
+        client.head()
+        settled(strict)
+        for _ in range(50):
+            assert client.socket.recv(20_000)
+            time.sleep(0.08)
+        assert counters(strict, "lone")["CANCELED"] == 0
