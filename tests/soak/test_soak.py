@@ -24,9 +24,10 @@ RAMP_S = 3
 SETTLE_S = 10
 """Until the server has noticed that its clients are gone."""
 
-# A minute is mostly noise: sessions that come and go leave the allocator's arenas some megabytes fuller or
-# emptier, whichever moment one looks. The traffic is about 1000 answers a second, so the bound still finds
-# a leak of 200 bytes an answer, less than any object that could be forgotten. Ten minutes average the noise.
+# Of a minute, 40 s are left after the warm-up, and the allocator gives memory back and takes it again in
+# steps of some megabytes, for large tensors and for models that come and go: one step of 3 MB in the middle
+# looks like 7 MB/min. The traffic is 1000 to 2000 answers a second, so that the bound still finds a leak of
+# 200 bytes an answer, less than any object that could be forgotten. Ten minutes average the steps away.
 BOUNDS = Bounds(memory_per_minute=1 * MEGABYTE if SECONDS >= 600 else 12 * MEGABYTE)
 
 KINDS: dict[str, Kind] = {

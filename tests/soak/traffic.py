@@ -56,8 +56,8 @@ class Traffic:
         for thread in threads:
             thread.start()
         ends = time.perf_counter() + seconds
-        while time.perf_counter() < ends and not self.failures:
-            self._stop.wait(1)
+        while (left := ends - time.perf_counter()) > 0 and not self.failures:
+            self._stop.wait(min(1, left))
             look()
         self._stop.set()
         for thread in threads:

@@ -49,9 +49,7 @@ def _http_request(rng: np.random.Generator) -> bytes:
         head = b"POST /v2/models/repeat/generate_stream HTTP/1.1\r\nHost: x\r\n"
     else:
         model = ("double", "busy")[int(rng.integers(2))]
-        rows = random_rows(rng, 3 if model == "busy" else 20_000)
-        if model == "busy":
-            rows = np.zeros((1, 2), np.float32)
+        rows = np.zeros((1, 2), np.float32) if model == "busy" else random_rows(rng, large=0.3)
         start, tail = encode_infer_request([Tensor.from_numpy("x", rows)])
         body = start + b"".join(map(bytes, tail))
         head = b"POST /v2/models/%b/infer HTTP/1.1\r\nHost: x\r\nInference-Header-Content-Length: %d\r\n" % (
@@ -69,7 +67,7 @@ def reset_streams(target: Target, rng: np.random.Generator) -> Iterator[int]:
             for _ in range(20):
                 rows = np.zeros((1, 2), np.float32)
                 calls = [infer.future(message("busy", rows), timeout=float(rng.uniform(0.001, 0.05)))]
-                calls.append(infer.future(message("double", random_rows(rng, 20_000))))
+                calls.append(infer.future(message("double", random_rows(rng, large=0.3))))
                 calls.append(stream(iter([repeat_message(rng.integers(0, 9, 20, np.int32), delay_ms=5)])))
                 time.sleep(float(rng.uniform(0, 0.02)))
                 for call in calls:

@@ -52,7 +52,7 @@ def unary(target: Target, rng: np.random.Generator) -> Iterator[int]:
     with channel_to(target) as channel:
         infer = infer_call(channel)
         while True:
-            rows = random_rows(rng, 60_000 if rng.random() < 0.02 else 64)
+            rows = random_rows(rng, large=0.02)
             request_id = str(rng.integers(1 << 60)) if rng.random() < 0.5 else ""
             packed = grpc.Compression.Gzip if rng.random() < 0.1 else None
             data = infer(message("double", rows, request_id), timeout=TIMEOUT_S, compression=packed)
