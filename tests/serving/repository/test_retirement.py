@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import sys
 import threading
 import weakref
 from pathlib import Path
@@ -13,6 +14,8 @@ from onnx import numpy_helper
 
 from tests.serving.onnx_files import graph, node, save, value
 from tests.serving.repository.controlled import ask, controlled, play, write
+from tpx.serving.repository.retirement import Retirement
+from tpx.serving.repository.tasks import Tasks
 
 MIB = 1 << 20
 
@@ -86,6 +89,19 @@ def test_memory_and_threads_of_unloaded_models_are_given_back(tmp_path: Path) ->
             assert threading.active_count() <= threads + 2
 
     play(scene)
+
+
+def test_what_a_backend_imports_is_not_collected_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen = gc.get_freeze_count()
+    retirement = Retirement(Tasks(), lambda _: None)
+    try:
+        retirement.leave_imports_alone()
+        assert gc.get_freeze_count() == frozen
+        monkeypatch.setattr("sys.modules", {**sys.modules, **{f"backend.{n}": sys for n in range(30)}})
+        retirement.leave_imports_alone()
+        assert gc.get_freeze_count() > frozen
+    finally:
+        gc.unfreeze()
 
 
 def test_a_model_is_closed_only_when_its_last_request_is_answered(tmp_path: Path) -> None:

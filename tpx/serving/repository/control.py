@@ -228,6 +228,7 @@ class ModelControl:
                 f"version {v} is at UNAVAILABLE state: {reason};\n" for v, reason in reasons.items()
             )
             raise InvalidRequest(f"load failed for model '{name}': {clauses}")
+        self.retirement.leave_imports_alone()
         self.retirement.retire(repository.succeed(name, plan, loaded, wanted.stamps))
         for version in plan.keep:
             kept = repository.loaded(name, version)

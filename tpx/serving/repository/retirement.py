@@ -15,6 +15,7 @@ from tpx.serving.repository.tasks import Tasks
 log = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 0.01
+_A_BACKEND_OF_MODULES = 20
 _RECLAIM_AFTER_S = 0.2
 """Many that are unloaded at once are swept up together."""
 
@@ -28,6 +29,7 @@ class Retirement:
         self._draining: list[ServedModel] = []
         self._files: set[OverrideFiles] = set()
         self._reclaiming = False
+        self._modules = len(sys.modules)
         self.last = False
         """The server ends: its memory need not be swept."""
 
@@ -46,6 +48,13 @@ class Retirement:
         """Close versions that never served."""
         for one in loaded:
             self._tasks.start(self._close(one))
+
+    def leave_imports_alone(self) -> None:
+        """Loading may have imported a backend, whose objects stay: a collector that looks at all of them
+        holds up every request, with PyTorch for some tenths of a second."""
+        if len(sys.modules) - self._modules > _A_BACKEND_OF_MODULES:
+            self._modules = len(sys.modules)
+            gc.freeze()
 
     def hold(self, files: OverrideFiles | None) -> None:
         """Remember files that have to be removed, by `release` or by `abandon`."""
