@@ -9,18 +9,15 @@ import sys
 import termios
 from collections import Counter
 from collections.abc import Callable
-from ipaddress import IPv4Address, IPv6Network, ip_address
 from typing import Any, Protocol
 
 from tpx.protocol.buffers import new_scratch
+from tpx.protocol.handshakes import BACKLOG, Handshakes, client_of
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 1024
 LINGER_S = 3
 """How long a connection that we have ended may take to end on the other side."""
-
-_TLS_HANDSHAKE_S = 10
 
 _ANSWERED = 128
 """So many connections beyond a limit are told that they are too many; more are only closed."""
@@ -67,20 +64,6 @@ def _in_kernel(transport: asyncio.Transport) -> int:
     return int.from_bytes(size, sys.byteorder)
 
 
-def client_of(peername: object) -> str:
-    """Who a connection counts for: an IPv4 address, or of IPv6 the network, all of which one client has."""
-    host = str(peername[0]) if isinstance(peername, tuple) else ""
-    try:
-        address = ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if isinstance(address, IPv4Address):
-        return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(IPv6Network((address, 64), strict=False))
-
-
 def address_of(transport: asyncio.BaseTransport) -> str:
     """Address and port of the other side, "-" where it has none."""
     name = transport.get_extra_info("peername")
@@ -106,6 +89,7 @@ class Listener:
         self._per_client: Counter[str] = Counter()
         self._warned = -1
         self._server: asyncio.Server | None = None
+        self._handshakes: Handshakes | None = None
         self._ticker: asyncio.TimerHandle | None = None
 
     async def start(
@@ -119,14 +103,13 @@ class Listener:
     ) -> int:
         """Listen; returns the port, which the system chooses for port 0. Raises OSError."""
         loop = asyncio.get_running_loop()
+        if tls is not None:
+            self._handshakes = Handshakes(factory, tls, self._admits)
+            port = await self._handshakes.listen(address, port, reuse_port=reuse_port)
+            self._ticker = loop.call_later(1, self._tick)
+            return port
         self._server = await loop.create_server(
-            factory,
-            address,
-            port,
-            ssl=tls,
-            ssl_handshake_timeout=_TLS_HANDSHAKE_S if tls else None,
-            backlog=BACKLOG,
-            reuse_port=reuse_port or None,
+            factory, address, port, backlog=BACKLOG, reuse_port=reuse_port or None
         )
         self._ticker = loop.call_later(1, self._tick)
         for sock in self._server.sockets:
@@ -160,6 +143,15 @@ class Listener:
         else:
             connection.refuse(reason)
 
+    def _admits(self, client: str) -> bool:
+        """Whether one more handshake may begin: those that will be told that they are too many belong to it,
+        too."""
+        shaking = self._handshakes
+        if shaking is None or len(self._connections) + shaking.count >= self._max_connections + _ANSWERED:
+            return False
+        of_client = self._per_client[client] + shaking.clients[client]
+        return not self._max_per_client or of_client < self._max_per_client + _ANSWERED
+
     def _count_client(self, connection: Connection, transport: asyncio.BaseTransport) -> int:
         client = self._clients[connection] = client_of(transport.get_extra_info("peername"))
         self._per_client[client] += 1
@@ -178,6 +170,8 @@ class Listener:
         self.draining = True
         if self._server is not None:
             self._server.close()
+        if self._handshakes is not None:
+            self._handshakes.stop_accepting()
         for connection in list(self._connections):
             connection.drain()
 

@@ -1,0 +1,128 @@
+"""The sockets of a TLS endpoint until they have shaken hands.
+
+The event loop would tell of a connection only once its handshake is done, and until then a client could hold
+as many sockets as it likes. So they are accepted here, counted from their first moment, and closed when there
+are too many.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv6Network, ip_address
+
+BACKLOG = 1024
+HANDSHAKE_S = 10
+_WITHOUT_DESCRIPTORS_S = 0.1
+
+
+class Handshakes:
+    """Accepts, and turns sockets into connections of `factory`. `admits` judges a client before anything is
+    said to it."""
+
+    def __init__(
+        self,
+        factory: Callable[[], asyncio.BaseProtocol],
+        tls: ssl.SSLContext,
+        admits: Callable[[str], bool],
+    ) -> None:
+        self._factory = factory
+        self._tls = tls
+        self._admits = admits
+        self._listening: list[socket.socket] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.count = 0
+        self.clients: Counter[str] = Counter()
+        """How many of the handshakes each client is in."""
+
+    async def listen(self, address: str, port: int, *, reuse_port: bool) -> int:
+        """Begin to accept; returns the port. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(
+            address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        try:
+            for family, sockaddr in dict.fromkeys((entry[0], entry[4]) for entry in found):
+                self._listening.append(_bound(family, sockaddr, reuse_port=reuse_port))
+        except OSError:
+            self.stop_accepting()
+            raise
+        for listening in self._listening:
+            self._own(self._accept(listening))
+        return int(self._listening[0].getsockname()[1])
+
+    def stop_accepting(self) -> None:
+        """Close the listening sockets, and what has not come to be a connection."""
+        for task in self._tasks:
+            task.cancel()
+        for listening in self._listening:
+            listening.close()
+        self._listening.clear()
+
+    def _own(self, work: "asyncio._CoroutineLike[None]") -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, peer = await loop.sock_accept(listening)
+            except OSError:
+                # out of descriptors, or the client has gone already: others may have more luck
+                await asyncio.sleep(_WITHOUT_DESCRIPTORS_S)
+                continue
+            client = client_of(peer)
+            if self._admits(client):
+                self.count += 1
+                self.clients[client] += 1
+                self._own(self._shake_hands(accepted, client))
+            else:
+                accepted.close()
+
+    async def _shake_hands(self, accepted: socket.socket, client: str) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            with suppress(OSError):  # whatever went wrong went wrong there
+                await loop.connect_accepted_socket(
+                    self._factory, accepted, ssl=self._tls, ssl_handshake_timeout=HANDSHAKE_S
+                )
+        finally:
+            self.count -= 1
+            self.clients[client] -= 1
+            if not self.clients[client]:
+                del self.clients[client]
+
+
+def client_of(peername: object) -> str:
+    """Who a connection counts for: an IPv4 address, or of IPv6 the network, all of which one client has."""
+    host = str(peername[0]) if isinstance(peername, tuple) else ""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(IPv6Network((address, 64), strict=False))
+
+
+def _bound(family: int, sockaddr: object, *, reuse_port: bool) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind(sockaddr)  # type: ignore[arg-type]
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock
