@@ -6,8 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tpx import __version__
-from tpx.errors import InvalidRequest
+from tpx.errors import InvalidRequest, TpxError
 from tpx.protocol.v2 import DecodedRequest, RequestedOutput
+from tpx.serving.logs import LogControl
 from tpx.serving.model import ServedModel
 from tpx.serving.repository.control import ModelControl
 from tpx.serving.repository.overrides import LoadParameter, override_of
@@ -15,6 +16,7 @@ from tpx.serving.repository.repository import ModelRepository, State, parse_vers
 from tpx.serving.request import InferRequest, RequestHead, TensorSpec
 from tpx.serving.shared_memory.regions import SharedMemory
 from tpx.serving.signature import Signature
+from tpx.serving.tracing.tracer import Tracer
 
 EXTENSIONS = (
     "classification",
@@ -27,6 +29,8 @@ EXTENSIONS = (
     "binary_tensor_data",
     "parameters",
     "statistics",
+    "trace",
+    "logging",
 )
 """What this server has of Triton's extensions, in Triton's order."""
 
@@ -70,6 +74,14 @@ class IndexEntry:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Watching:
+    """What tells of requests while they are served."""
+
+    tracer: Tracer
+    logs: LogControl
+
+
 class DataPlane:
     """What frontends call. `generation` changes whenever a remembered RequestHead may have become stale."""
 
@@ -78,6 +90,7 @@ class DataPlane:
         repository: ModelRepository,
         control: ModelControl,
         shared_memory: SharedMemory,
+        watching: Watching,
         server_name: str,
         *,
         strict_readiness: bool,
@@ -85,6 +98,8 @@ class DataPlane:
         self._repository = repository
         self.control = control
         self.shared_memory = shared_memory
+        self.tracer = watching.tracer
+        self.logs = watching.logs
         self._server_name = server_name
         self._strict_readiness = strict_readiness
         self.started = False
@@ -207,7 +222,20 @@ class DataPlane:
 
     def infer(self, request: InferRequest) -> None:
         """Compute; the answer comes through the request's `reply`. Raises NotReady, Overloaded."""
-        request.head.model.submit(request)
+        try:
+            request.head.model.submit(request)
+        except TpxError:
+            if request.trace is not None:
+                request.trace.refused()
+            raise
+
+    # tracing
+
+    def traced_model(self, name: str) -> str:
+        """The name of a model that can have a trace setting of its own. Raises InvalidRequest."""
+        if not self._repository.is_ready(name, ""):
+            raise InvalidRequest(f"Request for unknown model : {name}")
+        return name
 
 
 def _tensors(signature: Signature, specs: Iterable[TensorSpec]) -> list[TensorMetadata]:

@@ -6,6 +6,9 @@ from typing import Annotated, Literal
 
 from tpx.options import Option
 from tpx.serving.compatibility import CompatibilityOptions
+from tpx.serving.logs import LogFormat, LogSettings
+from tpx.serving.tracing.flags import TraceFlag, level_words, start_setting, trace_flag
+from tpx.serving.tracing.settings import Level, TraceSetting
 
 
 def _config_name(text: str) -> str:
@@ -15,6 +18,14 @@ def _config_name(text: str) -> str:
     if text.startswith(".") or any(not part.isprintable() or part in " /" for part in text):
         raise ValueError("expected the name of a file without its ending, with no spaces and no slashes")
     return text
+
+
+def _verbosity(text: str) -> int:
+    """A level, or whether there is one."""
+    level = {"true": "1", "false": "0"}.get(text.lower(), text)
+    if not level.isdecimal():
+        raise ValueError("expected an integer, at least 0")
+    return int(level)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,7 +283,69 @@ class ServeConfig(CompatibilityOptions):
         int, Option("port; 0 chooses a free one", section="Metrics", minimum=0, maximum=65535)
     ] = 8002
 
-    log_verbose: Annotated[int, Option("1 and more: log every request", section="Logging", minimum=0)] = 0
+    log_verbose: Annotated[
+        int, Option("1 and more: log every request", section="Logging", metavar="INT", parse=_verbosity)
+    ] = 0
+    log_info: Annotated[bool, Option("log what happens", section="Logging")] = True
+    log_warning: Annotated[bool, Option("log what may be wrong", section="Logging")] = True
+    log_error: Annotated[bool, Option("log what failed", section="Logging")] = True
+    log_format: Annotated[LogFormat, Option("how a line gives its time", section="Logging")] = "default"
+    log_file: Annotated[
+        str, Option("log to this file instead of the console", section="Logging", metavar="PATH")
+    ] = ""
+
+    trace_config: Annotated[
+        tuple[TraceFlag, ...],
+        Option(
+            "trace requests: level=TIMESTAMPS|TENSORS|OFF, rate=N, count=N, mode=triton, triton,file=PATH, "
+            "triton,log-frequency=N; repeatable",
+            section="Tracing",
+            metavar="[MODE,]SETTING=VALUE",
+            parse=trace_flag,
+        ),
+    ] = ()
+    trace_file: Annotated[
+        str, Option("deprecated: --trace-config triton,file=PATH", section="Tracing", metavar="PATH")
+    ] = ""
+    trace_level: Annotated[
+        tuple[Level, ...],
+        Option(
+            "deprecated: --trace-config level=LEVEL", section="Tracing", metavar="LEVEL", parse=level_words
+        ),
+    ] = ()
+    trace_rate: Annotated[int, Option("deprecated: --trace-config rate=N", section="Tracing", minimum=1)] = (
+        1000
+    )
+    trace_count: Annotated[
+        int, Option("deprecated: --trace-config count=N", section="Tracing", minimum=-1)
+    ] = -1
+    trace_log_frequency: Annotated[
+        int, Option("deprecated: --trace-config triton,log-frequency=N", section="Tracing", minimum=0)
+    ] = 0
+
+    @property
+    def log_settings(self) -> LogSettings:
+        """What is logged at first."""
+        return LogSettings(
+            log_file=self.log_file,
+            log_info=self.log_info,
+            log_warning=self.log_warning,
+            log_error=self.log_error,
+            log_verbose_level=self.log_verbose,
+            log_format=self.log_format,
+        )
+
+    @property
+    def trace_setting(self) -> TraceSetting:
+        """What is traced at first. Raises UsageError."""
+        older = TraceSetting(
+            trace_level=self.trace_level,
+            trace_rate=self.trace_rate,
+            trace_count=self.trace_count,
+            log_frequency=self.trace_log_frequency,
+            trace_file=self.trace_file,
+        )
+        return start_setting(self.trace_config, older)
 
     @property
     def auto_complete(self) -> bool:

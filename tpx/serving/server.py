@@ -6,15 +6,17 @@ import logging
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from tpx.errors import LoadError, TpxError, UsageError
 from tpx.protocol.grpc.server import connection_factory as grpc_connections
 from tpx.protocol.http1.server import connection_factory as http_connections
 from tpx.protocol.listener import Listener
-from tpx.serving.dataplane import DataPlane, IndexEntry
+from tpx.serving.dataplane import DataPlane, IndexEntry, Watching
 from tpx.serving.distributions.settings import parse_latency_settings
 from tpx.serving.frontends.access import parse_restrictions
 from tpx.serving.frontends.forwarding import parse_forwarding
+from tpx.serving.frontends.access_log import AccessLog
 from tpx.serving.frontends.grpc import GrpcFrontend
 from tpx.serving.frontends.http import HttpFrontend
 from tpx.serving.frontends.metrics.base import Probe
@@ -25,6 +27,7 @@ from tpx.serving.frontends.metrics.models import ModelFamilies
 from tpx.serving.frontends.metrics.process import ProcessProbe
 from tpx.serving.frontends.metrics.sampler import Sampler
 from tpx.serving.instances.completions import Completions
+from tpx.serving.logs import LogControl
 from tpx.serving.limits import check_ports, grpc_limits, http_limits
 from tpx.serving.model import ServedModel
 from tpx.serving.options import ServeConfig
@@ -35,6 +38,7 @@ from tpx.serving.shared_memory import cuda
 from tpx.serving.shared_memory.regions import SharedMemory, SharedMemoryLimits
 from tpx.serving.shared_memory.system import region_limit
 from tpx.serving.tls import grpc_tls, http_tls
+from tpx.serving.tracing.tracer import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -81,10 +85,15 @@ class _Access:
 class Server:
     """One server on the running event loop: `start`, then `stop`."""
 
-    def __init__(self, config: ServeConfig) -> None:
+    def __init__(self, config: ServeConfig, logs: LogControl | None = None) -> None:
         self._config = config
+        self.logs = LogControl(config.log_settings) if logs is None else logs
+        self.tracer = Tracer(config.trace_setting)
         self._access = _Access(config)
         self._listeners: list[Listener] = []
+        self._observers: list[tuple[Listener, Callable[[Any], None]]] = []
+        self.tracer.watch(self._observe)
+        self.logs.watch(lambda _: self._observe())
         self._sampler = Sampler([], 1)
         loop = asyncio.get_running_loop()
         settings = LoadSettings(
@@ -99,7 +108,12 @@ class Server:
         )
         memory = SharedMemory(cuda.opener(), _shared_memory_limits(config))
         self.plane = DataPlane(
-            self.repository, self.control, memory, config.id, strict_readiness=config.strict_readiness
+            self.repository,
+            self.control,
+            memory,
+            Watching(self.tracer, self.logs),
+            config.id,
+            strict_readiness=config.strict_readiness,
         )
 
     def status(self) -> list[IndexEntry]:
@@ -134,6 +148,8 @@ class Server:
         if finished:
             log.info("All models are stopped, unloading models")
             await self._end()
+        else:
+            await self._end_traces()
         return finished
 
     async def _end(self) -> None:
@@ -141,6 +157,16 @@ class Server:
             listener.close()
         self._sampler.stop()
         await self.control.close()
+        await self._end_traces()
+
+    async def _end_traces(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, self.tracer.close)
+
+    def _observe(self) -> None:
+        """Have the listeners tell of requests while somebody wants to know."""
+        wanted = self.tracer.on or self.logs.verbose
+        for listener, observer in self._observers:
+            listener.observer = observer if wanted else None
 
     async def _load_and_listen(self) -> list[Endpoint]:
         await self.control.start()
@@ -236,6 +262,10 @@ class Server:
                 f"Socket '{address}:{port}' already in use or not available: {exc.strerror}"
             ) from exc
         self._listeners.append(listener)
+        access = AccessLog(self.logs)
+        grpc = service == "GRPCInferenceService"
+        self._observers.append((listener, access.grpc if grpc else access.http))
+        self._observe()
         return Endpoint(service=service, address=address, port=bound)
 
 

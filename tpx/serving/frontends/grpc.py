@@ -15,6 +15,7 @@ from tpx.serving.frontends.grpc_health import GrpcHealth
 from tpx.serving.frontends.grpc_infer import GrpcInference
 from tpx.serving.frontends.grpc_metadata import GrpcMetadata
 from tpx.serving.frontends.grpc_reflection import GrpcReflection
+from tpx.serving.frontends.grpc_settings import GrpcSettings
 from tpx.serving.frontends.grpc_shared_memory import GrpcSharedMemory
 from tpx.serving.frontends.grpc_stream import GrpcStreams
 from tpx.serving.frontends.grpc_verbs import SERVICE, Verb, unary
@@ -41,6 +42,7 @@ class GrpcFrontend:
             GrpcMetadata(plane),
             GrpcControl(plane),
             GrpcSharedMemory(plane),
+            GrpcSettings(plane),
         )
         self._rpcs = [rpc for extension in extensions for rpc in extension.rpcs()]
         self._rpcs += GrpcReflection(self._rpcs).rpcs()
@@ -51,10 +53,7 @@ class GrpcFrontend:
             for rpc in self._rpcs:
                 key = self._restrictions.key(rpc.category)
                 rpc.method.guard = None if key is None else partial(_admit, key)
-        return [
-            *(rpc.method for rpc in self._rpcs),
-            *(unary(SERVICE + name, "ServerLiveRequest", _unsupported(name)) for name in _UNSUPPORTED),
-        ]
+        return [rpc.method for rpc in self._rpcs]
 
 
 def _admit(key: Key, head: CallHead) -> tuple[Status, str] | None:

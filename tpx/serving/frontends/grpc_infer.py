@@ -27,6 +27,7 @@ from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.grpc_answers import fail, fail_internally
 from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc
 from tpx.serving.frontends.placing import put_into_place
+from tpx.serving.frontends.traced import trace_grpc
 from tpx.serving.request import InferRequest, InferResponse, RequestHead
 
 _REMEMBERED_HEADS = 1024
@@ -69,6 +70,8 @@ class GrpcInference:
             if infer.head.model.decoupled:
                 raise Unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
             call.on_gone = infer.cancel
+            if self._plane.tracer.on:
+                trace_grpc(self._plane.tracer, infer, call)
             self._plane.infer(infer)
         except TpxError as exc:
             fail(call, exc)

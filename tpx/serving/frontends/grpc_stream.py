@@ -18,6 +18,7 @@ from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.grpc_answers import fail_internally
 from tpx.serving.frontends.grpc_infer import GrpcInference, encode_response
 from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc
+from tpx.serving.frontends.traced import trace_stream
 from tpx.serving.pace import Pace
 from tpx.serving.request import InferRequest, InferResponse
 
@@ -85,6 +86,8 @@ class _InferStream:
         self._paused = False
         self._half_closed = False
         self._ended = False
+        self._waits_since_ns = 0
+        """When it began to wait for the next message; known while requests are traced."""
         self._errors_end = call.head.metadata.get("triton_grpc_error") == "true"
         call.on_stall = self._stall
         call.on_drain = self._finish_if_done
@@ -102,6 +105,10 @@ class _InferStream:
             if infer.head.model.decoupled:
                 infer.pace = Pace()
             self._admit(turn)
+            if self._plane.tracer.on:
+                self._waits_since_ns = trace_stream(
+                    self._plane.tracer, infer, self._call, self._waits_since_ns or self._call.began_ns
+                )
             self._plane.infer(infer)
         except TpxError as exc:
             if turn.request is None:

@@ -4,7 +4,7 @@ from urllib.parse import unquote_to_bytes
 
 import orjson
 
-from tpx.errors import TpxError, Unsupported
+from tpx.errors import TpxError
 from tpx.protocol.http1.head import Head
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.serving.dataplane import DataPlane
@@ -17,6 +17,7 @@ from tpx.serving.frontends.http_generate import HttpGeneration
 from tpx.serving.frontends.http_infer import HttpInference
 from tpx.serving.frontends.http_metadata import HttpMetadata
 from tpx.serving.frontends.http_routes import Meaning, Refusal
+from tpx.serving.frontends.http_settings import HttpSettings
 from tpx.serving.frontends.http_shared_memory import HttpSharedMemory
 from tpx.serving.repository.control import check_name
 
@@ -39,6 +40,7 @@ class HttpFrontend:
             HttpControl(plane),
             HttpGeneration(plane, forwarding),
             HttpSharedMemory(plane),
+            HttpSettings(plane),
             HttpDocumentation(plane, lambda: self.routes),
         )
         self.routes = [route for extension in extensions for route in extension.routes()]

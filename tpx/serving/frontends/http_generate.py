@@ -13,6 +13,7 @@ from tpx.serving.frontends.generate_json import decode, encode
 from tpx.serving.frontends.http_answers import STATUS_OF_CODE, answer_error
 from tpx.serving.frontends.http_routes import MODEL, Route, of_model, route
 from tpx.serving.pace import Pace
+from tpx.serving.frontends.traced import trace_http
 from tpx.serving.request import InferRequest, InferResponse
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,8 @@ class HttpGeneration:
         infer = InferRequest(head, [tensor.data for tensor in decoded.inputs], _reply, answer)
         infer.pace = Pace()
         request.on_gone, request.on_stall = infer.cancel, infer.stall
+        if self._plane.tracer.on:
+            trace_http(self._plane.tracer, infer, request)
         self._plane.infer(infer)
 
 

@@ -31,6 +31,7 @@ from tpx.serving.frontends.http_answers import (
 from tpx.serving.frontends.http_raw import raw_request
 from tpx.serving.frontends.http_routes import MODEL, Route, of_model
 from tpx.serving.frontends.placing import put_into_place
+from tpx.serving.frontends.traced import trace_http
 from tpx.serving.request import InferRequest, InferResponse, RequestHead
 
 _BINARY_TYPE = b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
@@ -111,6 +112,8 @@ class HttpInference:
         if infer is None:
             infer = self._decoded(request, route, body, size)
         request.on_gone = infer.cancel
+        if self._plane.tracer.on:
+            trace_http(self._plane.tracer, infer, request)
         self._plane.infer(infer)
 
     def _remembered(

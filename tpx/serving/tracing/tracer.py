@@ -5,6 +5,7 @@ what was traced before it belongs to the setting it was traced under (Triton: se
 """
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,6 +96,11 @@ class Tracer:
         self._server = self._scope(start, TraceValues())
         self._models: dict[str, _Scope] = {}
         self.on = self._server.on
+        self._watchers: list[Callable[[], None]] = []
+
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """Call `watcher` whenever `on` changes."""
+        self._watchers.append(watcher)
 
     def sample(self, model: str) -> Trace | None:
         """The trace of a request to this model, None if it is not the one of many."""
@@ -154,4 +160,8 @@ class Tracer:
         return _Scope(setting, said, self._file, self._writer)
 
     def _look(self) -> None:
-        self.on = self._server.on or any(scope.on for scope in self._models.values())
+        on = self._server.on or any(scope.on for scope in self._models.values())
+        if on is not self.on:
+            self.on = on
+            for watcher in self._watchers:
+                watcher()

@@ -184,7 +184,7 @@ class TraceWriter:
     def _write(self, group: TraceGroup, trace: Trace, size: int, *, complete: bool) -> None:
         try:
             text = encode(trace)
-        except Exception:  # one worker's loop: the next trace may be better
+        except (ValueError, TypeError):  # the next trace may be better
             log.exception("trace %d could not be encoded", trace.id)
             return
         finally:

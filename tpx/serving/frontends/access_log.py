@@ -1,0 +1,48 @@
+"""One line for each request, of either protocol and however it ends, while the log is verbose."""
+
+import logging
+import time
+from functools import partial
+
+from tpx.protocol.grpc.server_call import ServerCall
+from tpx.protocol.grpc.status import Status
+from tpx.protocol.http1.server import HttpRequest
+from tpx.serving.logs import LogControl
+
+log = logging.getLogger(__name__)
+
+
+class AccessLog:
+    """Observes a listener."""
+
+    def __init__(self, logs: LogControl) -> None:
+        self._logs = logs
+
+    def http(self, request: HttpRequest) -> None:
+        if self._logs.verbose:
+            request.on_answered = partial(_answered_http, request)
+
+    def grpc(self, call: ServerCall) -> None:
+        if self._logs.verbose:
+            call.on_answered = partial(_answered_grpc, call)
+
+
+def _answered_http(request: HttpRequest, status: int) -> None:
+    head = request.head
+    log.debug(
+        "HTTP request: %s %s %d %d us %s",
+        head.method.decode("latin-1"),
+        head.path.decode("latin-1"),
+        status,
+        _micros(request.began_ns),
+        request.peer,
+    )
+
+
+def _answered_grpc(call: ServerCall, status: Status) -> None:
+    path = call.head.path.decode("latin-1")
+    log.debug("GRPC request: %s %s %d us %s", path, status.name, _micros(call.began_ns), call.peer)
+
+
+def _micros(began_ns: int) -> int:
+    return (time.perf_counter_ns() - began_ns) // 1000

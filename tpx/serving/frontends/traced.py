@@ -1,0 +1,151 @@
+"""Traced requests on their way through a frontend: what the wire tells is added to what the model tells."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from tpx.protocol.grpc.server_call import ServerCall
+from tpx.protocol.grpc.status import Status
+from tpx.protocol.http1.server import GONE, HttpRequest
+from tpx.serving.request import Computation, InferRequest, InferResponse
+from tpx.serving.tracing.trace import Trace
+from tpx.serving.tracing.tracer import Tracer
+
+_LOOKS_AT_ONCE = 4
+_LOOK_S = 0.0005
+"""Between looks whether the kernel has taken an answer, after the first few."""
+
+
+def trace_http(tracer: Tracer, infer: InferRequest, request: HttpRequest) -> None:
+    """Trace a request, if it is the one of many."""
+    trace = tracer.sample(infer.head.model.name)
+    if trace is not None:
+        trace.stamp("HTTP_RECV_START", request.began_ns)
+        trace.stamp("HTTP_RECV_END", request.received_ns)
+        _Exchange(trace, infer, "HTTP", request.unsent).watch(request)
+
+
+def trace_grpc(tracer: Tracer, infer: InferRequest, call: ServerCall) -> None:
+    """Trace a unary call, if it is the one of many."""
+    trace = tracer.sample(infer.head.model.name)
+    if trace is not None:
+        trace.stamp("GRPC_WAITREAD_START", call.began_ns)
+        trace.stamp("GRPC_WAITREAD_END", call.received_ns)
+        _Exchange(trace, infer, "GRPC", call.unsent).watch(call)
+
+
+def trace_stream(tracer: Tracer, infer: InferRequest, call: ServerCall, began_ns: int) -> int:
+    """Trace a request of a stream, which has waited for it since `began_ns`; returns the time. Its answers
+    are sent when they are in the stream's hands: later they cannot be told from those of others."""
+    trace = tracer.sample(infer.head.model.name)
+    if trace is not None:
+        trace.stamp("GRPC_WAITREAD_START", began_ns)
+        trace.stamp("GRPC_WAITREAD_END", call.received_ns)
+        _Exchange(trace, infer, "GRPC", lambda: 0).send_with_replies()
+    return time.perf_counter_ns()
+
+
+class _Answered(Protocol):
+    """A request of either protocol that tells when its answer begins."""
+
+    on_answered: Callable[[Any], None] | None
+
+
+class _Exchange:
+    """Stands in for the trace and for the reply of a request. It ends when the model has said its last word
+    and the kernel has taken the answer, or the client is gone."""
+
+    __slots__ = (
+        "_answered",
+        "_before",
+        "_ended",
+        "_final",
+        "_gone",
+        "_looks",
+        "_protocol",
+        "_refused",
+        "_replied",
+        "_reply",
+        "_sends_with_replies",
+        "_trace",
+        "_unsent",
+    )
+
+    def __init__(self, trace: Trace, infer: InferRequest, protocol: str, unsent: Callable[[], int]) -> None:
+        self._trace = trace
+        self._protocol = protocol
+        self._unsent = unsent
+        self._reply = infer.reply
+        self._before: Callable[[Any], None] | None = None
+        self._replied = self._answered = self._final = self._gone = self._ended = False
+        self._sends_with_replies = self._refused = False
+        self._looks = 0
+        infer.reply = self._take_reply
+        infer.trace = self
+        trace.begin(infer)
+
+    def watch(self, request: _Answered) -> None:
+        """Learn from the request when its answer begins."""
+        self._before, request.on_answered = request.on_answered, self._take_answer
+
+    def send_with_replies(self) -> None:
+        """There is nothing to learn it from."""
+        self._sends_with_replies = True
+
+    # the model's side
+
+    def computed(self, request: InferRequest, times: Computation, response: InferResponse) -> None:
+        self._trace.computed(request, times, response)
+
+    def refused(self) -> None:
+        self._trace.refused()
+        self._refused = self._sends_with_replies
+        self._finish()
+
+    def child(self) -> Trace:
+        return self._trace.child()
+
+    def _take_reply(self, infer: InferRequest, response: InferResponse) -> None:
+        if not self._replied:
+            self._replied = True
+            self._trace.stamp("INFER_RESPONSE_COMPLETE")
+            if self._sends_with_replies:
+                self._take_answer(Status.CANCELLED if infer.cancelled else Status.OK)
+        self._reply(infer, response)
+        if response.final:
+            self._finish()
+
+    # the wire's side
+
+    def _take_answer(self, status: int | Status) -> None:
+        if self._before is not None:
+            self._before(status)
+        self._answered = True
+        self._gone = status in (GONE, Status.CANCELLED)
+        if not self._gone:
+            self._trace.stamp(f"{self._protocol}_SEND_START")
+        self._look()
+
+    def _finish(self) -> None:
+        self._final = True
+        self._look()
+
+    def _look(self) -> None:
+        if self._ended or not (self._final and (self._answered or self._refused)):
+            return
+        if not self._gone:
+            if self._unsent():
+                self._look_again()
+                return
+            self._trace.stamp(f"{self._protocol}_SEND_END")
+        self._ended = True
+        self._trace.end()
+
+    def _look_again(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._looks += 1
+        if self._looks <= _LOOKS_AT_ONCE:
+            loop.call_soon(self._look)
+        else:
+            loop.call_later(_LOOK_S, self._look)
