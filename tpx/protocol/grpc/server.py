@@ -157,7 +157,7 @@ class GrpcServerConnection(Http2Connection):
             method = head.memo = self._method_for(head)
         call = ServerCall(self, stream_id, head, method)
         if self._listener.observer is not None:
-            call.began_ns = self.read_ns
+            call.began_ns = time.perf_counter_ns()
             self._listener.observer(call)
         self.streams[stream_id] = call
         call.peer_ended = flags & END_STREAM != 0
@@ -337,7 +337,8 @@ class GrpcServerConnection(Http2Connection):
         if (
             stalled > limits.write_timeout_s
             or (not self._preface_seen and tick - self._keepalive.opened > limits.preface_timeout_s)
-            or (self._in_frame and silent > limits.frame_timeout_s)
+            # where the frame is of a call, that is told first
+            or (self._in_frame and silent > min(limits.frame_timeout_s, limits.message_timeout_s + 2))
         ):
             self.abort()
         elif not self._closed:
