@@ -20,6 +20,8 @@ def inflate(data: Buffer, encoding: str, limit: int) -> bytes:
     """
     if encoding not in _WINDOW_BITS:
         raise Unsupported(f"Unsupported compression type provided: '{encoding}' (known: gzip, deflate)")
+    if not len(data):
+        raise InvalidRequest("nothing to be decompressed")
     inflater = zlib.decompressobj(_WINDOW_BITS[encoding])
     try:
         out = inflater.decompress(data, limit + 1)

@@ -56,7 +56,9 @@ def encode_values(name: str, datatype: str, count: int, values: Any) -> Buffer:
     if datatype != "BYTES":
         return flat.data.cast("B") if len(flat) else b""  # type: ignore[union-attr]
     if any(not isinstance(value, str) for value in flat):
-        raise InvalidRequest("Unable to parse 'data': attempt to access JSON non-string as string")
+        raise InvalidRequest(
+            f"Unable to parse JSON bytes array: attempt to access JSON non-string as string (input '{name}')"
+        )
     try:
         return encode_bytes([value.encode() for value in flat])
     except UnicodeEncodeError as exc:  # half a surrogate pair is JSON, but no text
@@ -77,8 +79,8 @@ def _flatten(values: Any) -> list[Any]:
 
 _KINDS = {"f": "iuf", "i": "iu", "u": "iu", "b": "b"}
 _TYPE_WORDS = {
-    "f": "number as number",
-    "i": "integer as integer",
+    "f": "number as double",
+    "i": "signed-integer as signed-integer",
     "u": "unsigned-integer as unsigned-integer",
 }
 
@@ -92,7 +94,7 @@ def _numbers(name: str, datatype: str, values: Any) -> npt.NDArray[Any]:
         else _flatten(values)
     )
     word = _TYPE_WORDS.get(target.kind, "boolean as boolean")
-    mismatch = f"Unable to parse 'data' of input '{name}': attempt to access JSON non-{word}"
+    mismatch = f"Unable to parse 'data': attempt to access JSON non-{word} (input '{name}')"
     try:
         array = np.array(flat)
         if array.size == 0:

@@ -64,8 +64,13 @@ def to_json(config: Any) -> dict[str, Any]:
     out = json_format.MessageToDict(
         config, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
-    fields = config.DESCRIPTOR.fields_by_name
-    return {key: _with_numbers(value, fields[key]) for key, value in out.items()}
+    return _members(out, config.DESCRIPTOR)
+
+
+def _members(values: dict[str, Any], descriptor: Any) -> dict[str, Any]:
+    """The members of a message in the order of its fields, which is the order that Triton prints."""
+    named = [field for field in descriptor.fields if field.name in values]
+    return {field.name: _with_numbers(values[field.name], field) for field in named}
 
 
 def _with_numbers(value: Any, field: Any) -> Any:
@@ -76,7 +81,7 @@ def _with_numbers(value: Any, field: Any) -> Any:
     if kind is not None and kind.GetOptions().map_entry:
         return {k: _with_numbers(v, kind.fields_by_name["value"]) for k, v in value.items()}
     if kind is not None:
-        return {k: _with_numbers(v, kind.fields_by_name[k]) for k, v in value.items()}
+        return _members(value, kind)
     if isinstance(value, str) and field.cpp_type in (field.CPPTYPE_INT64, field.CPPTYPE_UINT64):
         return int(value)
     return value

@@ -66,6 +66,8 @@ def decode_infer_request(model: str, body: Buffer, head_size: int | None, max_by
     decoded = DecodedRequest(model_name=model, request_id=_text("id", request.id))
     default_binary = _bool_parameter(request.parameters, "binary_data_output", default=False)
     decoded.parameters = _parameters(request.parameters)
+    if decoded.parameters:
+        _check_meanings(decoded.parameters)
     decoded.default_binary = default_binary
     offset = len(head)
     all_raw = True
@@ -129,9 +131,23 @@ def _field_message(detail: str) -> str:
     """ "Expected `str`, got `int` - at `$.inputs[0].name`" in Triton's words, which name the last field."""
     path = detail.rpartition("`$")[2].rstrip("`") if "`$" in detail else ""
     name = path.rpartition(".")[2].partition("[")[0]
-    if "missing required field" in detail:
-        name = detail.split("`")[1]
-    return f"Unable to parse '{name or 'request'}': {detail}"
+    expected = detail.split("`")[1]
+    if path == ".parameters":
+        return "failed to get request params.: attempt to get members for non-object"
+    if name == "parameters":
+        return f"Unable to parse '{name}': attempt to get members for non-object"
+    if expected in _JSON_WORDS:
+        return f"Unable to parse '{name}': {_no(_JSON_WORDS[expected])}"
+    # a member is missing, or there is no object that could have it
+    missing = expected if "missing required field" in detail else "name" if path else "inputs"
+    return f"Unable to parse '{missing}': attempt to access non-existing object member '{missing}'"
+
+
+_JSON_WORDS = {"str": "string", "int": "unsigned-integer", "array": "array"}
+
+
+def _no(word: str) -> str:
+    return f"attempt to access JSON non-{word} as {word}"
 
 
 def _text(what: str, text: str) -> str:
@@ -147,10 +163,15 @@ def _text(what: str, text: str) -> str:
 def _check_size(item: _Input, max_bytes: int) -> int:
     """The number of elements of an input, judged before a byte is allocated for them."""
     name = _text("name", item.name)
-    count = element_count(name, item.shape)
+    try:
+        count = element_count(name, item.shape)
+    except InvalidRequest as exc:
+        if all(0 <= dim < 2**64 for dim in item.shape):
+            raise
+        raise InvalidRequest(f"Unable to parse 'shape': {_no('unsigned-integer')}") from exc
     datatype = BY_NAME.get(item.datatype)
     if datatype is None:
-        raise InvalidRequest(f"input '{name}' has unknown datatype '{item.datatype}'")
+        raise InvalidRequest(f"invalid datatype for input {name}")
     size = count * max(1, datatype.size)
     if size > max_bytes:
         raise InvalidRequest(
@@ -184,7 +205,7 @@ def _source(item: _Input, *, has_tail: bool) -> str:
 def _binary_size(item: _Input) -> int:
     size = item.parameters["binary_data_size"]
     if type(size) is not int or not 0 <= size <= MAX_ELEMENTS:
-        raise InvalidRequest("Unable to parse 'binary_data_size': expected a non-negative integer")
+        raise InvalidRequest(f"Unable to parse 'binary_data_size': {_no('unsigned-integer')}")
     return size
 
 
@@ -221,7 +242,7 @@ def _output(item: _Output) -> RequestedOutput:
     parameters.pop("binary_data", None)
     classes = parameters.pop("classification", 0)
     if type(classes) is not int or classes < 0:
-        raise InvalidRequest("Unable to parse 'classification': attempt to access JSON non-unsigned-integer")
+        raise InvalidRequest(f"Unable to set 'classification': {_no('unsigned-integer')}")
     place = _place(item)
     if place is not None:
         other = "classification" if classes else "binary_data" if binary else ""
@@ -248,13 +269,13 @@ def _place(item: _Input | _Output) -> SharedMemoryRange | None:
 
 def _mistyped(_: str, key: str, kind: type) -> InvalidRequest:
     word = "string" if kind is str else "unsigned-integer"
-    return InvalidRequest(f"Unable to parse '{key}': attempt to access JSON non-{word} as {word}")
+    return InvalidRequest(f"Unable to parse '{key}': {_no(word)}")
 
 
 def _bool_parameter(parameters: Mapping[str, Any], key: str, *, default: bool) -> bool:
     value = parameters.get(key, default)
     if not isinstance(value, bool):
-        raise InvalidRequest(f"Unable to parse '{key}': attempt to access JSON non-boolean as boolean")
+        raise InvalidRequest(f"Unable to parse '{key}': {_no('boolean')}")
     return value
 
 
@@ -269,6 +290,19 @@ def _parameters(raw: Mapping[str, Any]) -> dict[str, Parameter]:
             )
         out[key] = value
     return out
+
+
+def _check_meanings(parameters: Mapping[str, Parameter]) -> None:
+    """The types of the parameters that mean something to the server."""
+    for key in ("sequence_id", "priority", "timeout"):
+        value = parameters.get(key, 0)
+        whole = type(value) is int and 0 <= value < 2**64
+        if key == "sequence_id" and not (whole or isinstance(value, str)):
+            raise InvalidRequest(f"Unable to parse '{key}': {_no('string')}")
+        if key != "sequence_id" and not whole:
+            raise InvalidRequest(f"Unable to parse '{key}': {_no('unsigned-integer')}")
+    for key in ("sequence_start", "sequence_end"):
+        _bool_parameter(parameters, key, default=False)
 
 
 def encode_infer_request(

@@ -40,7 +40,18 @@ _CONTENTS = {
     "FP64": "fp64_contents",
     "BYTES": "bytes_contents",
 }
-_ALL_CONTENTS = tuple(dict.fromkeys(_CONTENTS.values()))
+_TYPES = {
+    "bool_contents": "BOOL",
+    "int_contents": "INT32",
+    "int64_contents": "INT64",
+    "uint_contents": "UINT32",
+    "uint64_contents": "UINT64",
+    "fp32_contents": "FP32",
+    "fp64_contents": "FP64",
+    "bytes_contents": "BYTES",
+}
+_NO_DATATYPE = "<invalid>"
+"""What Triton calls a datatype that there is not; no model expects it."""
 
 
 def decode_infer_request(data: Buffer) -> DecodedRequest:
@@ -65,6 +76,11 @@ def decode_infer_request(data: Buffer) -> DecodedRequest:
             f"invalid value type for '{EMPTY_FINAL_RESPONSE}' parameter, expected bool_param."
         )
     decoded.empty_final_response = wanted
+    if any(key.startswith("triton_") for key in decoded.parameters):
+        raise InvalidRequest(
+            "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys "
+            f"starting with 'triton_' are allowed: {EMPTY_FINAL_RESPONSE}"
+        )
     decoded.inputs = _inputs(message, raw, decoded.shared_inputs)
     decoded.outputs = [_output(item) for item in message.outputs]
     if len(message.raw_input_contents) == 0 and len(raw) == len(message.inputs):
@@ -144,8 +160,7 @@ def _inputs(
     out: list[Tensor] = []
     remaining = iter(raw)
     for item in message.inputs:
-        if item.datatype not in BY_NAME:
-            raise InvalidRequest(f"input '{item.name}' has unknown datatype '{item.datatype}'")
+        datatype = item.datatype if item.datatype in BY_NAME else _NO_DATATYPE
         place = _place(item, _parameters(item.parameters)) if item.parameters else None
         if place is not None:
             if item.HasField("contents"):
@@ -156,7 +171,7 @@ def _inputs(
             data: Buffer = b""
         else:
             data = _data(item, model, remaining if raw else None)
-        tensor = Tensor(item.name, item.datatype, item.shape, data)
+        tensor = Tensor(item.name, datatype, item.shape, data)
         if place is not None:
             shared.append((tensor, place))
         out.append(tensor)
@@ -189,11 +204,11 @@ def _data(item: Any, model: str, raw: Iterator[Buffer] | None) -> Buffer:
 def _typed_contents(item: Any, model: str) -> Buffer:
     """The raw bytes of a tensor given as numbers in the message."""
     field = _CONTENTS.get(item.datatype)
-    for other in _ALL_CONTENTS:
+    for other in _TYPES:
         if other != field and len(getattr(item.contents, other)):
             raise InvalidRequest(
                 f"unexpected explicit tensor data for input tensor '{item.name}' for model '{model}' of type "
-                f"'{other}', expected datatype '{item.datatype}'"
+                f"'{_TYPES[other]}', expected datatype '{item.datatype}'"
             )
     if field is None:
         raise InvalidRequest(

@@ -12,7 +12,7 @@ from tpx.serving.request import BoundInput, BoundOutput, RequestHead, Servant, T
 from tpx.serving.strings import CHECKED_AT_ONCE_BYTES, elements_of, with_request_id
 
 _BATCH_NOTE = (
-    " NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
+    "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
     "prepended to each "
     "input shape. If you want to specify the full shape including the batch dim in your input dims config, "
     "try "
@@ -21,6 +21,10 @@ _BATCH_NOTE = (
 
 
 _PLAIN_HEADS = 256
+
+
+class _Nameless(InvalidRequest):
+    """A fault that Triton finds before the request has its id: the message does not name it."""
 
 
 class Signature:
@@ -79,6 +83,8 @@ class Signature:
             by_name = self._by_name(request.inputs)
             inputs, batch_size = self._bind_inputs(by_name)
             outputs = self._bind_outputs(request)
+        except _Nameless:
+            raise
         except InvalidRequest as exc:
             raise with_request_id(exc, request.request_id) from exc
         # raw bytes are taken in the order of the request, which may differ from the model's
@@ -98,18 +104,18 @@ class Signature:
             missing = [name for name in self._required if name not in given]
             raise InvalidRequest(
                 f"expected {count} but got {len(given)} inputs for model '{self.name}'. Got input(s) "
-                f"{_names(given)}, but missing required input(s) {_names(missing)}. "
+                f"{_names(sorted(given))}, but missing required input(s) {_names(sorted(missing))}. "
                 "Please provide all required input(s)."
             )
         for name in given:
             if name not in self.inputs:
-                raise InvalidRequest(f"unexpected inference input '{name}' for model '{self.name}'")
+                raise _Nameless(f"unexpected inference input '{name}' for model '{self.name}'")
         for name in self._required:
             if name not in given:
                 raise InvalidRequest(
                     f"expected {high} inputs but got {len(given)} inputs for model '{self.name}'. Got "
                     "input(s) "
-                    f"{_names(given)}, but missing required input(s) ['{name}']. "
+                    f"{_names(sorted(given))}, but missing required input(s) ['{name}']. "
                     "Please provide all required input(s)."
                 )
         return given
@@ -159,7 +165,7 @@ class Signature:
             raise InvalidRequest(
                 f"unexpected shape for input '{spec.name}' for model '{self.name}'. Expected [{expected}], "
                 "got "
-                f"[{','.join(map(str, shape))}]." + (_BATCH_NOTE if self.max_batch_size > 0 else "")
+                f"[{','.join(map(str, shape))}]. " + (_BATCH_NOTE if self.max_batch_size > 0 else "")
             )
 
     def _model_shape(self, spec: TensorSpec, shape: Sequence[int]) -> tuple[int, ...]:
@@ -196,14 +202,14 @@ class Signature:
             if output.name in bound:
                 raise InvalidRequest(f"output '{output.name}' already exists in request")
             if output.name not in self.outputs:
-                raise InvalidRequest(f"unexpected inference output '{output.name}' for model '{self.name}'")
+                raise _Nameless(f"unexpected inference output '{output.name}' for model '{self.name}'")
             bound[output.name] = self._bind_output(output)
         return tuple(bound.values())
 
     def _bind_output(self, output: RequestedOutput) -> BoundOutput:
         spec = self.outputs[output.name]
         if output.classification and spec.datatype in ("BYTES", "BOOL", "FP16", "BF16"):
-            raise InvalidRequest(
+            raise _Nameless(
                 f"class result not available for output due to unsupported type '{spec.datatype}'"
             )
         return BoundOutput(spec, binary=output.binary, classification=output.classification)
@@ -232,25 +238,28 @@ def _names(names: Sequence[str] | dict[str, Tensor]) -> str:
     return "[" + ",".join(f"'{name}'" for name in names) + "]"
 
 
-_WHOLE = ("priority", "timeout", "sequence_id")
+_WHOLE = {
+    "priority": "int64_param or uint64_param",
+    "timeout": "int64_param",
+    "sequence_id": "int64_param or string_param",
+}
 
 
 def _own_parameters(parameters: dict[str, Parameter]) -> dict[str, Parameter]:
     """Request parameters, those with a meaning of their own checked."""
     for key, value in parameters.items():
         if key.startswith("triton_"):
-            raise InvalidRequest(
+            raise _Nameless(
                 "parameter keys starting with 'triton_' are reserved for Triton usage and should not be "
                 "specified."
             )
         if key in _WHOLE and not (key == "sequence_id" and isinstance(value, str)):
             if isinstance(value, bool) or not isinstance(value, int):
-                words = "int64_param or string_param." if key == "sequence_id" else "int64_param."
-                raise InvalidRequest(f"invalid value type for '{key}' parameter, expected {words}")
+                raise _Nameless(f"invalid value type for '{key}' parameter, expected {_WHOLE[key]}.")
             if value < 0:
-                raise InvalidRequest(f"invalid value for '{key}', expected value >= 0.")
+                raise _Nameless(f"invalid value for '{key}', expected value >= 0.")
             if value >= 2**64:
-                raise InvalidRequest(f"invalid value for '{key}', expected value < 2^64.")
+                raise _Nameless(f"invalid value for '{key}', expected value < 2^64.")
         if key in ("sequence_start", "sequence_end") and not isinstance(value, bool):
-            raise InvalidRequest(f"invalid value type for '{key}' parameter, expected bool_param.")
+            raise _Nameless(f"invalid value type for '{key}' parameter, expected bool_param.")
     return parameters

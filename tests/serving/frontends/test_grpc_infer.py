@@ -110,8 +110,8 @@ def test_unknown_models_are_not_found(channel: Channel) -> None:
         (grpc_request(bytes(8), shape=(2,)), "unexpected shape for input 'x' for model 'double'"),
         (grpc_request(bytes(20), shape=(5, 1)), "inference request batch-size must be <= 4 for 'double'"),
         (grpc_request(b"", shape=(0, 2)), "inference request batch-size must be >= 1 for 'double'"),
-        (grpc_request(bytes(8), datatype="FP33"), "input 'x' has unknown datatype 'FP33'"),
-        (grpc_request(bytes(8), datatype=""), "input 'x' has unknown datatype ''"),
+        (grpc_request(bytes(8), datatype="FP33"), "inference input 'x' data-type is '<invalid>', but model"),
+        (grpc_request(bytes(8), datatype=""), "inference input 'x' data-type is '<invalid>', but model"),
         (grpc_request(bytes(8), datatype="INT32"), "data-type is 'INT32', but model 'double' expects 'FP32'"),
     ],
 )

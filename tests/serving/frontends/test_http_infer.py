@@ -275,7 +275,7 @@ def test_an_unknown_encoding_is_a_501_that_names_the_known_ones(live: Live) -> N
 def test_a_broken_compressed_body_is_refused(live: Live, body: bytes) -> None:
     answer = live.http("POST", "/v2/models/double/infer", body, {"Content-Encoding": "gzip"})
     assert answer.status == 400
-    assert "gzip" in answer.error
+    assert answer.error == "nothing to be decompressed" or "gzip" in answer.error
 
 
 @pytest.mark.slow

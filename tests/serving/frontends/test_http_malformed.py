@@ -32,7 +32,7 @@ from tpx.protocol.tensors import encode_bytes
         (b'{"id":3,"inputs":[]}', "Unable to parse 'id'"),
         (b'{"inputs":[],"outputs":{}}', "Unable to parse 'outputs'"),
         (b'{"inputs":[],"outputs":[{}]}', "Unable to parse 'name'"),
-        (b'{"inputs":[],"parameters":[]}', "Unable to parse 'parameters'"),
+        (b'{"inputs":[],"parameters":[]}', "failed to get request params.: attempt to get"),
     ],
 )
 def test_json_that_is_no_request_is_refused_by_its_field(live: Live, body: bytes, message: str) -> None:
@@ -79,16 +79,22 @@ def test_strings_that_are_no_text_are_refused_and_answered(live: Live) -> None:
         ({"data": [{}, 2]}, "Unable to parse 'data'"),
         ({"data": 7}, "Unable to parse 'data'"),
         ({"data": "ab"}, "Unable to parse 'data'"),
-        ({"datatype": "FP33"}, "input 'x' has unknown datatype 'FP33'"),
-        ({"datatype": "fp32"}, "input 'x' has unknown datatype 'fp32'"),
+        ({"datatype": "FP33"}, "invalid datatype for input x"),
+        ({"datatype": "fp32"}, "invalid datatype for input x"),
         (
             {"datatype": "INT32"},
             "[request id: <id_unknown>] inference input 'x' data-type is 'INT32', but model",
         ),
-        ({"name": "z"}, "[request id: <id_unknown>] unexpected inference input 'z' for model 'double'"),
+        ({"name": "z"}, "unexpected inference input 'z' for model 'double'"),
         ({"name": "x\0"}, "Unable to parse 'name'"),
-        ({"shape": [1, -1]}, "invalid shape for input 'x': shape [1,-1] contains one or more invalid"),
-        ({"shape": [-2, 1]}, "invalid shape for input 'x': shape [-2,1] contains one or more invalid"),
+        (
+            {"shape": [1, -1]},
+            "Unable to parse 'shape': attempt to access JSON non-unsigned-integer as unsigned-integer",
+        ),
+        (
+            {"shape": [-2, 1]},
+            "Unable to parse 'shape': attempt to access JSON non-unsigned-integer as unsigned-integer",
+        ),
         (
             {"shape": [2**32, 2**32]},
             "invalid shape for input 'x': shape [4294967296,4294967296] causes total",
@@ -139,9 +145,9 @@ def test_inputs_and_outputs_that_are_missing_twice_or_unknown_are_refused(live: 
         ({"mine": [1]}, "parameter 'mine' has invalid type. It should be either 'int', 'bool', or 'string'."),
         ({"mine": {}}, "parameter 'mine' has invalid type"),
         ({"mine": None}, "parameter 'mine' has invalid type"),
-        ({"timeout": -1}, "invalid value for 'timeout', expected value >= 0."),
-        ({"sequence_id": -1}, "invalid value for 'sequence_id', expected value >= 0."),
-        ({"priority": "x"}, "invalid value type for 'priority' parameter"),
+        ({"timeout": -1}, "Unable to parse 'timeout': attempt to access JSON non-unsigned-integer"),
+        ({"sequence_id": -1}, "Unable to parse 'sequence_id': attempt to access JSON non-string as string"),
+        ({"priority": "x"}, "Unable to parse 'priority': attempt to access JSON non-unsigned-integer"),
         ({"binary_data_output": 1}, "Unable to parse 'binary_data_output'"),
     ],
 )
@@ -152,7 +158,7 @@ def test_parameters_that_cannot_be_are_refused(live: Live, parameters: dict[str,
 @pytest.mark.parametrize("value", [-1, "3", 1.5, True])
 def test_a_number_of_classes_that_is_none_is_refused(live: Live, value: Any) -> None:
     request = {"inputs": [JSON_X], "outputs": [{"name": "y", "parameters": {"classification": value}}]}
-    assert "Unable to parse 'classification'" in refusal(live, request)
+    assert "Unable to set 'classification'" in refusal(live, request)
 
 
 # binary tensors that lie about themselves
@@ -206,7 +212,7 @@ def test_binary_data_without_the_header_is_refused(live: Live) -> None:
     ("text", "message"),
     [
         ("abc", "Unable to parse Inference-Header-Content-Length, got: abc"),
-        ("-5", "Unable to parse Inference-Header-Content-Length, got: -5"),
+        ("-5", "inference header size should be in range (0, "),
         ("1 2", "Unable to parse Inference-Header-Content-Length"),
         (
             "99999999999",

@@ -100,7 +100,7 @@ class HttpInference:
                 self._max_input_bytes,
             )
         else:
-            error = Unsupported(f"Unsupported compression type: '{route.encoding}'")
+            error = Unsupported("Unsupported compression type")
             answer_error(request, error, b"Accept-Encoding: gzip, deflate\r\n")
 
     def _compute(self, request: HttpRequest, route: InferRoute, body: Buffer) -> None:
@@ -133,7 +133,7 @@ class HttpInference:
     def _decoded(
         self, request: HttpRequest, route: InferRoute, body: Buffer, size: int | None
     ) -> InferRequest:
-        if size is not None and size > len(body):
+        if size is not None and not 0 <= size <= len(body):
             raise InvalidRequest(f"inference header size should be in range (0, {len(body)}), got: {size}")
         if size == 0:
             signature = self._plane.signature(route.model_name, route.model_version)
@@ -182,9 +182,9 @@ def _head_size(value: bytes | None) -> int | None:
     if value is None:
         return None
     text = value.strip().decode("latin-1")
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.removeprefix("-").isdigit()):
         raise InvalidRequest(f"Unable to parse Inference-Header-Content-Length, got: {text}")
-    if len(text) > 10 or int(text) > 2**31 - 1:
+    if len(text) > 11 or not -(2**31) <= int(text) < 2**31:
         raise InvalidRequest(
             f"Inference-Header-Content-Length value is out of range [ -2147483648, 2147483647 ], got: {text}"
         )

@@ -248,13 +248,14 @@ def _end(entry: VersionEntry) -> list[Loaded]:
 def parse_version(text: str) -> int:
     """A version from the text of a request. Raises InvalidRequest."""
     digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit()):
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 19 or int(digits) >= 2**63:
+        # the details are those of the function that Triton reads it with
         raise InvalidRequest(
-            f"failed to get model version from specified version string '{text}' (details: not an integer), "
+            f"failed to get model version from specified version string '{text}' (details: stol), "
             "version should be an integral value > 0"
         )
-    number = int(text) if len(text) <= 20 else 0
-    if not 0 < number < 2**63:
+    number = int(text)
+    if number <= 0:
         raise InvalidRequest(
             f"invalid model version specified '{text}' , version should be an integral value > 0"
         )
