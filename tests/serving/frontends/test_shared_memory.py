@@ -510,6 +510,20 @@ def test_a_file_that_was_removed_still_serves(live: Live, region: Path) -> None:
     assert live.infer("double", request(in_region(32))).json["outputs"][0]["data"] == [8, 12]
 
 
+def test_a_region_is_closed_when_it_is_unregistered_though_its_clients_stay(
+    live: Live, channel: Channel, file: Path
+) -> None:
+    data = grpc_request(outputs=in_region(32)).SerializeToString()
+    assert channel.outcome("ModelInfer", data) == "NOT_FOUND"  # both connections are open
+    before = descriptors()
+    assert register(live, "r", key=file.name).status == 200
+    assert descriptors() == before + 1
+    channel.send("ModelInfer", data)
+    assert live.infer("double", request(in_region(), in_region(32))).status == 200
+    assert live.http("POST", SYSTEM + "/region/r/unregister").status == 200
+    assert descriptors() == before
+
+
 def test_failing_registrations_leave_no_descriptor(live: Live, channel: Channel, file: Path) -> None:
     before = descriptors()
     for number in range(300):
