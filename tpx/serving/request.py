@@ -12,7 +12,6 @@ from tpx.errors import TpxError
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import Parameter
-from tpx.serving.pace import Pace
 
 _RENDERED_SHAPES = 64
 
@@ -53,6 +52,19 @@ class RequestTrace(Protocol):
 
     def child(self) -> "RequestTrace":
         """For a request that this one gives rise to."""
+
+
+class Holder(Protocol):
+    """What is to be told of whoever reads the answers of a request."""
+
+    def delivered(self, size: int) -> None:
+        """A response of `size` bytes is with whoever sends it to the client."""
+
+    def stall(self, stalled: bool) -> None:
+        """The client does not take what was sent, or does again."""
+
+    def end(self) -> None:
+        """Nobody waits for responses any more."""
 
 
 class TensorSpec:
@@ -224,8 +236,8 @@ class InferRequest:
         self.sequence: Any = None
         """Its sequence, where the model has a sequence batcher."""
         self.trace: RequestTrace | None = None
-        self.pace: Pace | None = None
-        """Of a decoupled model: what keeps it from running ahead of the client."""
+        self.pace: Holder | None = None
+        """Of a decoupled model: what keeps it from running ahead of the client. Of an ensemble: its steps."""
 
     def cancel(self) -> None:
         """Nobody waits for the answer any more."""

@@ -5,7 +5,7 @@ Durations are taken where they happen, in nanoseconds, and added once per batch.
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tpx.errors import Cancelled, Code, ExecutionError, TpxError
 from tpx.serving.distributions.latencies import Latencies
@@ -88,6 +88,15 @@ _RESPONSE_PHASES = ("compute_infer", "compute_output", "success", "fail", "empty
 _REASONS = {Code.UNAVAILABLE: "REJECTED", Code.CANCELLED: "CANCELED", Code.INTERNAL: "BACKEND"}
 
 
+class PhaseTimes(Protocol):
+    """How long the phases of a request took, in ns."""
+
+    queue_ns: int
+    input_ns: int
+    infer_ns: int
+    output_ns: int
+
+
 class ModelStatistics:
     """The counters of one model version. Requests count once in `success`; batch elements in
     `inference_count`.
@@ -144,6 +153,18 @@ class ModelStatistics:
         self._last_ns = now_ns
         if self.latencies is not None:
             self.latencies.executed(batch, now_ns)
+
+    def composed(self, times: "PhaseTimes", batch_size: int, ns: int, now_ns: int) -> None:
+        """An ensemble has answered a request: its phases are the sums of its steps'."""
+        self._success_count += 1
+        self._success_ns += ns
+        self._queue_ns += times.queue_ns
+        self._input_ns += times.input_ns
+        self._infer_ns += times.infer_ns
+        self._output_ns += times.output_ns
+        self.inference_count += batch_size
+        self.execution_count += 1
+        self._last_ns = now_ns
 
     def cached(self, ns: int, now_ns: int) -> None:
         """A request was answered from the cache."""

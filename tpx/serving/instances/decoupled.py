@@ -110,9 +110,10 @@ class _Responses:
         self._stacking = stacking
         self._push = push
         self._request = batch.requests[0]
-        if self._request.pace is None:
-            self._request.pace = Pace()
-        self._pace = self._request.pace
+        pace = self._request.pace
+        if not isinstance(pace, Pace):
+            pace = self._request.pace = Pace()
+        self._pace = pace
         self._begun_ns = 0
         self._sent = 0
 

@@ -1,0 +1,117 @@
+"""An ensemble as the repository, the data plane and the frontends see it: a model like any other."""
+
+import logging
+import time
+from typing import Any
+
+from tpx.errors import NotReady, TpxError
+from tpx.protocol.v2 import DecodedRequest
+from tpx.serving.cache import ResponseCache, key_of
+from tpx.serving.ensemble.graph import Graph
+from tpx.serving.ensemble.run import EnsembleRun, Resolve
+from tpx.serving.request import InferRequest, InferResponse, RequestHead
+from tpx.serving.signature import Signature
+from tpx.serving.statistics import ModelStatistics
+
+log = logging.getLogger(__name__)
+
+_clock = time.perf_counter_ns
+
+
+class Ensemble:
+    """Runs its steps on the models that `resolve` finds; it has no instances and no queue of its own."""
+
+    def __init__(
+        self,
+        config: Any,
+        version: int,
+        signature: Signature,
+        graph: Graph,
+        resolve: Resolve,
+        cache: ResponseCache | None = None,
+    ) -> None:
+        self.config = config
+        self.name: str = config.name
+        self.version = version
+        self.signature = signature
+        self.max_batch_size = signature.max_batch_size
+        self.decoupled: bool = config.model_transaction_policy.decoupled
+        self.statistics = ModelStatistics()
+        self.retired = False
+        self._graph = graph
+        self._resolve = resolve
+        self._cache = cache
+        self._in_flight = 0
+
+    pending = 0
+    """Requests wait for the composing models."""
+
+    @property
+    def in_flight(self) -> int:
+        """Requests taken and not yet answered."""
+        return self._in_flight
+
+    def bind(self, request: DecodedRequest) -> RequestHead:
+        """Validate a request's head against the ensemble. Raises InvalidRequest."""
+        return self.signature.bind(self, request)
+
+    def submit(self, request: InferRequest) -> None:
+        """Take a request; its `reply` is called later, or before this returns. Raises NotReady."""
+        if self.retired:
+            raise NotReady(
+                f"Request for unknown model: '{self.name}' version {self.version} is not at ready state"
+            )
+        request.arrived_ns = _clock()
+        self._in_flight += 1
+        if self._cache is not None and self._answered_from(self._cache, request):
+            return
+        run = EnsembleRun(self._graph, self._resolve, request, self._answer)
+        request.pace = run
+        run.advance()
+
+    def close(self) -> None:
+        """Whoever still remembers it holds nothing but it."""
+        self.signature.forget_heads()
+
+    def _answered_from(self, cache: ResponseCache, request: InferRequest) -> bool:
+        began_ns = _clock()
+        key = key_of(request)
+        outputs = cache.get(key)
+        now = _clock()
+        if outputs is None:
+            request.cache_key = key
+            self.statistics.missed(now - began_ns)
+            return False
+        self._in_flight -= 1
+        self.statistics.cached(now - began_ns, now)
+        self._reply(request, InferResponse(outputs))
+        return True
+
+    def _answer(self, run: EnsembleRun, request: InferRequest, response: InferResponse) -> None:
+        """A response of a run, the only one unless the ensemble is decoupled."""
+        last = not response.outputs or not self.decoupled
+        if last:
+            run.over = True
+            self._in_flight -= 1
+            now = _clock()
+            if response.error is None:
+                self.statistics.composed(run.times, request.head.batch_size, now - request.arrived_ns, now)
+                if request.cache_key and self._cache is not None:
+                    self._keep(self._cache, request, response)
+            else:
+                self.statistics.failed(response.error, 1, now - request.arrived_ns)
+        response.final = last
+        self._reply(request, response)
+
+    def _keep(self, cache: ResponseCache, request: InferRequest, response: InferResponse) -> None:
+        began_ns = _clock()
+        cache.put(request.cache_key, response.outputs)
+        self.statistics.inserted(_clock() - began_ns)
+
+    def _reply(self, request: InferRequest, response: InferResponse) -> None:
+        try:
+            request.reply(request, response)
+        except TpxError:
+            raise
+        except Exception:  # one request's boundary: the server goes on
+            log.exception("answering a request to ensemble '%s' failed", self.name)
