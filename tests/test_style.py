@@ -24,10 +24,13 @@ BOUNDARIES = {
     "tpx/serving/frontends/http_infer.py": 1,
     "tpx/serving/frontends/grpc.py": 1,
     "tpx/serving/frontends/grpc_infer.py": 2,
+    "tpx/serving/frontends/grpc_stream.py": 2,
+    "tpx/serving/frontends/http_generate.py": 1,
     "tpx/serving/model.py": 1,
     # one worker's loop: an instance computes on, the other models load, the other probes measure on
     "tpx/serving/frontends/metrics/sampler.py": 1,
     "tpx/serving/instances/thread.py": 1,
+    "tpx/serving/instances/decoupled.py": 1,
     "tpx/serving/repository/repository.py": 2,
 }
 # They are let through, after something was put in order; `except BaseException: ...; raise`.
