@@ -170,7 +170,7 @@ def _inputs(
                 )
             data: Buffer = b""
         else:
-            data = _data(item, model, remaining if raw else None)
+            data = _data(item, datatype, model, remaining if raw else None)
         tensor = Tensor(item.name, datatype, item.shape, data)
         if place is not None:
             shared.append((tensor, place))
@@ -183,7 +183,7 @@ def _inputs(
     return out
 
 
-def _data(item: Any, model: str, raw: Iterator[Buffer] | None) -> Buffer:
+def _data(item: Any, datatype: str, model: str, raw: Iterator[Buffer] | None) -> Buffer:
     """The data of an input that is in the message: the next raw contents where there are any, or its own."""
     has_contents = item.HasField("contents")
     if raw is not None and has_contents:
@@ -192,7 +192,7 @@ def _data(item: Any, model: str, raw: Iterator[Buffer] | None) -> Buffer:
             f"for '{item.name}' for model '{model}'"
         )
     if has_contents:
-        return _typed_contents(item, model)
+        return _typed_contents(item, datatype, model)
     data = next(raw, None) if raw is not None else None
     if data is None:
         raise InvalidRequest(
@@ -201,29 +201,29 @@ def _data(item: Any, model: str, raw: Iterator[Buffer] | None) -> Buffer:
     return data
 
 
-def _typed_contents(item: Any, model: str) -> Buffer:
+def _typed_contents(item: Any, datatype: str, model: str) -> Buffer:
     """The raw bytes of a tensor given as numbers in the message."""
-    field = _CONTENTS.get(item.datatype)
+    field = _CONTENTS.get(datatype)
     for other in _TYPES:
         if other != field and len(getattr(item.contents, other)):
             raise InvalidRequest(
                 f"unexpected explicit tensor data for input tensor '{item.name}' for model '{model}' of type "
-                f"'{_TYPES[other]}', expected datatype '{item.datatype}'"
+                f"'{_TYPES[other]}', expected datatype '{datatype}'"
             )
     if field is None:
         raise InvalidRequest(
-            f"{item.datatype} data of input tensor '{item.name}' for model '{model}' must be sent as "
+            f"{datatype} data of input tensor '{item.name}' for model '{model}' must be sent as "
             "raw_input_contents"
         )
     values = getattr(item.contents, field)
-    if item.datatype == "BYTES":
+    if datatype == "BYTES":
         return encode_bytes(values)
     try:
-        return np.array(values, dtype=BY_NAME[item.datatype].numpy).data.cast("B") if len(values) else b""
+        return np.array(values, dtype=BY_NAME[datatype].numpy).data.cast("B") if len(values) else b""
     except OverflowError as exc:
         raise InvalidRequest(
             f"explicit tensor data for input tensor '{item.name}' for model '{model}' is out of range for "
-            f"{item.datatype}"
+            f"{datatype}"
         ) from exc
 
 
