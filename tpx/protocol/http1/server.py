@@ -145,8 +145,10 @@ class HttpServerConnection(HttpConnection):
         self._listener.closed(self)
         self._tell_gone()
         request, self._request = self._request, None
-        if request is not None and request.on_answered is not None:
-            request.on_answered(GONE)
+        if request is not None:
+            if request.on_answered is not None:
+                request.on_answered(GONE)
+            request.on_stall = request.on_answered = None
 
     def _tell_gone(self) -> None:
         """Tell whoever works on the request in flight, once."""
@@ -259,6 +261,7 @@ class HttpServerConnection(HttpConnection):
         self._request = None
         if request.on_answered is not None:
             request.on_answered(status)
+        request.on_gone = request.on_stall = request.on_answered = None  # they know the request: a cycle
         size = 0
         for part in parts:
             size += len(part)
@@ -296,6 +299,7 @@ class HttpServerConnection(HttpConnection):
         if self._request is not request:
             return
         self._request = None
+        request.on_gone = request.on_stall = request.on_answered = None
         if not _in_chunks(request.head):
             self._end()
             return

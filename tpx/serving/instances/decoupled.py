@@ -82,6 +82,7 @@ class DecoupledInstance:
             for request in batch.requests:
                 self._compute(request)
             self._completions.push(self._callbacks.on_done, batch)
+            del batch, request  # while nothing comes, their tensors and their shared memory are not kept
 
     def _compute(self, request: InferRequest) -> None:
         single = Batch([request])

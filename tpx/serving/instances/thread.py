@@ -88,3 +88,4 @@ class ThreadInstance:
             # of the thread's CPU time: waiting for the interpreter or for a core is not the batch's cost
             batch.cost_ns = _cpu_clock() - began_ns
             push(done, batch)
+            del batch  # while nothing comes, its tensors and their shared memory are not kept
