@@ -107,6 +107,11 @@ class Dispatcher:
                     self._loop.call_soon_threadsafe(self._limiter.unregister, lane.turn)
 
     @property
+    def instances(self) -> list[Instance]:
+        """All of them."""
+        return [instance for lane in self._lanes for instance in lane.instances]
+
+    @property
     def pending(self) -> int:
         """Requests that wait for an instance, in the queue or in a batch that no instance has begun."""
         held = [batch for lane in self._lanes for batch in lane.held]

@@ -106,6 +106,11 @@ class ServedModel:
             )
         lane.instances.append(instance)
 
+    @property
+    def instances(self) -> list[Instance]:
+        """Those that compute, to be warmed up before they serve."""
+        return self._dispatcher.instances
+
     def close(self) -> None:
         """End the instances after what they hold; nothing may be in flight. May be called from any thread.
 

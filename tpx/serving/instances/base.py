@@ -2,11 +2,18 @@
 
 from typing import Protocol
 
+from tpx.errors import TpxError
+from tpx.serving.batch import Batch
+
 
 class Instance(Protocol):
     """Takes batches from an inbox until a None comes."""
 
     name: str
+
+    def warm(self, batch: Batch) -> TpxError | None:
+        """Compute a batch that nobody waits for, in the calling thread, while there is no other work. Returns
+        what went wrong."""
 
     def close(self) -> None:
         """Wait until it has taken the None; not on the event loop."""

@@ -69,6 +69,19 @@ class DecoupledInstance:
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
+    def warm(self, batch: Batch) -> TpxError | None:
+        errors: list[TpxError] = []
+
+        def take(answer: DecoupledAnswer) -> None:
+            if answer.request.pace is not None:
+                answer.request.pace.delivered(answer.size)
+            if answer.response.error is not None:
+                errors.append(answer.response.error)
+
+        for request in batch.requests:
+            self._compute(request, take)
+        return errors[0] if errors else None
+
     def close(self) -> None:
         """Wait for the thread, for which a None must be in the inbox; not for the event loop."""
         self._thread.join()
@@ -80,13 +93,13 @@ class DecoupledInstance:
             if batch is None:
                 return
             for request in batch.requests:
-                self._compute(request)
+                self._compute(request, self._push)
             self._completions.push(self._callbacks.on_done, batch)
             del batch, request  # while nothing comes, their tensors and their shared memory are not kept
 
-    def _compute(self, request: InferRequest) -> None:
+    def _compute(self, request: InferRequest, push: Callable[[DecoupledAnswer], None]) -> None:
         single = Batch([request])
-        responses = _Responses(single, self._push, self._stacking)
+        responses = _Responses(single, push, self._stacking)
         error: TpxError | None = None
         try:
             self._executor.respond(self._stacking.gather(single), responses)

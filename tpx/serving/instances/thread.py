@@ -61,6 +61,10 @@ class ThreadInstance:
             log.error("instance %s failed", self.name, exc_info=exc)
             self._failed(batch, ExecutionError(f"{type(exc).__name__}: {exc}"))
 
+    def warm(self, batch: Batch) -> TpxError | None:
+        self.run(batch)
+        return batch.error
+
     def _failed(self, batch: Batch, error: TpxError) -> None:
         if len(batch.requests) == 1:
             batch.fail(error)

@@ -156,7 +156,6 @@ def refuse_unsupported(config: Any) -> None:
         ),
         "ensemble_scheduling": config.HasField("ensemble_scheduling") or config.platform == "ensemble",
         "response_cache": config.response_cache.enable,
-        "model_warmup": bool(config.model_warmup),
         "model_repository_agents": bool(config.model_repository_agents.agents),
         "model_operations": bool(config.model_operations.op_library_filename),
         "is_shape_tensor": any(item.is_shape_tensor for item in (*config.input, *config.output)),

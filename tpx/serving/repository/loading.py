@@ -29,6 +29,7 @@ from tpx.serving.repository.decisions import Recipe
 from tpx.serving.repository.layout import ModelSource, read_labels, wanted_versions
 from tpx.serving.repository.scheduling import scheduler_of, stacking_of
 from tpx.serving.repository.stamps import Stamps, stamps_of
+from tpx.serving.repository.warmup import warm_up
 from tpx.serving.signature import Signature
 
 log = logging.getLogger(__name__)
@@ -138,6 +139,11 @@ class Loader:
             model.start(specs, self._completions)
         except BaseException:
             opened.close()
+            raise
+        try:
+            warm_up(model, source.directory)
+        except BaseException:
+            model.close()
             raise
         model.statistics.load_ns = time.perf_counter_ns() - began
         return model
