@@ -15,8 +15,8 @@ from tpx.protocol.listener import Listener
 from tpx.serving.dataplane import DataPlane, IndexEntry, Watching
 from tpx.serving.distributions.settings import parse_latency_settings
 from tpx.serving.frontends.access import parse_restrictions
-from tpx.serving.frontends.access_log import AccessLog
 from tpx.serving.frontends.forwarding import parse_forwarding
+from tpx.serving.frontends.access_log import AccessLog
 from tpx.serving.frontends.grpc import GrpcFrontend
 from tpx.serving.frontends.http import HttpFrontend
 from tpx.serving.frontends.metrics.base import Probe
@@ -27,8 +27,8 @@ from tpx.serving.frontends.metrics.models import ModelFamilies
 from tpx.serving.frontends.metrics.process import ProcessProbe
 from tpx.serving.frontends.metrics.sampler import Sampler
 from tpx.serving.instances.completions import Completions
-from tpx.serving.limits import check_ports, grpc_limits, http_limits
 from tpx.serving.logs import LogControl
+from tpx.serving.limits import check_ports, grpc_limits, http_limits
 from tpx.serving.model import ServedModel
 from tpx.serving.options import ServeConfig
 from tpx.serving.repository.control import ControlSettings, ModelControl

@@ -295,7 +295,7 @@ def test_a_default_batch_size_that_is_no_number_is_refused(tmp_path: Path, size:
             "Invalid argument: model 'net' has no instance that is not passive",
         ),
         (
-            "model_warmup [{ name: 'w' }]",
+            "runtime: 'x'",
             "Invalid argument: model 'net': this version of tpx does not support",
         ),
         ("default_model_filename: '../x'", "Invalid argument: default_model_filename '../x' is outside"),

@@ -18,7 +18,7 @@ from tpx.serving.frontends.grpc_reflection import GrpcReflection
 from tpx.serving.frontends.grpc_settings import GrpcSettings
 from tpx.serving.frontends.grpc_shared_memory import GrpcSharedMemory
 from tpx.serving.frontends.grpc_stream import GrpcStreams
-from tpx.serving.frontends.grpc_verbs import Verb
+from tpx.serving.frontends.grpc_verbs import SERVICE, Verb, unary
 
 _UNSUPPORTED = ("TraceSetting", "LogSettings")
 
