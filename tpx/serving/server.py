@@ -243,7 +243,8 @@ class Server:
                 forwarding=self._access.http_forwarding,
             )
             limits = http_limits(config, max_body_bytes=config.http_max_input_size)
-            factory = http_connections(listener, limits, frontend.serve)
+            judge = frontend.judge if self._access.http_restrictions is not None else None
+            factory = http_connections(listener, limits, frontend.serve, judge)
             tls, reuse = http_tls(config), config.reuse_http_port
         elif service == "Metrics Service":
             factory = http_connections(listener, http_limits(config, max_body_bytes=0), self._metrics().serve)

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -182,6 +183,31 @@ def test_who_shows_the_key_opens_for_nobody_after_him(closed: Live) -> None:
     for _ in range(3):
         assert closed.http("POST", "/v2/models/net/infer", body, KEY).status == 200
         assert closed.http("POST", "/v2/models/net/infer", body).status == 403
+
+
+@pytest.mark.parametrize("framing", ["Content-Length: 50000000", "Transfer-Encoding: chunked"])
+def test_the_body_of_who_has_no_key_is_not_read(closed: Live, framing: str) -> None:
+    with closed.raw_http() as client:
+        head = f"POST /v2/models/net/infer HTTP/1.1\r\nHost: a\r\n{framing}\r\nExpect: 100-continue\r\n"
+        told = exchange(client, f"{head}\r\n".encode())
+        assert told.startswith(b"HTTP/1.1 403 ")
+        assert b"expecting header 'X-Key'" in told
+    with closed.raw_http() as client:
+        client.sendall(f"{head}X-Key: s3cret\r\n\r\n".encode())
+        assert client.recv(1000).startswith(b"HTTP/1.1 100 ")
+
+
+def test_a_body_that_comes_in_two_pieces_is_served_with_the_key(closed: Live) -> None:
+    body = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,2],"data":[1,2]}]}'
+    with closed.raw_http() as client:
+        for path, status in ((b"infer", b"200"), (b"nothing", b"404")):
+            head = (
+                b"POST /v2/models/net/%b HTTP/1.1\r\nHost: a\r\nX-Key: s3cret\r\nContent-Length: %d\r\n\r\n"
+            )
+            client.sendall(head % (path, len(body)) + body[:10])
+            time.sleep(0.02)
+            client.sendall(body[10:])
+            assert client.recv(10000).startswith(b"HTTP/1.1 " + status)
 
 
 def test_each_part_has_its_key_and_the_rest_is_open(partly: Live) -> None:

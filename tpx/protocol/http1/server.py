@@ -94,6 +94,10 @@ class HttpRequest:
         self._connection.finish(self)
 
 
+Judge = Callable[[Head], HttpError | None]
+"""Says of a head, before its body is read, why the body need not be read at all."""
+
+
 class _Stage(Enum):
     """What the connection waits for, for the deadlines."""
 
@@ -108,12 +112,18 @@ class HttpServerConnection(HttpConnection):
     """Reads requests and writes their responses in order; a request in flight holds back the next."""
 
     def __init__(
-        self, listener: Listener, heads: HeadCache, limits: HttpLimits, serve: Callable[[HttpRequest], None]
+        self,
+        listener: Listener,
+        heads: HeadCache,
+        limits: HttpLimits,
+        serve: Callable[[HttpRequest], None],
+        judge: Judge | None,
     ) -> None:
         super().__init__(heads, listener.scratch, limits.max_body_bytes)
         self._listener = listener
         self._limits = limits
         self._serve = serve
+        self._judge = judge
         self._request: HttpRequest | None = None
         self._stage = _Stage.IDLE
         self._since = listener.tick
@@ -239,6 +249,9 @@ class HttpServerConnection(HttpConnection):
         return self._request is None and not self._writing_paused and self._stage is not _Stage.CLOSED
 
     def _head_seen(self, head: Head) -> None:
+        error = self._judge(head) if self._judge is not None else None
+        if error is not None:
+            raise error
         if head.expects_continue:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
@@ -373,8 +386,11 @@ def _in_chunks(head: Head) -> bool:
 
 
 def connection_factory(
-    listener: Listener, limits: HttpLimits, serve: Callable[[HttpRequest], None]
+    listener: Listener,
+    limits: HttpLimits,
+    serve: Callable[[HttpRequest], None],
+    judge: Judge | None = None,
 ) -> Callable[[], HttpServerConnection]:
     """What the listener calls for each accepted socket; all connections share one memory of heads."""
     heads = HeadCache(parse_request_head)
-    return lambda: HttpServerConnection(listener, heads, limits, serve)
+    return lambda: HttpServerConnection(listener, heads, limits, serve, judge)

@@ -5,7 +5,7 @@ from urllib.parse import unquote_to_bytes
 import orjson
 
 from tpx.errors import TpxError
-from tpx.protocol.http1.head import Head
+from tpx.protocol.http1.head import Head, HttpError
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.access import Key, Restrictions
@@ -60,6 +60,18 @@ class HttpFrontend:
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
             answer_failure(request, "an HTTP request", exc)
 
+    def judge(self, head: Head) -> HttpError | None:
+        """Why the body of this head is not even read: its sender lacks a key."""
+        if head.memo is None and self._restrictions is not None:
+            try:
+                head.memo = self._meaning(head)
+            except Refusal as exc:
+                if exc.status == 403:
+                    return HttpError(403, str(exc))
+            except TpxError:
+                pass  # said in the answer, which need not end the connection
+        return None
+
     def _meaning(self, head: Head) -> Meaning:
         """What a method and path ask for. Raises Refusal, TpxError."""
         path = _decode_path(head.path)
@@ -74,8 +86,6 @@ class HttpFrontend:
             if verb is None:
                 raise Refusal(405, "Method Not Allowed", b"Allow: " + route.allowed + b"\r\n")
             return verb(head, match)
-        if path.startswith(_UNSUPPORTED):
-            raise Unsupported(f"'{path}' is not supported by this version of tpx")
         raise Refusal(404, "Not Found")
 
 
@@ -83,9 +93,6 @@ def _admit(head: Head, key: Key | None) -> None:
     """Raise Refusal where the head must show a key and does not."""
     if key is not None and not key.fits(head.headers.get(key.name.lower().encode())):
         raise Refusal(403, f"This API is restricted, expecting header '{key.name}'")
-
-
-_UNSUPPORTED = ("/v2/logging", "/v2/trace/setting")
 
 
 def _decode_path(path: bytes) -> str:
