@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.hostile import wire
-from tests.hostile.siege import BROKEN_MODELS, GOOD, Siege, besieged, write_repository
+from tests.hostile.siege import BROKEN_MODELS, EXPLICIT, GOOD, Siege, besieged, segments, write_repository
 
 MIB = 1 << 20
 _LIMIT_S = 30
@@ -17,12 +17,13 @@ _LIMIT_S = 30
 def siege(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Siege]:
     """A server that must end well, after all of it, with the descriptors and threads that it began with."""
     repository = write_repository(tmp_path_factory.mktemp("hostile"))
-    with besieged(repository, *BROKEN_MODELS) as server:
+    with besieged(repository, *BROKEN_MODELS, *EXPLICIT) as server:
         _warm(server)
         before = server.footprint()
-        yield server
+        with segments(server):
+            yield server
         after = server.settles(lambda now: now.descriptors <= before.descriptors)
-        assert after.descriptors <= before.descriptors
+        assert after.descriptors <= before.descriptors, server.descriptors()
         assert after.threads <= before.threads + 2
         assert after.resident_bytes <= before.resident_bytes + 64 * MIB
 

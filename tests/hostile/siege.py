@@ -22,6 +22,7 @@ INPUT_LIMIT = 8 << 20
 """Bytes of a body or message, so that what goes beyond them is quickly sent."""
 LIMITS = (f"--http-max-input-size={INPUT_LIMIT}", f"--grpc-max-message-size={INPUT_LIMIT}")
 BROKEN_MODELS = ("--exit-on-error=false", "--strict-readiness=false")
+EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
 
 GOOD = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
 LOOP = 64
@@ -44,6 +45,8 @@ class Siege:
         self.http = child.port("HTTPService")
         self.grpc = child.port("GRPCInferenceService")
         self.metrics = child.port("Metrics Service")
+        self.shm = f"tpx_hostile_{child.pid}"
+        """Begins the names of files in shared memory."""
         self._process = psutil.Process(child.pid)
 
     def alive(self) -> None:
@@ -66,6 +69,10 @@ class Siege:
             threads=self._process.num_threads(),
             resident_bytes=self._process.memory_info().rss,
         )
+
+    def descriptors(self) -> list[str]:
+        """What each descriptor leads to."""
+        return sorted(str(path.readlink()) for path in Path(f"/proc/{self.child.pid}/fd").iterdir())
 
     def forget_peak(self) -> int:
         """Begin to watch the largest memory again; returns what is held now, in bytes."""
@@ -90,6 +97,31 @@ class Siege:
             if holds(now) or time.perf_counter() > ends:
                 return now
             time.sleep(0.1)
+
+
+@contextmanager
+def segments(siege: Siege) -> Iterator[None]:
+    """Files in /dev/shm as cases speak of them, and the region that they call taken."""
+    folder = Path("/dev/shm")
+    file, link, directory, pipe = (
+        folder / f"{siege.shm}-{what}" for what in ("file", "link", "directory", "pipe")
+    )
+    file.write_bytes(bytes(4096))
+    link.symlink_to(file)
+    directory.mkdir()
+    os.mkfifo(pipe)
+    region = {"key": file.name, "byte_size": 4096}
+    try:
+        assert wire.post(siege.http, "/v2/systemsharedmemory/region/taken/register", region).status == 200
+        yield
+        assert wire.post(siege.http, "/v2/systemsharedmemory/unregister", b"").status == 200
+        places = (folder, folder.parent, Path("/tmp"), Path.cwd())
+        left = {path.name for place in places for path in place.glob(f"{siege.shm}*")}
+        assert left == {path.name for path in (file, link, directory, pipe)}
+    finally:
+        for path in (file, link, pipe):
+            path.unlink(missing_ok=True)
+        directory.rmdir()
 
 
 @contextmanager

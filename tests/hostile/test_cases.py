@@ -35,7 +35,7 @@ def play(siege: Siege, case: Case) -> None:
         _play_http(siege, case)
     else:
         with wire.connect(getattr(siege, case.said.get("port", "http"))) as sock:
-            wire.send_all(sock, vocabulary.http_request(case))
+            wire.send_all(sock, vocabulary.http_request(case, siege.shm))
             rest = wire.read_rest(sock)
             assert rest is not None, "the connection was not closed"
             assert case.said.get("answer", "").encode() in rest
@@ -45,7 +45,7 @@ def _play_http(siege: Siege, case: Case) -> None:
     said = case.said
     answer = wire.ask(
         getattr(siege, said.get("port", "http")),
-        vocabulary.http_request(case),
+        vocabulary.http_request(case, siege.shm),
         end=said.get("end", False),
         until_closed=case.closed,
     )
@@ -70,7 +70,7 @@ def _play_grpc(siege: Siege, case: Case) -> None:
     if "metadata" in said:
         options["metadata"] = [(k, vocabulary.joined(v).decode()) for k, v in said["metadata"].items()]
     with pytest.raises(grpc.RpcError) as caught:
-        siege.call(said["grpc"], vocabulary.grpc_message(case), **options)
+        siege.call(said["grpc"], vocabulary.grpc_message(case, siege.shm), **options)
     assert caught.value.code().name == said.get("code", "INVALID_ARGUMENT"), caught.value.details()
     assert case.error in caught.value.details()
 

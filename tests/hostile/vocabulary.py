@@ -9,6 +9,8 @@ is a string or one of
     {floats: [...]}              FP32, little-endian
     {gzip: PIECES}               compressed; so is {deflate: PIECES}
     {cut: PIECES, keep: N}       the first N bytes of them
+
+$SHM begins the names of files that the test has put into /dev/shm, or that must not come to be.
 """
 
 import gzip
@@ -80,9 +82,9 @@ _PIECES: dict[str, Callable[[Any], bytes]] = {
 }
 
 
-def http_request(case: Case) -> bytes:
+def http_request(case: Case, shm: str = "") -> bytes:
     """The request of a case of HTTP, or what one of `raw` sends instead."""
-    said = case.said
+    said = _filled(case.said, shm)
     if case.sort == "raw":
         return joined(said["send"])
     verb = next((verb for verb in _VERBS if verb in said), "post")
@@ -100,9 +102,9 @@ def http_request(case: Case) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + body + tail
 
 
-def grpc_message(case: Case) -> bytes:
+def grpc_message(case: Case, shm: str = "") -> bytes:
     """The request message of a case of gRPC, serialized."""
-    said = case.said
+    said = _filled(case.said, shm)
     if "bytes" in said:
         return joined(said["bytes"])
     message = getattr(messages, said["grpc"].replace("ModelStreamInfer", "ModelInfer") + "Request")()
@@ -111,6 +113,15 @@ def grpc_message(case: Case) -> bytes:
         message.raw_input_contents.append(joined(pieces))
     data: bytes = message.SerializeToString()
     return data
+
+
+def _filled(said: Any, shm: str) -> Any:
+    """The same with $SHM filled in."""
+    if isinstance(said, str):
+        return said.replace("$SHM", shm)
+    if isinstance(said, Mapping):
+        return {_filled(key, shm): _filled(value, shm) for key, value in said.items()}
+    return [_filled(item, shm) for item in said] if isinstance(said, list) else said
 
 
 @cache
