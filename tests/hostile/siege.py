@@ -168,6 +168,9 @@ def write_good_models(repository: Path) -> None:
     write_model(repository, "two", adding, "max_batch_size: 8")
     delay = "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 300000 }"
     write_model(repository, "patient", onnx_files.doubling("batch", "n"), delay)
+    queue = "max_queue_delay_microseconds: 500000 default_queue_policy { max_queue_size: 2 }"
+    narrow = f"max_batch_size: 8 dynamic_batching {{ {queue} }}"
+    write_model(repository, "narrow", onnx_files.doubling("batch", "n"), narrow)
     (repository / "repeat" / "1").mkdir(parents=True)
     (repository / "repeat" / "config.pbtxt").write_text('backend: "repeat"', encoding="utf-8")
 

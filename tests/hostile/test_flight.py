@@ -9,8 +9,8 @@ import grpc
 import pytest
 
 from tests.hostile import wire
-from tests.hostile.siege import SERVICE, Siege
-from tests.hostile.test_crowds import settled
+from tests.hostile.siege import GOOD, SERVICE, Siege
+from tests.hostile.test_crowds import pending, settled
 from tests.hostile.test_http2 import inference
 from tpx.protocol import messages
 
@@ -84,6 +84,25 @@ def test_g9_a_stream_that_is_cancelled_takes_its_requests_along(siege: Siege) ->
         go_on.set()
     assert settled(siege)
     siege.alive()
+
+
+def test_l1_a_full_queue_refuses_and_answers_those_it_has(siege: Siege) -> None:
+    """Two wait for half a second; who comes meanwhile is refused at once."""
+    socks = [wire.connect(siege.http) for _ in range(2)]
+    for sock in socks:
+        sock.sendall(wire.post_request("/v2/models/narrow/infer", GOOD))
+    while pending(siege) < 2:
+        time.sleep(0.005)
+    answer = wire.post(siege.http, "/v2/models/narrow/infer", GOOD)
+    assert (answer.status, "Exceeds maximum queue size" in answer.error) == (503, True)
+    with pytest.raises(grpc.RpcError) as caught:
+        siege.call("ModelInfer", inference("narrow"))
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert "Exceeds maximum queue size" in caught.value.details()
+    for sock in socks:
+        assert wire.read_answer(sock).status == 200
+        sock.close()
+    assert settled(siege)
 
 
 def test_an_http_client_that_leaves_in_the_middle_of_events_ends_them(siege: Siege) -> None:
