@@ -1,16 +1,14 @@
-"""A decoupled model to test with, as Triton's `repeat` backend: it answers every element of an input by
-itself.
+"""A decoupled model to test with, as Triton's `repeat` backend: every element of an input is a response.
 
 Inputs IN [n] INT32, DELAY [n] UINT32 and WAIT [1] UINT32; outputs OUT [1] INT32 and IDX [1] UINT32. Response
-i follows
-DELAY[i] ms after the one before it; WAIT ms pass before the request is released. No file is needed.
+i follows DELAY[i] ms after the one before it; WAIT ms pass before the request is released. No file is needed.
 """
 
 from typing import Any
 
 import numpy as np
 
-from tpx.errors import ConfigError, ExecutionError
+from tpx.errors import ConfigError, ExecutionError, LoadError
 from tpx.protocol.datatypes import BY_NAME
 from tpx.serving.backends.base import ModelFiles, ResponseSender
 from tpx.serving.batch import Arrays
@@ -50,7 +48,9 @@ class RepeatModel:
                 f"model '{config.name}': the repeat backend is decoupled and has max_batch_size 0"
             )
 
-    def executor(self, spec: InstanceSpec, config: Any) -> "RepeatExecutor":  # noqa: ARG002
+    def executor(self, spec: InstanceSpec, config: Any) -> "RepeatExecutor":
+        if spec.kind == "KIND_GPU":
+            raise LoadError(f"model '{config.name}': the repeat backend needs instance_group kind KIND_CPU")
         return RepeatExecutor()
 
     def close(self) -> None:

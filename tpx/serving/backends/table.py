@@ -10,6 +10,7 @@ from tpx.serving.backends.base import Backend
 
 _CLASSES = {
     "onnxruntime": "tpx.serving.backends.onnxruntime:OnnxRuntimeBackend",
+    "identity": "tpx.serving.backends.identity:IdentityBackend",
     "repeat": "tpx.serving.backends.repeat:RepeatBackend",
 }
 _PACKAGES = {"onnxruntime": ("onnxruntime", "pip install 'tpx[onnx]'")}
@@ -33,6 +34,11 @@ RECOGNISED_FILES = {
     "model.py": ("python", ""),
 }
 """In the order in which Triton looks for them (core/src/model_config_utils.cc)."""
+
+
+def module_of(name: str) -> str:
+    """Where the code of a backend is."""
+    return _CLASSES[name].partition(":")[0]
 
 
 def backend(name: str) -> Backend:

@@ -1,0 +1,98 @@
+"""A model to test with, as Triton's `identity` backend: every output is the input at the same place.
+
+Any datatypes and shapes, with or without batches. The parameter `execute_delay_ms` makes each execution take
+that long. No file is needed.
+"""
+
+import time
+from typing import Any
+
+from tpx.errors import ConfigError, LoadError
+from tpx.serving.backends.base import ModelFiles
+from tpx.serving.batch import Arrays
+from tpx.serving.instances.placement import InstanceSpec
+
+_DELAY = "execute_delay_ms"
+
+
+class IdentityBackend:
+    """Opens nothing."""
+
+    default_filename = ""
+
+    def open(self, files: ModelFiles, config: Any) -> "IdentityModel":  # noqa: ARG002 (the seam's signature)
+        return IdentityModel(config)
+
+    def default_instance_count(self, kind: str) -> int:  # noqa: ARG002
+        return 1
+
+
+class IdentityModel:
+    """Its inputs and outputs are those of the configuration."""
+
+    def __init__(self, config: Any) -> None:
+        self._delay_s = _delay_ms(config) / 1000
+        self.inline = not self._delay_s
+
+    def complete(self, config: Any, *, default_max_batch_size: int) -> None:
+        """Only the configuration knows the tensors."""
+
+    def check(self, config: Any) -> None:
+        if len(config.input) != len(config.output):
+            raise ConfigError(
+                f"model '{config.name}': the identity backend needs as many outputs as inputs, the "
+                f"configuration has {len(config.output)} and {len(config.input)}"
+            )
+        for given, output in zip(config.input, config.output, strict=True):
+            if (given.data_type, list(given.dims)) != (output.data_type, list(output.dims)):
+                raise ConfigError(
+                    f"model '{config.name}': output '{output.name}' must have the data_type and dims of "
+                    f"input '{given.name}'"
+                )
+        if config.model_transaction_policy.decoupled:
+            raise ConfigError(f"model '{config.name}': the identity backend is not decoupled")
+
+    def executor(self, spec: InstanceSpec, config: Any) -> "IdentityExecutor":
+        if spec.kind == "KIND_GPU":
+            raise LoadError(f"model '{config.name}': the identity backend needs instance_group kind KIND_CPU")
+        pairs = [(given.name, output.name) for given, output in zip(config.input, config.output, strict=True)]
+        return IdentityExecutor(pairs, self._delay_s)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class IdentityExecutor:
+    """Gives back what it gets, after its delay."""
+
+    def __init__(self, pairs: list[tuple[str, str]], delay_s: float) -> None:
+        self._pairs = pairs
+        self._delay_s = delay_s
+
+    def execute(self, inputs: Arrays) -> Arrays:
+        if self._delay_s:
+            time.sleep(self._delay_s)
+        return {output: inputs[given] for given, output in self._pairs if given in inputs}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _delay_ms(config: Any) -> float:
+    """Raises ConfigError, also for a parameter that would be ignored."""
+    delay = 0.0
+    for key, value in config.parameters.items():
+        text = value.string_value
+        if key != _DELAY:
+            raise ConfigError(
+                f"model '{config.name}': the identity backend has no parameter '{key}' (has: {_DELAY})"
+            )
+        try:
+            delay = float(text)
+        except ValueError:
+            delay = -1
+        if not 0 <= delay < 1e9:
+            raise ConfigError(
+                f"model '{config.name}': parameter '{_DELAY}' must be milliseconds, got '{text}'"
+            )
+    return delay
