@@ -1,0 +1,173 @@
+"""Files that change under a region, regions that go while they are used, clients that go."""
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.serving.frontends.shared_memory.requests import (
+    SYSTEM,
+    grpc_request,
+    in_region,
+    register,
+    request,
+    set_parameters,
+    written,
+)
+from tests.serving.live import Answer, Channel, Live, floats, serving
+from tests.serving.onnx_files import busy, write_model
+from tests.serving.shared_memory.segments import descriptors, open_descriptors, segment
+from tests.serving.test_disconnects import eventually
+from tpx.protocol import messages
+
+
+def test_a_file_that_is_cut_short_after_registration_is_an_error_of_the_request(
+    live: Live, channel: Channel, region: Path
+) -> None:
+    os.truncate(region, 4)
+    message = "shared memory region 'r' is shorter than when it was registered"
+    for inputs, outputs in ((in_region(), None), (None, in_region())):
+        answer = live.infer("double", request(inputs, outputs))
+        assert (answer.status, answer.error) == (400, message)
+        data = grpc_request(inputs, outputs).SerializeToString()
+        assert channel.error("ModelInfer", data) == ("INVALID_ARGUMENT", message)
+    assert region.stat().st_size == 4
+    os.truncate(region, 8192)
+    assert live.infer("double", request(in_region())).json["outputs"][0]["data"] == [0, 0]
+
+
+def test_a_file_that_was_removed_still_serves(live: Live, region: Path) -> None:
+    region.unlink()
+    assert live.infer("double", request(in_region(8), in_region(32))).status == 200
+    assert live.infer("double", request(in_region(32))).json["outputs"][0]["data"] == [8, 12]
+
+
+def test_a_region_is_closed_when_it_is_unregistered_though_its_clients_stay(
+    live: Live, channel: Channel, file: Path
+) -> None:
+    data = grpc_request(outputs=in_region(32)).SerializeToString()
+    assert channel.outcome("ModelInfer", data) == "NOT_FOUND"
+    assert live.get(SYSTEM + "/status").json == []  # both connections are open
+    before = descriptors()
+    gc.disable()  # nothing is left for it
+    try:
+        for ask in (
+            lambda: channel.send("ModelInfer", data),
+            lambda: live.infer("double", request(None, in_region(32))),
+            lambda: live.infer("double", request(None, in_region(32, 4))),
+        ):
+            assert register(live, "r", key=file.name).status == 200
+            ask()
+            assert live.http("POST", SYSTEM + "/region/r/unregister").status == 200
+            eventually(lambda: open_descriptors() == before, timeout_s=2)
+    finally:
+        gc.enable()
+
+
+def test_failing_registrations_leave_no_descriptor(live: Live, channel: Channel, file: Path) -> None:
+    before = descriptors()
+    for number in range(300):
+        assert register(live, f"r{number}", key=f"/{file.name}", byte_size=1 << 40).status == 400
+        name = f"g{number}"
+        message = messages.SystemSharedMemoryRegisterRequest(
+            name=name, key=f"/{file.name}", byte_size=1 << 40
+        )
+        assert (
+            channel.outcome("SystemSharedMemoryRegister", message.SerializeToString()) == "INVALID_ARGUMENT"
+        )
+    assert abs(descriptors() - before) <= 2
+
+
+def test_a_link_to_a_file_elsewhere_is_not_followed(live: Live, file: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(bytes(4096))
+    file.unlink()
+    file.symlink_to(secret)
+    answer = register(live, "r", key=f"/{file.name}")
+    assert (answer.status, "symbolic link" in answer.error) == (400, True)
+
+
+# requests in flight, on a model that collects requests for a while
+
+
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    repository = tmp_path_factory.mktemp("models")
+    delay = "dynamic_batching { max_queue_delay_microseconds: 150000 }"
+    write_model(repository, "patient", config=f"max_batch_size: 8 {delay}")
+    write_model(repository, "busy", busy(), "max_batch_size: 8")
+    (repository / "repeat" / "1").mkdir(parents=True)
+    (repository / "repeat" / "config.pbtxt").write_text("backend: 'repeat'", encoding="utf-8")
+    with serving(repository) as running:
+        yield running
+
+
+def test_a_region_that_is_unregistered_and_taken_again_in_flight_gets_nothing_of_the_first(
+    patient: Live,
+) -> None:
+    with segment(4096, floats([1, 2]).tobytes()) as first, segment(4096) as second:
+        assert register(patient, "r", key=first.name).status == 200
+        answers: list[Answer] = []
+        asked = threading.Thread(
+            target=lambda: answers.append(patient.infer("patient", request(in_region(), in_region(32))))
+        )
+        before = descriptors()
+        asked.start()
+        while not any(model.in_flight for model in patient.server.plane.served()):
+            pass
+        assert patient.http("POST", SYSTEM + "/region/r/unregister").status == 200
+        assert patient.get(SYSTEM + "/status").json == []
+        assert register(patient, "r", key=second.name).status == 200
+        asked.join(10)
+        assert answers[0].status == 200
+        assert written(first, 32) == [2, 4]
+        assert written(second, 32) == [0, 0]
+        assert patient.http("POST", SYSTEM + "/unregister").status == 200
+        assert abs(descriptors() - before) <= 2
+
+
+def test_nothing_is_written_for_a_client_that_has_gone(patient: Live) -> None:
+    [model] = [model for model in patient.server.plane.served() if model.name == "busy"]
+    with segment(4096) as file, patient.channel() as channel:
+        assert register(patient, "r", key=file.name).status == 200
+        call = channel._channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        asked = call.future(grpc_request(None, in_region(32), model="busy").SerializeToString(), timeout=10)
+        while not model.in_flight:
+            pass
+        time.sleep(0.02)  # it computes: to be cancelled in the queue would be another thing
+        asked.cancel()
+        while model.in_flight:
+            time.sleep(0.001)
+        assert model.statistics.durations()["success"].count == 1
+        assert written(file, 32) == [0, 0]
+        assert patient.http("POST", SYSTEM + "/unregister").status == 200
+
+
+def test_every_response_of_a_stream_goes_to_the_region_and_the_empty_final_one_comes(patient: Live) -> None:
+    with segment(4096) as file, patient.channel() as channel:
+        assert register(patient, "r", key=file.name).status == 200
+        message = messages.ModelInferRequest(model_name="repeat")
+        for name, datatype, values in (
+            ("IN", "INT32", np.array([5, 6, 7], np.int32)),
+            ("DELAY", "UINT32", np.zeros(3, np.uint32)),
+            ("WAIT", "UINT32", np.zeros(1, np.uint32)),
+        ):
+            message.inputs.add(name=name, datatype=datatype, shape=values.shape)
+            message.raw_input_contents.append(values.tobytes())
+        message.parameters["triton_enable_empty_final_response"].bool_param = True
+        set_parameters(message.outputs.add(name="OUT"), in_region(16, 4))
+        open_stream = channel._channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+        answers = [
+            messages.ModelStreamInferResponse.FromString(data)
+            for data in open_stream(iter([message.SerializeToString()]), timeout=10)
+        ]
+        assert [answer.error_message for answer in answers] == [""] * 4
+        assert [len(answer.infer_response.outputs) for answer in answers] == [1, 1, 1, 0]
+        assert [list(answer.infer_response.raw_output_contents) for answer in answers[:3]] == [[b""]] * 3
+        assert np.frombuffer(file.read_bytes(), np.int32, 1, 16).tolist() == [7]
+        assert patient.http("POST", SYSTEM + "/unregister").status == 200
