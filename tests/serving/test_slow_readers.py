@@ -11,8 +11,9 @@ from contextlib import contextmanager
 import numpy as np
 import psutil
 import pytest
+from hpack import Encoder
 
-from tests.protocol.http2.raw import RawPeer
+from tests.protocol.http2.raw import RawPeer, grpc_headers
 from tests.serving.frontends.streams import (
     STREAM,
     Events,
@@ -26,7 +27,9 @@ from tests.serving.frontends.streams import (
     write_streaming_models,
 )
 from tests.serving.live import Live, floats, serving
-from tpx.protocol.http2.frames import MAX_WINDOW, Setting
+from tpx.protocol.grpc.framing import frame_message
+from tpx.protocol.http2 import frames
+from tpx.protocol.http2.frames import MAX_WINDOW, PREFACE, Setting
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2_json import encode_infer_request
 
@@ -141,6 +144,29 @@ def test_a_grpc_client_that_grants_no_window_holds_back_the_model_and_nobody_els
             await asyncio.to_thread(eventually, lambda: counters(live, "lone")["in_flight"] == 0, 2)
 
     asyncio.run(scene())
+    assert counters(live, "lone")["CANCELED"] == 1
+
+
+@pytest.mark.slow
+def test_a_grpc_client_that_does_not_read_its_socket_holds_back_the_model_and_nobody_else(live: Live) -> None:
+    """Its windows are wide open: the pipe is what is full."""
+    message = frame_message(request("lone", repeat([1] * ENDLESS)))
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", live.ports["GRPCInferenceService"]))
+        connection.sendall(
+            PREFACE
+            + frames.settings_frame({Setting.INITIAL_WINDOW_SIZE: MAX_WINDOW})
+            + frames.window_update(0, MAX_WINDOW - 65535)
+            + frames.frame(frames.HEADERS, frames.END_HEADERS, 1, Encoder().encode(grpc_headers(STREAM)))
+        )
+        for at in range(0, len(message), 16384):
+            connection.sendall(frames.frame(frames.DATA, 0, 1, message[at : at + 16384]))
+        with little_memory(60 * MB):
+            assert 0 < settled(live) < ENDLESS // 2
+        others_are_served(live)
+        reset(connection)
+    eventually(lambda: counters(live, "lone")["in_flight"] == 0, 2)
     assert counters(live, "lone")["CANCELED"] == 1
 
 
