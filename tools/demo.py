@@ -39,7 +39,7 @@ def serve() -> tuple[subprocess.Popen[str], str, str]:
         print("  " + line, end="", flush=True)
         if "is ready" in line:
             break
-    found = dict(re.findall(r"Started (\w+) at (\S+)", "".join(lines)))
+    found = dict(re.findall(r"Started (\w+) at (\S+:\d+)", "".join(lines)))
     if not {"HTTPService", "GRPCInferenceService"} <= found.keys():
         server.kill()
         sys.exit("the server did not start")

@@ -66,9 +66,14 @@ def test_it_says_what_it_loads_what_it_serves_and_where_in_that_order(repository
         marks = [
             "loading: net:1",
             "successfully loaded 'net'",
-            "│ net   │ 1       │ READY  │",
-            "Started HTTPService at 127.0.0.1:",
+            "| Repository Agent | Path |",
+            "| onnxruntime | tpx.serving.backends.onnxruntime | {",
+            "| Model | Version | Status |",
+            "| net   | 1       | READY  |",
+            "| Option ",
+            "| server_id ",
             "Started GRPCInferenceService at 127.0.0.1:",
+            "Started HTTPService at 127.0.0.1:",
             "Started Metrics Service at 127.0.0.1:",
             f"is ready: http://127.0.0.1:{child.port('HTTPService')}/v2",
         ]
@@ -85,7 +90,7 @@ def test_log_lines_have_tritons_form(repository: Path) -> None:
         child.ready()
         line = next(line for line in child.out if "loading: net:1" in line)
         assert re.fullmatch(
-            rf"I\d{{4}} \d\d:\d\d:\d\d\.\d{{6}} {child.pid} repository\.py:\d+\] loading: net:1", line
+            rf'I\d{{4}} \d\d:\d\d:\d\d\.\d{{6}} {child.pid} control\.py:\d+\] "loading: net:1"', line
         )
 
 

@@ -1,35 +1,116 @@
-"""Logs as Triton writes them: `I1120 12:34:56.123456 1234 server.py:42] message`, in UTC."""
+"""Logs as Triton writes them: `I1120 12:34:56.123456 1234 server.py:42] "message"`, in UTC."""
 
+import json
 import logging
+import os
 import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from io import TextIOWrapper
 
+from tpx.errors import UsageError
+from tpx.serving.logs import LogControl, LogFormat, LogSettings
+
 _LETTERS = {logging.DEBUG: "I", logging.INFO: "I", logging.WARNING: "W", logging.ERROR: "E"}
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if code != 9}
+
+
+def escapes(environment: Mapping[str, str]) -> bool:
+    """Whether messages become JSON strings, so that no client's words look like a line of ours."""
+    return environment.get("TRITON_SERVER_ESCAPE_LOG_MESSAGES", "1") != "0"
 
 
 class TritonFormatter(logging.Formatter):
-    """The default format of Triton's log lines."""
+    """The two formats of Triton's log lines. A record's `block`, a table say, follows its line as it is."""
+
+    def __init__(self, log_format: LogFormat = "default", *, escape: bool = True) -> None:
+        super().__init__()
+        self.log_format = log_format
+        self._escape = escape
 
     def format(self, record: logging.LogRecord) -> str:
-        when = datetime.fromtimestamp(record.created, UTC).strftime("%m%d %H:%M:%S.%f")
-        letter = _LETTERS.get(record.levelno, "E")
-        text = f"{letter}{when} {record.process} {record.filename}:{record.lineno}] {record.getMessage()}"
+        block = getattr(record, "block", "")
+        if block:
+            return f"{self._start(record)}\n{block}"
+        message = record.getMessage()
+        text = self._start(record) + (json.dumps(message, ensure_ascii=False) if self._escape else message)
         if record.exc_info:
-            text += "\n" + self.formatException(record.exc_info)
+            text += "\n" + self._indented(self.formatException(record.exc_info))
         return text
 
+    def _start(self, record: logging.LogRecord) -> str:
+        when = datetime.fromtimestamp(record.created, UTC)
+        letter = _LETTERS.get(record.levelno, "E")
+        where = f"{record.process} {record.filename}:{record.lineno}] "
+        if self.log_format == "ISO8601":
+            return f"{when:%Y-%m-%dT%H:%M:%SZ} {letter} {where}"
+        return f"{letter}{when:%m%d %H:%M:%S.%f} {where}"
 
-def configure(*, verbose: int) -> None:
-    """INFO to stdout, warnings and errors to stderr, as Triton does; what a stream cannot say is escaped."""
+    def _indented(self, trace: str) -> str:
+        """A traceback, none of whose lines can be taken for the start of another record."""
+        return "\n".join("    " + line.translate(_CONTROLS) for line in trace.splitlines())
+
+
+class _LogFile(logging.FileHandler):
+    """A file that may become full: that is told once, and the server goes on."""
+
+    _told = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802 (logging's name)
+        if not self._told:
+            self._told = True
+            print(f"log file '{self.baseFilename}': {sys.exc_info()[1]}", file=sys.stderr)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            super().close()
+
+
+def configure(control: LogControl) -> None:
+    """Log as `control` says, now and after each of its changes. Raises UsageError.
+
+    INFO goes to stdout, warnings and errors to stderr, all of it to the log file where there is one. What a
+    stream cannot say is escaped.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    handlers = _handlers(control.settings.log_file)
+    formatter = TritonFormatter(escape=escapes(os.environ))
+    for handler in handlers:
+        handler.setFormatter(formatter)
+        handler.addFilter(lambda record: _wanted(control.settings, record.levelno))
+    logging.basicConfig(level=logging.INFO, handlers=handlers, force=True)
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    control.watch(_applier(formatter))
+
+
+def _handlers(log_file: str) -> list[logging.Handler]:
+    if log_file:
+        try:
+            return [_LogFile(log_file, encoding="utf-8", errors="backslashreplace")]
+        except OSError as exc:
+            raise UsageError(f"Failed to open log file '{log_file}': {exc.strerror}") from exc
     out = logging.StreamHandler(sys.stdout)
     out.addFilter(lambda record: record.levelno < logging.WARNING)
     err = logging.StreamHandler(sys.stderr)
     err.setLevel(logging.WARNING)
-    for handler in (out, err):
-        handler.setFormatter(TritonFormatter())
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[out, err], force=True)
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    return [out, err]
+
+
+def _wanted(settings: LogSettings, level: int) -> bool:
+    if level >= logging.ERROR:
+        return settings.log_error
+    if level >= logging.WARNING:
+        return settings.log_warning
+    return settings.log_info if level >= logging.INFO else settings.log_verbose_level > 0
+
+
+def _applier(formatter: TritonFormatter) -> Callable[[LogSettings], None]:
+    def apply(settings: LogSettings) -> None:
+        formatter.log_format = settings.log_format
+        # what is below the level of its logger costs nothing; the libraries' own details are never asked for
+        logging.getLogger("tpx").setLevel(logging.DEBUG if settings.log_verbose_level else logging.INFO)
+
+    return apply

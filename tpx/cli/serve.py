@@ -15,15 +15,22 @@ from rich.table import Table
 
 from tpx import __version__
 from tpx.cli.logs import configure
-from tpx.cli.tables import print_plainly
+from tpx.cli.startup import log_models, log_options
 from tpx.errors import TpxError
-from tpx.options import from_argv, inert_flags
-from tpx.serving.dataplane import IndexEntry
+from tpx.options import fields_of, from_argv, inert_flags
+from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
 from tpx.serving.server import Endpoint, Server
 
 log = logging.getLogger(__name__)
 
+_DEPRECATED = {
+    "trace_file": "triton,file=PATH",
+    "trace_level": "level=LEVEL",
+    "trace_rate": "rate=N",
+    "trace_count": "count=N",
+    "trace_log_frequency": "triton,log-frequency=N",
+}
 _OTHER_FILES = 1024
 """Models, shared memory and what their libraries open."""
 
@@ -33,11 +40,12 @@ def main(argv: Sequence[str]) -> int:
     try:
         config = from_argv(ServeConfig, argv)
         _warn_of_options(config, argv)
-        configure(verbose=config.log_verbose)
+        logs = LogControl(config.log_settings)
+        configure(logs)
         config = _with_models(config)
         _allow_many_connections(config.max_connections)
         with asyncio.Runner(loop_factory=_event_loop()) as runner:
-            return runner.run(_serve(config))
+            return runner.run(_serve(config, logs))
     except TpxError as exc:
         print(f"error: creating server: {exc.code.value} - {exc}", file=sys.stderr)
         return 1
@@ -45,6 +53,14 @@ def main(argv: Sequence[str]) -> int:
 
 def _warn_of_options(config: ServeConfig, argv: Sequence[str]) -> None:
     """One line for each option that does not do what its name promises, and for deprecated ones."""
+    for field in fields_of(ServeConfig):
+        instead = _DEPRECATED.get(field.name)
+        if instead is not None and getattr(config, field.name) != field.default:
+            print(
+                f"Warning: '{field.flag}' has been deprecated! Please use '--trace-config {instead}' "
+                "instead.",
+                file=sys.stderr,
+            )
     for field in inert_flags(ServeConfig, argv):
         print(f"Warning: '{field.flag}' changes nothing: {field.option.help}", file=sys.stderr)
     strict = config.strict_model_config
@@ -100,12 +116,12 @@ def _event_loop() -> "type[asyncio.AbstractEventLoop] | None":
     return loop
 
 
-async def _serve(config: ServeConfig) -> int:
+async def _serve(config: ServeConfig, logs: LogControl) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _signalled, number, stop)
-    server = Server(config)
+    server = Server(config, logs)
     started = asyncio.ensure_future(server.start())
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait({started, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -115,7 +131,8 @@ async def _serve(config: ServeConfig) -> int:
             _exit_at_once(0)
         endpoints = started.result()
     finally:
-        _print_models(server.status())
+        log_models(server, config)
+    log_options(server, config)
     for endpoint in endpoints:
         log.info("Started %s at %s", endpoint.service, endpoint.where)
     _print_ready(endpoints)

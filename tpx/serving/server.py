@@ -4,7 +4,7 @@ import asyncio
 import gc
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,6 +91,7 @@ class Server:
         self.tracer = Tracer(config.trace_setting)
         self._access = _Access(config)
         self._listeners: list[Listener] = []
+        self._failed_start: list[IndexEntry] = []
         self._observers: list[tuple[Listener, Callable[[Any], None]]] = []
         self.tracer.watch(self._observe)
         self.logs.watch(lambda _: self._observe())
@@ -117,8 +118,9 @@ class Server:
         )
 
     def status(self) -> list[IndexEntry]:
-        """Every known version of every model, for the startup table."""
-        return self.plane.index(ready_only=False)
+        """Every known version of every model, for the startup table; after a start that failed as it then
+        was."""
+        return self._failed_start or self.plane.index(ready_only=False)
 
     async def start(self) -> list[Endpoint]:
         """Load the models, then listen. Raises LoadError, UsageError."""
@@ -127,6 +129,7 @@ class Server:
         try:
             endpoints = await self._load_and_listen()
         except TpxError:
+            self._failed_start = self.status()
             await self._end()
             raise
         self.plane.started = True
@@ -144,13 +147,15 @@ class Server:
         self.control.stop()
         for listener in self._listeners:
             listener.stop_accepting()
-        finished = await self._drained(self._config.exit_timeout_secs)
-        if finished:
-            log.info("All models are stopped, unloading models")
-            await self._end()
-        else:
+        left_s = await self._drained(self._config.exit_timeout_secs)
+        if left_s is None:
             await self._end_traces()
-        return finished
+            return False
+        log.info("All models are stopped, unloading models")
+        self._log_unloading(left_s)
+        await self._end()
+        self._log_unloading(left_s)
+        return True
 
     async def _end(self) -> None:
         for listener in self._listeners:
@@ -175,8 +180,11 @@ class Server:
             raise LoadError(f"failed to load all models: {', '.join(failed)}")
         return [await self._listen(*service) for service in self._services()]
 
-    async def _drained(self, timeout_s: int) -> bool:
-        """Wait until nothing is in flight and every connection has ended, or only lingers."""
+    async def _drained(self, timeout_s: int) -> int | None:
+        """Wait until nothing is in flight and every connection has ended, or only lingers.
+
+        Returns the seconds that are left, None if something is still in flight.
+        """
         log.info("Waiting for in-flight requests to complete.")
         quiet = 0
         for remaining in range(timeout_s * _LOOKS_PER_S, -1, -1):
@@ -184,22 +192,36 @@ class Server:
             connections = sum(listener.connections for listener in self._listeners)
             idle = not busy and not self.control.busy
             quiet = quiet + 1 if idle else 0
-            if idle and (not connections or quiet > _LINGER_S * _LOOKS_PER_S):
-                return True
             if remaining % _LOOKS_PER_S == 0:
-                log.info(
-                    "Timeout %d: Found %d model versions that have in-flight inferences, %d connections, "
-                    "%d loads and unloads",
-                    remaining // _LOOKS_PER_S,
-                    len(busy),
-                    connections,
-                    self.control.busy,
-                )
+                self._log_waiting(remaining // _LOOKS_PER_S, busy, connections)
+            if idle and (not connections or quiet > _LINGER_S * _LOOKS_PER_S):
+                return remaining // _LOOKS_PER_S
+            if remaining % _LOOKS_PER_S == 0:
+                self._log_waiting(remaining // _LOOKS_PER_S, busy, connections)
             await asyncio.sleep(1 / _LOOKS_PER_S)
         if self._busy() or self.control.busy:
             self.control.abandon()
-            return False
-        return True
+            return None
+        return 0
+
+    def _log_waiting(self, timeout_s: int, busy: Sequence[ServedModel], connections: int) -> None:
+        log.info(
+            "Timeout %d: Found %d model versions that have in-flight inferences", timeout_s, len(busy)
+        )
+        for model in busy:
+            log.info(
+                "Model '%s' (version %d) has %d in-flight inferences", model.name, model.version, model.in_flight
+            )
+        if not busy and (connections or self.control.busy):
+            log.info("%d connections and %d loads or unloads have not ended", connections, self.control.busy)
+
+    def _log_unloading(self, timeout_s: int) -> None:
+        log.info(
+            "Timeout %d: Found %d live models and %d in-flight non-inference requests",
+            timeout_s,
+            len(self.repository.served()),
+            self.control.busy,
+        )
 
     def _busy(self) -> list[ServedModel]:
         models = [*self.repository.served(), *self.control.retirement.draining]
@@ -208,8 +230,8 @@ class Server:
     def _services(self) -> list[tuple[str, str, int]]:
         config = self._config
         services = [
-            ("HTTPService", config.http_address, config.http_port, config.allow_http),
             ("GRPCInferenceService", config.grpc_address, config.grpc_port, config.allow_grpc),
+            ("HTTPService", config.http_address, config.http_port, config.allow_http),
             ("Metrics Service", config.metrics_host, config.metrics_port, config.allow_metrics),
         ]
         return [(name, address, port) for name, address, port, allowed in services if allowed]

@@ -1,0 +1,90 @@
+"""What a server says of itself when it starts, in Triton's tables."""
+
+import json
+import logging
+from collections.abc import Iterable, Sequence
+
+from tpx import __version__
+from tpx.serving.backends.table import module_of
+from tpx.serving.dataplane import IndexEntry
+from tpx.serving.options import ServeConfig
+from tpx.serving.server import Server
+
+log = logging.getLogger(__name__)
+
+Row = tuple[str, ...]
+
+
+def log_models(server: Server, config: ServeConfig) -> None:
+    """Repository agents, backends and models: after loading, also if that failed."""
+    _log(table(("Repository Agent", "Path"), []))
+    _log(table(("Backend", "Path", "Config"), _backend_rows(server, config)))
+    models = server.status()
+    _log(table(("Model", "Version", "Status"), model_rows(models)))
+    if not models:
+        log.info("no models found")
+
+
+def log_options(server: Server, config: ServeConfig) -> None:
+    """What the server was told."""
+    _log(table(("Option", "Value"), option_rows(config, server.plane.server_metadata().extensions)))
+
+
+def table(headers: Row, rows: Iterable[Row]) -> str:
+    """A table of ASCII lines, ended by a newline as Triton's are."""
+    lines = [headers, *(tuple(map(_one_line, row)) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
+    texts = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |"
+        for line in lines
+    ]
+    return "\n".join([rule, texts[0], rule, *texts[1:], rule, ""])
+
+
+def model_rows(entries: Sequence[IndexEntry]) -> list[Row]:
+    """Every version with its state, and why it is not ready."""
+    return [
+        (entry.name, entry.version or "-", f"{entry.state}: {entry.reason}" if entry.reason else entry.state)
+        for entry in entries
+    ]
+
+
+def option_rows(config: ServeConfig, extensions: Sequence[str]) -> list[Row]:
+    """The options that Triton lists, in its order."""
+    paths = [*config.model_repository, *config.models]
+    return [
+        ("server_id", config.id),
+        ("server_version", __version__),
+        ("server_extensions", " ".join(extensions)),
+        *((f"model_repository_path[{index}]", str(path)) for index, path in enumerate(paths)),
+        ("model_control_mode", f"MODE_{config.model_control_mode.upper()}"),
+        *((f"startup_models_{index}", name) for index, name in enumerate(config.load_model)),
+        ("strict_model_config", str(int(not config.auto_complete))),
+        ("model_config_name", config.model_config_name),
+        ("rate_limit", "OFF"),
+        ("pinned_memory_pool_byte_size", str(config.pinned_memory_pool_byte_size)),
+        ("min_supported_compute_capability", str(config.min_supported_compute_capability)),
+        ("strict_readiness", str(int(config.strict_readiness))),
+        ("exit_timeout", str(config.exit_timeout_secs)),
+        ("cache_enabled", "0"),
+    ]
+
+
+def _backend_rows(server: Server, config: ServeConfig) -> list[Row]:
+    """The backends of the models that are served, and what --backend-config told them."""
+    names = sorted({model.config.backend for model in server.plane.served()})
+    rows: list[Row] = []
+    for name in names:
+        told = [flag.rpartition(",") for flag in config.backend_config]
+        settings = dict(pair.split("=", 1) for backend, _, pair in told if backend in ("", name))
+        rows.append((name, module_of(name), json.dumps({"cmdline": settings}, separators=(",", ":"))))
+    return rows
+
+
+def _one_line(cell: str) -> str:
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cell)
+
+
+def _log(text: str) -> None:
+    log.info("", extra={"block": text})
