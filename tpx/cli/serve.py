@@ -11,8 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from rich.table import Table
-
 from tpx import __version__
 from tpx.cli.logs import configure
 from tpx.cli.startup import log_models, log_options
@@ -159,16 +157,6 @@ def _signalled(number: int, stop: asyncio.Event) -> None:
         signal.raise_signal(number)
     log.info("Signal (%d) received.", number)
     stop.set()
-
-
-def _print_models(entries: Sequence[IndexEntry]) -> None:
-    table = Table("Model", "Version", "Status", title=None)
-    for entry in entries:
-        status = entry.state if not entry.reason else f"{entry.state}: {entry.reason}"
-        table.add_row(entry.name, entry.version or "-", status)
-    if not entries:
-        table.add_row("-", "-", "no models found")
-    print_plainly(table)
 
 
 def _print_ready(endpoints: Sequence[Endpoint]) -> None:

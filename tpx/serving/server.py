@@ -15,8 +15,8 @@ from tpx.protocol.listener import Listener
 from tpx.serving.dataplane import DataPlane, IndexEntry, Watching
 from tpx.serving.distributions.settings import parse_latency_settings
 from tpx.serving.frontends.access import parse_restrictions
-from tpx.serving.frontends.forwarding import parse_forwarding
 from tpx.serving.frontends.access_log import AccessLog
+from tpx.serving.frontends.forwarding import parse_forwarding
 from tpx.serving.frontends.grpc import GrpcFrontend
 from tpx.serving.frontends.http import HttpFrontend
 from tpx.serving.frontends.metrics.base import Probe
@@ -27,8 +27,8 @@ from tpx.serving.frontends.metrics.models import ModelFamilies
 from tpx.serving.frontends.metrics.process import ProcessProbe
 from tpx.serving.frontends.metrics.sampler import Sampler
 from tpx.serving.instances.completions import Completions
-from tpx.serving.logs import LogControl
 from tpx.serving.limits import check_ports, grpc_limits, http_limits
+from tpx.serving.logs import LogControl
 from tpx.serving.model import ServedModel
 from tpx.serving.options import ServeConfig
 from tpx.serving.repository.control import ControlSettings, ModelControl
@@ -196,8 +196,6 @@ class Server:
                 self._log_waiting(remaining // _LOOKS_PER_S, busy, connections)
             if idle and (not connections or quiet > _LINGER_S * _LOOKS_PER_S):
                 return remaining // _LOOKS_PER_S
-            if remaining % _LOOKS_PER_S == 0:
-                self._log_waiting(remaining // _LOOKS_PER_S, busy, connections)
             await asyncio.sleep(1 / _LOOKS_PER_S)
         if self._busy() or self.control.busy:
             self.control.abandon()
@@ -205,12 +203,13 @@ class Server:
         return 0
 
     def _log_waiting(self, timeout_s: int, busy: Sequence[ServedModel], connections: int) -> None:
-        log.info(
-            "Timeout %d: Found %d model versions that have in-flight inferences", timeout_s, len(busy)
-        )
+        log.info("Timeout %d: Found %d model versions that have in-flight inferences", timeout_s, len(busy))
         for model in busy:
             log.info(
-                "Model '%s' (version %d) has %d in-flight inferences", model.name, model.version, model.in_flight
+                "Model '%s' (version %d) has %d in-flight inferences",
+                model.name,
+                model.version,
+                model.in_flight,
             )
         if not busy and (connections or self.control.busy):
             log.info("%d connections and %d loads or unloads have not ended", connections, self.control.busy)

@@ -98,18 +98,6 @@ def test_statistics_of_what_is_not_there_are_an_invalid_request(channel: Channel
     )
 
 
-@pytest.mark.parametrize(
-    "verb",
-    [
-        "TraceSetting",
-        "LogSettings",
-    ],
-)
-def test_what_this_version_does_not_do_is_unimplemented_by_name(channel: Channel, verb: str) -> None:
-    code, message = channel.error(verb, b"")
-    assert (code, message) == ("UNIMPLEMENTED", f"'{verb}' is not supported by this version of tpx")
-
-
 @pytest.mark.parametrize("verb", ["RepositoryModelLoad", "RepositoryModelUnload"])
 def test_models_are_not_controlled_from_outside(channel: Channel, verb: str) -> None:
     assert status(channel, verb, model_name="double") == (

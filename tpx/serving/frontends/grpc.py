@@ -1,9 +1,7 @@
 """The gRPC endpoint: every method of GRPCInferenceService, health and reflection."""
 
 from functools import partial
-from typing import Any
 
-from tpx.errors import Unsupported
 from tpx.protocol.grpc.metadata import CallHead
 from tpx.protocol.grpc.server_call import Method
 from tpx.protocol.grpc.status import Status
@@ -18,9 +16,6 @@ from tpx.serving.frontends.grpc_reflection import GrpcReflection
 from tpx.serving.frontends.grpc_settings import GrpcSettings
 from tpx.serving.frontends.grpc_shared_memory import GrpcSharedMemory
 from tpx.serving.frontends.grpc_stream import GrpcStreams
-from tpx.serving.frontends.grpc_verbs import SERVICE, Verb, unary
-
-_UNSUPPORTED = ("TraceSetting", "LogSettings")
 
 
 class GrpcFrontend:
@@ -63,10 +58,3 @@ def _admit(key: Key, head: CallHead) -> tuple[Status, str] | None:
     if key.fits(shown.encode("latin-1") if isinstance(shown, str) else shown):
         return None
     return Status.UNAVAILABLE, f"This protocol is restricted, expecting header '{name}'"
-
-
-def _unsupported(name: str) -> Verb:
-    def refuse(request: Any) -> Any:  # noqa: ARG001
-        raise Unsupported(f"'{name}' is not supported by this version of tpx")
-
-    return refuse

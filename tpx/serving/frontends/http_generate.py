@@ -12,8 +12,8 @@ from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.generate_json import decode, encode
 from tpx.serving.frontends.http_answers import STATUS_OF_CODE, answer_error
 from tpx.serving.frontends.http_routes import MODEL, Route, of_model, route
-from tpx.serving.pace import Pace
 from tpx.serving.frontends.traced import trace_http
+from tpx.serving.pace import Pace
 from tpx.serving.request import InferRequest, InferResponse
 
 log = logging.getLogger(__name__)
