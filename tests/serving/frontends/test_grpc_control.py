@@ -71,7 +71,7 @@ def test_a_model_is_loaded_and_unloaded(channel: Channel, repository: Path) -> N
     assert factor(channel, "net") == 2
     unload(channel, "net", unload_dependents={"bool_param": True})
     assert not ready(channel, "net")
-    for _ in range(200):
+    for _ in range(5000):
         if index(channel, "net") == [("1", "UNAVAILABLE", "unloaded")]:
             break
     assert index(channel, "net") == [("1", "UNAVAILABLE", "unloaded")]

@@ -73,7 +73,7 @@ def test_a_model_is_loaded_and_unloaded(live: Live, repository: Path) -> None:
     assert (answer.status, answer.body) == (200, b"")
     assert live.get("/v2/models/come-and-go/ready").status == 400
     gone = [{"name": "come-and-go", "version": "1", "state": "UNAVAILABLE", "reason": "unloaded"}]
-    for _ in range(200):
+    for _ in range(5000):
         if index(live, "come-and-go") == gone:
             break
     assert index(live, "come-and-go") == gone
@@ -222,7 +222,7 @@ def test_a_client_that_leaves_does_not_take_its_load_with_it(live: Live, reposit
     connection = http.client.HTTPConnection("127.0.0.1", live.http_port, timeout=10)
     connection.request("POST", "/v2/repository/models/left/load")
     connection.close()
-    for _ in range(500):
+    for _ in range(5000):
         if live.get("/v2/models/left/ready").status == 200:
             break
     assert factor(live, "left") == 6
