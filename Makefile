@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOAK_SECONDS ?= 600
 
-.PHONY: help demo test soak check format bench schema clean system-packages
+.PHONY: help demo test soak differential check format bench schema clean system-packages
 
 help:
 	@echo "make demo    serve the example models, measure one, search its best configuration (under 3 minutes)"
 	@echo "make test    everything that must hold, with real servers and real clients"
 	@echo "make soak    all kinds of clients at once for ten minutes; SOAK_SECONDS=7200 make soak: longer"
+	@echo "make differential  the same requests to a real Triton 2.51 and to tpx, answer by answer"
 	@echo "make check   format, lint, types, layers"
 	@echo "make bench   side by side with real peers: Triton, perf_analyzer, MLServer (about 20 minutes)"
 	@echo "make schema  regenerate the protobuf descriptors from tpx/protocol/schema/*.proto"
@@ -56,6 +57,11 @@ check: $(VENV)/.test
 format: $(VENV)/.test
 	$(BIN)/ruff format tpx tests tools benchmarks
 	$(BIN)/ruff check --fix tpx tests tools benchmarks
+
+# fetches the real Triton as the benchmarks do; without TPX_TRITONSERVER these tests skip themselves
+differential: $(VENV)/.test
+	triton=$$($(BIN)/python -m benchmarks.tritonserver) && \
+	  TPX_TRITONSERVER=$$triton $(BIN)/python -m pytest -q tests/differential
 
 bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks $(BENCH)
