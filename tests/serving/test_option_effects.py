@@ -48,9 +48,15 @@ def test_an_incomplete_configuration_is_completed_otherwise(repository: Path) ->
 
 
 def test_each_endpoint_listens_where_it_is_told(repository: Path) -> None:
-    addresses = {"http_address": "127.0.0.2", "grpc_address": "127.0.0.3", "metrics_address": "127.0.0.4"}
-    with serving(repository, **addresses) as live:
-        for address, port in zip(addresses.values(), live.ports.values(), strict=True):
+    addresses = {
+        "HTTPService": "127.0.0.2",
+        "GRPCInferenceService": "127.0.0.3",
+        "Metrics Service": "127.0.0.4",
+    }
+    http, grpc, metrics = addresses.values()
+    with serving(repository, http_address=http, grpc_address=grpc, metrics_address=metrics) as live:
+        for service, address in addresses.items():
+            port = live.ports[service]
             socket.create_connection((address, port), timeout=5).close()
             with pytest.raises(OSError, match="refused"):
                 socket.create_connection(("127.0.0.1", port), timeout=5)

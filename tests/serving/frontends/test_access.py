@@ -78,20 +78,17 @@ def routes_of(live: Live) -> list[Any]:
 
 
 def test_every_route_has_a_path_below_and_its_category(closed: Live) -> None:
-    found: dict[str, str] = {}
     routes = routes_of(closed)
-    for path in PATHS:
-        route = next((route for route in routes if route.pattern.fullmatch(path)), None)
-        if route is not None:
-            found[path] = route.category
-    assert found.items() <= PATHS.items()
+    found = {
+        path: next((route.category for route in routes if route.pattern.fullmatch(path)), None)
+        for path in PATHS
+    }
+    assert found == PATHS
     assert [route.pattern.pattern for route in routes if not any(map(route.pattern.fullmatch, PATHS))] == []
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_no_path_is_open_without_the_key(closed: Live, path: str) -> None:
-    if not any(route.pattern.fullmatch(path) for route in routes_of(closed)):
-        pytest.skip("not a path of this version")
     for method in ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"):
         answer = closed.http(method, path)
         assert answer.status == 403, method
@@ -259,10 +256,7 @@ def test_every_method_is_known_below(closed: Live) -> None:
 
 @pytest.mark.parametrize("path", RPCS)
 def test_no_method_is_open_without_the_key(closed: Live, path: str) -> None:
-    without = call(closed, path)
-    if "not supported by this version" in without[1]:
-        pytest.skip("not a method of this version")
-    assert without == ("UNAVAILABLE", GRPC_REFUSAL)
+    assert call(closed, path) == ("UNAVAILABLE", GRPC_REFUSAL)
     assert call(closed, path, metadata=METADATA)[1] != GRPC_REFUSAL
 
 
