@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from tpx.errors import UsageError
 from tpx.protocol.tensors import Tensor
-from tpx.serving.request import InferRequest
+from tpx.serving.request import InferRequest, InferResponse
+from tpx.serving.statistics import ModelStatistics
 
 _clock = time.perf_counter_ns
 _ENTRY_BYTES = 512
@@ -58,7 +59,46 @@ class ResponseCache:
         self.insertion_ns += _clock() - began_ns
 
 
-def key_of(request: InferRequest) -> bytes:
+class CachedModel:
+    """The cache as one model uses it, counted in its statistics."""
+
+    def __init__(self, cache: ResponseCache, statistics: ModelStatistics) -> None:
+        self._cache = cache
+        self._statistics = statistics
+
+    def answer(self, request: InferRequest) -> InferResponse | None:
+        """The answer that was given before; without one the request remembers that it has to be kept."""
+        began_ns = _clock()
+        key = _key_of(request)
+        outputs = self._cache.get(key)
+        now_ns = _clock()
+        if outputs is None:
+            request.cache_miss = Miss(key, now_ns - began_ns)
+            return None
+        self._statistics.cached(now_ns - began_ns, now_ns)
+        return InferResponse(outputs)
+
+    def keep(self, request: InferRequest, response: InferResponse) -> None:
+        """A request that was not found has its answer; errors are not kept."""
+        miss: Miss = request.cache_miss
+        began_ns = _clock()
+        if response.error is None:
+            self._cache.put(miss.key, response.outputs)
+        now_ns = _clock()
+        self._statistics.missed(miss.lookup_ns + now_ns - began_ns, now_ns)
+
+
+class Miss:
+    """A request that was not found: where its answer goes, and how long it took to find that out."""
+
+    __slots__ = ("key", "lookup_ns")
+
+    def __init__(self, key: bytes, lookup_ns: int) -> None:
+        self.key = key
+        self.lookup_ns = lookup_ns
+
+
+def _key_of(request: InferRequest) -> bytes:
     """Model, version, inputs with their types and shapes, wanted outputs, parameters; not the id."""
     head = request.head
     hashed = hashlib.blake2b(digest_size=24)
@@ -76,8 +116,8 @@ def key_of(request: InferRequest) -> bytes:
     return hashed.digest()
 
 
-def parse_cache_config(flags: Sequence[str]) -> ResponseCache | None:
-    """The cache of `--cache-config local,size=BYTES`. Raises UsageError."""
+def parse_cache_config(flags: Sequence[str], size_bytes: int = 0) -> ResponseCache | None:
+    """The cache of `--cache-config local,size=BYTES`, or of --response-cache-byte-size. Raises UsageError."""
     settings: dict[str, str] = {}
     names = set()
     for flag in flags:
@@ -87,6 +127,10 @@ def parse_cache_config(flags: Sequence[str]) -> ResponseCache | None:
             raise UsageError(f"--cache-config must be <cache>,<key>=<value>, got '{flag}'")
         names.add(name)
         settings[key] = value
+    if size_bytes:
+        if names:
+            raise UsageError("--response-cache-byte-size and --cache-config say the same: give only one")
+        return ResponseCache(size_bytes)
     if not names:
         return None
     if len(names) > 1:

@@ -13,7 +13,6 @@ from tpx.options import Option
 _INERT = "Accepted for compatibility"
 _MISSING = "Not supported yet"
 _NO_LIMITER = "it has no rate limiter; instance_group limits what runs at the same time"
-_NO_CACHE = "it has no response cache; leave the option out, the answers are the same"
 
 
 def _setting(text: str) -> str:
@@ -61,13 +60,6 @@ class CompatibilityOptions:
         tuple[str, ...],
         Option("resources", section=_MISSING, metavar="NAME:COUNT[:DEVICE]", refused=_NO_LIMITER),
     ] = ()
-    cache_config: Annotated[
-        tuple[str, ...],
-        Option("response cache", section=_MISSING, metavar="CACHE,KEY=VALUE", refused=_NO_CACHE),
-    ] = ()
-    response_cache_byte_size: Annotated[
-        int, Option("size of the response cache", section=_MISSING, minimum=0, refused=_NO_CACHE)
-    ] = 0
 
     backend_directory: Annotated[Path, Option("backends are part of tpx", section=_INERT, inert=True)] = Path(
         "/opt/tritonserver/backends"

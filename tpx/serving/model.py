@@ -11,7 +11,7 @@ from tpx.errors import NotReady, TpxError
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.backends.base import OpenModel
 from tpx.serving.batch import Batch
-from tpx.serving.cache import ResponseCache, key_of
+from tpx.serving.cache import CachedModel, ResponseCache
 from tpx.serving.dispatcher import Dispatcher, Outcomes
 from tpx.serving.instances.base import Instance
 from tpx.serving.instances.completions import Completions
@@ -77,7 +77,7 @@ class ServedModel:
             limiter=parts.limiter,
         )
         self._in_flight = 0
-        self._cache = parts.cache
+        self._cache = CachedModel(parts.cache, self.statistics) if parts.cache is not None else None
         self._order = ReplyOrder(self._send) if parts.preserve_ordering else None
 
     def start(self, specs: Sequence[InstanceSpec], completions: Completions) -> None:
@@ -144,8 +144,12 @@ class ServedModel:
         self._in_flight += 1
         if self._order is not None:
             self._order.enter(request)
-        if self._cache is not None and self._answered_from(self._cache, request):
-            return
+        if self._cache is not None:
+            known = self._cache.answer(request)
+            if known is not None:
+                self._in_flight -= 1
+                self._reply(request, known)
+                return
         try:
             self._dispatcher.add(request)
         except TpxError as error:
@@ -167,25 +171,6 @@ class ServedModel:
         self._reply(request, response)
         if request.pace is not None:
             request.pace.delivered(answer.size)
-
-    def _answered_from(self, cache: ResponseCache, request: InferRequest) -> bool:
-        began_ns = _clock()
-        key = key_of(request)
-        outputs = cache.get(key)
-        now = _clock()
-        if outputs is None:
-            request.cache_key = key
-            self.statistics.missed(now - began_ns)
-            return False
-        self._in_flight -= 1
-        self.statistics.cached(now - began_ns, now)
-        self._reply(request, InferResponse(outputs))
-        return True
-
-    def _keep(self, cache: ResponseCache, request: InferRequest, response: InferResponse) -> None:
-        began_ns = _clock()
-        cache.put(request.cache_key, response.outputs)
-        self.statistics.inserted(_clock() - began_ns)
 
     def _reply(self, request: InferRequest, response: InferResponse) -> None:
         if self._order is not None:
@@ -210,8 +195,8 @@ class ServedModel:
         for request, response in zip(batch.requests, batch.responses, strict=True):
             if request.trace is not None:
                 request.trace.computed(request, batch.part_of(request), response)
-            if request.cache_key and self._cache is not None and response.error is None:
-                self._keep(self._cache, request, response)
+            if self._cache is not None:
+                self._cache.keep(request, response)
             self._reply(request, response)
 
     def _count_failed(self, batch: Batch, now_ns: int) -> None:

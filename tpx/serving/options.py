@@ -87,6 +87,17 @@ class ServeConfig(CompatibilityOptions):
             refused="give models in different repositories different names",
         ),
     ] = False
+    cache_config: Annotated[
+        tuple[str, ...],
+        Option(
+            "response cache for the models that ask for one: local,size=BYTES",
+            section="Models",
+            metavar="CACHE,KEY=VALUE",
+        ),
+    ] = ()
+    response_cache_byte_size: Annotated[
+        int, Option("the same as --cache-config local,size=BYTES", section="Models", minimum=0)
+    ] = 0
     backend_config: Annotated[
         tuple[str, ...],
         Option("backend setting; repeatable", section="Models", metavar="BACKEND,KEY=VALUE"),

@@ -206,7 +206,7 @@ class InferRequest:
     __slots__ = (
         "arrived_ns",
         "buffers",
-        "cache_key",
+        "cache_miss",
         "cancelled",
         "context",
         "head",
@@ -231,8 +231,8 @@ class InferRequest:
         """The frontend's own: whom to answer."""
         self.arrived_ns = 0
         self.cancelled = False
-        self.cache_key = b""
-        """Where its answer will be kept; empty if it will not."""
+        self.cache_miss: Any = None
+        """The cache's own: where its answer is to be kept."""
         self.sequence: Any = None
         """Its sequence, where the model has a sequence batcher."""
         self.trace: RequestTrace | None = None

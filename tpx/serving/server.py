@@ -12,6 +12,7 @@ from tpx.errors import LoadError, TpxError, UsageError
 from tpx.protocol.grpc.server import connection_factory as grpc_connections
 from tpx.protocol.http1.server import connection_factory as http_connections
 from tpx.protocol.listener import Listener
+from tpx.serving.cache import parse_cache_config
 from tpx.serving.dataplane import DataPlane, IndexEntry, Watching
 from tpx.serving.distributions.settings import parse_latency_settings
 from tpx.serving.frontends.access import parse_restrictions
@@ -19,7 +20,8 @@ from tpx.serving.frontends.access_log import AccessLog
 from tpx.serving.frontends.forwarding import parse_forwarding
 from tpx.serving.frontends.grpc import GrpcFrontend
 from tpx.serving.frontends.http import HttpFrontend
-from tpx.serving.frontends.metrics.base import Probe
+from tpx.serving.frontends.metrics.base import Probe, Source
+from tpx.serving.frontends.metrics.cache import CacheFamilies
 from tpx.serving.frontends.metrics.cpu import CpuProbe
 from tpx.serving.frontends.metrics.endpoint import MetricsFrontend
 from tpx.serving.frontends.metrics.gpu import open_gpus
@@ -97,10 +99,12 @@ class Server:
         self.logs.watch(lambda _: self._observe())
         self._sampler = Sampler([], 1)
         loop = asyncio.get_running_loop()
+        self._cache = parse_cache_config(config.cache_config, config.response_cache_byte_size)
         settings = LoadSettings(
             auto_complete=config.auto_complete,
             inline_below_ns=config.inline_below_us * 1000,
             latencies=parse_latency_settings(config.metrics_config),
+            cache=self._cache,
             backend_settings=_backend_settings(config.backend_config),
         )
         self.repository = ModelRepository()
@@ -247,7 +251,10 @@ class Server:
         models = ModelFamilies(
             parse_latency_settings(config.metrics_config), {} if gpus is None else gpus.uuids
         )
-        return MetricsFrontend(self.plane, models, [self._sampler])
+        sources: list[Source] = [self._sampler]
+        if self._cache is not None:
+            sources.append(CacheFamilies(self._cache))
+        return MetricsFrontend(self.plane, models, sources)
 
     async def _listen(self, service: str, address: str, port: int) -> Endpoint:
         config = self._config

@@ -172,14 +172,14 @@ class ModelStatistics:
         self._success_count += 1
         self._success_ns += ns
         self._last_ns = now_ns
+        if self.latencies is not None:
+            self.latencies.observe("cache_hit", ns, now_ns)
 
-    def missed(self, ns: int) -> None:
-        """The cache was asked in vain."""
+    def missed(self, ns: int, now_ns: int) -> None:
+        """The cache was asked in vain, and told the answer: both took this long."""
         _add(self._misses, ns)
-
-    def inserted(self, ns: int) -> None:
-        """The cache was then told the answer: that belongs to the miss."""
-        self._misses[1] += ns
+        if self.latencies is not None:
+            self.latencies.observe("cache_miss", ns, now_ns)
 
     def responded(self, batch: "Batch", response: "InferResponse", times: ResponseTimes, now_ns: int) -> None:
         """A decoupled model has sent a response of the one request in `batch`."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from tpx.errors import NotReady, TpxError
 from tpx.protocol.v2 import DecodedRequest
-from tpx.serving.cache import ResponseCache, key_of
+from tpx.serving.cache import CachedModel, ResponseCache
 from tpx.serving.ensemble.graph import Graph
 from tpx.serving.ensemble.run import EnsembleRun, Resolve
 from tpx.serving.request import InferRequest, InferResponse, RequestHead
@@ -40,7 +40,7 @@ class Ensemble:
         self.retired = False
         self._graph = graph
         self._resolve = resolve
-        self._cache = cache
+        self._cache = CachedModel(cache, self.statistics) if cache is not None else None
         self._in_flight = 0
 
     pending = 0
@@ -63,8 +63,12 @@ class Ensemble:
             )
         request.arrived_ns = _clock()
         self._in_flight += 1
-        if self._cache is not None and self._answered_from(self._cache, request):
-            return
+        if self._cache is not None:
+            known = self._cache.answer(request)
+            if known is not None:
+                self._in_flight -= 1
+                self._reply(request, known)
+                return
         run = EnsembleRun(self._graph, self._resolve, request, self._answer)
         request.pace = run
         run.advance()
@@ -72,20 +76,6 @@ class Ensemble:
     def close(self) -> None:
         """Whoever still remembers it holds nothing but it."""
         self.signature.forget_heads()
-
-    def _answered_from(self, cache: ResponseCache, request: InferRequest) -> bool:
-        began_ns = _clock()
-        key = key_of(request)
-        outputs = cache.get(key)
-        now = _clock()
-        if outputs is None:
-            request.cache_key = key
-            self.statistics.missed(now - began_ns)
-            return False
-        self._in_flight -= 1
-        self.statistics.cached(now - began_ns, now)
-        self._reply(request, InferResponse(outputs))
-        return True
 
     def _answer(self, run: EnsembleRun, request: InferRequest, response: InferResponse) -> None:
         """A response of a run, the only one unless the ensemble is decoupled."""
@@ -96,17 +86,12 @@ class Ensemble:
             now = _clock()
             if response.error is None:
                 self.statistics.composed(run.times, request.head.batch_size, now - request.arrived_ns, now)
-                if request.cache_key and self._cache is not None:
-                    self._keep(self._cache, request, response)
             else:
                 self.statistics.failed(response.error, 1, now - request.arrived_ns)
+            if self._cache is not None:
+                self._cache.keep(request, response)
         response.final = last
         self._reply(request, response)
-
-    def _keep(self, cache: ResponseCache, request: InferRequest, response: InferResponse) -> None:
-        began_ns = _clock()
-        cache.put(request.cache_key, response.outputs)
-        self.statistics.inserted(_clock() - began_ns)
 
     def _reply(self, request: InferRequest, response: InferResponse) -> None:
         try:

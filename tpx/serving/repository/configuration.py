@@ -91,6 +91,21 @@ def validate(config: Any) -> None:
         if item.format and len(item.dims) != 3:
             raise ConfigError(f"model input '{item.name}' of '{config.name}': NHWC/NCHW require 3 dims")
     validate_batching(config)
+    _validate_cache(config)
+
+
+def _validate_cache(config: Any) -> None:
+    if not config.response_cache.enable:
+        return
+    for what, there in (
+        ("sequence batching scheduler", config.HasField("sequence_batching")),
+        ("'decoupled' transaction policy", config.model_transaction_policy.decoupled),
+    ):
+        if there:
+            raise ConfigError(
+                f"Response Cache does not currently support model {config.name} with {what}. Please disable "
+                "the response cache."
+            )
 
 
 def _validate_tensor(config: Any, kind: str, item: Any) -> None:
@@ -155,7 +170,6 @@ def refuse_unsupported(config: Any) -> None:
             state.use_growable_memory for state in config.sequence_batching.state
         ),
         "ensemble_scheduling": config.HasField("ensemble_scheduling") or config.platform == "ensemble",
-        "response_cache": config.response_cache.enable,
         "model_repository_agents": bool(config.model_repository_agents.agents),
         "model_operations": bool(config.model_operations.op_library_filename),
         "is_shape_tensor": any(item.is_shape_tensor for item in (*config.input, *config.output)),

@@ -11,6 +11,7 @@ from tpx.errors import Code, ConfigError, LoadError, TpxError
 from tpx.protocol import messages
 from tpx.serving.backends.base import ModelFiles, OpenModel
 from tpx.serving.backends.table import backend as find_backend
+from tpx.serving.cache import ResponseCache
 from tpx.serving.distributions.latencies import latencies_of
 from tpx.serving.distributions.settings import LatencySettings
 from tpx.serving.instances.completions import Completions
@@ -44,6 +45,8 @@ class LoadSettings:
     auto_complete: bool = True
     inline_below_ns: int = 100_000
     latencies: LatencySettings = field(default_factory=LatencySettings)
+    cache: ResponseCache | None = None
+    """Of --cache-config, for the models that ask for one."""
     backend_settings: Mapping[str, Mapping[str, str]]
     """--backend-config by backend; "" holds those for all."""
 
@@ -131,6 +134,7 @@ class Loader:
                     scheduler=scheduler_of(config, len(specs)),
                     stacking=stacking_of(config, source.directory),
                     opened=opened,
+                    cache=self._settings.cache if config.response_cache.enable else None,
                 ),
                 self._loop,
                 inline_below_ns=self._settings.inline_below_ns,
