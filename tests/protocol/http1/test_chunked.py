@@ -87,6 +87,9 @@ BAD = {
     "CRLF in the wrong order": b"3\r\nabc\n\r",
     "no CRLF": b"3\r\nabc3\r\nabc",
     "a trailer without a colon": b"0\r\nnonsense\r\n\r\n",
+    "a trailer without a name": b"0\r\n: x\r\n\r\n",
+    "a NUL in a trailer's name": b"0\r\na\0: x\r\n\r\n",
+    "a NUL in a trailer": b"0\r\na: \0\r\n\r\n",
     "an endless size line": b"1" * 300,
     "an endless extension": b"1;" + b"x" * 1000,
 }

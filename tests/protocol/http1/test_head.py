@@ -119,6 +119,11 @@ def test_where_a_response_ends(raw: bytes, length: int, keep_alive: bool, plain:
     assert (head.content_length, head.keep_alive, head.plain) == (length, keep_alive, plain)
 
 
+@pytest.mark.parametrize("value", ["a b", " a b", "a b ", "\ta b\t", " \t a b \t ", "a b \t"])
+def test_white_space_around_a_value_is_no_part_of_it(value: str) -> None:
+    assert parse_request_head(request(f"X:{value}")).headers[b"x"] == b"a b"
+
+
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_are_a_head_or_an_error(raw: bytes) -> None:
     for parse in (parse_request_head, parse_response_head):

@@ -1,12 +1,15 @@
 """Chunked bodies (RFC 9112 section 7.1), decoded strictly: what a lenient parser would guess at is an error
 here."""
 
+import re
+
 from tpx.protocol.http1.head import MAX_HEADERS, HttpError
 
 MAX_CHUNKS = 65536
 MAX_SIZE_LINE_BYTES = 16 + 2 + 256
 MAX_TRAILER_BYTES = 16 << 10
 
+_TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")
 _HEX = frozenset(b"0123456789abcdefABCDEF")
 
 
@@ -116,5 +119,5 @@ class ChunkedDecoder:
         self._trailer_bytes += len(line) + 2
         if self._trailer_bytes > MAX_TRAILER_BYTES or self._trailer_bytes > MAX_HEADERS * 256:
             raise HttpError(431, "trailers too large")
-        if b":" not in line or b"\n" in line or b"\r" in line:
+        if _TRAILER.fullmatch(line) is None:
             raise HttpError(400, "malformed trailer")

@@ -86,7 +86,8 @@ class _Collector:
         self.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.pairs.append((name.lower(), value))
+        # of the white space around a value the parser leaves a tab behind it (RFC 9110 section 5.5)
+        self.pairs.append((name.lower(), value.strip(b" \t")))
 
 
 class HeadCache:
