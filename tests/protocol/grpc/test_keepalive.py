@@ -52,6 +52,16 @@ def test_pings_without_data_become_rare_and_data_makes_them_frequent_again() -> 
     assert seen == [10, 20, 80, 140, 150, 160]
 
 
+def test_data_excuses_the_next_ping_however_long_ago_it_was_sent() -> None:
+    clock = Keepalive(KeepaliveLimits(max_ping_strikes=1), 0)
+    assert pings(clock, 1, 2) == 2
+    clock.look(5, calls=True, wrote=True)
+    clock.look(6, calls=True)
+    assert clock.ping_received(10 * SECOND, calls=True, wrote=False)
+    assert clock.ping_received(11 * SECOND, calls=True, wrote=False)
+    assert not clock.ping_received(12 * SECOND, calls=True, wrote=False)
+
+
 def test_without_a_limit_pings_go_on() -> None:
     clock = Keepalive(KeepaliveLimits(time_s=10, max_pings_without_data=0), 0)
     seen = []
@@ -215,3 +225,25 @@ async def test_an_idle_connection_is_asked_to_end_and_a_busy_one_is_not() -> Non
         assert server.listener.connections == 1
         server.service.release()
         assert (await busy.answer(1)).message == b"done"
+
+
+async def test_after_an_answer_a_silent_client_is_pinged_twice_and_then_rarely() -> None:
+    limits = GrpcLimits(keepalive=KeepaliveLimits(time_s=3, timeout_s=500))
+    async with serving(limits) as server, await RawPeer.connect(server.port) as peer:
+        peer.call(1, ECHO, b"data")
+        await peer.answer(1)
+        peer.call(3, HOLD, b"x")
+        await peer.sync()
+        server.pass_seconds(3)
+        ping = await peer.next(frames.PING)
+        peer.send(frames.PING, ACK, 0, ping.payload)
+        await peer.sync()
+        server.pass_seconds(4)
+        ping = await peer.next(frames.PING)
+        peer.send(frames.PING, ACK, 0, ping.payload)
+        await peer.sync()
+        server.pass_seconds(50)
+        await peer.sync()
+        assert len([frame for frame in peer.seen if frame.kind == frames.PING]) == 2
+        server.pass_seconds(15)
+        await peer.next(frames.PING)

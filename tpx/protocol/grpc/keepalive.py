@@ -50,6 +50,7 @@ class Keepalive:
         "_pings",
         "_sent_ping",
         "_strikes",
+        "_wrote",
         "heard",
         "opened",
     )
@@ -64,6 +65,7 @@ class Keepalive:
         self._pinged: int | None = None
         self._sent_ping = tick
         self._pings = 0  # since we last sent data
+        self._wrote = False  # since the client's last PING
         self._drained = False
         self._last_ping_ns = 0
         self._strikes = 0
@@ -76,6 +78,8 @@ class Keepalive:
         interval_s = limits.min_ping_interval_s if calls or limits.permit_without_calls else _WITHOUT_CALLS_S
         too_soon = self._last_ping_ns and now_ns - self._last_ping_ns < interval_s * 1e9
         self._last_ping_ns = now_ns
+        wrote = wrote or self._wrote
+        self._wrote = False
         if wrote:
             self._pings = 0
         if wrote or not limits.max_ping_strikes:
@@ -85,12 +89,12 @@ class Keepalive:
         return self._strikes <= limits.max_ping_strikes
 
     def look(self, tick: int, *, calls: bool, last_stream: int = 0, wrote: bool = False) -> Action:
-        """What to do now; called once a second. `last_stream` tells of calls that came and went since the
-        last look, `wrote` of data that we sent since the client's last PING."""
+        """What to do now; called once a second. `last_stream` tells of calls that came and went, `wrote` of
+        data that we sent, since the last look or PING."""
         if calls or last_stream != self._last_stream:
             self._busy, self._last_stream = tick, last_stream
         if wrote:
-            self._pings = 0
+            self._pings, self._wrote = 0, True
         action = self._look_at_age(tick)
         return self._look_at_silence(tick, calls=calls) if action is Action.NOTHING else action
 

@@ -66,7 +66,7 @@ class GrpcServerConnection(Http2Connection):
         self.max_unread_bytes = limits.max_unread_bytes
         self.room = Room(self.sender)
         self.wrote = False
-        """A response was sent since the client's last PING."""
+        """Data was sent since the client's last PING, or our last look at the clock."""
         self.read_ns = 0
         """When anything was read last; known if the listener has an observer."""
         self._listener = listener
@@ -373,8 +373,9 @@ class GrpcServerConnection(Http2Connection):
     def _look_at_age(self, tick: int) -> None:
         if self._draining_since is not None and tick - self._draining_since > 1:
             self._finish_drain()
+        wrote, self.wrote = self.wrote, False
         action = self._keepalive.look(
-            tick, calls=bool(self.streams), last_stream=self._last_stream, wrote=self.wrote
+            tick, calls=bool(self.streams), last_stream=self._last_stream, wrote=wrote
         )
         if action is Action.PING:
             self.write(frames.frame(frames.PING, 0, 0, _ALIVE_PING))
