@@ -74,7 +74,6 @@ def request(
 @pytest.mark.parametrize(
     "other",
     [
-        request("other"),
         request(rows=((1,), (2,))),
         request(rows=((1, 3),)),
         request(parameters={"temperature": 1}),
@@ -89,6 +88,16 @@ def test_requests_that_differ_in_anything_that_matters_have_different_answers(ot
     assert cached.answer(request(request_id="7")) is not None
     assert cached.answer(request(outputs=[RequestedOutput(name="y")])) is not None
     assert cached.answer(other) is None
+
+
+def test_a_model_that_is_loaded_again_begins_with_nothing() -> None:
+    cache = ResponseCache(1 << 20)
+    old = CachedModel(cache, ModelStatistics())
+    first = request()
+    assert old.answer(first) is None
+    old.keep(first, InferResponse(outputs(1)))
+    assert CachedModel(cache, ModelStatistics()).answer(request()) is None
+    assert old.answer(request()) is not None
 
 
 @pytest.mark.parametrize(

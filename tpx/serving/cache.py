@@ -27,10 +27,16 @@ class ResponseCache:
         self.used_bytes = 0
         self.hits = self.misses = self.evictions = 0
         self.lookup_ns = self.insertion_ns = 0
+        self._loads = 0
         self._entries: OrderedDict[bytes, tuple[tuple[Tensor, ...], int]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def new_load(self) -> int:
+        """A number for a model that was loaded, be it again: it has nothing in the cache yet."""
+        self._loads += 1
+        return self._loads
 
     def get(self, key: bytes) -> list[Tensor] | None:
         """The outputs of the request with this key, if they are still here."""
@@ -65,11 +71,12 @@ class CachedModel:
     def __init__(self, cache: ResponseCache, statistics: ModelStatistics) -> None:
         self._cache = cache
         self._statistics = statistics
+        self._load = cache.new_load()
 
     def answer(self, request: InferRequest) -> InferResponse | None:
         """The answer that was given before; without one the request remembers that it has to be kept."""
         began_ns = _clock()
-        key = _key_of(request)
+        key = _key_of(request, self._load)
         outputs = self._cache.get(key)
         now_ns = _clock()
         if outputs is None:
@@ -98,14 +105,13 @@ class Miss:
         self.lookup_ns = lookup_ns
 
 
-def _key_of(request: InferRequest) -> bytes:
-    """Model, version, inputs with their types and shapes, wanted outputs, parameters; not the id."""
+def _key_of(request: InferRequest, load: int) -> bytes:
+    """The load of the model, inputs with their types and shapes, wanted outputs, parameters; not the id."""
     head = request.head
     hashed = hashlib.blake2b(digest_size=24)
     tensors = sorted(zip(head.inputs, request.buffers, strict=True), key=lambda pair: pair[0].spec.name)
     words = (
-        head.model.name,
-        head.model.version,
+        load,
         [(i.spec.name, i.spec.datatype, i.shape, len(data)) for i, data in tensors],
         [(o.spec.name, o.classification) for o in head.outputs],
         sorted(head.parameters.items(), key=lambda item: item[0]),
