@@ -37,7 +37,7 @@ class Blower:
         self.taken = 0
         self.stalls: list[bool] = []
         self.ends: list[str] = []
-        call.on_stall = self.stalls.append
+        call.listen(on_stall=self.stalls.append, on_drain=lambda: None)
 
     def message(self, message: Buffer) -> None:
         self.taken += 1

@@ -6,6 +6,7 @@ as it came, and the windows of its stream and of the connection stay smaller by 
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol, cast
 
 from tpx.errors import RequestError
@@ -82,7 +83,6 @@ class IntakeCall(WaitingCall, Protocol):
     withheld: bytearray | None
     we_ended: bool
     peer_ended: bool
-    stalled: bool
 
     def take(self, message: Buffer) -> None: ...
     def end(self) -> None: ...
@@ -103,7 +103,7 @@ class IntakeConnection(Protocol):
 class Intake:
     """The DATA of one call on its way to messages."""
 
-    __slots__ = ("_call", "_connection", "paused", "reader")
+    __slots__ = ("_call", "_connection", "on_drain", "on_stall", "paused", "reader", "stalled")
 
     def __init__(self, call: IntakeCall, connection: IntakeConnection, reader: MessageReader) -> None:
         self._call = call
@@ -111,6 +111,17 @@ class Intake:
         self.reader = reader
         self.paused = False
         """Whoever takes the messages has enough for now."""
+        self.stalled = False
+        """The client does not take what was sent."""
+        self.on_stall: Callable[[bool], None] | None = None
+        self.on_drain: Callable[[], None] | None = None
+
+    def stall(self, stalled: bool) -> None:
+        """Note whether the client takes what was sent, and tell it."""
+        if stalled is not self.stalled:
+            self.stalled = stalled
+            if self.on_stall is not None:
+                self.on_stall(stalled)
 
     def receive(self, data: bytes, start: int, stop: int) -> None:
         """Take the messages of DATA, or keep for later what may not be taken now."""
@@ -159,10 +170,10 @@ class Intake:
 
     @property
     def _must_wait(self) -> bool:
-        return self._call.stalled or self.paused or self._connection.room.full
+        return self.stalled or self.paused or self._connection.room.full
 
     def _wait(self) -> None:
-        if not self._call.stalled and not self.paused:
+        if not self.stalled and not self.paused:
             self._connection.room.wait(self._call)
 
     def absorb(self, data: bytes, start: int, stop: int) -> bool:

@@ -280,9 +280,9 @@ class GrpcServerConnection(Http2Connection):
             frames.goaway(MAX_STREAM_ID, ErrorCode.NO_ERROR) + frames.frame(frames.PING, 0, 0, _DRAIN_PING)
         )
         for stream in list(self.streams.values()):
-            on_drain = cast("ServerCall", stream).on_drain
-            if on_drain is not None:
-                on_drain()
+            intake = cast("ServerCall", stream).intake
+            if intake is not None and intake.on_drain is not None:
+                intake.on_drain()
         if not self._preface_seen:
             self._leave()
 

@@ -98,10 +98,7 @@ class ServerCall(Stream):
         "intake",
         "method",
         "on_answered",
-        "on_drain",
         "on_gone",
-        "on_stall",
-        "stalled",
     )
 
     def __init__(self, connection: CallConnection, stream_id: int, head: CallHead, method: Method) -> None:
@@ -113,15 +110,8 @@ class ServerCall(Stream):
         self.on_answered: Callable[[Status], None] | None = None
         """Called once with the status, when a unary answer begins or the call ends; also of a client that
         went away."""
-        self.on_stall: Callable[[bool], None] | None = None
-        """Called of a stream: with True when the client does not take what was sent, with False when it does
-        again."""
-        self.on_drain: Callable[[], None] | None = None
-        """Called when the connection should end with the calls that it has."""
         self.began_ns = 0
         """When its headers came; known if the listener has an observer."""
-        self.stalled = False
-        """The client does not take what was sent."""
         self.intake: Intake | None = None
         """Present once DATA has come that was not one whole message."""
         self._message: Buffer | None = None
@@ -163,18 +153,26 @@ class ServerCall(Stream):
             known = [_ACCEPTED] if self.head.fault[0] is Status.UNIMPLEMENTED else []
             self._end_with(trailers_only_block(*self.head.fault, known))
         elif self.method.stream is not None:
+            self.intake = self._new_intake()
             self._sink = self.method.stream(self)
 
     def receive(self, data: bytes, start: int, stop: int) -> None:
         """DATA of a message that is not alone and complete in it, or of a stream."""
         intake = self.intake
         if intake is None:
-            connection = self._connection
-            reader = MessageReader(
-                connection.max_message_bytes, self.head.encoding, self.method.tensor_offset
-            )
-            intake = self.intake = Intake(self, connection, reader)
+            intake = self.intake = self._new_intake()
         intake.receive(data, start, stop)
+
+    def _new_intake(self) -> Intake:
+        connection = self._connection
+        reader = MessageReader(connection.max_message_bytes, self.head.encoding, self.method.tensor_offset)
+        return Intake(self, connection, reader)
+
+    def listen(self, *, on_stall: Callable[[bool], None], on_drain: Callable[[], None]) -> None:
+        """For a stream: `on_stall(True)` is called when its client does not take what was sent, and with
+        False when it does again; `on_drain` when the connection should end with the calls that it has."""
+        if self.intake is not None:
+            self.intake.on_stall, self.intake.on_drain = on_stall, on_drain
 
     def landing(self, remaining: int) -> memoryview | None:
         return self.intake.landing(remaining) if self.intake is not None else None
@@ -191,10 +189,8 @@ class ServerCall(Stream):
 
     def eased(self) -> None:
         """The client has taken most of what this call had sent."""
-        if self.stalled:
-            self.stalled = False
-            if self.on_stall is not None:
-                self.on_stall(False)
+        if self.intake is not None:
+            self.intake.stall(False)
         self.read_on()
 
     def read_on(self) -> None:
@@ -317,11 +313,9 @@ class ServerCall(Stream):
         else:
             connection.sender.queue(self, (pack_prefix(0, size), *parts))
         connection.wrote = True
-        if self.queued > CALL_UNREAD_BYTES and self._sink is not None and not self.stalled:
-            self.stalled = True
+        if self._sink is not None and self.queued > CALL_UNREAD_BYTES and self.intake is not None:
             connection.room.wait_for_own(self)
-            if self.on_stall is not None:
-                self.on_stall(True)
+            self.intake.stall(True)
 
     def finish(self, status: Status = Status.OK, message: str = "") -> None:
         """End a streaming call after what was sent: well, or with a status of its server's."""
@@ -371,7 +365,7 @@ class ServerCall(Stream):
     def sent(self) -> None:
         """Our last frame is written; a client that is still sending is told to stop."""
         self.we_ended = True
-        self.on_gone = self.on_stall = self.on_drain = self._sink = None
+        self.on_gone = self._sink = None
         self._stop_clock()
         self._drop_intake()
         self._connection.wrote = True

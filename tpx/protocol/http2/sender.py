@@ -84,6 +84,7 @@ class Sender:
         byte."""
         if stream.outbox is None:
             stream.outbox = deque()
+            stream.queued, stream.notify_below = 0, -1
         outbox = stream.outbox
         size = 0
         for part in parts:

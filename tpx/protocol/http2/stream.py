@@ -31,10 +31,10 @@ class Stream:
         self.peer_ended = False
         self.we_ended = False
         self.outbox: deque[memoryview | bytearray] | None = None
-        self.queued = 0
+        self.queued: int  # set with the outbox
         """Bytes in the outbox."""
-        self.notify_below = -1
-        """With no more than these in it, the sender calls its `on_room`."""
+        self.notify_below: int
+        """With no more than these in it, the sender calls its `on_room`; -1: never."""
         self.withheld: bytearray | None = None
         """DATA that its owner reads later; until then the peer gets no window back for it."""
         self.ending = False

@@ -89,8 +89,7 @@ class _InferStream:
         self._waits_since_ns = 0
         """When it began to wait for the next message; known while requests are traced."""
         self._errors_end = call.head.metadata.get("triton_grpc_error") == "true"
-        call.on_stall = self._stall
-        call.on_drain = self._finish_if_done
+        call.listen(on_stall=self._stall, on_drain=self._finish_if_done)
 
     def message(self, message: Buffer) -> None:
         """The boundary of a request: whatever happens, it is answered."""
