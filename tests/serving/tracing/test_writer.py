@@ -1,0 +1,218 @@
+"""The trace file: complete JSON at any time, in portions, on disks that become full."""
+
+import itertools
+import json
+import logging
+import resource
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tpx.serving.tracing import writer as writing
+from tpx.serving.tracing.settings import TraceSetting
+from tpx.serving.tracing.trace import Trace
+from tpx.serving.tracing.writer import TraceFile, TraceGroup, TraceWriter
+
+
+def setting(**values: int) -> TraceSetting:
+    return TraceSetting(trace_level=("TIMESTAMPS",), **values)  # type: ignore[arg-type]
+
+
+def texts(*numbers: int) -> list[bytes]:
+    return [b'{"id":%d}' % number for number in numbers]
+
+
+def ids(path: Path) -> list[int]:
+    """The ids in a complete file."""
+    return [record["id"] for record in json.loads(path.read_bytes())]
+
+
+def numbered(path: Path) -> list[list[int]]:
+    """The ids in the numbered files, by number."""
+    count = len(list(path.parent.glob(f"{path.name}.*")))
+    return [ids(path.with_name(f"{path.name}.{index}")) for index in range(count)]
+
+
+@contextmanager
+def no_file_over(size: int) -> Iterator[None]:
+    """The disk becomes full at this size of a file."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "trace.json"
+
+
+def test_the_file_is_complete_after_every_write(path: Path) -> None:
+    path.write_text("of another server, and longer than what comes now" * 9, encoding="utf-8")
+    file = TraceFile(path)
+    for count in range(1, 5):
+        file.append(texts(count))
+        assert ids(path) == list(range(1, count + 1))
+    file.append(texts(5, 6))
+    file.close()
+    assert ids(path) == [1, 2, 3, 4, 5, 6]
+
+
+def test_every_so_many_go_to_the_next_numbered_file(path: Path) -> None:
+    group = TraceGroup(TraceFile(path), setting(log_frequency=2))
+    assert [group.add(text, complete=False) for text in texts(1, 2, 3, 4, 5)] == [0, 2, 0, 2, 0]
+    assert group.flush() == 1
+    assert numbered(path) == [[1, 2], [3, 4], [5]]
+    assert not path.exists()
+    assert group.flush() == 0
+
+
+def test_without_an_end_in_sight_they_go_to_the_file_as_they_come(path: Path) -> None:
+    group = TraceGroup(TraceFile(path), setting())
+    for number, text in enumerate(texts(1, 2, 3), 1):
+        assert group.add(text, complete=False) == 1
+        assert ids(path)[-1] == number
+
+
+def test_a_counted_setting_that_is_complete_goes_to_a_numbered_file(path: Path) -> None:
+    group = TraceGroup(TraceFile(path), setting(trace_count=3))
+    assert [group.add(text, complete=text == texts(3)[0]) for text in texts(1, 2, 3)] == [0, 0, 3]
+    assert numbered(path) == [[1, 2, 3]]
+
+
+def test_a_counted_setting_that_ends_early_goes_to_the_file(path: Path) -> None:
+    group = TraceGroup(TraceFile(path), setting(trace_count=3))
+    group.add(texts(1)[0], complete=False)
+    assert not path.exists()
+    group.flush()
+    assert ids(path) == [1]
+
+
+def test_what_is_held_back_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "_MAX_HELD_BYTES", 20)
+    group = TraceGroup(TraceFile(path), setting(trace_count=1000))
+    assert [group.add(text, complete=False) for text in texts(1, 2, 3, 4)] == [0, 0, 3, 0]
+    assert ids(path) == [1, 2, 3]
+
+
+def test_groups_share_the_file_and_its_numbers(path: Path) -> None:
+    file = TraceFile(path)
+    one, other = (TraceGroup(file, setting(log_frequency=1)) for _ in range(2))
+    plain = TraceGroup(file, setting())
+    one.add(texts(1)[0], complete=False)
+    other.add(texts(2)[0], complete=False)
+    plain.add(texts(3)[0], complete=False)
+    assert (numbered(path), ids(path)) == ([[1], [2]], [3])
+
+
+def test_a_file_that_outgrows_the_disk_stays_what_it_was(path: Path) -> None:
+    file = TraceFile(path)
+    file.append(texts(1))
+    with no_file_over(64), pytest.raises(OSError, match="File too large"):
+        file.append([b'{"id":2,"more":"' + b"x" * 200 + b'"}'])
+    assert ids(path) == [1]
+    file.append(texts(3))
+    assert ids(path) == [1, 3]
+
+
+# the thread
+
+
+class Holding(Trace):
+    """A trace that can wait before it is written, and that holds as many bytes as a test says."""
+
+    __slots__ = ("gate",)
+    gate: threading.Event | None
+
+    def records(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        if self.gate is not None:
+            assert self.gate.wait(10)
+        return [{"id": self.id}]
+
+
+def trace(number: int, *, size: int = 0, gate: threading.Event | None = None) -> Trace:
+    made = Holding(itertools.count(number).__next__, ("TIMESTAMPS",), lambda _: None)
+    made.size, made.gate = size, gate
+    return made
+
+
+def add(writer: TraceWriter, group: TraceGroup, *numbers: int) -> None:
+    for number in numbers:
+        writer.add(group, trace(number), complete=False)
+
+
+def test_traces_are_written_in_a_thread_of_their_own_which_ends(path: Path) -> None:
+    writer, file = TraceWriter(), TraceFile(path)
+    group = TraceGroup(file, setting(trace_count=9))
+    assert "trace-writer" not in [thread.name for thread in threading.enumerate()]
+    add(writer, group, 1, 2)
+    assert "trace-writer" in [thread.name for thread in threading.enumerate()]
+    writer.end(group)
+    writer.close([file])
+    assert ids(path) == [1, 2]
+    assert "trace-writer" not in [thread.name for thread in threading.enumerate()]
+    add(writer, group, 3)
+    assert ids(path) == [1, 2]
+
+
+def test_a_full_disk_is_told_once_and_its_end_too(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "tpx")
+    full, there = TraceFile(Path("/dev/full")), TraceFile(path)
+    writer = TraceWriter()
+    add(writer, TraceGroup(full, setting()), 1, 2, 3)
+    add(writer, TraceGroup(there, setting()), 4, 5)
+    writer.close([full, there])
+    assert [record.getMessage() for record in caplog.records] == [
+        "failed to write trace file '/dev/full': No space left on device; traces are dropped until it can be "
+        "written again",
+        f"trace file '{path}' is written again",
+    ]
+    assert ids(path) == [4, 5]
+
+
+def test_a_directory_that_has_gone_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = TraceFile(tmp_path / "gone" / "trace.json")
+    writer = TraceWriter()
+    add(writer, TraceGroup(file, setting()), 1, 2)
+    add(writer, TraceGroup(file, setting(log_frequency=1)), 3)
+    writer.close([file])
+    [told] = [record.getMessage() for record in caplog.records]
+    assert "No such file or directory" in told
+
+
+def test_a_disk_that_does_not_keep_up_costs_traces_not_memory(
+    path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "MAX_WAITING", 4)
+    gate = threading.Event()
+    writer, file = TraceWriter(), TraceFile(path)
+    group = TraceGroup(file, setting())
+    for number in range(1, 21):
+        writer.add(group, trace(number, gate=gate), complete=False)
+    gate.set()
+    writer.close([file])
+    assert len(ids(path)) in (4, 5)  # one may be in the thread's hands
+    assert [record.getMessage() for record in caplog.records] == [
+        "a trace is dropped: the disk does not keep up (0 before)"
+    ]
+
+
+def test_the_tensors_that_wait_are_bounded(
+    path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "MAX_WAITING_BYTES", 100)
+    gate = threading.Event()
+    writer, file = TraceWriter(), TraceFile(path)
+    group = TraceGroup(file, setting())
+    for number in (1, 2, 3):
+        writer.add(group, trace(number, size=50, gate=gate), complete=False)
+    gate.set()
+    writer.close([file])
+    assert ids(path) == [1, 2]
+    assert "too many tensors wait to be written" in caplog.text
