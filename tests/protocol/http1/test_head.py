@@ -58,6 +58,8 @@ def test_only_what_needs_no_attention_is_plain(raw: bytes, plain: bool) -> None:
         ("GET / HTTX/1.1", 400),
         ("G@T / HTTP/1.1", 400),
         ("GET  HTTP/1.1", 400),
+        ("GET  / HTTP/1.1", 400),
+        ("GET /  HTTP/1.1", 400),
         ("GET", 400),
     ],
 )

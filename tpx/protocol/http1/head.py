@@ -120,6 +120,8 @@ def parse_request_head(raw: bytes) -> Head:
     head = Head()
     head.raw = raw
     head.method = parser.get_method()
+    if not raw.lstrip(b"\r\n").startswith(head.method + b" " + collector.target + b" HTTP/"):
+        raise HttpError(400, "malformed HTTP message: one space each separates method, target and version")
     if len(collector.target) > MAX_TARGET_BYTES:
         raise HttpError(414, f"request target longer than {MAX_TARGET_BYTES} bytes")
     target = _ORIGIN.sub(b"", collector.target, count=1)
