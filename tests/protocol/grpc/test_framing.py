@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpx.errors import Code, InvalidRequest
@@ -37,6 +37,7 @@ def test_messages_come_whole_however_they_are_cut(
     assert reader.between_messages
 
 
+@settings(deadline=None)
 @given(messages=messages, cuts=st.lists(st.integers(0, 1000), max_size=12), land=st.integers(1, 50))
 def test_reading_straight_into_the_message_changes_nothing(
     messages: list[bytes], cuts: list[int], land: int
