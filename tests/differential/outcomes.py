@@ -6,7 +6,7 @@ import json
 import re
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import grpc
@@ -18,8 +18,8 @@ SERVICE = "/inference.GRPCInferenceService/"
 STREAM = "ModelStreamInfer"
 TIMEOUT_S = 15
 HEADERS = ("content-type", "inference-header-content-length", "content-encoding", "accept-encoding")
-_PACK = {"gzip": gzip.compress, "deflate": zlib.compress}
-_UNPACK = {"gzip": gzip.decompress, "deflate": zlib.decompress}
+_PACK: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress}
+_UNPACK: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.decompress, "deflate": zlib.decompress}
 
 Case = Mapping[str, Any]
 Pairs = list[tuple[str, Any]]

@@ -22,7 +22,8 @@ import tritonclient.utils.shared_memory as shm
 from tritonclient.utils import InferenceServerException
 
 from tests.e2e.child import Child, serve
-from tests.e2e.tritonclient_exercises import EXERCISES, ROWS, Flavor, added
+from tests.e2e.tritonclient_control_exercises import EXERCISES
+from tests.e2e.tritonclient_exercises import ROWS, Flavor, added
 from tests.serving.onnx_files import doubling, write_model
 from tpx.examples import write
 

@@ -136,6 +136,9 @@ def validator(told: Any, schema: str) -> Any:
         ("/v2/systemsharedmemory/status", "SystemRegions"),
         ("/v2/cudasharedmemory/status", "CudaRegions"),
         ("/v2/models/nobody", "Error"),
+        ("/v2/trace/setting", "TraceSetting"),
+        ("/v2/models/two/trace/setting", "TraceSetting"),
+        ("/v2/logging", "LogSettings"),
     ],
 )
 def test_answers_are_as_described(live: Live, told: Any, path: str, schema: str) -> None:
