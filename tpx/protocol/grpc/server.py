@@ -157,7 +157,7 @@ class GrpcServerConnection(Http2Connection):
             method = head.memo = self._method_for(head)
         call = ServerCall(self, stream_id, head, method)
         if self._listener.observer is not None:
-            call.began_ns = time.perf_counter_ns()
+            call.began_ns = self.read_ns
             self._listener.observer(call)
         self.streams[stream_id] = call
         call.peer_ended = flags & END_STREAM != 0
