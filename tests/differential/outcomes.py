@@ -22,8 +22,6 @@ _PACK: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": 
 _UNPACK: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.decompress, "deflate": zlib.decompress}
 
 Case = Mapping[str, Any]
-Pairs = list[tuple[str, Any]]
-"""The members of a JSON object in their order."""
 
 
 class Server:

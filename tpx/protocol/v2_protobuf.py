@@ -76,7 +76,7 @@ def decode_infer_request(data: Buffer) -> DecodedRequest:
             f"invalid value type for '{EMPTY_FINAL_RESPONSE}' parameter, expected bool_param."
         )
     decoded.empty_final_response = wanted
-    if any(key.startswith("triton_") for key in decoded.parameters):
+    if decoded.parameters and any(key.startswith("triton_") for key in decoded.parameters):
         raise InvalidRequest(
             "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys "
             f"starting with 'triton_' are allowed: {EMPTY_FINAL_RESPONSE}"
