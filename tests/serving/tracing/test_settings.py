@@ -3,9 +3,9 @@
 import pytest
 
 from tpx.errors import InvalidRequest, TpxError, Unsupported
-from tpx.serving.tracing.settings import TraceSetting, TraceUpdate, TraceValues, parse_update
+from tpx.serving.tracing.settings import Level, TraceSetting, TraceUpdate, TraceValues, parse_update
 
-BOTH = ("TIMESTAMPS", "TENSORS")
+BOTH: tuple[Level, ...] = ("TIMESTAMPS", "TENSORS")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.serving.fakes import config_of, decoded, ignore, signature_of
+from tests.serving.tracing.requests import request_for
 from tpx.errors import ExecutionError
 from tpx.protocol.tensors import Tensor, encode_bytes
 from tpx.serving.request import InferRequest, InferResponse
@@ -26,23 +26,6 @@ class Times:
     gathered_ns: int = 0
     computed_ns: int = 0
     ended_ns: int = 0
-
-
-class Model:
-    """What a trace asks of a model."""
-
-    name, version, max_batch_size, decoupled, retired = "net", 3, 8, False, False
-
-    def submit(self, request: InferRequest) -> None:
-        pass
-
-
-def request_for(rows: list[list[float]], request_id: str = "") -> InferRequest:
-    asked = decoded(rows, request_id=request_id)
-    head = signature_of(config_of()).bind(Model(), asked)
-    request = InferRequest(head, [tensor.data for tensor in asked.inputs], ignore, None)
-    request.arrived_ns = 20
-    return request
 
 
 def new(levels: tuple[Level, ...] = BOTH) -> Trace:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving.tracing.test_trace import request_for
+from tests.serving.tracing.requests import request_for
 from tpx.errors import InvalidRequest
 from tpx.serving.tracing.settings import TraceSetting, parse_update
 from tpx.serving.tracing.trace import Trace
@@ -134,13 +134,13 @@ def test_a_model_that_says_everything_counts_on_when_the_server_changes(traced: 
 def test_a_setting_that_can_trace_nothing_changes_nothing(tmp_path: Path, traced: Traced) -> None:
     traced.update("net", trace_level="TIMESTAMPS")
     with pytest.raises(
-        InvalidRequest, match="^Attempting to set invalid trace setting :sample rate must be non-zero$"
+        InvalidRequest, match=r"^Attempting to set invalid trace setting :sample rate must be non-zero$"
     ):
         traced.update(trace_rate="0")  # the server's level is off, that of the model is not
     assert traced.values("net") == (("TIMESTAMPS",), 1000, -1, 0)
     assert traced.values() == ((), 1000, -1, 0)
     without_file = Tracer(TraceSetting())
-    with pytest.raises(InvalidRequest, match="trace file name is not given$"):
+    with pytest.raises(InvalidRequest, match=r"trace file name is not given$"):
         without_file.update(parse_update({"trace_level": ["TIMESTAMPS"]}))
     assert not without_file.on
 

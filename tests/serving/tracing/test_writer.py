@@ -130,7 +130,7 @@ class Holding(Trace):
     __slots__ = ("gate",)
     gate: threading.Event | None
 
-    def records(self) -> list[dict[str, Any]]:  # type: ignore[override]
+    def records(self) -> list[dict[str, Any]]:
         if self.gate is not None:
             assert self.gate.wait(10)
         return [{"id": self.id}]

@@ -1,7 +1,6 @@
 """Traced requests on their way through a frontend: what the wire tells is added to what the model tells."""
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -36,14 +35,14 @@ def trace_grpc(tracer: Tracer, infer: InferRequest, call: ServerCall) -> None:
 
 
 def trace_stream(tracer: Tracer, infer: InferRequest, call: ServerCall, began_ns: int) -> int:
-    """Trace a request of a stream, which has waited for it since `began_ns`; returns the time. Its answers
-    are sent when they are in the stream's hands: later they cannot be told from those of others."""
+    """Trace a request of a stream, which has waited for it since `began_ns`; returns since when it waits for
+    the next one. Its answers are sent when the stream has them: later they cannot be told from others'."""
     trace = tracer.sample(infer.head.model.name)
     if trace is not None:
         trace.stamp("GRPC_WAITREAD_START", began_ns)
         trace.stamp("GRPC_WAITREAD_END", call.received_ns)
         _Exchange(trace, infer, "GRPC", lambda: 0).send_with_replies()
-    return time.perf_counter_ns()
+    return call.received_ns
 
 
 class _Answered(Protocol):
