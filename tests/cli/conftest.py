@@ -9,12 +9,13 @@ import pytest
 @pytest.fixture(autouse=True)
 def _logs_as_before() -> Iterator[None]:
     """`tpx serve` configures the logs of its process."""
-    root, asyncio_log = logging.getLogger(), logging.getLogger("asyncio")
-    handlers, levels = list(root.handlers), (root.level, asyncio_log.level)
+    root = logging.getLogger()
+    named = [root, logging.getLogger("asyncio"), logging.getLogger("tpx")]
+    handlers, levels = list(root.handlers), [log.level for log in named]
     yield
     for handler in root.handlers:
         if handler not in handlers:
             handler.close()
     root.handlers[:] = handlers
-    root.setLevel(levels[0])
-    asyncio_log.setLevel(levels[1])
+    for log, level in zip(named, levels, strict=True):
+        log.setLevel(level)

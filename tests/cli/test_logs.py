@@ -4,7 +4,6 @@ import json
 import logging
 import re
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,18 +22,6 @@ def record(level: int, message: str, *words: object, **more: Any) -> logging.Log
     made = logging.LogRecord("tpx.x", level, "/somewhere/server.py", 42, message, words, None)
     made.__dict__.update(more)
     return made
-
-
-@pytest.fixture(autouse=True)
-def _logging_as_before() -> Iterator[None]:
-    root, tpx = logging.getLogger(), logging.getLogger("tpx")
-    handlers, levels = list(root.handlers), (root.level, tpx.level)
-    yield
-    for handler in set(root.handlers) - set(handlers):
-        handler.close()
-    root.handlers[:] = handlers
-    root.setLevel(levels[0])
-    tpx.setLevel(levels[1])
 
 
 def log_all() -> None:

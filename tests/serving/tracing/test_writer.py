@@ -121,6 +121,15 @@ def test_a_file_that_outgrows_the_disk_stays_what_it_was(path: Path) -> None:
     assert ids(path) == [1, 3]
 
 
+def test_a_numbered_file_that_outgrows_the_disk_is_not_there(path: Path) -> None:
+    group = TraceGroup(TraceFile(path), setting(log_frequency=1))
+    with no_file_over(64), pytest.raises(OSError, match="File too large"):
+        group.add(b'{"id":1,"more":"' + b"x" * 200 + b'"}', complete=False)
+    assert list(path.parent.iterdir()) == []
+    group.add(texts(2)[0], complete=False)
+    assert numbered(path) == [[2]]
+
+
 # the thread
 
 

@@ -50,14 +50,19 @@ class TraceFile:
         self._end += len(text)
 
     def number(self, traces: Sequence[bytes]) -> None:
-        """Write the next numbered file."""
+        """Write the next numbered file, which has its name once it is complete."""
         path = self.path.with_name(f"{self.path.name}.{self._index}")
-        self._index += 1
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        partial = path.with_name(f"{path.name}.partial")
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             _write(descriptor, b"[" + b",".join(traces) + b"]", 0)
+        except OSError:
+            partial.unlink()
+            raise
         finally:
             os.close(descriptor)
+        partial.replace(path)
+        self._index += 1
 
     def close(self) -> None:
         if self._descriptor >= 0:

@@ -1,0 +1,63 @@
+"""The tables that a server shows when it starts."""
+
+from pathlib import Path
+
+import pytest
+
+from tpx import __version__
+from tpx.cli.startup import model_rows, option_rows, table
+from tpx.options import from_argv
+from tpx.serving.dataplane import IndexEntry
+from tpx.serving.options import ServeConfig
+
+
+def test_a_table_has_tritons_lines() -> None:
+    assert table(("Model", "Version"), [("net", "1"), ("another", "12")]) == (
+        "+---------+---------+\n"
+        "| Model   | Version |\n"
+        "+---------+---------+\n"
+        "| net     | 1       |\n"
+        "| another | 12      |\n"
+        "+---------+---------+\n"
+    )
+
+
+def test_an_empty_table_is_its_head() -> None:
+    assert table(("A", "B"), []) == "+---+---+\n| A | B |\n+---+---+\n+---+---+\n"
+
+
+@pytest.mark.parametrize(("cell", "shown"), [("a\nb", r"a\nb"), ("\x1b[0m", r"\x1b[0m"), ("ü|", "ü|")])
+def test_no_cell_leaves_its_line(cell: str, shown: str) -> None:
+    assert table(("A",), [(cell,)]).splitlines()[3] == f"| {shown} |"
+
+
+def test_models_have_a_state_and_its_reason() -> None:
+    entries = [
+        IndexEntry(name="a", version="1", state="READY", reason=""),
+        IndexEntry(name="b", version="", state="UNAVAILABLE", reason="no such file"),
+    ]
+    assert model_rows(entries) == [("a", "1", "READY"), ("b", "-", "UNAVAILABLE: no such file")]
+
+
+def test_options_are_tritons_in_its_order() -> None:
+    words = ["--model-repository=/a", "--model-repository=/b", "--model-control-mode=explicit"]
+    words += ["--load-model=x", "--load-model=y", "--disable-auto-complete-config", "--id=me"]
+    words += ["--strict-readiness=false", "--exit-timeout-secs=7", "--model-config-name=h100"]
+    assert option_rows(from_argv(ServeConfig, words), ["trace", "logging"]) == [
+        ("server_id", "me"),
+        ("server_version", __version__),
+        ("server_extensions", "trace logging"),
+        ("model_repository_path[0]", str(Path("/a"))),
+        ("model_repository_path[1]", str(Path("/b"))),
+        ("model_control_mode", "MODE_EXPLICIT"),
+        ("startup_models_0", "x"),
+        ("startup_models_1", "y"),
+        ("strict_model_config", "1"),
+        ("model_config_name", "h100"),
+        ("rate_limit", "OFF"),
+        ("pinned_memory_pool_byte_size", "268435456"),
+        ("min_supported_compute_capability", "6.0"),
+        ("strict_readiness", "0"),
+        ("exit_timeout", "7"),
+        ("cache_enabled", "0"),
+    ]
