@@ -19,7 +19,7 @@ from tpx.serving.instances.decoupled import DecoupledAnswer, DecoupledCallbacks,
 from tpx.serving.instances.placement import InstanceSpec
 from tpx.serving.instances.thread import ThreadInstance
 from tpx.serving.ordering import ReplyOrder
-from tpx.serving.request import InferRequest, InferResponse, RequestHead
+from tpx.serving.request import NOT_COMPUTED, InferRequest, InferResponse, RequestHead
 from tpx.serving.scheduling.base import Scheduler
 from tpx.serving.scheduling.limiter import RateLimiter
 from tpx.serving.signature import Signature
@@ -148,6 +148,8 @@ class ServedModel:
             known = self._cache.answer(request)
             if known is not None:
                 self._in_flight -= 1
+                if request.trace is not None:
+                    request.trace.computed(request, NOT_COMPUTED, known)
                 self._reply(request, known)
                 return
         try:
@@ -213,5 +215,5 @@ class ServedModel:
         self._in_flight -= 1
         response = InferResponse([], error)
         if request.trace is not None:
-            request.trace.computed(request, Batch([request]), response)
+            request.trace.computed(request, NOT_COMPUTED, response)
         self._reply(request, response)

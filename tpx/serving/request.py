@@ -41,6 +41,16 @@ class Computation(Protocol):
     def ended_ns(self) -> int: ...
 
 
+class _NotComputed:
+    """Nothing has happened."""
+
+    started_ns = gathered_ns = computed_ns = ended_ns = 0
+
+
+NOT_COMPUTED: Computation = _NotComputed()
+"""Of a request that no instance has seen: refused, answered from the cache, or by other models."""
+
+
 class RequestTrace(Protocol):
     """Takes note of what happens to one request."""
 
@@ -50,8 +60,8 @@ class RequestTrace(Protocol):
     def refused(self) -> None:
         """The model has not taken it."""
 
-    def child(self) -> "RequestTrace":
-        """For a request that this one gives rise to."""
+    def child(self, request: "InferRequest") -> "RequestTrace":
+        """For a request that this one gives rise to, and that now goes to its model."""
 
 
 class Holder(Protocol):

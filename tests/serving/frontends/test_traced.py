@@ -308,3 +308,13 @@ def test_a_server_that_traces_nothing_asks_no_request_for_its_times(repository: 
     with serving(repository) as live:
         assert [listener.observer for listener in live.server._listeners] == [None] * 3
         assert live.infer_binary("net", X).status == 200
+
+
+def test_an_answer_from_the_cache_was_not_computed(repository: Path, file: Path, tmp_path: Path) -> None:
+    write_model(tmp_path / "models", "kept", config="max_batch_size: 4 response_cache { enable: true }")
+    with traced(tmp_path / "models", file, response_cache_byte_size=1 << 20) as live:
+        for _ in range(2):
+            assert live.infer_binary("kept", X).status == 200
+    computed, known = read(file)
+    assert computed.names == HTTP
+    assert known.names == [name for name in HTTP if not name.startswith("COMPUTE")]

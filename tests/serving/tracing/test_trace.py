@@ -139,8 +139,7 @@ def test_a_decoupled_request_leaves_the_queue_once_and_has_all_its_outputs() -> 
 def test_a_request_that_another_gave_rise_to_names_its_parent() -> None:
     trace = new(("TIMESTAMPS",))
     trace.begin(request_for([[1, 2]]))
-    child = trace.child()
-    child.begin(request_for([[1, 2]]))
+    trace.child(request_for([[1, 2]]))
     told = [record for record in records(trace) if "model_name" in record]
     assert [(record["id"], record.get("parent_id")) for record in told] == [(1, None), (2, 1)]
 

@@ -9,7 +9,7 @@ from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.cache import CachedModel, ResponseCache
 from tpx.serving.ensemble.graph import Graph
 from tpx.serving.ensemble.run import EnsembleRun, Resolve
-from tpx.serving.request import InferRequest, InferResponse, RequestHead
+from tpx.serving.request import NOT_COMPUTED, InferRequest, InferResponse, RequestHead
 from tpx.serving.signature import Signature
 from tpx.serving.statistics import ModelStatistics
 
@@ -94,6 +94,8 @@ class Ensemble:
         self._reply(request, response)
 
     def _reply(self, request: InferRequest, response: InferResponse) -> None:
+        if request.trace is not None:
+            request.trace.computed(request, NOT_COMPUTED, response)
         try:
             request.reply(request, response)
         except TpxError:

@@ -87,8 +87,8 @@ class StepTrace:
         if self._inner is not None:
             self._inner.refused()
 
-    def child(self) -> RequestTrace:
-        return StepTrace(self._times, self._inner.child() if self._inner is not None else None)
+    def child(self, request: InferRequest) -> RequestTrace:
+        return StepTrace(self._times, self._inner.child(request) if self._inner is not None else None)
 
 
 class _Progress:
@@ -224,7 +224,7 @@ class EnsembleRun:
         reply = partial(self._replied, progress, iteration, decoupled=model.decoupled)
         child = InferRequest(model.bind(decoded), [tensor.data for tensor in inputs], reply, None)
         inner = self._request.trace
-        child.trace = StepTrace(self.times, inner.child() if inner is not None else None)
+        child.trace = StepTrace(self.times, inner.child(child) if inner is not None else None)
         progress.inflight += 1
         self._children.add(child)
         try:

@@ -102,8 +102,8 @@ class _Exchange:
         self._refused = self._sends_with_replies
         self._finish()
 
-    def child(self) -> Trace:
-        return self._trace.child()
+    def child(self, request: InferRequest) -> Trace:
+        return self._trace.child(request)
 
     def _take_reply(self, infer: InferRequest, response: InferResponse) -> None:
         if not self._replied:

@@ -105,10 +105,11 @@ class Trace:
         self._children: list[Trace] = []
         self._left_queue = False
 
-    def child(self) -> "Trace":
-        """The trace of a request that this one gives rise to; its end needs no telling."""
+    def child(self, request: InferRequest) -> "Trace":
+        """The trace of a request that this one gives rise to, begun; its end needs no telling."""
         made = Trace(self._take_id, self._levels, lambda _: None, parent_id=self.id)
         self._children.append(made)
+        made.begin(request)
         return made
 
     def stamp(self, name: str, ns: int = 0) -> None:
