@@ -57,6 +57,12 @@ def test_the_tensors_of_a_message_are_found_where_they_are(raw: list[bytes], nam
     assert b"".join(TAG + encode_varint(len(r)) + r for r in raw) == data[size:]
 
 
+def test_a_field_that_cannot_be_behind_the_tensors_is_protobufs_to_refuse() -> None:
+    message = messages.ModelInferRequest(model_name="m", raw_input_contents=[b"a"]).SerializeToString()
+    with pytest.raises(InvalidRequest, match="Unable to parse request"):
+        decode_infer_request(message + b"\x00\x00" + b"\x3a\x01b")
+
+
 @given(st.binary(max_size=80))
 def test_of_arbitrary_bytes_we_make_what_protobuf_makes(data: bytes) -> None:
     assert as_we_do(data) == as_protobuf_does(data)

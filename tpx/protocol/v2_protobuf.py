@@ -126,7 +126,7 @@ def split_raw_inputs(data: Buffer, start: int) -> tuple[int, list[memoryview]]:
                 elif begins >= 0:
                     return end, []  # a field behind the tensors: not what encoders write
                 at += size
-            elif kind == 0:
+            elif kind == 0 and tag:  # there is no field 0
                 _, at = _varint(view, at, longest=10)
             else:
                 return end, []

@@ -60,6 +60,8 @@ def test_only_what_needs_no_attention_is_plain(raw: bytes, plain: bool) -> None:
         ("GET  HTTP/1.1", 400),
         ("GET  / HTTP/1.1", 400),
         ("GET /  HTTP/1.1", 400),
+        ("\rGET / HTTP/1.1", 400),
+        ("\nGET / HTTP/1.1", 400),
         ("GET", 400),
     ],
 )

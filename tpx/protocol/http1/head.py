@@ -17,6 +17,7 @@ MAX_HEAD_BYTES = 64 << 10
 MAX_TARGET_BYTES = 8 << 10
 MAX_HEADERS = 100
 
+_EMPTY_LINES = re.compile(rb"\A(?:\r\n)+")
 _ORIGIN = re.compile(rb"https?://[^/?]*", re.IGNORECASE)
 """Before the path where a client sends the absolute form of a target, which servers must take too."""
 
@@ -120,7 +121,8 @@ def parse_request_head(raw: bytes) -> Head:
     head = Head()
     head.raw = raw
     head.method = parser.get_method()
-    if not raw.lstrip(b"\r\n").startswith(head.method + b" " + collector.target + b" HTTP/"):
+    line = _EMPTY_LINES.sub(b"", raw, count=1)
+    if not line.startswith(head.method + b" " + collector.target + b" HTTP/"):
         raise HttpError(400, "malformed HTTP message: one space each separates method, target and version")
     if len(collector.target) > MAX_TARGET_BYTES:
         raise HttpError(414, f"request target longer than {MAX_TARGET_BYTES} bytes")
