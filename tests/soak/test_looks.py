@@ -57,13 +57,13 @@ def test_this_process_can_be_looked_at() -> None:
 
 
 def test_the_report_has_the_counts_the_slope_and_what_is_wrong() -> None:
-    text = summary(
-        {"gRPC": 1234, "HTTP": 1}, [look(0), look(60, 101)], look(0), look(60), BOUNDS, ["it hangs"]
-    )
+    counts, deaths = {"gRPC": 1234, "HTTP": 1, "killed": 0}, {"killed": 7}
+    text = summary(counts, deaths, [look(0), look(60, 101)], look(0), look(60), BOUNDS, ["it hangs"])
     assert text.splitlines() == [
         "soak: 1,235 answers checked, 60 s after the warm-up",
         "  HTTP                              1",
         "  gRPC                          1,234",
+        "  killed                            7 deaths",
         "  memory 100.0 -> 101.0 MB, +1.00 MB/min (at most 1.0)",
         "  at rest: memory 100.0 -> 100.0 MB, descriptors 20 -> 20, threads 10 -> 10",
         "  WRONG: it hangs",

@@ -95,18 +95,16 @@ def test_nothing_is_wrong_and_nothing_grows(tmp_path: Path, capsys: pytest.Captu
         resumed = clock()
         traffic.run(SECONDS - WARM_UP_S, lambda: looks.append(Look.at(child.pid, clock())))
         after = at_rest(child, clock)
+        deaths = {
+            name: traffic.steps[name] for name, kind in KINDS.items() if kind.__module__ == dying.__name__
+        }
         looks = [look for look in looks if look.at_s > resumed + RAMP_S]
         problems = [*traffic.failures, *(f"requests wait: {item}" for item in pending(child))]
         if not traffic.failures:
             problems += BOUNDS.broken(looks, before, after)
-            problems += [f"nothing was checked of {name}" for name in _idle(traffic)]
+            problems += [f"nothing was done by {name}" for name in KINDS if not traffic.steps[name]]
         with capsys.disabled():
-            sys.stdout.write("\n" + summary(traffic.counts, looks, before, after, BOUNDS, problems))
+            sys.stdout.write("\n" + summary(traffic.counts, deaths, looks, before, after, BOUNDS, problems))
         assert problems == []
         assert child.stop() == 0
         assert child.err == []
-
-
-def _idle(traffic: Traffic) -> list[str]:
-    checked = [name for name, kind in KINDS.items() if kind.__module__ != dying.__name__]
-    return [name for name in checked if not traffic.counts[name]]

@@ -44,6 +44,9 @@ class Traffic:
         self._kinds = kinds
         self._stop = threading.Event()
         self.counts: Counter[str] = Counter()
+        """Answers that were checked, by kind."""
+        self.steps: Counter[str] = Counter()
+        """What was done, whether there was something to check or not."""
         self.failures: list[str] = []
 
     def run(self, seconds: float, look: Callable[[], None]) -> None:
@@ -70,6 +73,7 @@ class Traffic:
         try:
             for checked in client:
                 self.counts[name] += checked
+                self.steps[name] += 1
                 if self._stop.wait(PAUSE_S):
                     break
         except Exception as exc:  # noqa: BLE001 (one client's boundary: whatever it met is the finding)

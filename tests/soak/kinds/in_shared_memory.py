@@ -1,6 +1,5 @@
 """Clients whose tensors are in shared memory: regions come and go, and some are cut short."""
 
-import itertools
 import json
 import os
 from collections.abc import Iterator
@@ -21,13 +20,11 @@ OUTPUT = SIZE // 2
 EXCHANGES = 20
 """With one region, before it is unregistered."""
 
-_numbers = itertools.count()
-
 
 @contextmanager
-def region(connection: Connection) -> Iterator[Path]:
-    """A file that is registered under its own name."""
-    path = Path(f"/dev/shm/tpx_soak_{os.getpid()}_{next(_numbers)}")
+def region(connection: Connection, name: str) -> Iterator[Path]:
+    """A new file that is registered under a name."""
+    path = Path(f"/dev/shm/tpx_soak_{os.getpid()}_{name}")
     path.write_bytes(bytes(SIZE))
     verbs = f"/v2/systemsharedmemory/region/{path.name}"
     try:
@@ -44,7 +41,7 @@ def over_http(target: Target, rng: np.random.Generator) -> Iterator[int]:
     connection = Connection(target)
     try:
         while True:
-            with region(connection) as path:
+            with region(connection, "http") as path:
                 for _ in range(EXCHANGES):
                     rows = _put(path, random_rows(rng))
                     connection.ask("POST", "/v2/models/double/infer", _json_request(path, rows))
@@ -65,7 +62,7 @@ def over_grpc(target: Target, rng: np.random.Generator) -> Iterator[int]:
         with channel_to(target) as channel:
             infer = infer_call(channel)
             while True:
-                with region(connection) as path:
+                with region(connection, "grpc") as path:
                     for _ in range(EXCHANGES):
                         rows = _put(path, random_rows(rng))
                         data = infer(_grpc_request(path, rows), timeout=TIMEOUT_S)
