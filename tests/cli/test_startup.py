@@ -43,6 +43,7 @@ def test_options_are_tritons_in_its_order() -> None:
     words = ["--model-repository=/a", "--model-repository=/b", "--model-control-mode=explicit"]
     words += ["--load-model=x", "--load-model=y", "--disable-auto-complete-config", "--id=me"]
     words += ["--strict-readiness=false", "--exit-timeout-secs=7", "--model-config-name=h100"]
+    words += ["--response-cache-byte-size=4096"]
     assert option_rows(from_argv(ServeConfig, words), ["trace", "logging"]) == [
         ("server_id", "me"),
         ("server_version", __version__),
@@ -59,5 +60,5 @@ def test_options_are_tritons_in_its_order() -> None:
         ("min_supported_compute_capability", "6.0"),
         ("strict_readiness", "0"),
         ("exit_timeout", "7"),
-        ("cache_enabled", "0"),
+        ("cache_enabled", "1"),
     ]

@@ -62,12 +62,12 @@ def option_rows(config: ServeConfig, extensions: Sequence[str]) -> list[Row]:
         *((f"startup_models_{index}", name) for index, name in enumerate(config.load_model)),
         ("strict_model_config", str(int(not config.auto_complete))),
         ("model_config_name", config.model_config_name),
-        ("rate_limit", "OFF"),
+        ("rate_limit", config.rate_limit.upper()),
         ("pinned_memory_pool_byte_size", str(config.pinned_memory_pool_byte_size)),
         ("min_supported_compute_capability", str(config.min_supported_compute_capability)),
         ("strict_readiness", str(int(config.strict_readiness))),
         ("exit_timeout", str(config.exit_timeout_secs)),
-        ("cache_enabled", "0"),
+        ("cache_enabled", str(int(bool(config.cache_config or config.response_cache_byte_size)))),
     ]
 
 
