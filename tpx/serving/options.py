@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from tpx.options import Option
 from tpx.serving.compatibility import CompatibilityOptions
 from tpx.serving.logs import LogFormat, LogSettings
+from tpx.serving.repository.stores.places import StorePlace, place_of
 from tpx.serving.tracing.flags import TraceFlag, level_words, start_setting, trace_flag
 from tpx.serving.tracing.settings import Level, TraceSetting
 
@@ -33,12 +34,20 @@ class ServeConfig(CompatibilityOptions):
     """Everything that a server can be told."""
 
     models: Annotated[
-        tuple[Path, ...],
-        Option("model files or model repositories to serve", positional=True, metavar="MODEL"),
+        tuple[Path | StorePlace, ...],
+        Option(
+            "model files or model repositories to serve", positional=True, metavar="MODEL", parse=place_of
+        ),
     ] = ()
     model_repository: Annotated[
-        tuple[Path, ...],
-        Option("directory of models; repeatable", ("--model-store",), section="Models", metavar="DIR"),
+        tuple[Path | StorePlace, ...],
+        Option(
+            "directory of models, or s3://, gs:// or as:// and the place of one; repeatable",
+            ("--model-store",),
+            section="Models",
+            metavar="DIR",
+            parse=place_of,
+        ),
     ] = ()
     exit_on_error: Annotated[bool, Option("end if a model fails to load at startup", section="Models")] = True
     disable_auto_complete_config: Annotated[

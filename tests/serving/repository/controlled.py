@@ -17,6 +17,7 @@ from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.instances.completions import Completions
 from tpx.serving.model import ServedModel
 from tpx.serving.repository.control import ControlSettings, ModelControl
+from tpx.serving.repository.layout import Place
 from tpx.serving.repository.loading import Loader, LoadSettings
 from tpx.serving.repository.overrides import LoadParameter, override_of
 from tpx.serving.repository.repository import ModelRepository
@@ -97,7 +98,7 @@ async def ask(model: ServedModel) -> float:
 
 
 @asynccontextmanager
-async def controlled(*paths: Path, **settings: Any) -> AsyncIterator[Scene]:
+async def controlled(*paths: Place, **settings: Any) -> AsyncIterator[Scene]:
     """Control in explicit mode, unless told otherwise; at the end nothing may be left."""
     loop = asyncio.get_running_loop()
     repository = ModelRepository()

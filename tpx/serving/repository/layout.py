@@ -8,9 +8,9 @@
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tpx.errors import LoadError, UsageError
 from tpx.protocol import messages, model_config
@@ -27,6 +27,42 @@ class NoVersion(LoadError):
     """A model has no version that its version policy wants."""
 
 
+class Origin(Protocol):
+    """A model that lies on no disk of this machine: it is fetched to be loaded."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def private_parent(self) -> Path | None:
+        """Where the directory that it is fetched into is made; None for where temporary files go."""
+
+    def has(self, path: str) -> bool:
+        """Whether it has this file."""
+
+    def stamp(self, part: str) -> str:
+        """Changes with a file, with those of a version or, for `""`, with those beside the versions."""
+
+    def fetch(self, directory: Path) -> None:
+        """All but the files of versions, whose names are there. Raises LoadError."""
+
+    def fetch_version(self, directory: Path, version: int) -> None:
+        """Also the files of one version. Raises LoadError."""
+
+
+class Elsewhere(Protocol):
+    """A repository on no disk of this machine. Its calls raise UsageError where it cannot be read."""
+
+    def scan(self) -> list["ModelSource"]: ...
+
+    def find(self, name: str) -> "ModelSource | None": ...
+
+    def names(self) -> list[str]: ...
+
+
+Place = Path | Elsewhere
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
     """One model as it lies on disk: a directory of versions, or a single file that is version 1."""
@@ -41,6 +77,23 @@ class ModelSource:
     """Of the file in `configs` that stands for config.pbtxt, if it is there."""
     override: Any = None
     """A ModelConfig that stands for what is written."""
+    origin: Origin | None = None
+    """Where it is fetched from; `directory` is none before that."""
+
+    @property
+    def place(self) -> str:
+        """Where it is, in words."""
+        return self.origin.url if self.origin is not None else str(self.file or self.directory)
+
+    def fetched(self, directory: Path) -> "ModelSource":
+        """The same in a directory of this machine: its configuration, and what else is beside the versions.
+
+        Raises LoadError.
+        """
+        if self.origin is not None and not self.fault:
+            self.origin.fetch(directory)
+        versions = {version: directory / str(version) for version in self.versions}
+        return replace(self, directory=directory, versions=versions)
 
     def read_config(self) -> Any:
         """The ModelConfig as written, or an empty one. Raises ConfigError."""
@@ -67,44 +120,62 @@ class ModelSource:
         return self.override is not None or self.file is not None or self.config_path.is_file()
 
 
-def scan(paths: Sequence[Path], *, config_name: str = "") -> list[ModelSource]:
+def scan(paths: Sequence[Place], *, config_name: str = "") -> list[ModelSource]:
     """The models of repositories and single files, by name. Raises UsageError for a path that is neither.
 
     A path given twice counts once; a name that two of them have belongs to neither, and has a fault.
     """
     found: dict[str, list[ModelSource]] = {}
     for path in _places(paths):
-        for source in [_single_file(path)] if path.is_file() else _repository(path, config_name):
+        for source in _sources(path, config_name):
             found.setdefault(source.name, []).append(source)
     return [_unique(name, sources) for name, sources in sorted(found.items())]
 
 
-def find(paths: Sequence[Path], name: str, *, config_name: str = "") -> ModelSource | None:
+def _sources(path: Place, config_name: str) -> list[ModelSource]:
+    if not isinstance(path, Path):
+        return [replace(source, config_name=config_name) for source in path.scan()]
+    return [_single_file(path)] if path.is_file() else _repository(path, config_name)
+
+
+def find(paths: Sequence[Place], name: str, *, config_name: str = "") -> ModelSource | None:
     """What `scan` would find of this name, with a look at nothing else."""
     if not name or "/" in name or "\0" in name or name.startswith("."):
         return None
     sources = []
     for path in _places(paths):
-        if path.is_file():
+        if not isinstance(path, Path):
+            there = path.find(name)
+            sources += [replace(there, config_name=config_name)] if there is not None else []
+        elif path.is_file():
             sources += [_single_file(path)] if path.stem == name else []
         elif os.path.isdir(path / name):  # noqa: PTH112 (False too where no such name can be)
             sources.append(_source(path / name, config_name))
     return _unique(name, sources) if sources else None
 
 
-def names(paths: Sequence[Path]) -> dict[str, str]:
+def names(paths: Sequence[Place]) -> dict[str, str]:
     """The names that `scan` would find, each with the fault of not being unique, or ""."""
     found: dict[str, list[ModelSource]] = {}
     for path in _places(paths):
-        for entry in [path] if path.is_file() else _model_directories(path):
-            name = path.stem if path.is_file() else _name_of(entry)
-            found.setdefault(name, []).append(ModelSource(name=name, directory=entry))
+        for name, directory in _named(path):
+            found.setdefault(name, []).append(ModelSource(name=name, directory=directory))
     return {name: _fault_of(sources) if len(sources) > 1 else "" for name, sources in sorted(found.items())}
 
 
-def _places(paths: Sequence[Path]) -> list[Path]:
+def _named(path: Place) -> list[tuple[str, Path]]:
+    """The names of models in a place, and what to call where they are."""
+    if not isinstance(path, Path):
+        return [(name, Path(name)) for name in path.names()]
+    if path.is_file():
+        return [(path.stem, path)]
+    return [(_name_of(entry), entry) for entry in _model_directories(path)]
+
+
+def _places(paths: Sequence[Place]) -> list[Place]:
     """Each place once, however it is spelt."""
-    return list({os.path.realpath(path): path for path in reversed(paths)}.values())
+    known = {os.path.realpath(path) if isinstance(path, Path) else path: path for path in reversed(paths)}
+    return list(known.values())
 
 
 def _unique(name: str, sources: Sequence[ModelSource]) -> ModelSource:
@@ -116,7 +187,7 @@ def _unique(name: str, sources: Sequence[ModelSource]) -> ModelSource:
 
 
 def _fault_of(sources: Sequence[ModelSource]) -> str:
-    places = ", ".join(f"'{source.file or source.directory}'" for source in sources)
+    places = ", ".join(f"'{source.place}'" for source in sources)
     return f"model appears in two or more repositories: {places}"
 
 
@@ -166,17 +237,23 @@ def versions_in(directory: Path) -> dict[int, Path]:
     out = {}
     for entry in directory.iterdir():
         name = entry.name
-        if not entry.is_dir() or name in _NOT_VERSIONS or name.startswith("."):
-            continue
-        if not (name.isascii() and name.isdigit()) or int(name) > _MAX_VERSION:
-            why = "fails to convert to integral number"
-        elif name != "0" and name.startswith("0"):
-            why = "contains leading zeros in its directory name"
-        else:
-            out[int(name)] = entry
-            continue
-        log.warning("ignore version directory '%s' which %s: '%s'", name, why, entry)
+        version, why = version_of(name) if entry.is_dir() else (None, "")
+        if version is not None:
+            out[version] = entry
+        elif why:
+            log.warning("ignore version directory '%s' which %s: '%s'", name, why, entry)
     return out
+
+
+def version_of(name: str) -> tuple[int | None, str]:
+    """The version that a directory is; or None, and why it is none unless it is not meant to be one."""
+    if name in _NOT_VERSIONS or name.startswith("."):
+        return None, ""
+    if not (name.isascii() and name.isdigit()) or len(name) > 19 or int(name) > _MAX_VERSION:
+        return None, "fails to convert to integral number"
+    if name != "0" and name.startswith("0"):
+        return None, "contains leading zeros in its directory name"
+    return int(name), ""
 
 
 def wanted_versions(config: Any, present: Mapping[int, Path]) -> list[int]:

@@ -92,11 +92,13 @@ def _inner_path(key: str) -> str:
 class OverrideFiles:
     """A private directory with the files of one load, and how many need it. Counted on the event loop."""
 
-    def __init__(self, files: Mapping[str, bytes]) -> None:
-        """Write them. Raises InvalidRequest for names that cannot be, LoadError for what this machine
-        refuses."""
+    def __init__(self, files: Mapping[str, bytes], parent: Path | None = None) -> None:
+        """Write them, into a directory below `parent` or where temporary files go.
+
+        Raises InvalidRequest for names that cannot be, LoadError for what this machine refuses.
+        """
         try:
-            self.directory = Path(tempfile.mkdtemp(prefix="tpx-model-"))
+            self.directory = Path(tempfile.mkdtemp(prefix="tpx-model-", dir=parent))
         except OSError as exc:
             raise LoadError(f"cannot make a directory for the files of the model: {exc}") from exc
         self._shares = 1

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tpx.serving.repository.layout import ModelSource
+from tpx.serving.repository.layout import ModelSource, Origin
 
 _CONFIGS = "configs"
 _NOT_A_MODELS_OWN = "__pycache__"
@@ -24,6 +24,8 @@ class Stamps:
 
 def stamps_of(source: ModelSource) -> Stamps:
     """The stamps of a model; a file that is not there has one, too."""
+    if source.origin is not None:
+        return _stamps_elsewhere(source, source.origin)
     if source.file is not None:
         return Stamps(config="", shared="", versions={1: _digest([source.file])})
     # of the directories that look like a version, those that are none count as shared
@@ -33,6 +35,15 @@ def stamps_of(source: ModelSource) -> Stamps:
         config=_digest([source.config_path]),
         shared=_digest([entry for entry in entries if entry.name not in apart and _counts(entry.name)]),
         versions={version: _digest([path]) for version, path in source.versions.items()},
+    )
+
+
+def _stamps_elsewhere(source: ModelSource, origin: Origin) -> Stamps:
+    chosen = f"configs/{source.config_name}.pbtxt"
+    return Stamps(
+        config=origin.stamp(chosen if source.config_name and origin.has(chosen) else "config.pbtxt"),
+        shared=origin.stamp(""),
+        versions={version: origin.stamp(str(version)) for version in source.versions},
     )
 
 

@@ -1,0 +1,59 @@
+"""What words of the command line mean as places of repositories."""
+
+from pathlib import Path
+
+import pytest
+
+from tpx.serving.repository.stores.places import StorePlace, place_of
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("models", Path("models")),
+        ("/a/s3:/b", Path("/a/s3:/b")),
+        ("s3://bucket", StorePlace(scheme="s3", bucket="bucket")),
+        ("s3://bucket/a/b/", StorePlace(scheme="s3", bucket="bucket", path="a/b")),
+        ("s3://bucket//a///b", StorePlace(scheme="s3", bucket="bucket", path="a/b")),
+        (
+            "s3://https://host:9000/bucket/a",
+            StorePlace(scheme="s3", bucket="bucket", path="a", endpoint="https://host:9000"),
+        ),
+        (
+            "s3://http://127.0.0.1:9000/bucket",
+            StorePlace(scheme="s3", bucket="bucket", endpoint="http://127.0.0.1:9000"),
+        ),
+        (
+            "s3://host:9000/bucket/a",
+            StorePlace(scheme="s3", bucket="bucket", path="a", endpoint="https://host:9000"),
+        ),
+        ("gs://bucket/a", StorePlace(scheme="gs", bucket="bucket", path="a")),
+        ("as://me/box/a/b", StorePlace(scheme="as", bucket="box", path="a/b", account="me")),
+        ("as://me.blob.core.windows.net/box", StorePlace(scheme="as", bucket="box", account="me")),
+    ],
+)
+def test_a_word_means_a_place(text: str, place: object) -> None:
+    assert place_of(text) == place
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("s3://", "expected s3://bucket/path"),
+        ("s3://https://host:1", "expected s3://bucket/path"),
+        ("as://account", "expected as://account/container/path"),
+        ("s4://bucket", "expected a directory, s3://, gs:// or as://"),
+        ("http://host/bucket", "expected a directory"),
+        ("gs://bucket/../other", "without '.', '..'"),
+        ("gs://bucket/a\nb", "without '.', '..'"),
+    ],
+)
+def test_what_is_no_place_is_refused(text: str, expected: str) -> None:
+    with pytest.raises(ValueError, match=r".") as caught:
+        place_of(text)
+    assert expected in str(caught.value)
+
+
+def test_a_place_is_written_as_it_was_meant() -> None:
+    for text in ("s3://b/p/q", "s3://https://h:1/b/p", "gs://b", "as://me/box/p"):
+        assert str(place_of(text)) == text

@@ -1,0 +1,1 @@
+"""Model repositories in object stores."""

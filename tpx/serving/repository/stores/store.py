@@ -1,0 +1,311 @@
+"""A model repository in an object store: what it holds, and its files, fetched when they are needed.
+
+What a store says of its objects is somebody else's word: no name leads out of the directory of a model.
+"""
+
+import hashlib
+import logging
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
+
+from tpx.errors import LoadError, UsageError
+from tpx.serving.repository.layout import ModelSource, version_of
+from tpx.serving.repository.stores.credentials import settings_of
+from tpx.serving.repository.stores.places import StorePlace
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_PART_BYTES = 16 << 20
+"""Fetched with one request, so that each has a deadline of its own, and is tried again alone."""
+_CLIENT = {"timeout": "60s", "connect_timeout": "5s"}
+_RETRY: Mapping[str, Any] = {"max_retries": 3}
+_MAX_NAME_BYTES = 255
+_MAX_PATH_BYTES = 1024
+_MOUNT = {
+    "s3": "TRITON_AWS_MOUNT_DIRECTORY",
+    "gs": "TRITON_GCS_MOUNT_DIRECTORY",
+    "as": "TRITON_AZURE_MOUNT_DIRECTORY",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredObject:
+    """A file of a model: its path in the model's directory, and what changes when it does."""
+
+    path: str
+    size_bytes: int
+    tag: str
+    key: str
+    """Its path in the repository."""
+
+    @property
+    def mark(self) -> str:
+        return f"{self.path}\0{self.size_bytes}\0{self.tag}\0"
+
+
+_EMPTY = StoredObject(path="", size_bytes=0, tag="", key="")
+
+
+class StoreRepository:
+    """Implements Elsewhere. Its calls take their time, and may be made from several threads."""
+
+    def __init__(self, place: StorePlace, environment: Mapping[str, str], home: Path) -> None:
+        """Raises UsageError; nothing is asked yet."""
+        self.place = place
+        mount = environment.get(_MOUNT[place.scheme], "")
+        self._mount = Path(mount) if mount else None
+        if self._mount is not None and not self._mount.is_dir():
+            raise UsageError(f"{_MOUNT[place.scheme]} '{mount}' is no directory")
+        self._bucket = _open(place, settings_of(place, environment, home))
+
+    def scan(self) -> list[ModelSource]:
+        """Every model. Raises UsageError."""
+        from obstore.exceptions import InvalidPathError
+
+        try:
+            objects = self._asked(lambda: self._list(""))
+        except UsageError as exc:
+            if not isinstance(exc.__cause__, InvalidPathError):
+                raise
+            # one name that cannot be spoils the list of all of them: its model is told, the others are served
+            sources = [self.find(name) for name in self.names()]
+            return [source for source in sources if source is not None]
+        by_model: dict[str, list[StoredObject]] = {}
+        for found in objects:
+            name, slash, path = found.key.partition("/")
+            if slash and not name.startswith("."):
+                by_model.setdefault(name, []).append(_below(found, path))
+        return [self._source(name, files) for name, files in sorted(by_model.items())]
+
+    def find(self, name: str) -> ModelSource | None:
+        """What `scan` would find of this name. Raises UsageError."""
+        from obstore.exceptions import InvalidPathError
+
+        fault = ""
+        try:
+            objects = self._asked(lambda: self._list(name))
+        except UsageError as exc:
+            if not isinstance(exc.__cause__, InvalidPathError):
+                raise
+            objects, fault = [], exc.message
+        files = [_below(found, found.key.removeprefix(f"{name}/")) for found in objects]
+        if not files and not fault:
+            return None
+        return self._source(name, files, fault)
+
+    def names(self) -> list[str]:
+        """The names of the models. Raises UsageError."""
+        import obstore
+
+        listed = self._asked(lambda: obstore.list_with_delimiter(self._bucket, self.place.path or None))
+        below = [self._relative(prefix) for prefix in listed["common_prefixes"]]
+        return sorted(name for name in below if name and not name.startswith("."))
+
+    def _list(self, name: str) -> list[StoredObject]:
+        import obstore
+
+        prefix = "/".join(part for part in (self.place.path, name) if part)
+        found = [item for batch in obstore.list(self._bucket, prefix or None) for item in batch]
+        return [
+            StoredObject(
+                path="",
+                key=self._relative(item["path"]),
+                size_bytes=item["size"],
+                tag=item["e_tag"] or item["last_modified"].isoformat(),
+            )
+            for item in found
+        ]
+
+    def _relative(self, path: str) -> str:
+        return path.removeprefix(f"{self.place.path}/") if self.place.path else path
+
+    def _source(self, name: str, files: Sequence[StoredObject], fault: str = "") -> ModelSource:
+        fault = fault or _fault_of(name, files)
+        origin = StoredModel(self, name, files)
+        versions = {} if fault else origin.versions()
+        directory = Path(name)  # until it is fetched there is none
+        return ModelSource(
+            name=name,
+            directory=directory,
+            versions={version: directory / str(version) for version in versions},
+            fault=fault,
+            origin=origin,
+        )
+
+    def download(self, found: StoredObject, place: Path) -> None:
+        """Write an object to a file that does not exist. Raises LoadError, also if the object has changed."""
+        import obstore
+
+        key = "/".join(part for part in (self.place.path, found.key) if part)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(os.open(place, flags, 0o600), "wb") as file:
+            for start in range(0, found.size_bytes, _PART_BYTES):
+                end = min(start + _PART_BYTES, found.size_bytes)
+                options: Any = {"range": (start, end)}
+                if found.tag.endswith('"'):
+                    options["if_match"] = found.tag
+                part = self._fetched(lambda: obstore.get(self._bucket, key, options=options).bytes(), found)  # noqa: B023
+                if len(part) != end - start:
+                    raise LoadError(f"'{self.place}/{found.key}' has changed while it was fetched")
+                file.write(part)
+
+    def private_parent(self) -> Path | None:
+        """Where the directories of fetched models are made; None for where temporary files go."""
+        return self._mount
+
+    def _fetched(self, work: Callable[[], T], found: StoredObject) -> T:
+        from obstore.exceptions import BaseError, PreconditionError
+
+        try:
+            return work()
+        except PreconditionError as exc:
+            raise LoadError(f"'{self.place}/{found.key}' has changed while it was fetched") from exc
+        except (BaseError, OSError) as exc:
+            raise LoadError(f"cannot fetch '{self.place}/{found.key}': {_first_line(exc)}") from exc
+
+    def _asked(self, work: Callable[[], T]) -> T:
+        from obstore.exceptions import BaseError
+
+        try:
+            return work()
+        except (BaseError, OSError) as exc:
+            raise UsageError(f"cannot read model repository '{self.place}': {_first_line(exc)}") from exc
+
+
+class StoredModel:
+    """Implements Origin."""
+
+    def __init__(self, repository: StoreRepository, name: str, files: Sequence[StoredObject]) -> None:
+        self._repository = repository
+        self._name = name
+        self._files = sorted(files, key=lambda found: found.path)
+        directories = {str(parent) for found in files for parent in PurePosixPath(found.path).parents}
+        # an object that others lie below, and an empty one called as a version, stand for a directory
+        self._directories = {
+            found.path
+            for found in files
+            if found.path in directories or (not found.size_bytes and version_of(found.path)[0] is not None)
+        }
+
+    @property
+    def url(self) -> str:
+        return f"{self._repository.place}/{self._name}"
+
+    @property
+    def private_parent(self) -> Path | None:
+        return self._repository.private_parent()
+
+    def versions(self) -> list[int]:
+        """The versions; names that are none are skipped, with a word in the log."""
+        tops = {found.path.partition("/")[0] for found in self._files if "/" in found.path}
+        tops |= {path for path in self._directories if "/" not in path}
+        out = []
+        for top in sorted(tops):
+            version, why = version_of(top)
+            if version is not None:
+                out.append(version)
+            elif why:
+                log.warning("ignore version directory '%s' which %s: '%s'", top, why, self.url)
+        return out
+
+    def stamp(self, part: str) -> str:
+        """Of a version's number, of a file, or of `""`: what is beside versions and configurations."""
+        if part:
+            chosen: Iterable[StoredObject] = [
+                found for found in self._files if found.path == part or found.path.startswith(f"{part}/")
+            ]
+        else:
+            chosen = [found for found in self._files if self._is_shared(found.path)]
+        digest = hashlib.blake2b(digest_size=16)
+        for found in chosen:
+            digest.update(os.fsencode(found.mark))
+        return digest.hexdigest()
+
+    def has(self, path: str) -> bool:
+        """Whether there is such a file."""
+        return any(found.path == path for found in self._files)
+
+    def fetch(self, directory: Path) -> None:
+        """All but the files of versions, in whose place empty ones tell their names. Raises LoadError."""
+        for version in self.versions():
+            self._write(directory / str(version), None)
+        for found in self._files:
+            if version_of(found.path.partition("/")[0])[0] is None:
+                self._write(directory / found.path, found)
+            else:
+                self._write(directory / found.path, None if found.path in self._directories else _EMPTY)
+
+    def fetch_version(self, directory: Path, version: int) -> None:
+        """The files of one version, into the directory of the model. Raises LoadError."""
+        for found in self._files:
+            if found.path.startswith(f"{version}/"):
+                self._write(directory / found.path, found)
+
+    def _write(self, place: Path, found: StoredObject | None) -> None:
+        """An object, or a directory. Raises LoadError."""
+        try:
+            if found is None or found.path in self._directories:
+                place.mkdir(parents=True, exist_ok=True)
+            else:
+                self._repository.download(found, place)
+        except OSError as exc:
+            raise LoadError(f"cannot write a file of '{self.url}': {exc}") from exc
+
+    def size_bytes(self, version: int) -> int:
+        """Of the files of a version."""
+        return sum(found.size_bytes for found in self._files if found.path.startswith(f"{version}/"))
+
+    def _is_shared(self, path: str) -> bool:
+        top = path.partition("/")[0]
+        apart = top in ("configs", "config.pbtxt") or version_of(top)[0] is not None
+        return not apart and not top.startswith(".")
+
+
+def open_repository(place: StorePlace) -> StoreRepository:
+    """With what this process' environment says. Raises UsageError."""
+    return StoreRepository(place, os.environ, Path.home())
+
+
+def _open(place: StorePlace, settings: Mapping[str, Any]) -> Any:
+    try:
+        from obstore.exceptions import BaseError
+        from obstore.store import AzureStore, GCSStore, S3Store
+    except ImportError as exc:
+        raise UsageError(
+            f"model repository '{place}' needs the package obstore: pip install 'tpx[cloud]'"
+        ) from exc
+    kinds: dict[str, Any] = {"s3": S3Store, "gs": GCSStore, "as": AzureStore}
+    client = {**_CLIENT, "allow_http": place.endpoint.startswith("http://")}
+    try:
+        return kinds[place.scheme](place.bucket, client_options=client, retry_config=_RETRY, **settings)
+    except (BaseError, ValueError, TypeError, OSError) as exc:
+        raise UsageError(f"cannot open model repository '{place}': {_first_line(exc)}") from exc
+
+
+def _below(found: StoredObject, path: str) -> StoredObject:
+    return StoredObject(path=path, key=found.key, size_bytes=found.size_bytes, tag=found.tag)
+
+
+def _fault_of(name: str, files: Iterable[StoredObject]) -> str:
+    """Why a model cannot be put into a directory, "" if it can."""
+    for path in (name, *(found.path for found in files)):
+        parts = path.split("/")
+        if any(part in ("", ".", "..") or "\0" in part for part in parts) or "\\" in path:
+            return f"the object '{path!r}' of model '{name}' has a name that no file can have"
+        long = [part for part in parts if len(os.fsencode(part)) > _MAX_NAME_BYTES]
+        if long or len(os.fsencode(path)) > _MAX_PATH_BYTES:
+            return f"the object '{path[:100]}...' of model '{name}' has a name that is too long for a file"
+    return ""
+
+
+def _first_line(error: BaseException) -> str:
+    """What went wrong, without the inner state that follows, and without its XML."""
+    line = str(error).partition("\n")[0]
+    return re.sub(r"<\?xml.*", "", line).strip().rstrip(":")
