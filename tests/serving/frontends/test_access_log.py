@@ -3,6 +3,8 @@
 import json
 import logging
 import re
+import socket
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,6 +93,14 @@ def test_clients_that_go_away_are_told_too(server: Live, caplog: pytest.LogCaptu
         eventually(lambda: any(model.in_flight for model in server.server.plane.served()))
         call.cancel()
         eventually(lambda: lines(caplog) == [f"GRPC request: {SERVICE}ModelInfer CANCELLED"])
+    item = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
+    body = json.dumps({"inputs": [item]}).encode()
+    with server.raw_http() as raw:
+        head = b"POST /v2/models/busy/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+        raw.sendall(head % len(body) + body)
+        eventually(lambda: any(model.in_flight for model in server.server.plane.served()))
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # reset, not closed
+    eventually(lambda: lines(caplog)[1:] == ["HTTP request: POST /v2/models/busy/infer 499"])
 
 
 def test_a_path_is_told_as_it_came_so_that_the_formatter_can_escape_it(

@@ -18,16 +18,18 @@ class AccessLog:
     def __init__(self, logs: LogControl) -> None:
         self._logs = logs
 
+    # the address is asked for now: a connection that breaks has none
+
     def http(self, request: HttpRequest) -> None:
         if self._logs.verbose:
-            request.on_answered = partial(_answered_http, request)
+            request.on_answered = partial(_answered_http, request, request.peer)
 
     def grpc(self, call: ServerCall) -> None:
         if self._logs.verbose:
-            call.on_answered = partial(_answered_grpc, call)
+            call.on_answered = partial(_answered_grpc, call, call.peer)
 
 
-def _answered_http(request: HttpRequest, status: int) -> None:
+def _answered_http(request: HttpRequest, peer: str, status: int) -> None:
     head = request.head
     log.debug(
         "HTTP request: %s %s %d %d us %s",
@@ -35,13 +37,13 @@ def _answered_http(request: HttpRequest, status: int) -> None:
         head.path.decode("latin-1"),
         status,
         _micros(request.began_ns),
-        request.peer,
+        peer,
     )
 
 
-def _answered_grpc(call: ServerCall, status: Status) -> None:
+def _answered_grpc(call: ServerCall, peer: str, status: Status) -> None:
     path = call.head.path.decode("latin-1")
-    log.debug("GRPC request: %s %s %d us %s", path, status.name, _micros(call.began_ns), call.peer)
+    log.debug("GRPC request: %s %s %d us %s", path, status.name, _micros(call.began_ns), peer)
 
 
 def _micros(began_ns: int) -> int:
