@@ -93,6 +93,7 @@ def test_clients_that_go_away_are_told_too(server: Live, caplog: pytest.LogCaptu
         eventually(lambda: any(model.in_flight for model in server.server.plane.served()))
         call.cancel()
         eventually(lambda: lines(caplog) == [f"GRPC request: {SERVICE}ModelInfer CANCELLED"])
+    eventually(lambda: not any(model.in_flight for model in server.server.plane.served()))
     item = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
     body = json.dumps({"inputs": [item]}).encode()
     with server.raw_http() as raw:
