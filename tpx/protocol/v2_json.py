@@ -129,8 +129,10 @@ def _parse_with_nan(text: bytes) -> _Request:
 
 def _field_message(detail: str) -> str:
     """ "Expected `str`, got `int` - at `$.inputs[0].name`" in Triton's words, which name the last field."""
-    path = detail.rpartition("`$")[2].rstrip("`") if "`$" in detail else ""
+    path = detail.rpartition("`$")[2].rstrip("`").replace("[...]", "") if "`$" in detail else ""
     name = path.rpartition(".")[2].partition("[")[0]
+    if not detail.startswith(("Expected", "Object")):  # a number that is out of all ranges
+        return f"Unable to parse '{name or 'request'}': {detail}"
     expected = detail.split("`")[1]
     if path == ".parameters":
         return "failed to get request params.: attempt to get members for non-object"
