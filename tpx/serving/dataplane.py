@@ -9,11 +9,11 @@ from tpx import __version__
 from tpx.errors import InvalidRequest, TpxError
 from tpx.protocol.v2 import DecodedRequest, RequestedOutput
 from tpx.serving.logs import LogControl
-from tpx.serving.model import ServedModel
 from tpx.serving.repository.control import ModelControl
 from tpx.serving.repository.overrides import LoadParameter, override_of
 from tpx.serving.repository.repository import ModelRepository, State, parse_version
 from tpx.serving.request import InferRequest, RequestHead, TensorSpec
+from tpx.serving.served import Served
 from tpx.serving.shared_memory.regions import SharedMemory
 from tpx.serving.signature import Signature
 from tpx.serving.tracing.tracer import Tracer
@@ -193,7 +193,7 @@ class DataPlane:
                 raise InvalidRequest(f"requested model version is not available for model '{name}'")
         return [_model_statistics(model) for model in chosen]
 
-    def served(self) -> list[ServedModel]:
+    def served(self) -> list[Served]:
         """The models whose counters the metrics page shows."""
         return self._repository.served()
 
@@ -245,7 +245,7 @@ def _tensors(signature: Signature, specs: Iterable[TensorSpec]) -> list[TensorMe
     ]
 
 
-def _model_statistics(model: ServedModel) -> dict[str, Any]:
+def _model_statistics(model: Served) -> dict[str, Any]:
     statistics = model.statistics
     return {
         "name": model.name,

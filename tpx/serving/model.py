@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,8 @@ class Parts:
 
 class ServedModel:
     """Owns the instances and the statistics of one model version."""
+
+    composed_of: Set[str] = frozenset()
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tpx.errors import LoadError, TpxError, UsageError
@@ -31,11 +32,12 @@ from tpx.serving.frontends.metrics.sampler import Sampler
 from tpx.serving.instances.completions import Completions
 from tpx.serving.limits import check_ports, grpc_limits, http_limits
 from tpx.serving.logs import LogControl
-from tpx.serving.model import ServedModel
 from tpx.serving.options import ServeConfig
 from tpx.serving.repository.control import ControlSettings, ModelControl
 from tpx.serving.repository.loading import Loader, LoadSettings
 from tpx.serving.repository.repository import ModelRepository
+from tpx.serving.repository.stores.store import open_repository
+from tpx.serving.served import Served
 from tpx.serving.shared_memory import cuda
 from tpx.serving.shared_memory.regions import SharedMemory, SharedMemoryLimits
 from tpx.serving.shared_memory.system import region_limit
@@ -206,7 +208,7 @@ class Server:
             return None
         return 0
 
-    def _log_waiting(self, timeout_s: int, busy: Sequence[ServedModel], connections: int) -> None:
+    def _log_waiting(self, timeout_s: int, busy: Sequence[Served], connections: int) -> None:
         log.info("Timeout %d: Found %d model versions that have in-flight inferences", timeout_s, len(busy))
         for model in busy:
             log.info(
@@ -226,7 +228,7 @@ class Server:
             self.control.busy,
         )
 
-    def _busy(self) -> list[ServedModel]:
+    def _busy(self) -> list[Served]:
         models = [*self.repository.served(), *self.control.retirement.draining]
         return [model for model in models if model.in_flight]
 
@@ -300,7 +302,10 @@ class Server:
 
 def _control_settings(config: ServeConfig) -> ControlSettings:
     return ControlSettings(
-        paths=[*config.model_repository, *config.models],
+        paths=[
+            place if isinstance(place, Path) else open_repository(place)
+            for place in (*config.model_repository, *config.models)
+        ],
         mode=config.model_control_mode,
         startup=config.load_model,
         poll_s=config.repository_poll_secs,

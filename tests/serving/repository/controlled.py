@@ -15,13 +15,13 @@ from tpx.errors import InvalidRequest
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.instances.completions import Completions
-from tpx.serving.model import ServedModel
 from tpx.serving.repository.control import ControlSettings, ModelControl
 from tpx.serving.repository.layout import Place
 from tpx.serving.repository.loading import Loader, LoadSettings
 from tpx.serving.repository.overrides import LoadParameter, override_of
 from tpx.serving.repository.repository import ModelRepository
 from tpx.serving.request import InferRequest, InferResponse
+from tpx.serving.served import Served
 
 
 def times(factor: float) -> Any:
@@ -85,7 +85,7 @@ class Scene:
         raise AssertionError(f"it did not come true: {self.states}")
 
 
-async def ask(model: ServedModel) -> float:
+async def ask(model: Served) -> float:
     """One request of the value 1, bound and submitted at once."""
     answers: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
     tensor = Tensor.from_numpy("x", np.ones((1, 2), dtype=np.float32))

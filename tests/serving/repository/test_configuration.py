@@ -302,8 +302,6 @@ def test_instance_groups_that_cannot_be_are_refused(group: str, message: str) ->
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ("ensemble_scheduling { }", "ensemble_scheduling"),
-        ("platform: 'ensemble'", "ensemble_scheduling"),
         ("model_repository_agents { agents [{ name: 'checksum' }] }", "model_repository_agents"),
         ("model_operations { op_library_filename: 'x.so' }", "model_operations"),
         ("input [{ name: 'x' is_shape_tensor: true }]", "is_shape_tensor"),

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Set
 from typing import Any
 
 from tpx.errors import NotReady, TpxError
@@ -37,6 +38,7 @@ class Ensemble:
         self.max_batch_size = signature.max_batch_size
         self.decoupled: bool = config.model_transaction_policy.decoupled
         self.statistics = ModelStatistics()
+        self.composed_of: Set[str] = graph.models
         self.retired = False
         self._graph = graph
         self._resolve = resolve

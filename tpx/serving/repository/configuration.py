@@ -73,6 +73,40 @@ def fill_defaults(config: Any, backend: Backend) -> None:
             getattr(config.optimization, field).enable = True
 
 
+def is_ensemble(config: Any) -> bool:
+    """Whether a model is made of others."""
+    return config.platform == "ensemble" or bool(config.HasField("ensemble_scheduling"))
+
+
+def complete_ensemble(config: Any, *, auto_complete: bool) -> None:
+    """What an ensemble need not say: it has no instances, no model file and no memory of its own."""
+    if auto_complete and not config.platform and not config.backend:
+        config.platform = "ensemble"
+    if config.version_policy.WhichOneof("policy_choice") is None:
+        config.version_policy.latest.num_versions = 1
+
+
+def validate_ensemble(config: Any) -> None:
+    """Raise ConfigError for what an ensemble cannot have; its graph is another matter."""
+    name = config.name
+    if not config.HasField("ensemble_scheduling"):
+        raise ConfigError(f"ensemble scheduling must be set for ensemble {name} whose platform is ensemble")
+    if config.platform != "ensemble":
+        raise ConfigError(
+            f"ensemble scheduling cannot be set for model '{name}' whose platform is not ensemble"
+        )
+    if config.backend:
+        raise ConfigError(
+            f"Ensemble model '{name}' must have platform type 'ensemble' and empty backend type"
+        )
+    if config.instance_group:
+        raise ConfigError(f"instance group should not be specified for ensemble '{name}'")
+    if config.HasField("optimization"):
+        raise ConfigError(f"optimization should not be specified for ensemble '{name}'")
+    if config.model_warmup:
+        raise ConfigError(f"model_warmup can not be specified for ensemble '{name}'")
+
+
 def validate(config: Any) -> None:
     """Raise ConfigError for what is wrong or not possible, naming the field."""
     if config.max_batch_size < 0:
@@ -169,7 +203,6 @@ def refuse_unsupported(config: Any) -> None:
         "sequence_batching.state.use_growable_memory": any(
             state.use_growable_memory for state in config.sequence_batching.state
         ),
-        "ensemble_scheduling": config.HasField("ensemble_scheduling") or config.platform == "ensemble",
         "model_repository_agents": bool(config.model_repository_agents.agents),
         "model_operations": bool(config.model_operations.op_library_filename),
         "is_shape_tensor": any(item.is_shape_tensor for item in (*config.input, *config.output)),

@@ -6,24 +6,26 @@ of the same model follow each other, those of different ones run at the same tim
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from tpx.errors import InvalidRequest, NotReady, TpxError, UsageError
-from tpx.serving.model import ServedModel
+from tpx.errors import ConfigError, InvalidRequest, LoadError, NotReady, TpxError, UsageError
 from tpx.serving.repository import layout
 from tpx.serving.repository.decisions import ControlMode, plan_load, plan_poll, plan_start
-from tpx.serving.repository.layout import ModelSource, NoVersion
+from tpx.serving.repository.dependencies import plan_cascade, plan_order
+from tpx.serving.repository.ensembles import Ensembles
+from tpx.serving.repository.layout import ModelSource, NoVersion, Place
 from tpx.serving.repository.loading import Loader, Wanted, reason_of
 from tpx.serving.repository.overrides import Override, OverrideFiles
 from tpx.serving.repository.repository import Loaded, ModelRepository
 from tpx.serving.repository.retirement import Retirement
 from tpx.serving.repository.stamps import Stamps, stamps_of
 from tpx.serving.repository.tasks import Tasks
+from tpx.serving.repository.turns import Round, Turns
+from tpx.serving.served import Served
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +40,7 @@ _ABSENT = "failed to load '{}', failed to poll from model repository"
 class ControlSettings:
     """What model control takes from the server's options."""
 
-    paths: Sequence[Path]
+    paths: Sequence[Place]
     mode: ControlMode = "none"
     startup: Sequence[str] = ()
     """--load-model: what explicit mode loads at startup."""
@@ -46,12 +48,6 @@ class ControlSettings:
     load_threads: int = 4
     load_retries: int = 0
     config_name: str = ""
-
-
-@dataclass(slots=True)
-class _Turn:
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    takers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +67,13 @@ class ModelControl:
         self._settings = settings
         self.tasks = Tasks()
         self.retirement = Retirement(self.tasks, repository.ended)
+        self._ensembles = Ensembles(repository, self.retirement, loader.settings)
+        self._composing: dict[str, frozenset[str]] = {}
+        """Ensembles that are being loaded, and the models that they wait for."""
+        self._asked: set[str] = set()
+        """Models that were to be loaded by their own names, not only as parts of ensembles."""
         self._pool = ThreadPoolExecutor(settings.load_threads, thread_name_prefix="load")
-        self._turns: dict[str, _Turn] = {}
+        self._turns = Turns()
         self._stopping = asyncio.Event()
         self._poller: asyncio.Task[None] | None = None
 
@@ -86,8 +87,9 @@ class ModelControl:
         for name in names:
             if name not in found:
                 self._repository.fault(name, _ABSENT.format(name))
-        here = [found[name] for name in names if name in found]
-        await asyncio.gather(*(self._try_load(source.name, source) for source in here))
+        self._asked.update(names)
+        here = [name for name in names if name in found]
+        await self._round(lambda name: _fetched(found[name]) if name in found else None).load(here)
         if settings.mode == "poll":
             self._poller = asyncio.get_running_loop().create_task(self._poll_until_stopped())
 
@@ -112,6 +114,7 @@ class ModelControl:
         self.retirement.last = True
         await self.tasks.finish()
         for name in {name for name, _ in self._repository.index()}:
+            self._ensembles.forget(name)
             self.retirement.retire(self._repository.unload(name))
         await self.tasks.finish()
         self._pool.shutdown()
@@ -131,13 +134,26 @@ class ModelControl:
         """
         self.check_explicit()
         check_name(name)
-        await self._load(name, lambda: self._sight(name, override))
+        parts = self._round(lambda part: self._sight(part, None))
+        await self._load(name, lambda: self._sight(name, override), parts)
+        self._asked.add(name)
 
-    async def unload(self, name: str, *, unload_dependents: bool) -> None:  # noqa: ARG002 (nothing depends)
-        """Stop serving a model; what it has taken is answered afterwards. Raises NotReady."""
+    async def unload(self, name: str, *, unload_dependents: bool) -> None:
+        """Stop serving a model; what it has taken is answered afterwards. Raises NotReady.
+
+        `unload_dependents`: also what an ensemble is made of, but for what others need or was asked for.
+        """
         self.check_explicit()
-        async with self._turn(name):
-            self.retirement.retire(self._repository.unload(name))
+        gone = plan_cascade(name, self._ensembles.requires, self._asked) if unload_dependents else [name]
+        for each in gone:
+            async with self._turns.take(each):
+                self._unload(each)
+
+    def _unload(self, name: str) -> None:
+        self._asked.discard(name)
+        self._ensembles.forget(name)
+        self.retirement.retire(self._repository.unload(name))
+        self._ensembles.settle([name])
 
     async def names_on_disk(self) -> Mapping[str, str]:
         """What the repositories hold, where not everything in them is loaded; each with a fault or ""."""
@@ -162,7 +178,7 @@ class ModelControl:
             source = layout.find(self._settings.paths, name, config_name=self._settings.config_name)
             if source is None:
                 return None
-            return _Sighting(source=replace(source, override=override.config) if override else source)
+            return _fetched(replace(source, override=override.config) if override else source)
         files = OverrideFiles(override.files)
         versions = layout.versions_in(files.directory)
         source = ModelSource(
@@ -172,27 +188,43 @@ class ModelControl:
 
     # loading
 
-    async def _try_load(self, name: str, source: ModelSource | None = None) -> None:
-        """A load that nobody waits for: its failure is in the log, and the state of the model."""
-        with suppress(InvalidRequest, NotReady):
-            await self._load(name, lambda: _Sighting(source=source) if source else self._sight(name, None))
+    def _round(self, sight: Callable[[str], _Sighting | None]) -> Round:
+        """Loads that nobody waits for: a failure is in the log, and the state of the model."""
 
-    async def _load(self, name: str, sight: Callable[[], _Sighting | None]) -> None:
-        async with self._turn(name):
+        async def load(name: str, parts: Round) -> None:
+            with suppress(InvalidRequest, NotReady):
+                await self._load(name, lambda: sight(name), parts)
+
+        return Round(load)
+
+    async def _load(self, name: str, sight: Callable[[], _Sighting | None], parts: Round) -> None:
+        async with self._turns.take(name):
             self._check_running()
-            sighting = await _in_thread(sight)
+            sighting = await self._seen(name, sight)
             if sighting is None:
                 raise InvalidRequest(_ABSENT.format(name))
             self.retirement.hold(sighting.files)
             try:
-                await self._replace(await self._want(sighting.source), sighting.files)
+                wanted = await self._want(sighting.source)
+                await self._load_parts(wanted, parts)
+                await self._replace(wanted, sighting.files)
             except InvalidRequest:
-                if sighting.files is not None:
+                if sighting.files is not None and sighting.source.origin is None:
                     self._repository.forget_unused(name)  # nobody can correct what only a request held
+                    if not self._repository.entries(name):
+                        self._ensembles.forget(name)
                 raise
             finally:
                 await self.retirement.release(sighting.files)
         log.info("successfully loaded '%s'", name)
+
+    async def _seen(self, name: str, sight: Callable[[], _Sighting | None]) -> _Sighting | None:
+        try:
+            return await _in_thread(sight)
+        except (LoadError, UsageError) as exc:
+            log.error("failed to load '%s': %s", name, exc)
+            self._repository.fault(name, reason_of(exc))
+            raise InvalidRequest(f"{_ABSENT.format(name)}: {reason_of(exc)}") from exc
 
     async def _want(self, source: ModelSource) -> Wanted:
         try:
@@ -205,13 +237,33 @@ class ModelControl:
                 raise InvalidRequest(f"load failed for model '{source.name}': {exc.message}\n") from exc
             raise InvalidRequest(f"{_ABSENT.format(source.name)}: {reason}") from exc
 
+    async def _load_parts(self, wanted: Wanted, parts: Round) -> None:
+        """First what an ensemble is made of; what of it fails is the ensemble's fault to tell."""
+        name, graph = wanted.source.name, wanted.graph
+        if graph is None:
+            return
+        self._composing[name] = graph.models
+        try:
+            circle = plan_order(self._composing).circular.get(name)
+            if circle is not None:
+                fault = ConfigError(f"circular dependency between ensembles: {circle}")
+                log.error("failed to load '%s': %s", name, fault)
+                self._repository.fault(name, reason_of(fault))
+                raise InvalidRequest(f"load failed for model '{name}': {fault.message}\n")
+            await parts.load(graph.models)
+        finally:
+            del self._composing[name]
+
     async def _replace(self, wanted: Wanted, files: OverrideFiles | None) -> None:
         """Put what is wanted in the place of what serves: all of its versions or none."""
         name, repository = wanted.source.name, self._repository
         plan = plan_load(wanted.recipes, repository.recipes(name))
         repository.begin(name, plan)
-        attempts = [self._load_version(wanted, version) for version in plan.load]
-        outcomes = dict(zip(plan.load, await asyncio.gather(*attempts, return_exceptions=True), strict=True))
+        outcomes: dict[int, Served | BaseException]
+        if wanted.graph is not None:  # over what serves at this moment: nothing may come in between
+            outcomes = self._ensembles.compose_all(wanted, wanted.graph, plan.load)
+        else:
+            outcomes = await self._load_versions(wanted, plan.load)
         loaded = {}
         for version, outcome in outcomes.items():
             if not isinstance(outcome, BaseException):
@@ -224,6 +276,9 @@ class ModelControl:
             aside = dict.fromkeys(loaded, "unloaded: another version failed to load")
             repository.fail(name, reasons | aside)
             log.error("failed to load '%s'", name)
+            if wanted.graph is not None:
+                self._ensembles.remember(wanted, unless_serving=True)
+                raise InvalidRequest(f"load failed for model '{name}': {outcomes[plan.load[0]]}\n")
             clauses = "".join(
                 f"version {v} is at UNAVAILABLE state: {reason};\n" for v, reason in reasons.items()
             )
@@ -234,8 +289,16 @@ class ModelControl:
             kept = repository.loaded(name, version)
             if kept is not None:
                 kept.served.config.version_policy.CopyFrom(wanted.config.version_policy)
+        self._ensembles.remember(wanted)
+        self._ensembles.settle([name])
 
-    async def _load_version(self, wanted: Wanted, version: int) -> ServedModel:
+    async def _load_versions(
+        self, wanted: Wanted, versions: Sequence[int]
+    ) -> dict[int, Served | BaseException]:
+        attempts = [self._load_version(wanted, version) for version in versions]
+        return dict(zip(versions, await asyncio.gather(*attempts, return_exceptions=True), strict=True))
+
+    async def _load_version(self, wanted: Wanted, version: int) -> Served:
         """Raises LoadError."""
         name, loop = wanted.source.name, asyncio.get_running_loop()
         retries = self._settings.load_retries
@@ -275,30 +338,16 @@ class ModelControl:
             await asyncio.sleep(_SETTLE_S)
             again = await _in_thread(self._stamped)
             settled = [name for name in changes.load if again.get(name) == found[name]]
-            await asyncio.gather(*(self._try_load(name) for name in settled))
+            changed = self._round(lambda name: self._sight(name, None) if name in settled else None)
+            await changed.load(settled)
         for name in changes.unload:
-            async with self._turn(name):
-                self.retirement.retire(self._repository.unload(name))
+            async with self._turns.take(name):
+                self._unload(name)
         self._repository.forget(found)
 
     def _stamped(self) -> dict[str, Stamps | None]:
         """What is there, by name; without stamps where a model cannot be told what it is."""
         return {source.name: None if source.fault else stamps_of(source) for source in self._scan()}
-
-    # turns
-
-    @asynccontextmanager
-    async def _turn(self, name: str) -> AsyncIterator[None]:
-        """Alone with a model: who else wants to change it waits."""
-        turn = self._turns.setdefault(name, _Turn())
-        turn.takers += 1
-        try:
-            async with turn.lock:
-                yield
-        finally:
-            turn.takers -= 1
-            if not turn.takers:
-                del self._turns[name]
 
     def _check_running(self) -> None:
         if self._stopping.is_set():
@@ -313,6 +362,18 @@ def check_name(name: str) -> None:
         raise InvalidRequest(
             f"invalid model name '{name}', model name must not contain path traversal characters"
         )
+
+
+def _fetched(source: ModelSource) -> _Sighting:
+    """A model on a disk of this machine, with the files that were made for that. Raises LoadError."""
+    if source.origin is None or source.fault:
+        return _Sighting(source=source)
+    files = OverrideFiles({}, source.origin.private_parent)
+    try:
+        return _Sighting(source=source.fetched(files.directory), files=files)
+    except BaseException:
+        files.remove()
+        raise
 
 
 async def _in_thread(work: Callable[[], T]) -> T:

@@ -14,16 +14,20 @@ from tpx.serving.backends.table import backend as find_backend
 from tpx.serving.cache import ResponseCache
 from tpx.serving.distributions.latencies import latencies_of
 from tpx.serving.distributions.settings import LatencySettings
+from tpx.serving.ensemble.graph import Graph, graph_of
 from tpx.serving.instances.completions import Completions
 from tpx.serving.instances.placement import instance_specs
 from tpx.serving.model import Parts, ServedModel
 from tpx.serving.repository.batching import fill_batching
 from tpx.serving.repository.configuration import (
+    complete_ensemble,
     fill_backend,
     fill_defaults,
+    is_ensemble,
     refuse_unsupported,
     set_name,
     validate,
+    validate_ensemble,
     validate_instance_groups,
 )
 from tpx.serving.repository.decisions import Recipe
@@ -60,6 +64,10 @@ class Wanted:
     stamps: Stamps
     recipes: Mapping[int, Recipe]
     """By version."""
+    graph: Graph | None = None
+    """Of an ensemble."""
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of an ensemble, those that it has itself, by output."""
 
 
 class Loader:
@@ -68,7 +76,7 @@ class Loader:
     def __init__(
         self, settings: LoadSettings, completions: Completions, loop: asyncio.AbstractEventLoop
     ) -> None:
-        self._settings = settings
+        self.settings = settings
         self._completions = completions
         self._loop = loop
 
@@ -76,6 +84,7 @@ class Loader:
         """What to load of a model as it lies there. Raises ConfigError, LoadError."""
         stamps = stamps_of(source)  # first: what changes while it is read is seen the next time
         config = self._read_config(source)
+        composed = is_ensemble(config)
         return Wanted(
             source=source,
             config=config,
@@ -83,24 +92,32 @@ class Loader:
             recipes={
                 version: Recipe(
                     config=_without_policy(config),
-                    directory=str(source.file or source.versions[version]),
+                    directory=_place_of(source, version),
                     shared=stamps.shared,
                     files=stamps.versions[version],
                 )
                 for version in wanted_versions(config, source.versions)
             },
+            graph=graph_of(config) if composed else None,
+            labels=read_labels(config, source.directory) if composed else {},
         )
 
     def _read_config(self, source: ModelSource) -> Any:
         if source.fault:
             raise LoadError(source.fault)
-        if not self._settings.auto_complete and not source.has_config:
+        if not self.settings.auto_complete and not source.has_config:
             raise ConfigError(
                 f"failed to open text file for read {source.config_path}: No such file or directory"
             )
         config = source.read_config()
         set_name(config, source.name)
         refuse_unsupported(config)
+        if is_ensemble(config):
+            complete_ensemble(config, auto_complete=self.settings.auto_complete)
+            validate_ensemble(config)
+            graph_of(config)
+            validate(config)
+            return config
         first = source.versions[min(source.versions)] if source.versions else None
         fill_backend(config, first)
         fill_defaults(config, find_backend(config.backend))
@@ -115,6 +132,8 @@ class Loader:
         began = time.perf_counter_ns()
         config = messages.ModelConfig()
         config.CopyFrom(written)
+        if source.origin is not None:
+            source.origin.fetch_version(source.directory, version)
         files = ModelFiles(
             model_name=source.name,
             version=version,
@@ -134,12 +153,12 @@ class Loader:
                     scheduler=scheduler_of(config, len(specs)),
                     stacking=stacking_of(config, source.directory),
                     opened=opened,
-                    cache=self._settings.cache if config.response_cache.enable else None,
+                    cache=self.settings.cache if config.response_cache.enable else None,
                 ),
                 self._loop,
-                inline_below_ns=self._settings.inline_below_ns,
+                inline_below_ns=self.settings.inline_below_ns,
             )
-            model.statistics.latencies = latencies_of(config, self._settings.latencies)
+            model.statistics.latencies = latencies_of(config, self.settings.latencies)
             model.start(specs, self._completions)
         except BaseException:
             opened.close()
@@ -153,7 +172,7 @@ class Loader:
         return model
 
     def _complete(self, opened: OpenModel, config: Any) -> None:
-        if self._settings.auto_complete:
+        if self.settings.auto_complete:
             settings = self._backend_settings(config.backend)
             size = settings.get("default-max-batch-size", str(_DEFAULT_MAX_BATCH_SIZE))
             if not (size.isascii() and size.isdigit()):
@@ -166,7 +185,7 @@ class Loader:
         opened.check(config)
 
     def _backend_settings(self, backend: str) -> dict[str, str]:
-        settings = self._settings.backend_settings
+        settings = self.settings.backend_settings
         return {**settings.get("", {}), **settings.get(backend, {})}
 
 
@@ -177,6 +196,13 @@ def reason_of(error: BaseException) -> str:
         return f"{Code.INTERNAL.value}: {type(error).__name__}: {error}"
     name = error.code.value if error.code is not Code.UNKNOWN else Code.INTERNAL.value
     return f"{name}: {error.message}"
+
+
+def _place_of(source: ModelSource, version: int) -> str:
+    """Where a version is that was not made for one load alone."""
+    if source.origin is not None:
+        return f"{source.origin.url}/{version}"
+    return str(source.file or source.versions[version])
 
 
 def _without_policy(config: Any) -> bytes:

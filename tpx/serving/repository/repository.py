@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from tpx.errors import InvalidRequest, NotFound, NotReady
-from tpx.serving.model import ServedModel
 from tpx.serving.repository.decisions import Plan, Recipe
 from tpx.serving.repository.overrides import OverrideFiles
 from tpx.serving.repository.stamps import Stamps
+from tpx.serving.served import Served
 
 UNLOADED = "unloaded"
 
@@ -29,7 +29,7 @@ class State(Enum):
 class Loaded:
     """A version that serves, what it was made from, and the files that were made for it."""
 
-    served: ServedModel
+    served: Served
     recipe: Recipe
     files: OverrideFiles | None = None
 
@@ -47,7 +47,7 @@ class VersionEntry:
     @property
     def hinders(self) -> bool:
         """Whether a server that is ready only with all its models is not, because of this one."""
-        gone = self.state is State.UNLOADING or self.reason == UNLOADED
+        gone = self.state is State.UNLOADING or self.reason.startswith(UNLOADED)
         return self.state is not State.READY and not gone
 
 
@@ -79,7 +79,7 @@ class ModelRepository:
 
     # who serves
 
-    def get(self, name: str, version: str = "") -> ServedModel:
+    def get(self, name: str, version: str = "") -> Served:
         """The model that serves `name`; an empty `version` is the latest that is ready.
 
         Raises NotFound, NotReady, and InvalidRequest for a version that is no positive number.
@@ -110,7 +110,7 @@ class ModelRepository:
             return False
         return True
 
-    def served(self) -> list[ServedModel]:
+    def served(self) -> list[Served]:
         """Every version that is ready, by name and version."""
         return [entry.loaded.served for _, entry in self.index() if entry.loaded is not None]
 
@@ -195,6 +195,32 @@ class ModelRepository:
         if not any(entry.loaded is not None for entry in record.versions.values()):
             record.fault = reason
 
+    def suspend(self, name: str, reason: str) -> list[Loaded]:
+        """A model cannot serve until others do; returns what did."""
+        record = self._models[name]
+        ended = []
+        for entry in record.versions.values():
+            ended += _end(entry)
+            serves_not = f"{UNLOADED}: {reason}"
+            if entry.state is State.UNLOADING or not entry.hinders:
+                entry.reason = serves_not
+            else:
+                entry.reason = reason
+        self.generation += 1
+        return ended
+
+    def restore(self, name: str, loaded: Mapping[int, Loaded]) -> list[Loaded]:
+        """Versions serve, instead of those that did or could not; returns those that did."""
+        record = self._models[name]
+        ended = []
+        for version, new in loaded.items():
+            entry = record.versions.setdefault(version, VersionEntry(version=version))
+            if entry.loaded is not None:
+                ended.append(entry.loaded)
+            entry.loaded, entry.state, entry.reason = new, State.READY, ""
+        self.generation += 1
+        return ended
+
     def unload(self, name: str) -> list[Loaded]:
         """Nothing of a model serves any more; returns what did."""
         record = self._models.get(name)
@@ -210,13 +236,17 @@ class ModelRepository:
         self.generation += 1
         return ended
 
-    def ended(self, served: ServedModel) -> None:
+    def ended(self, served: Served) -> None:
         """A version that did not serve any more has answered its last request."""
         record = self._models.get(served.name)
         entry = record.versions.get(served.version) if record is not None else None
         # unless it is loaded again, or being so
         if entry is not None and entry.state is State.UNLOADING:
-            entry.state, entry.reason = State.UNAVAILABLE, UNLOADED
+            entry.state, entry.reason = State.UNAVAILABLE, entry.reason or UNLOADED
+
+    def entries(self, name: str) -> list[VersionEntry]:
+        """The versions of a model, none where it is unknown."""
+        return self._models.get(name, _Record()).entries
 
     def loaded(self, name: str, version: int) -> Loaded | None:
         """What serves a version."""

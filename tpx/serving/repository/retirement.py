@@ -7,10 +7,10 @@ import logging
 import sys
 from collections.abc import Callable, Iterable
 
-from tpx.serving.model import ServedModel
 from tpx.serving.repository.overrides import OverrideFiles
 from tpx.serving.repository.repository import Loaded
 from tpx.serving.repository.tasks import Tasks
+from tpx.serving.served import Served
 
 log = logging.getLogger(__name__)
 
@@ -23,10 +23,10 @@ _RECLAIM_AFTER_S = 0.2
 class Retirement:
     """Closes versions off the event loop, each once nothing is in flight in it."""
 
-    def __init__(self, tasks: Tasks, on_end: Callable[[ServedModel], None]) -> None:
+    def __init__(self, tasks: Tasks, on_end: Callable[[Served], None]) -> None:
         self._tasks = tasks
         self._on_end = on_end
-        self._draining: list[ServedModel] = []
+        self._draining: list[Served] = []
         self._files: set[OverrideFiles] = set()
         self._reclaiming = False
         self._modules = len(sys.modules)
@@ -34,7 +34,7 @@ class Retirement:
         """The server ends: its memory need not be swept."""
 
     @property
-    def draining(self) -> list[ServedModel]:
+    def draining(self) -> list[Served]:
         """Versions that still answer what they took before."""
         return list(self._draining)
 
@@ -76,7 +76,7 @@ class Retirement:
         served = loaded.served
         # what was bound to it before the swap is submitted by the time the loop comes back here
         await asyncio.sleep(_LOOK_EVERY_S)
-        while served.in_flight:  # noqa: ASYNC110 (an event would cost every request a test)
+        while self._is_needed(served):  # noqa: ASYNC110 (an event would cost every request a test)
             await asyncio.sleep(_LOOK_EVERY_S)
         served.retired = True
         self._draining.remove(served)
@@ -85,6 +85,12 @@ class Retirement:
         finally:
             self._on_end(served)
         log.info("successfully unloaded '%s' version %d", served.name, served.version)
+
+    def _is_needed(self, served: Served) -> bool:
+        """Whether it computes, or will for what an ensemble has taken that does not serve any more either."""
+        return served.in_flight > 0 or any(
+            one.in_flight and served.name in one.composed_of for one in self._draining
+        )
 
     async def _close(self, loaded: Loaded) -> None:
         try:

@@ -11,7 +11,7 @@ from tpx.serving.distributions.latencies import HISTOGRAMS, SUMMARIES, LatencyFa
 from tpx.serving.distributions.settings import LatencySettings
 from tpx.serving.distributions.summary import Summary
 from tpx.serving.frontends.metrics.text import Family, Kind, Line, bound, labels
-from tpx.serving.model import ServedModel
+from tpx.serving.served import Served
 from tpx.serving.statistics import Duration
 
 
@@ -27,7 +27,7 @@ class _Names:
 class _Row:
     """A model at the moment of the page."""
 
-    model: ServedModel
+    model: Served
     names: _Names
     durations: Mapping[str, Duration]
 
@@ -54,7 +54,7 @@ def _cache_microseconds(phase: str) -> Callable[[_Row], int | None]:
     return lambda row: row.durations[phase].ns // 1000 if _cached(row.model) else None
 
 
-def _cached(model: ServedModel) -> bool:
+def _cached(model: Served) -> bool:
     """Whether its responses are kept: only then it has series of the cache."""
     enabled: bool = model.config.response_cache.enable
     return enabled
@@ -150,9 +150,9 @@ class ModelFamilies:
         """`gpu_uuids` by CUDA's number of the device."""
         self._settings = settings
         self._gpu_uuids = gpu_uuids
-        self._names: WeakKeyDictionary[ServedModel, _Names] = WeakKeyDictionary()
+        self._names: WeakKeyDictionary[Served, _Names] = WeakKeyDictionary()
 
-    def of(self, models: Iterable[ServedModel], now_ns: int) -> list[Family]:
+    def of(self, models: Iterable[Served], now_ns: int) -> list[Family]:
         """Families that every model has, and of the others those that some model has."""
         rows = [_Row(model, self._names_of(model), model.statistics.durations()) for model in models]
         settings = self._settings
@@ -170,7 +170,7 @@ class ModelFamilies:
             optional += [_summary(family, rows, shares, now_ns) for family in SUMMARIES]
         return [*families, *(family for family in optional if family.lines)]
 
-    def _names_of(self, model: ServedModel) -> _Names:
+    def _names_of(self, model: Served) -> _Names:
         names = self._names.get(model)
         if names is None:
             pairs = {"model": model.name, "version": str(model.version)}
@@ -233,7 +233,7 @@ def _totals(text: str, kept: Histogram | Summary, family: LatencyFamily) -> list
     return [(f"_count{{{text}}}", kept.count), (f"_sum{{{text}}}", kept.total_ns // family.unit_ns)]
 
 
-def _distribution(model: ServedModel, family: LatencyFamily) -> Histogram | Summary | None:
+def _distribution(model: Served, family: LatencyFamily) -> Histogram | Summary | None:
     kept = model.statistics.latencies
     return None if kept is None else kept.by_family.get(family.name)
 

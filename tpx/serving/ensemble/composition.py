@@ -1,0 +1,141 @@
+"""Whether the models of an ensemble fit together as they are loaded (Triton:
+core/src/ensemble_scheduler/ensemble_utils.cc)."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tpx.errors import ConfigError
+from tpx.serving.ensemble.graph import Graph, Step
+
+
+def check_composition(config: Any, graph: Graph, models: Sequence[Any]) -> bool:
+    """Check types and shapes along the graph against the composing models' configurations, step by step.
+
+    Returns whether the ensemble is decoupled. Raises ConfigError.
+    """
+    tensors = {item.name: _Origin(graph.name, item, config) for item in (*config.input, *config.output)}
+    origins: dict[str, int] = {}
+    for step, model in zip(graph.steps, models, strict=True):
+        if 0 < model.max_batch_size < config.max_batch_size:
+            raise ConfigError(
+                f"ensemble {graph.name} allows maximum batch size {config.max_batch_size}, but it contains "
+                f"model {model.name} which only allows maximum batch size to be {model.max_batch_size}"
+            )
+        _check_inputs(graph, step, model)
+        _check_outputs(graph, step, model)
+        _check_tensors(graph, step, model, tensors)
+        _follow_decoupled(graph, step, model, origins)
+    _common_origin(graph, graph.name, graph.outputs, origins)
+    return any(model.model_transaction_policy.decoupled for model in models)
+
+
+def labels_of(graph: Graph, models: Sequence[Any]) -> dict[str, tuple[str, ...]]:
+    """The labels of the outputs as the models that make them have them; `models` have signatures."""
+    out = {}
+    for step, model in zip(graph.steps, models, strict=True):
+        for name, tensor in step.outputs.items():
+            labels = model.signature.outputs[name].labels
+            if labels and tensor in graph.outputs:
+                out[tensor] = labels
+    return out
+
+
+def _check_inputs(graph: Graph, step: Step, model: Any) -> None:
+    inputs = {item.name: item for item in model.input}
+    for name, tensor in step.inputs.items():
+        if name not in inputs:
+            raise ConfigError(
+                f"in ensemble {graph.name}, ensemble tensor {tensor} is mapping to non-existing input {name} "
+                f"in model {model.name}"
+            )
+    for name, item in inputs.items():
+        if name not in step.inputs and not item.optional:
+            raise ConfigError(
+                f"in ensemble {graph.name}, input {name} in model {model.name} is not mapped to any ensemble "
+                "tensors"
+            )
+
+
+def _check_outputs(graph: Graph, step: Step, model: Any) -> None:
+    outputs = {item.name for item in model.output}
+    for name, tensor in step.outputs.items():
+        if name not in outputs:
+            raise ConfigError(
+                f"in ensemble {graph.name}, ensemble tensor {tensor} is mapped from non-existing output "
+                f"{name} in model {model.name}"
+            )
+
+
+def _follow_decoupled(graph: Graph, step: Step, model: Any, origins: dict[str, int]) -> None:
+    """`origins` has the step that the iterations of a tensor come from, of those that have more than one."""
+    origin = _common_origin(graph, model.name, step.inputs.values(), origins)
+    if model.model_transaction_policy.decoupled:
+        origin = step.index
+    if origin is not None:
+        origins.update(dict.fromkeys(step.outputs.values(), origin))
+
+
+def _common_origin(
+    graph: Graph, where: str, tensors: Iterable[str], origins: Mapping[str, int]
+) -> int | None:
+    """Iterations of two decoupled steps cannot be paired; with what comes once they can."""
+    sources = {origins[tensor] for tensor in tensors if tensor in origins}
+    if len(sources) > 1:
+        raise ConfigError(
+            f"in ensemble {graph.name}, step of model '{where}' receives inputs originated from different "
+            "decoupled models"
+        )
+    return next(iter(sources), None)
+
+
+class _Origin:
+    """A tensor as the model says it is in which it was first seen."""
+
+    def __init__(self, model: str, item: Any, config: Any, *, inner: bool = False) -> None:
+        self.model = model
+        self.item = item
+        reshaped = item.HasField("reshape") and not inner
+        self.dims = list(item.reshape.shape if reshaped else item.dims)
+        self.shape = [-1, *self.dims] if config.max_batch_size > 0 else self.dims
+
+    @property
+    def type_name(self) -> str:
+        field = self.item.DESCRIPTOR.fields_by_name["data_type"]
+        name: str = field.enum_type.values_by_number[self.item.data_type].name
+        return name
+
+
+def _check_tensors(graph: Graph, step: Step, model: Any, tensors: dict[str, _Origin]) -> None:
+    inputs = {item.name: item for item in model.input}
+    outputs = {item.name: item for item in model.output}
+    mapped = [(tensor, inputs[name]) for name, tensor in step.inputs.items()]
+    mapped += [(tensor, outputs[name]) for name, tensor in step.outputs.items()]
+    for tensor, item in mapped:
+        seen = _Origin(model.name, item, model, inner=True)
+        _check_same(graph, tensor, tensors.setdefault(tensor, seen), seen)
+
+
+def _check_same(graph: Graph, tensor: str, first: _Origin, second: _Origin) -> None:
+    where = f"in ensemble {graph.name}, ensemble tensor {tensor}: inconsistent"
+    if first.item.data_type != second.item.data_type:
+        raise ConfigError(
+            f"{where} data type: {first.type_name} is inferred from model {first.model} while "
+            f"{second.type_name} is inferred from model {second.model}"
+        )
+    # without the batch dimension, which a request of one row gets and loses on the way; or with it, where a
+    # model has as its own dimension what is the others' batch
+    if not _fits(first.dims, second.dims) and not _fits(first.shape, second.shape):
+        raise ConfigError(
+            f"{where} shape: {_brackets(first.shape)} is inferred from model {first.model} while "
+            f"{_brackets(second.shape)} is inferred from model {second.model}"
+        )
+
+
+def _fits(first: Sequence[int], second: Sequence[int]) -> bool:
+    return len(first) == len(second) and all(
+        a == b or -1 in (a, b) for a, b in zip(first, second, strict=True)
+    )
+
+
+def _brackets(shape: Sequence[int]) -> str:
+    return "[" + ",".join(map(str, shape)) + "]"

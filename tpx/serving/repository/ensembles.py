@@ -1,0 +1,163 @@
+"""The ensembles that should be served, and which of them can be with the models that are there.
+
+Everything here runs on the event loop and waits for nothing: a model and the ensembles that need it change
+in one step.
+"""
+
+import logging
+from collections.abc import Sequence
+
+from tpx.errors import ConfigError, LoadError, NotFound, NotReady
+from tpx.protocol import messages
+from tpx.serving.distributions.latencies import latencies_of
+from tpx.serving.ensemble.composition import check_composition, labels_of
+from tpx.serving.ensemble.graph import Graph, Step
+from tpx.serving.ensemble.model import Ensemble
+from tpx.serving.repository.configuration import validate
+from tpx.serving.repository.dependencies import dependents
+from tpx.serving.repository.loading import LoadSettings, Wanted, reason_of
+from tpx.serving.repository.repository import Loaded, ModelRepository, State
+from tpx.serving.repository.retirement import Retirement
+from tpx.serving.served import Served
+from tpx.serving.signature import Signature
+
+log = logging.getLogger(__name__)
+
+
+class Ensembles:
+    """Composes ensembles, when they are loaded and whenever a model changes that they are made of."""
+
+    def __init__(self, repository: ModelRepository, retirement: Retirement, settings: LoadSettings) -> None:
+        self._repository = repository
+        self._retirement = retirement
+        self._settings = settings
+        self._wanted: dict[str, tuple[Wanted, Graph]] = {}
+
+    @property
+    def requires(self) -> dict[str, frozenset[str]]:
+        """The models that each is made of."""
+        return {name: graph.models for name, (_, graph) in self._wanted.items()}
+
+    def remember(self, wanted: Wanted, *, unless_serving: bool = False) -> None:
+        """It should be served, from now on whenever it can be; or else what serves goes on."""
+        if unless_serving and self._repository.recipes(wanted.source.name):
+            return
+        if wanted.graph is not None:
+            self._wanted[wanted.source.name] = wanted, wanted.graph
+        else:
+            self.forget(wanted.source.name)
+
+    def forget(self, name: str) -> None:
+        """It should not be served any more."""
+        self._wanted.pop(name, None)
+
+    def compose_all(
+        self, wanted: Wanted, graph: Graph, versions: Sequence[int]
+    ) -> dict[int, Served | BaseException]:
+        """Each version, or why it cannot be."""
+        out: dict[int, Served | BaseException] = {}
+        for version in versions:
+            try:
+                out[version] = self._compose(wanted, graph, version)
+            except LoadError as exc:
+                out[version] = exc
+        return out
+
+    def _compose(self, wanted: Wanted, graph: Graph, version: int) -> Ensemble:
+        """A version over the models that serve now. Raises LoadError that tells what does not fit."""
+        models = [self._model(graph, step) for step in graph.steps]
+        config = messages.ModelConfig()
+        config.CopyFrom(wanted.config)
+        configs = [model.config for model in models]
+        config.model_transaction_policy.decoupled = check_composition(config, graph, configs)
+        validate(config)
+        labels = {**labels_of(graph, models), **wanted.labels}
+        ensemble = Ensemble(
+            config,
+            version,
+            Signature.of(config, labels),
+            graph,
+            self._resolve,
+            self._settings.cache if config.response_cache.enable else None,
+        )
+        ensemble.composed_of = graph.models.union(*(model.composed_of for model in models))
+        ensemble.statistics.latencies = latencies_of(config, self._settings.latencies)
+        return ensemble
+
+    def settle(self, changed: Sequence[str]) -> None:
+        """These models are others now, or not there any more: so are the ensembles that need them."""
+        for name in dependents(changed, self.requires):
+            wanted, graph = self._wanted[name]
+            try:
+                composed = [self._compose(wanted, graph, version) for version in wanted.recipes]
+            except LoadError as exc:
+                reason = reason_of(exc)
+                log.error("'%s' is not available: %s", name, reason)
+                self._retirement.retire(self._repository.suspend(name, reason))
+            else:
+                self._put(wanted, composed)
+
+    def _put(self, wanted: Wanted, composed: Sequence[Ensemble]) -> None:
+        """Serve these, but for those that would be what serves already."""
+        name, repository = wanted.source.name, self._repository
+        new = {}
+        for ensemble in composed:
+            current = repository.loaded(name, ensemble.version)
+            if current is None or not _same(current.served, ensemble):
+                new[ensemble.version] = Loaded(served=ensemble, recipe=wanted.recipes[ensemble.version])
+        if new:
+            self._retirement.retire(repository.restore(name, new))
+            log.info("successfully loaded '%s'", name)
+
+    def _resolve(self, name: str, version: str) -> Served:
+        """Who computes a step: what serves, or else what still answers those that it was unloaded under."""
+        try:
+            return self._repository.get(name, version)
+        except (NotFound, NotReady):
+            for served in reversed(self._retirement.draining):
+                if served.name == name and version in ("", str(served.version)):
+                    return served
+            raise
+
+    def _model(self, graph: Graph, step: Step) -> Served:
+        """Raises ConfigError in Triton's words."""
+        repository, needed = self._repository, step.model_name
+        entries = repository.entries(needed)
+        if not entries:
+            missing = sorted(name for name in graph.models if not repository.entries(name))
+            raise ConfigError(
+                f"ensemble {graph.name} contains models that are not available or ambiguous: "
+                + ", ".join(missing)
+            )
+        serving = {str(entry.version): entry.loaded.served for entry in entries if entry.loaded is not None}
+        depends = f"ensemble '{graph.name}' depends on '{needed}'"
+        if serving and step.version:
+            if step.version not in serving:
+                raise ConfigError(f"{depends} whose required version {step.version} is not loaded.")
+            return serving[step.version]
+        if serving:
+            return repository.get(needed)
+        failed = [entry for entry in entries if entry.state is State.UNAVAILABLE and entry.hinders]
+        faults = [entry.reason for entry in failed if entry.version is None]
+        if faults:
+            raise ConfigError(
+                f"{depends} which is not valid. Model '{needed}' failed with error: {faults[0]}"
+            )
+        why = "".join(f"version {entry.version} is at UNAVAILABLE state: {entry.reason};" for entry in failed)
+        raise ConfigError(
+            f"{depends} which has no loaded version."
+            + (f" Model '{needed}' loading failed with error: {why}" if why else "")
+        )
+
+
+def _same(current: Served, new: Ensemble) -> bool:
+    """Whether one would answer as the other: who computes the steps is asked at every step."""
+    return (
+        isinstance(current, Ensemble)
+        and current.config == new.config
+        and current.composed_of == new.composed_of
+        and all(
+            spec.labels == new.signature.outputs[name].labels
+            for name, spec in current.signature.outputs.items()
+        )
+    )

@@ -1,0 +1,34 @@
+"""A version of a model that serves, whatever it is made of: instances of its own, or other models."""
+
+from collections.abc import Set
+from typing import Any, Protocol
+
+from tpx.protocol.v2 import DecodedRequest
+from tpx.serving.request import RequestHead, Servant
+from tpx.serving.signature import Signature
+from tpx.serving.statistics import ModelStatistics
+
+
+class Served(Servant, Protocol):
+    """What the repository, the data plane and the frontends know of it."""
+
+    config: Any
+    """The complete ModelConfig."""
+    signature: Signature
+    statistics: ModelStatistics
+    composed_of: Set[str]
+    """Names of the models that its requests need, and those that these need."""
+
+    @property
+    def pending(self) -> int:
+        """Requests that wait for an instance."""
+
+    @property
+    def in_flight(self) -> int:
+        """Requests taken and not yet answered."""
+
+    def bind(self, request: DecodedRequest) -> RequestHead:
+        """Validate a request's head. Raises InvalidRequest."""
+
+    def close(self) -> None:
+        """Give back what it holds; nothing may be in flight. May be called from any thread."""
