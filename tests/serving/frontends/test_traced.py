@@ -242,6 +242,7 @@ def test_a_client_that_goes_away_leaves_a_trace_without_an_answer(repository: Pa
             call = channel.unary_unary(SERVICE + "ModelInfer").future(infer_message("busy", X))
             eventually(lambda: any(model.in_flight for model in live.server.plane.served()))
             call.cancel()
+        eventually(lambda: not any(model.in_flight for model in live.server.plane.served()))
         with live.raw_http() as raw:
             body = json.dumps(json_request()).encode()
             raw.sendall(
