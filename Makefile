@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOAK_SECONDS ?= 600
 
-.PHONY: help demo test soak differential check format bench schema clean system-packages
+.PHONY: help demo test soak fuzz differential check format bench schema clean system-packages
 
 help:
 	@echo "make demo    serve the example models, measure one, search its best configuration (under 3 minutes)"
 	@echo "make test    everything that must hold, with real servers and real clients"
+	@echo "make fuzz    everything that reads bytes of strangers, a minute each; FUZZ='--seconds 600 http2' make fuzz"
 	@echo "make soak    all kinds of clients at once for ten minutes; SOAK_SECONDS=7200 make soak: longer"
 	@echo "make differential  the same requests to a real Triton 2.51 and to tpx, answer by answer"
 	@echo "make check   format, lint, types, layers"
@@ -44,6 +45,11 @@ test: $(VENV)/.test system-packages check
 	@command -v prometheus >/dev/null || tools/system_packages.sh prometheus
 	@command -v npm >/dev/null || tools/system_packages.sh nodejs npm
 	$(BIN)/python -m pytest -q
+
+# coverage guides it where atheris has a wheel; else hypothesis tries without
+fuzz: $(VENV)/.test
+	-$(BIN)/python -m pip install --quiet --only-binary :all: -e '.[fuzz]'
+	$(BIN)/python tools/fuzz.py $(FUZZ)
 
 soak: $(VENV)/.test
 	SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -q tests/soak/test_soak.py
