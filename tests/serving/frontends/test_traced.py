@@ -319,3 +319,36 @@ def test_an_answer_from_the_cache_was_not_computed(repository: Path, file: Path,
     computed, known = read(file)
     assert computed.names == HTTP
     assert known.names == [name for name in HTTP if not name.startswith("COMPUTE")]
+
+
+ENSEMBLE = """
+platform: "ensemble" max_batch_size: 4
+input { name: "in" data_type: TYPE_FP32 dims: 2 } output { name: "out" data_type: TYPE_FP32 dims: 2 }
+ensemble_scheduling {
+  step {
+    model_name: "net" model_version: -1
+    input_map { key: "x" value: "in" } output_map { key: "y" value: "middle" }
+  }
+  step {
+    model_name: "net" model_version: -1
+    input_map { key: "x" value: "middle" } output_map { key: "y" value: "out" }
+  }
+}
+"""
+
+
+def test_the_steps_of_an_ensemble_name_their_parent(file: Path, tmp_path: Path) -> None:
+    repository = tmp_path / "models"
+    write_model(repository, "net", doubling())
+    (repository / "chain" / "1").mkdir(parents=True)
+    (repository / "chain" / "config.pbtxt").write_text(ENSEMBLE, encoding="utf-8")
+    with traced(repository, file) as live:
+        assert live.infer_binary("chain", {"in": floats([1, 2])}).status == 200
+    whole, first, second = unordered(file)
+    assert whole.names == [name for name in HTTP if not name.startswith("COMPUTE")]
+    assert whole.about == {"id": 1, "model_name": "chain", "model_version": 1}
+    for number, step in enumerate((first, second), 2):
+        assert step.about == {"id": number, "model_name": "net", "model_version": 1, "parent_id": 1}
+        assert step.names == MODEL
+        assert step.times == sorted(step.times)
+    assert whole.times[2] <= first.times[0] <= first.times[-1] <= second.times[0] <= second.times[-1]
