@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +48,8 @@ class Parts:
 class ServedModel:
     """Owns the instances and the statistics of one model version."""
 
-    composed_of: Set[str] = frozenset()
+    composed_of: frozenset[str] = frozenset()
+    levels = 0
 
     def __init__(
         self,
@@ -131,6 +132,11 @@ class ServedModel:
     def in_flight(self) -> int:
         """Requests taken and not yet answered."""
         return self._in_flight
+
+    @property
+    def engaged(self) -> bool:
+        """Whether it computes for somebody, or keeps the state of a sequence."""
+        return self._in_flight > 0 or self._dispatcher.keeps_sequences
 
     def bind(self, request: DecodedRequest) -> RequestHead:
         """Validate a request's head against this model. Raises InvalidRequest."""

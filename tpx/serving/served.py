@@ -1,6 +1,5 @@
 """A version of a model that serves, whatever it is made of: instances of its own, or other models."""
 
-from collections.abc import Set
 from typing import Any, Protocol
 
 from tpx.protocol.v2 import DecodedRequest
@@ -16,8 +15,10 @@ class Served(Servant, Protocol):
     """The complete ModelConfig."""
     signature: Signature
     statistics: ModelStatistics
-    composed_of: Set[str]
+    composed_of: frozenset[str]
     """Names of the models that its requests need, and those that these need."""
+    levels: int
+    """How deep ensembles are nested in it; 0 for a model that computes itself."""
 
     @property
     def pending(self) -> int:
@@ -26,6 +27,10 @@ class Served(Servant, Protocol):
     @property
     def in_flight(self) -> int:
         """Requests taken and not yet answered."""
+
+    @property
+    def engaged(self) -> bool:
+        """Whether it computes for somebody, or keeps the state of a sequence."""
 
     def bind(self, request: DecodedRequest) -> RequestHead:
         """Validate a request's head. Raises InvalidRequest."""

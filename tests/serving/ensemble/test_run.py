@@ -12,6 +12,7 @@ from tpx.errors import Cancelled, ExecutionError, NotFound, TpxError
 from tpx.protocol import messages
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import DecodedRequest, RequestedOutput
+from tpx.serving.ensemble.composition import compose
 from tpx.serving.ensemble.graph import graph_of
 from tpx.serving.ensemble.model import Ensemble
 from tpx.serving.request import InferRequest, InferResponse, RequestHead
@@ -31,16 +32,17 @@ def tensors(kind: str, *names: str) -> str:
 class Composing:
     """A model with one input `x` and one output `y`; `answer` lets its oldest request go."""
 
-    version, max_batch_size, retired = 1, 0, False
+    version, max_batch_size, retired, levels = 1, 0, False, 0
+    composed_of: frozenset[str] = frozenset()
 
     def __init__(
         self, name: str, compute: Compute = lambda row: [row], *, decoupled: bool = False, late: bool = False
     ) -> None:
         self.name = name
         self.decoupled = decoupled
-        self.signature: Signature = signature_of(
-            config_of(f"name: '{name}' {tensors('input', 'x')} {tensors('output', 'y')}")
-        )
+        self.config = config_of(f"name: '{name}' {tensors('input', 'x')} {tensors('output', 'y')}")
+        self.config.model_transaction_policy.decoupled = decoupled
+        self.signature: Signature = signature_of(self.config)
         self.waiting: list[InferRequest] = []
         self._compute = compute
         self._late = late
@@ -76,15 +78,17 @@ class Client:
 
     def __init__(self, text: str, *models: Composing) -> None:
         config = config_of(text)
-        by_name = {model.name: model for model in models}
-        config.model_transaction_policy.decoupled = any(model.decoupled for model in models)
+        self.models = by_name = {model.name: model for model in models}
+        graph = graph_of(config)
+        composition = compose(config, graph, [by_name[step.model_name] for step in graph.steps])
+        config.model_transaction_policy.decoupled = composition.decoupled
 
         def resolve(name: str, version: str) -> Composing:
             if name not in by_name:
                 raise NotFound(f"Request for unknown model: '{name}' is not found")
             return by_name[name]
 
-        self.ensemble = Ensemble(config, 1, signature_of(config), graph_of(config), resolve)
+        self.ensemble = Ensemble(config, 1, signature_of(config), composition, resolve)
         self.responses: list[InferResponse] = []
 
     def send(self, row: Sequence[float], outputs: Sequence[str] = ()) -> InferRequest:
@@ -188,7 +192,8 @@ def test_an_error_names_the_ensemble_and_ends_the_other_steps() -> None:
 
 
 def test_a_model_that_is_not_there_is_an_error_of_the_ensemble() -> None:
-    client = Client(CHAIN, Composing("plus", plus))
+    client = Client(CHAIN, Composing("plus", plus), Composing("twice"))
+    del client.models["twice"]
     client.send([1])
     assert client.error.message == "in ensemble 'whole', Request for unknown model: 'twice' is not found"
 

@@ -2,16 +2,63 @@
 core/src/ensemble_scheduler/ensemble_utils.cc)."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tpx.errors import ConfigError
+from tpx.serving.ensemble.course import StepFacts
 from tpx.serving.ensemble.graph import Graph, Step
+from tpx.serving.served import Served
 
 
-def check_composition(config: Any, graph: Graph, models: Sequence[Any]) -> bool:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composition:
+    """A graph, and what its models were like when they were found to fit together."""
+
+    graph: Graph
+    facts: Sequence[StepFacts]
+    models: frozenset[str]
+    """Names of all models below, those of its ensembles included."""
+    levels: int
+    """How deep ensembles are nested: 1 where there is only this one."""
+    labels: Mapping[str, tuple[str, ...]]
+    """Of outputs, as the models that make them have them."""
+
+    @property
+    def decoupled(self) -> bool:
+        return any(fact.decoupled for fact in self.facts)
+
+
+def compose(config: Any, graph: Graph, models: Sequence[Served]) -> Composition:
+    """Put models together, given step by step. Raises ConfigError where types or shapes do not fit."""
+    check_composition(config, graph, [model.config for model in models])
+    return Composition(
+        graph=graph,
+        facts=[_facts_of(model) for model in models],
+        models=graph.models.union(*(model.composed_of for model in models)),
+        levels=1 + max(model.levels for model in models),
+        labels={
+            tensor: model.signature.outputs[name].labels
+            for step, model in zip(graph.steps, models, strict=True)
+            for name, tensor in step.outputs.items()
+            if tensor in graph.outputs
+        },
+    )
+
+
+def _facts_of(model: Served) -> StepFacts:
+    inputs, batched = model.signature.inputs.values(), model.max_batch_size > 0
+    return StepFacts(
+        decoupled=model.decoupled,
+        optional=frozenset(spec.name for spec in inputs if spec.optional),
+        ranks={spec.name: len(spec.dims) + batched for spec in inputs},
+    )
+
+
+def check_composition(config: Any, graph: Graph, models: Sequence[Any]) -> None:
     """Check types and shapes along the graph against the composing models' configurations, step by step.
 
-    Returns whether the ensemble is decoupled. Raises ConfigError.
+    Raises ConfigError.
     """
     tensors = {item.name: _Origin(graph.name, item, config) for item in (*config.input, *config.output)}
     origins: dict[str, int] = {}
@@ -26,18 +73,6 @@ def check_composition(config: Any, graph: Graph, models: Sequence[Any]) -> bool:
         _check_tensors(graph, step, model, tensors)
         _follow_decoupled(graph, step, model, origins)
     _common_origin(graph, graph.name, graph.outputs, origins)
-    return any(model.model_transaction_policy.decoupled for model in models)
-
-
-def labels_of(graph: Graph, models: Sequence[Any]) -> dict[str, tuple[str, ...]]:
-    """The labels of the outputs as the models that make them have them; `models` have signatures."""
-    out = {}
-    for step, model in zip(graph.steps, models, strict=True):
-        for name, tensor in step.outputs.items():
-            labels = model.signature.outputs[name].labels
-            if labels and tensor in graph.outputs:
-                out[tensor] = labels
-    return out
 
 
 def _check_inputs(graph: Graph, step: Step, model: Any) -> None:

@@ -1,14 +1,15 @@
 """An ensemble as the repository, the data plane and the frontends see it: a model like any other."""
 
+import asyncio
 import logging
 import time
-from collections.abc import Set
 from typing import Any
 
-from tpx.errors import NotReady, TpxError
+from tpx.errors import NotReady
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.cache import CachedModel, ResponseCache
-from tpx.serving.ensemble.graph import Graph
+from tpx.serving.ensemble.composition import Composition
+from tpx.serving.ensemble.course import Course
 from tpx.serving.ensemble.run import EnsembleRun, Resolve
 from tpx.serving.request import NOT_COMPUTED, InferRequest, InferResponse, RequestHead
 from tpx.serving.signature import Signature
@@ -17,6 +18,8 @@ from tpx.serving.statistics import ModelStatistics
 log = logging.getLogger(__name__)
 
 _clock = time.perf_counter_ns
+_KNOWN_COURSES = 64
+_LEVELS_ON_THE_STACK = 16
 
 
 class Ensemble:
@@ -27,7 +30,7 @@ class Ensemble:
         config: Any,
         version: int,
         signature: Signature,
-        graph: Graph,
+        composition: Composition,
         resolve: Resolve,
         cache: ResponseCache | None = None,
     ) -> None:
@@ -38,12 +41,16 @@ class Ensemble:
         self.max_batch_size = signature.max_batch_size
         self.decoupled: bool = config.model_transaction_policy.decoupled
         self.statistics = ModelStatistics()
-        self.composed_of: Set[str] = graph.models
+        self.composed_of = composition.models
+        self.levels = composition.levels
         self.retired = False
-        self._graph = graph
+        self.composition = composition
+        self._courses: dict[tuple[str, ...], Course] = {}
         self._resolve = resolve
         self._cache = CachedModel(cache, self.statistics) if cache is not None else None
         self._in_flight = 0
+        # each level calls the next one, and is answered by it: the stack has to end somewhere
+        self._breaks_stack = self.levels % _LEVELS_ON_THE_STACK == 0
 
     pending = 0
     """Requests wait for the composing models."""
@@ -52,6 +59,11 @@ class Ensemble:
     def in_flight(self) -> int:
         """Requests taken and not yet answered."""
         return self._in_flight
+
+    @property
+    def engaged(self) -> bool:
+        """Whether a request is under way."""
+        return self._in_flight > 0
 
     def bind(self, request: DecodedRequest) -> RequestHead:
         """Validate a request's head against the ensemble. Raises InvalidRequest."""
@@ -71,19 +83,32 @@ class Ensemble:
                 self._in_flight -= 1
                 self._reply(request, known)
                 return
-        run = EnsembleRun(self._graph, self._resolve, request, self._answer)
+        run = EnsembleRun(self._course(request.head), self._resolve, request, self._answer)
         request.pace = run
-        run.advance()
+        if self._breaks_stack:
+            asyncio.get_running_loop().call_soon(run.advance)
+        else:
+            run.advance()
+
+    def _course(self, head: RequestHead) -> Course:
+        """The way to the outputs that a request wants."""
+        wanted = tuple([bound.spec.name for bound in head.outputs])
+        course = self._courses.get(wanted)
+        if course is None:
+            if len(self._courses) >= _KNOWN_COURSES:
+                self._courses.clear()
+            course = Course(self.composition.graph, self.composition.facts, wanted)
+            self._courses[wanted] = course
+        return course
 
     def close(self) -> None:
         """Whoever still remembers it holds nothing but it."""
         self.signature.forget_heads()
+        self._courses.clear()
 
     def _answer(self, run: EnsembleRun, request: InferRequest, response: InferResponse) -> None:
-        """A response of a run, the only one unless the ensemble is decoupled."""
-        last = not response.outputs or not self.decoupled
-        if last:
-            run.over = True
+        """A response of a run; the final one is the only one unless the ensemble is decoupled."""
+        if response.final:
             self._in_flight -= 1
             now = _clock()
             if response.error is None:
@@ -92,15 +117,15 @@ class Ensemble:
                 self.statistics.failed(response.error, 1, now - request.arrived_ns)
             if self._cache is not None:
                 self._cache.keep(request, response)
-        response.final = last
-        self._reply(request, response)
+        if self._breaks_stack:
+            asyncio.get_running_loop().call_soon(self._reply, request, response)
+        else:
+            self._reply(request, response)
 
     def _reply(self, request: InferRequest, response: InferResponse) -> None:
         if request.trace is not None:
             request.trace.computed(request, NOT_COMPUTED, response)
         try:
             request.reply(request, response)
-        except TpxError:
-            raise
         except Exception:  # one request's boundary: the server goes on
             log.exception("answering a request to ensemble '%s' failed", self.name)

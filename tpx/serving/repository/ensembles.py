@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from tpx.errors import ConfigError, LoadError, NotFound, NotReady
 from tpx.protocol import messages
 from tpx.serving.distributions.latencies import latencies_of
-from tpx.serving.ensemble.composition import check_composition, labels_of
+from tpx.serving.ensemble.composition import compose
 from tpx.serving.ensemble.graph import Graph, Step
 from tpx.serving.ensemble.model import Ensemble
 from tpx.serving.repository.configuration import validate
@@ -68,19 +68,17 @@ class Ensembles:
         models = [self._model(graph, step) for step in graph.steps]
         config = messages.ModelConfig()
         config.CopyFrom(wanted.config)
-        configs = [model.config for model in models]
-        config.model_transaction_policy.decoupled = check_composition(config, graph, configs)
+        composition = compose(config, graph, models)
+        config.model_transaction_policy.decoupled = composition.decoupled
         validate(config)
-        labels = {**labels_of(graph, models), **wanted.labels}
         ensemble = Ensemble(
             config,
             version,
-            Signature.of(config, labels),
-            graph,
+            Signature.of(config, {**composition.labels, **wanted.labels}),
+            composition,
             self._resolve,
             self._settings.cache if config.response_cache.enable else None,
         )
-        ensemble.composed_of = graph.models.union(*(model.composed_of for model in models))
         ensemble.statistics.latencies = latencies_of(config, self._settings.latencies)
         return ensemble
 
@@ -155,7 +153,7 @@ def _same(current: Served, new: Ensemble) -> bool:
     return (
         isinstance(current, Ensemble)
         and current.config == new.config
-        and current.composed_of == new.composed_of
+        and current.composition == new.composition
         and all(
             spec.labels == new.signature.outputs[name].labels
             for name, spec in current.signature.outputs.items()

@@ -81,7 +81,7 @@ class RowOutputs:
         else:
             shape, data = part.shape, part.whole()
         if spec.model_dims is not spec.dims:
-            shape = _client_shape(spec, shape, batched=rows > 0)
+            shape = client_shape(spec, shape, batched=rows > 0)
         return Tensor(spec.name, spec.datatype, shape, data)
 
 
@@ -140,7 +140,7 @@ class _Slices:
         return self._small[start * self._row_bytes : stop * self._row_bytes]
 
 
-def _client_shape(spec: TensorSpec, shape: Sequence[int], *, batched: bool) -> tuple[int, ...]:
+def client_shape(spec: TensorSpec, shape: Sequence[int], *, batched: bool) -> tuple[int, ...]:
     """The shape that the client sees of a reshaped output: the configured dims, those that vary as the model
     gave them, in order."""
     rows, given = (tuple(shape[:1]), shape[1:]) if batched else ((), shape)

@@ -1,0 +1,193 @@
+"""A graph made ready to run: numbers instead of names, for the outputs that a request wants."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tpx.protocol.tensors import Tensor
+from tpx.protocol.v2 import DecodedRequest, Parameter, RequestedOutput
+from tpx.serving.ensemble.graph import Graph, Step
+from tpx.serving.request import InferRequest, RequestHead
+
+_KNOWN_HEADS = 256
+
+Shape = tuple[int, ...]
+
+
+class Composing(Protocol):
+    """A model as a step uses it."""
+
+    def bind(self, request: DecodedRequest) -> RequestHead:
+        """Raises InvalidRequest."""
+
+    def submit(self, request: InferRequest) -> None:
+        """Raises RequestError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFacts:
+    """What the model of a step is like, as far as the run of the graph depends on it."""
+
+    decoupled: bool
+    optional: frozenset[str]
+    """Inputs that it can do without."""
+    ranks: Mapping[str, int]
+    """Of its inputs, with the batch dimension where it has one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """An input of a step, and where it comes from."""
+
+    name: str
+    tensor: int
+    rank: int
+    optional: bool
+
+
+class Call:
+    """Which call of which part: the context of its request."""
+
+    __slots__ = ("iteration", "part")
+
+    def __init__(self, part: int, iteration: int) -> None:
+        self.part = part
+        self.iteration = iteration
+
+
+class Part:
+    """A step of a course. Remembers the heads of its requests, which are the same for the same shapes."""
+
+    __slots__ = (
+        "_heads",
+        "_model",
+        "decoupled",
+        "inputs",
+        "iterates",
+        "model_name",
+        "outputs",
+        "streamed",
+        "version",
+    )
+
+    def __init__(self, step: Step, facts: StepFacts, numbers: Mapping[str, int]) -> None:
+        self.model_name = step.model_name
+        self.version = step.version
+        self.decoupled = facts.decoupled
+        self.inputs = tuple(
+            Input(
+                name=name,
+                tensor=numbers[tensor],
+                rank=facts.ranks[name],
+                optional=name in facts.optional,
+            )
+            for name, tensor in step.inputs.items()
+        )
+        self.outputs = {name: numbers[tensor] for name, tensor in step.outputs.items() if tensor in numbers}
+        """The numbers of the tensors that somebody needs, by the model's names."""
+        self.streamed: tuple[int, ...] = ()
+        """The tensors among its inputs that have iterations: it is called once for each."""
+        self.iterates = False
+        """Whether its outputs have iterations."""
+        self._model: Composing | None = None
+        self._heads: dict[tuple[Shape | None, ...], RequestHead] = {}
+
+    def head(
+        self,
+        model: Composing,
+        values: Sequence[Tensor | None],
+        request_id: str,
+        parameters: dict[str, Parameter],
+    ) -> RequestHead:
+        """The head of a request with these values for its inputs. Raises InvalidRequest.
+
+        Types were checked when the ensemble was composed, sizes by who made the tensors.
+        """
+        if model is not self._model:
+            self._model = model
+            self._heads.clear()
+        key = tuple([None if value is None else value.shape for value in values])
+        known = self._heads.get(key)
+        if known is None:
+            known = self._bind(model, values, request_id, parameters)
+            if known.total_size >= 0:
+                if len(self._heads) >= _KNOWN_HEADS:
+                    self._heads.clear()
+                self._heads[key] = known
+        if known.request_id == request_id and known.parameters == parameters:
+            return known
+        return RequestHead(known.model, request_id, known.inputs, known.outputs, known.batch_size, parameters)
+
+    def forget_heads(self) -> None:
+        """Drop what is remembered, and with it the model."""
+        self._model = None
+        self._heads.clear()
+
+    def _bind(
+        self,
+        model: Composing,
+        values: Sequence[Tensor | None],
+        request_id: str,
+        parameters: dict[str, Parameter],
+    ) -> RequestHead:
+        inputs = [
+            Tensor(given.name, value.datatype, value.shape, value.data)
+            for given, value in zip(self.inputs, values, strict=True)
+            if value is not None
+        ]
+        return model.bind(
+            DecodedRequest(
+                model_name=self.model_name,
+                request_id=request_id,
+                parameters=parameters,
+                inputs=inputs,
+                outputs=[RequestedOutput(name=name) for name in self.outputs],
+                default_binary=True,
+            )
+        )
+
+
+class Course:
+    """The steps that some outputs need. Tensors have numbers; they come once, or in iterations."""
+
+    def __init__(self, graph: Graph, facts: Sequence[StepFacts], wanted: Sequence[str]) -> None:
+        by_step = {step.index: fact for step, fact in zip(graph.steps, facts, strict=True)}
+        steps = graph.needed(wanted)
+        read = {tensor for step in steps for tensor in step.inputs.values()}
+        written = {tensor for step in steps for tensor in step.outputs.values()}
+        numbers = {tensor: n for n, tensor in enumerate(sorted(read | set(wanted)))}
+        self.parts = tuple(Part(step, by_step[step.index], numbers) for step in steps)
+        self.tensors = len(numbers)
+        self.given = {name: numbers[name] for name in graph.inputs - written if name in numbers}
+        """The numbers of the ensemble's inputs that are needed."""
+        self.wanted = tuple(numbers[name] for name in wanted)
+        self.consumers: list[list[tuple[int, Input]]] = [[] for _ in numbers]
+        """Of each tensor: the parts that take it, by number, and as what."""
+        for number, part in enumerate(self.parts):
+            for given in part.inputs:
+                self.consumers[given.tensor].append((number, given))
+        self.uses = [len(taken) for taken in self.consumers]
+        for tensor in self.wanted:
+            self.uses[tensor] += 1
+        self.streams = self._find_streams()
+        self.missing = [sum(given.tensor not in self.streams for given in part.inputs) for part in self.parts]
+        """Of each part, how many of its inputs come once."""
+        self.wanted_once = sum(tensor not in self.streams for tensor in self.wanted)
+        self.wanted_streams = tuple(tensor for tensor in self.wanted if tensor in self.streams)
+        self.producers = {tensor: n for n, part in enumerate(self.parts) for tensor in part.outputs.values()}
+        self.max_inflight = graph.max_inflight
+
+    def _find_streams(self) -> frozenset[int]:
+        """The tensors with iterations: behind a decoupled model."""
+        streams: set[int] = set()
+        for part in self.parts:
+            part.streamed = tuple(dict.fromkeys(g.tensor for g in part.inputs if g.tensor in streams))
+            part.iterates = part.decoupled or bool(part.streamed)
+            if part.iterates:
+                streams.update(part.outputs.values())
+        return frozenset(streams)
+
+    def forget_heads(self) -> None:
+        """Drop what is remembered of requests, and with it the models."""
+        for part in self.parts:
+            part.forget_heads()

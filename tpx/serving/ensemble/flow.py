@@ -1,0 +1,172 @@
+"""The iterations of a request behind a decoupled model: which are there, which may go on, who has to wait."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from tpx.protocol.tensors import Tensor
+from tpx.serving.ensemble.course import Call, Course
+from tpx.serving.request import InferRequest
+
+log = logging.getLogger(__name__)
+
+_HOLD_S = 300.0
+"""A decoupled model that is held back longer goes on whatever has to be kept: Triton does, too."""
+
+
+class Flow:
+    """Values by tensor and iteration; a value is kept until all its consumers have it.
+
+    With `max_inflight_requests` a part has only so many requests under way, and not more values than that
+    wait behind it: then it is not called, and a decoupled model is held back at its next response.
+    """
+
+    def __init__(self, course: Course, missing: Sequence[int], ready: deque[Call]) -> None:
+        """`missing` and `ready` are the run's."""
+        self._course = course
+        self._missing = missing
+        self._ready = ready
+        self._limit = course.max_inflight
+        self._values: dict[int, dict[int, list[Any]]] = {tensor: {} for tensor in course.streams}
+        """[the tensor, how many will still take it]."""
+        self._issued = [0] * len(course.parts)
+        self._produced = [0] * len(course.parts)
+        self._inflight = [0] * len(course.parts)
+        self._sources: dict[InferRequest, int] = {}
+        """Requests to decoupled models that are under way, and their parts."""
+        self._held: set[InferRequest] = set()
+        self._stalled = False
+        self._answered = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    # values
+
+    def put(self, tensor: int, iteration: int, value: Tensor | None) -> None:
+        """A value is there, or was left out."""
+        course = self._course
+        self._values[tensor][iteration] = [value, course.uses[tensor]]
+        for part, _ in course.consumers[tensor]:
+            self.look(part)
+
+    def take(self, tensor: int, iteration: int) -> Tensor | None:
+        """A value for one of its uses."""
+        values = self._values[tensor]
+        kept = values[iteration]
+        kept[1] -= 1
+        if not kept[1]:
+            del values[iteration]
+        value: Tensor | None = kept[0]
+        return value
+
+    def next_answer(self, once: Sequence[Tensor | None]) -> list[Tensor | None] | None:
+        """The values of the next response, if all are there; `once` has those that come once."""
+        iteration = self._answered
+        for tensor in self._course.wanted_streams:
+            kept = self._values[tensor].get(iteration)
+            if kept is None or kept[0] is None:
+                return None
+        self._answered += 1
+        return [
+            self.take(tensor, iteration) if tensor in self._values else once[tensor]
+            for tensor in self._course.wanted
+        ]
+
+    @property
+    def stuck(self) -> bool:
+        """Whether something has come that nobody could use."""
+        return any(self._values.values())
+
+    # calls
+
+    def look(self, part: int) -> None:
+        """Call a part for each iteration that all of its inputs have."""
+        streamed = self._course.parts[part].streamed
+        while streamed and not self._missing[part] and self._has_room(part):
+            iteration = self._issued[part]
+            if not all(self._has(part, tensor, iteration) for tensor in streamed):
+                return
+            self._issued[part] += 1
+            self._inflight[part] += 1
+            self._ready.append(Call(part, iteration))
+
+    def begin(self, part: int, child: InferRequest) -> None:
+        """A call of a part is under way."""
+        if self._course.parts[part].decoupled:
+            self._sources[child] = part
+            if self._stalled:
+                child.stall(True)
+
+    def index_of(self, call: Call) -> int:
+        """The iteration that a response of a call is."""
+        if not self._course.parts[call.part].decoupled:
+            return call.iteration
+        self._produced[call.part] += 1
+        return self._produced[call.part] - 1
+
+    def finished(self, part: int, child: InferRequest) -> None:
+        """A call has its last response."""
+        self._inflight[part] -= 1
+        self._sources.pop(child, None)
+        self._held.discard(child)
+
+    def _has(self, part: int, tensor: int, iteration: int) -> bool:
+        kept = self._values[tensor].get(iteration)
+        if kept is None:
+            return False
+        return kept[0] is not None or all(
+            given.optional for given in self._course.parts[part].inputs if given.tensor == tensor
+        )
+
+    # who has to wait
+
+    def stall(self, stalled: bool) -> None:
+        """The client does not take the responses that it has, or does again."""
+        self._stalled = stalled
+        for child in list(self._sources):
+            child.stall(stalled or child in self._held)
+
+    def balance(self) -> None:
+        """Something has come or gone: let go on who may now, hold back who would be too far ahead."""
+        if not self._limit:
+            return
+        for part in range(len(self._course.parts)):
+            self.look(part)
+        for child, part in list(self._sources.items()):
+            full = self._is_full(part)
+            if full != (child in self._held):
+                (self._held.add if full else self._held.discard)(child)
+                child.stall(full or self._stalled)
+        if self._held and not self._ready and len(self._held) == sum(self._inflight):
+            self._let_go("nothing else can go on")
+        elif self._held and self._timer is None:
+            why = f"{_HOLD_S:.0f} s have not been enough for the steps behind it"
+            self._timer = asyncio.get_running_loop().call_later(_HOLD_S, self._let_go, why)
+        elif not self._held:
+            self.close()
+
+    def close(self) -> None:
+        """The request is over."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _has_room(self, part: int) -> bool:
+        return not self._limit or (self._inflight[part] < self._limit and not self._is_full(part))
+
+    def _is_full(self, part: int) -> bool:
+        """Whether as many values as may be wait behind it."""
+        outputs = self._course.parts[part].outputs.values()
+        return any(len(self._values[tensor]) >= self._limit for tensor in outputs if tensor in self._values)
+
+    def _let_go(self, why: str) -> None:
+        """Else the request would never end."""
+        self.close()
+        log.error("ensemble step goes on beyond max_inflight_requests: %s", why)
+        self._limit = 0
+        held, self._held = list(self._held), set()
+        for child in held:
+            child.stall(self._stalled)
+        for part in range(len(self._course.parts)):
+            self.look(part)
