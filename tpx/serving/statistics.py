@@ -143,13 +143,7 @@ class ModelStatistics:
         self._output_ns += count * output_ns
         self.inference_count += batch.size
         self.execution_count += 1
-        sizes = self.batches.get(batch.size)
-        if sizes is None:
-            sizes = self.batches[batch.size] = BatchStatistics()
-        sizes.count += 1
-        sizes.compute_input_ns += input_ns
-        sizes.compute_infer_ns += infer_ns
-        sizes.compute_output_ns += output_ns
+        self._count_size(batch.size, input_ns, infer_ns, output_ns)
         self._last_ns = now_ns
         if self.latencies is not None:
             self.latencies.executed(batch, now_ns)
@@ -164,7 +158,23 @@ class ModelStatistics:
         self._output_ns += times.output_ns
         self.inference_count += batch_size
         self.execution_count += 1
+        self._count_size(batch_size, times.input_ns, times.infer_ns, times.output_ns)
         self._last_ns = now_ns
+        if self.latencies is not None:
+            self.latencies.observe("request", ns, now_ns)
+            self.latencies.observe("queue", times.queue_ns, now_ns)
+            self.latencies.observe("compute_input", times.input_ns, now_ns)
+            self.latencies.observe("compute_infer", times.infer_ns, now_ns)
+            self.latencies.observe("compute_output", times.output_ns, now_ns)
+
+    def _count_size(self, size: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
+        sizes = self.batches.get(size)
+        if sizes is None:
+            sizes = self.batches[size] = BatchStatistics()
+        sizes.count += 1
+        sizes.compute_input_ns += input_ns
+        sizes.compute_infer_ns += infer_ns
+        sizes.compute_output_ns += output_ns
 
     def cached(self, ns: int, now_ns: int) -> None:
         """A request was answered from the cache."""
@@ -217,6 +227,12 @@ class ModelStatistics:
             "cache_hit": Duration(count=self._hits[0], ns=self._hits[1]),
             "cache_miss": Duration(count=self._misses[0], ns=self._misses[1]),
         }
+
+    @property
+    def last_used_ns(self) -> int:
+        """When the last request was answered, on the clock that durations are taken with; 0 before the
+        first."""
+        return self._last_ns
 
     @property
     def last_inference_ms(self) -> int:
