@@ -8,7 +8,7 @@ import numpy as np
 
 from tpx.protocol import messages
 from tpx.protocol.tensors import Tensor
-from tpx.protocol.v2 import DecodedRequest
+from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.serving.batch import Arrays
 from tpx.serving.instances.placement import InstanceSpec
 from tpx.serving.request import (
@@ -28,8 +28,11 @@ def ignore(request: InferRequest, response: InferResponse) -> None:
     """A reply that nobody waits for."""
 
 
-def request_of(arrived_ns: int = 0, rows: int = 1, dims: tuple[int, ...] = (2,)) -> InferRequest:
-    """A request as a scheduler sees it: when it came, its rows, and with whom it can be stacked."""
+def request_of(
+    arrived_ns: int = 0, rows: int = 1, dims: tuple[int, ...] = (2,), **parameters: Parameter
+) -> InferRequest:
+    """A request as a scheduler sees it: when it came, its rows, with whom it can be stacked, and what its
+    parameters ask for."""
     spec = TensorSpec("x", "FP32", (-1,) * len(dims))
     size = rows * int(np.prod(dims)) * 4
     head = RequestHead(
@@ -38,7 +41,7 @@ def request_of(arrived_ns: int = 0, rows: int = 1, dims: tuple[int, ...] = (2,))
         (BoundInput(spec, (rows, *dims), size, data_size=size),),
         (BoundOutput(TensorSpec("y", "FP32", spec.dims), binary=True, classification=0),),
         rows,
-        {},
+        parameters,
     )
     request = InferRequest(head, [bytes(size)], ignore, None)
     request.arrived_ns = arrived_ns

@@ -1,18 +1,15 @@
-"""Options of tritonserver that change nothing in tpx, and those whose feature tpx does not have yet.
+"""Options of tritonserver that change nothing in tpx.
 
-The first are taken with one warning, so that command lines can be kept; the second are refused, because a
-server that lacks what it was told to do must not look as if it did it.
+They are taken with one warning each, so that command lines can be kept.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from tpx.options import Option
 
 _INERT = "Accepted for compatibility"
-_MISSING = "Not supported yet"
-_NO_LIMITER = "it has no rate limiter; instance_group limits what runs at the same time"
 
 
 def _setting(text: str) -> str:
@@ -51,15 +48,6 @@ def _port_range(text: str) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompatibilityOptions:
     """The options that tpx knows only by name."""
-
-    rate_limit: Annotated[
-        Literal["off", "execution_count"],
-        Option("limit executions by resources", section=_MISSING, refused=_NO_LIMITER),
-    ] = "off"
-    rate_limit_resource: Annotated[
-        tuple[str, ...],
-        Option("resources", section=_MISSING, metavar="NAME:COUNT[:DEVICE]", refused=_NO_LIMITER),
-    ] = ()
 
     backend_directory: Annotated[Path, Option("backends are part of tpx", section=_INERT, inert=True)] = Path(
         "/opt/tritonserver/backends"

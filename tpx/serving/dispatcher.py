@@ -15,7 +15,7 @@ from tpx.serving.instances.base import Instance
 from tpx.serving.instances.placement import Needs
 from tpx.serving.instances.thread import Inbox, ThreadInstance
 from tpx.serving.request import InferRequest
-from tpx.serving.scheduling.base import Scheduler
+from tpx.serving.scheduling.base import Scheduler, SequenceScheduler
 from tpx.serving.scheduling.limiter import RateLimiter, Turn
 
 _clock = time.perf_counter_ns
@@ -28,18 +28,25 @@ class Lane:
     """Instances that share an inbox, whichever is free first, and the batches that they hold: one each in
     work and one each in hand."""
 
-    __slots__ = ("held", "held_long", "inbox", "index", "instances", "needs", "turn")
+    __slots__ = ("held", "held_long", "inbox", "index", "instances", "run", "turn")
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, turn: Turn | None) -> None:
         self.index = index
         self.inbox: Inbox = Inbox()
         self.instances: list[Instance] = []
         self.held: set[Batch] = set()
         self.held_long = 0
         """Those of them that may take long, for which the loop does not wait."""
-        self.needs = Needs()
-        self.turn: Turn | None = None
-        """What the rate limiter knows of its one instance."""
+        self.run: Callable[[Batch], None] | None = None
+        """Computes a batch here and now, with an instance that has nothing to do."""
+        self.turn = turn
+        """Of its one instance, where instances take turns."""
+
+    def add(self, instance: Instance) -> None:
+        """One more that takes batches from the inbox."""
+        self.instances.append(instance)
+        if isinstance(instance, ThreadInstance):
+            self.run = instance.run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +77,12 @@ class Dispatcher:
         limiter: RateLimiter | None = None,
     ) -> None:
         self._scheduler = scheduler
-        self._outcomes = outcomes
-        self._lanes: list[Lane] = []
+        self._sequences = scheduler if isinstance(scheduler, SequenceScheduler) else None
         self._waits = scheduler.waits
-        self._sticky = scheduler.sticky
+        self._timed = scheduler.timed
+        self._on_answer = outcomes.on_answer
+        self._on_refused = outcomes.on_refused
+        self._lanes: list[Lane] = []
         self._loop = loop
         self._call_soon = loop.call_soon
         self._looking = False
@@ -81,16 +90,23 @@ class Dispatcher:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
         self._limiter = limiter
-        self._inline_below_ns = 0 if scheduler.sticky or limiter is not None else inline_below_ns
+        self._plain = self._sequences is None and limiter is None
+        """Nobody needs to know that a batch is computed but those who wait for it."""
+        self._inline_below_ns = inline_below_ns
         self._reluctance = _MAX_RELUCTANCE
         self._inline = False
         self._short_row_size = -1
 
-    def lane(self) -> Lane:
+    def lane(self, needs: Needs) -> Lane:
         """The lane for one more instance: the same for all, but where requests stick to an instance, or
-        instances take turns."""
-        if self._sticky or self._limiter is not None or not self._lanes:
-            self._lanes.append(Lane(len(self._lanes)))
+        instances take turns. May be called from any thread, before there are requests."""
+        limiter = self._limiter
+        if limiter is not None:
+            turn = Turn(needs, self._look_soon)
+            self._loop.call_soon_threadsafe(limiter.enter, turn)
+            self._lanes.append(Lane(len(self._lanes), turn))
+        elif self._sequences is not None or not self._lanes:
+            self._lanes.append(Lane(len(self._lanes), None))
         return self._lanes[-1]
 
     def close(self) -> None:
@@ -102,9 +118,20 @@ class Dispatcher:
             for instance in lane.instances:
                 instance.close()
             lane.instances.clear()
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._leave)
+
+    def _leave(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for lane in self._lanes:
             if lane.turn is not None and self._limiter is not None:
-                with contextlib.suppress(RuntimeError):  # the loop has ended
-                    self._loop.call_soon_threadsafe(self._limiter.unregister, lane.turn)
+                self._limiter.leave(lane.turn)
+
+    @property
+    def keeps_sequences(self) -> bool:
+        """Whether a sequence has begun and not ended."""
+        return self._sequences is not None and self._sequences.live > 0
 
     @property
     def instances(self) -> list[Instance]:
@@ -137,34 +164,61 @@ class Dispatcher:
         lane = self._lanes[batch.lane]
         lane.held.discard(batch)
         lane.held_long -= batch.long
-        if self._sticky:
-            self._scheduler.finished(batch.requests, _clock())
-        if lane.turn is not None and self._limiter is not None:
-            self._limiter.release(lane.turn, used=True)
-        if len(self._scheduler):
+        if not self._plain:
+            self._finished(batch, lane)
+        if self._timed or len(self._scheduler):
             self._look()
+
+    def _finished(self, batch: Batch, lane: Lane) -> None:
+        if self._sequences is not None:
+            self._sequences.finished(batch.requests, _clock())
+        if lane.turn is not None and self._limiter is not None:
+            self._limiter.done(lane.turn, more=len(self._scheduler) > 0)
+
+    def _look_soon(self) -> None:
+        if not self._looking:
+            self._looking = True
+            self._call_soon(self._look)
 
     def _look(self) -> None:
         """Hand to instances what may leave now, or compute it here."""
         if self._dispatching:
             return  # an answer has brought another request: the loop below takes it next
         self._looking = False
-        if self._scheduler.expires:
-            self._expire()
         self._dispatching = True
         try:
-            for lane in self._lanes:
-                self._fill(lane)
+            if self._timed:
+                self._look_at_the_time()
+            else:
+                for lane in self._lanes:
+                    self._fill(lane)
         finally:
             self._dispatching = False
+
+    def _look_at_the_time(self) -> None:
+        now_ns = _clock()
+        for request, error in self._scheduler.expire(now_ns):
+            self._on_refused(request, error)
+        for lane in self._lanes:
+            self._fill(lane)
+        wake_ns = self._scheduler.wake_ns(now_ns)
+        if wake_ns is None or (self._timer is not None and self._timer_ns <= wake_ns):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ns = wake_ns
+        self._timer = self._loop.call_later(max(0, wake_ns - _clock()) / 1e9, self._woken)
+
+    def _woken(self) -> None:
+        self._timer = None
+        self._look()
 
     def _fill(self, lane: Lane) -> None:
         for _ in range(_BATCHES_AT_ONCE):
             if not self._dispatch(lane):
                 break
         else:
-            self._looking = True
-            self._call_soon(self._look)
+            self._look_soon()
         if len(self._scheduler) and (not self._inline or lane.held_long):
             self._prefetch(lane)
 
@@ -173,34 +227,35 @@ class Dispatcher:
         held = lane.held
         if len(held) >= len(lane.instances):
             return False
-        if self._inline and held and not lane.held_long:
+        if held and self._inline and not lane.held_long:
             return False  # what the instances hold is soon back; then the loop computes
-        if self._limiter is not None and not self._has_turn(lane, self._limiter):
+        if lane.turn is not None and not self._has_turn(lane.turn):
             return False
         requests = self._scheduler.take(_clock(), idle=True, lane=lane.index)
         if not requests:
             if lane.turn is not None and self._limiter is not None:
-                self._limiter.release(lane.turn, used=False)
-            self._wake_later()
+                self._limiter.withdraw(lane.turn)
             return False
         batch = self._batch(requests)
         if batch is None:
             return True
-        first = lane.instances[0]
-        if self._inline and not held and self._is_short(batch) and isinstance(first, ThreadInstance):
-            first.run(batch)
+        if self._inline and not held and lane.run is not None and self._is_short(batch):
+            lane.run(batch)
             batch.cost_ns = batch.ended_ns - batch.started_ns
+            if not self._plain:
+                self._finished(batch, lane)
             self._answer(batch)
         else:
             self._hand_over(batch, lane)
         return True
 
-    def _has_turn(self, lane: Lane, limiter: RateLimiter) -> bool:
-        if not len(self._scheduler):
-            return False
-        if lane.turn is None:
-            lane.turn = limiter.register(lane.needs, self._look)
-        return limiter.stage(lane.turn)
+    def _has_turn(self, turn: Turn) -> bool:
+        if self._limiter is None:
+            return True
+        if len(self._scheduler):
+            return self._limiter.stage(turn)
+        self._limiter.withdraw(turn)
+        return False
 
     def _is_short(self, batch: Batch) -> bool:
         return batch.requests[0].head.row_size <= self._short_row_size
@@ -221,7 +276,6 @@ class Dispatcher:
         while len(lane.held) < most:
             requests = self._scheduler.take(_clock(), idle=False, lane=lane.index)
             if not requests:
-                self._wake_later()
                 return
             batch = self._batch(requests)
             if batch is not None:
@@ -235,38 +289,18 @@ class Dispatcher:
         return Batch(requests)
 
     def _batch_of_wanted(self, requests: Sequence[InferRequest]) -> Batch | None:
-        wanted = []
+        wanted = [request for request in requests if not request.cancelled]
         for request in requests:
             if request.cancelled:
-                self._outcomes.on_refused(request, Cancelled("the request was cancelled"))
-                if self._sticky:
-                    self._scheduler.finished((request,), _clock())
-            else:
-                wanted.append(request)
+                self._on_refused(request, Cancelled("the request was cancelled"))
+                refusals = self._sequences.dropped(request, _clock()) if self._sequences is not None else ()
+                for dependent, error in refusals:
+                    self._on_refused(dependent, error)
         return Batch(wanted) if wanted else None
-
-    def _expire(self) -> None:
-        for request, error in self._scheduler.expire(_clock()):
-            self._outcomes.on_refused(request, error)
-
-    def _wake_later(self) -> None:
-        """Look again when the scheduler may give something that it does not give now."""
-        wake_ns = self._scheduler.wake_ns()
-        if wake_ns is None or (self._timer is not None and self._timer_ns <= wake_ns):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_ns = wake_ns
-        delay = max(0, wake_ns - _clock()) / 1e9
-        self._timer = asyncio.get_running_loop().call_later(delay, self._woken)
-
-    def _woken(self) -> None:
-        self._timer = None
-        self._look()
 
     def _answer(self, batch: Batch) -> None:
         self._judge(batch.cost_ns, batch.requests[0].head.row_size)
-        self._outcomes.on_answer(batch)
+        self._on_answer(batch)
 
     def _judge(self, cost_ns: int, row_size: int) -> None:
         """Decide from what a batch took whether the next ones are computed on the loop."""

@@ -81,7 +81,8 @@ class ServedModel:
         )
         self._in_flight = 0
         self._cache = CachedModel(parts.cache, self.statistics) if parts.cache is not None else None
-        self._order = ReplyOrder(self._send) if parts.preserve_ordering else None
+        self._order = ReplyOrder(self._send_in_turn) if parts.preserve_ordering else None
+        self._reply = self._send if self._order is None else self._order.reply
 
     def start(self, specs: Sequence[InstanceSpec], completions: Completions) -> None:
         """Create the instances, all or none. Raises LoadError. May be called from any thread."""
@@ -95,8 +96,7 @@ class ServedModel:
     def _add_instance(self, spec: InstanceSpec, completions: Completions) -> None:
         executor: Any = self._opened.executor(spec, self.config)
         dispatcher = self._dispatcher
-        lane = dispatcher.lane()
-        lane.needs = spec.needs
+        lane = dispatcher.lane(spec.needs)
         instance: Instance
         if self.decoupled:
             callbacks = DecoupledCallbacks(self._responded, dispatcher.released)
@@ -107,7 +107,7 @@ class ServedModel:
             instance = ThreadInstance(
                 spec.name, executor, lane.inbox, completions, dispatcher.computed, self._stacking
             )
-        lane.instances.append(instance)
+        lane.add(instance)
 
     @property
     def instances(self) -> list[Instance]:
@@ -179,14 +179,14 @@ class ServedModel:
         if request.trace is not None:
             request.trace.computed(request, answer.times, response)
         self._reply(request, response)
-        if request.pace is not None:
+        if self._order is None and request.pace is not None:
             request.pace.delivered(answer.size)
 
-    def _reply(self, request: InferRequest, response: InferResponse) -> None:
-        if self._order is not None:
-            self._order.reply(request, response)
-        else:
-            self._send(request, response)
+    def _send_in_turn(self, request: InferRequest, response: InferResponse) -> None:
+        """What is held back is made, but not delivered: a model does not run far ahead of its turn."""
+        self._send(request, response)
+        if self.decoupled and request.pace is not None:
+            request.pace.delivered(sum(len(tensor.data) for tensor in response.outputs))
 
     def _send(self, request: InferRequest, response: InferResponse) -> None:
         try:

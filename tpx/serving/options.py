@@ -107,6 +107,22 @@ class ServeConfig(CompatibilityOptions):
     response_cache_byte_size: Annotated[
         int, Option("the same as --cache-config local,size=BYTES", section="Models", minimum=0)
     ] = 0
+    rate_limit: Annotated[
+        Literal["off", "execution_count"],
+        Option(
+            "let instances take turns, by what they have executed and their priority, for the resources that "
+            "they need",
+            section="Models",
+        ),
+    ] = "off"
+    rate_limit_resource: Annotated[
+        tuple[str, ...],
+        Option(
+            "how much there is of a resource, on a device or on each; repeatable",
+            section="Models",
+            metavar="NAME:COUNT[:DEVICE]",
+        ),
+    ] = ()
     backend_config: Annotated[
         tuple[str, ...],
         Option("backend setting; repeatable", section="Models", metavar="BACKEND,KEY=VALUE"),

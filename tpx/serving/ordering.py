@@ -8,41 +8,41 @@ from tpx.serving.request import InferRequest, InferResponse
 Reply = Callable[[InferRequest, InferResponse], None]
 
 
-class _Turn:
-    __slots__ = ("request", "response")
+class _Place:
+    __slots__ = ("request", "responses")
 
     def __init__(self, request: InferRequest) -> None:
         self.request = request
-        self.response: InferResponse | None = None
+        self.responses: deque[InferResponse] = deque()
 
 
 class ReplyOrder:
-    """Holds answers back until those of all earlier requests have gone."""
+    """Holds answers back until those of all earlier requests have gone, of decoupled models all of each."""
 
     def __init__(self, reply: Reply) -> None:
         self._reply = reply
-        self._turns: deque[_Turn] = deque()
-        self._by_request: dict[int, _Turn] = {}
+        self._row: deque[_Place] = deque()
+        self._by_request: dict[int, _Place] = {}
 
     def enter(self, request: InferRequest) -> None:
         """A request takes its place."""
-        turn = _Turn(request)
-        self._turns.append(turn)
-        self._by_request[id(request)] = turn
+        place = _Place(request)
+        self._row.append(place)
+        self._by_request[id(request)] = place
 
     def leave(self, request: InferRequest) -> None:
-        """A request that was refused at once gives its place back: it is the last."""
+        """A request that was refused as soon as it came gives its place back, which is the last."""
         del self._by_request[id(request)]
-        self._turns.pop()
+        self._row.pop()
 
     def reply(self, request: InferRequest, response: InferResponse) -> None:
         """Answer now, or when it is this request's turn."""
-        self._by_request[id(request)].response = response
-        turns = self._turns
-        while turns:
-            request, ready = turns[0].request, turns[0].response
-            if ready is None:
-                break
-            turns.popleft()
-            del self._by_request[id(request)]
-            self._reply(request, ready)
+        self._by_request[id(request)].responses.append(response)
+        row = self._row
+        while row and row[0].responses:
+            first = row[0]
+            response = first.responses.popleft()
+            if response.final:
+                row.popleft()
+                del self._by_request[id(first.request)]
+            self._reply(first.request, response)

@@ -37,6 +37,7 @@ from tpx.serving.repository.control import ControlSettings, ModelControl
 from tpx.serving.repository.loading import Loader, LoadSettings
 from tpx.serving.repository.repository import ModelRepository
 from tpx.serving.repository.stores.store import open_repository
+from tpx.serving.scheduling.limiter import RateLimiter, parse_resources
 from tpx.serving.served import Served
 from tpx.serving.shared_memory import cuda
 from tpx.serving.shared_memory.regions import SharedMemory, SharedMemoryLimits
@@ -107,6 +108,7 @@ class Server:
             inline_below_ns=config.inline_below_us * 1000,
             latencies=parse_latency_settings(config.metrics_config),
             cache=self._cache,
+            limiter=_limiter(config),
             backend_settings=_backend_settings(config.backend_config),
         )
         self.repository = ModelRepository()
@@ -313,6 +315,15 @@ def _control_settings(config: ServeConfig) -> ControlSettings:
         load_retries=config.model_load_retry_count,
         config_name=config.model_config_name,
     )
+
+
+def _limiter(config: ServeConfig) -> RateLimiter | None:
+    resources = parse_resources(config.rate_limit_resource)
+    if config.rate_limit != "off":
+        return RateLimiter(resources)
+    if resources:
+        log.warning("--rate-limit-resource has no effect without --rate-limit execution_count")
+    return None
 
 
 def _backend_settings(flags: tuple[str, ...]) -> dict[str, dict[str, str]]:

@@ -1,36 +1,63 @@
-"""Replays a trace of arrivals against a scheduler on a clock of its own, as ServedModel would drive it."""
+"""Replays a trace of arrivals against a scheduler on a clock of its own, as a dispatcher would drive it."""
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tpx.errors import Cancelled, TpxError
 from tpx.serving.request import InferRequest
-from tpx.serving.scheduling.base import Scheduler
+from tpx.serving.scheduling.base import Scheduler, SequenceScheduler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Departure:
-    """One batch: when it left, and whether an instance stood idle for it."""
+    """One batch: when it left, to which lane, when it was computed, and whether an instance stood idle."""
 
     at_ns: int
     requests: tuple[InferRequest, ...]
     idle: bool
+    lane: int = 0
+    begins_ns: int = 0
+    ends_ns: int = 0
 
     @property
     def size(self) -> int:
         return sum(request.head.batch_size for request in self.requests)
 
 
-class Replay:
-    """Instances that take `service_ns(batch size)` each, a queue of events, and what came of them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """One request that was given up, or not even taken, and when."""
 
-    def __init__(self, scheduler: Scheduler, instances: int, service_ns: Callable[[int], int]) -> None:
+    at_ns: int
+    request: InferRequest
+    error: TpxError
+
+
+class Replay:
+    """Instances that take `service_ns(batch size)` each, a queue of events, and what came of them.
+
+    Each instance is a lane of its own where requests stick to one. `cancelled` says when who gives up.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        instances: int,
+        service_ns: Callable[[int], int],
+        cancelled: Mapping[int, int] | None = None,
+    ) -> None:
         self.departures: list[Departure] = []
+        self.rejections: list[Rejection] = []
+        self.looks = 0
         self._scheduler = scheduler
+        self._sequences = scheduler if isinstance(scheduler, SequenceScheduler) else None
         self._service_ns = service_ns
-        self._instances = instances
-        self._held = 0
-        self._free_at = [0] * instances
+        sticky = self._sequences is not None
+        self._lanes = [[0] for _ in range(instances)] if sticky else [[0] * instances]
+        """When each instance of each lane is free."""
+        self._held = [0] * len(self._lanes)
+        self._cancelled = cancelled or {}
         self._events: list[tuple[int, int, str, int]] = []
         self._numbers = 0
 
@@ -38,45 +65,81 @@ class Replay:
         """Everything that left, in order; arrivals are in order of their `arrived_ns`."""
         for index, request in enumerate(arrivals):
             self._push(request.arrived_ns, "arrival", index)
+        for index, at_ns in self._cancelled.items():
+            self._push(at_ns, "cancel", index)
         while self._events:
             now, _, kind, index = heapq.heappop(self._events)
             if kind == "arrival":
-                self._scheduler.add(arrivals[index])
+                self._add(now, arrivals[index])
                 if self._events and self._events[0][0] == now and self._events[0][2] == "arrival":
                     continue  # the engine looks after it has read everything that came at once
             elif kind == "done":
-                self._held -= 1
+                self._done(now, self.departures[index])
+            elif kind == "cancel":
+                arrivals[index].cancel()
+                continue  # nobody tells the scheduler
             self._look(now)
         return self.departures
+
+    @property
+    def computed(self) -> list[InferRequest]:
+        """All requests that were computed, in order of departure."""
+        return [request for departure in self.departures for request in departure.requests]
 
     def _push(self, at: int, kind: str, index: int) -> None:
         self._numbers += 1
         heapq.heappush(self._events, (at, self._numbers, kind, index))
 
+    def _add(self, now: int, request: InferRequest) -> None:
+        try:
+            self._scheduler.add(request)
+        except TpxError as error:
+            self._reject(now, request, error)
+
+    def _reject(self, now: int, request: InferRequest, error: TpxError) -> None:
+        self.rejections.append(Rejection(at_ns=now, request=request, error=error))
+
+    def _done(self, now: int, departure: Departure) -> None:
+        self._held[departure.lane] -= 1
+        if self._sequences is not None:
+            self._sequences.finished(departure.requests, now)
+
     def _look(self, now: int) -> None:
-        while self._held < self._instances and len(self._scheduler):
-            if not self._take(now, idle=True):
-                self._wake_later(now)
-                return
-        while self._held < 2 * self._instances and len(self._scheduler):
-            if not self._take(now, idle=False):
-                self._wake_later(now)
-                return
-
-    def _take(self, now: int, *, idle: bool) -> bool:
-        requests = tuple(self._scheduler.take(now, idle=idle))
-        if requests:
-            departure = Departure(at_ns=now, requests=requests, idle=idle)
-            self.departures.append(departure)
-            self._held += 1
-            # batches in hand go, in order, to whichever instance is free first
-            first_free = min(self._free_at)
-            ends = max(now, first_free) + self._service_ns(departure.size)
-            self._free_at[self._free_at.index(first_free)] = ends
-            self._push(ends, "done", 0)
-        return bool(requests)
-
-    def _wake_later(self, now: int) -> None:
-        wake = self._scheduler.wake_ns()
-        if wake is not None and wake > now:
+        self.looks += 1
+        for request, error in self._scheduler.expire(now):
+            self._reject(now, request, error)
+        for lane, instances in enumerate(self._lanes):
+            while self._held[lane] < len(instances) and self._take(now, lane, idle=True):
+                pass
+            while self._held[lane] < 2 * len(instances) and self._take(now, lane, idle=False):
+                pass
+        wake = self._scheduler.wake_ns(now)
+        if wake is not None:
+            assert wake > now, "the engine would look for ever"
             self._push(wake, "wake", 0)
+
+    def _take(self, now: int, lane: int, *, idle: bool) -> bool:
+        """Whether there may be more to take."""
+        taken = self._scheduler.take(now, idle=idle, lane=lane)
+        wanted = tuple(request for request in taken if not request.cancelled)
+        for request in taken:
+            if request.cancelled:
+                self._drop(now, request)
+        if wanted:
+            free_at = self._lanes[lane]
+            first_free = min(free_at)  # batches in hand go, in order, to whichever instance is free first
+            begins = max(now, first_free)
+            ends = begins + self._service_ns(sum(request.head.batch_size for request in wanted))
+            free_at[free_at.index(first_free)] = ends
+            self.departures.append(
+                Departure(at_ns=now, requests=wanted, idle=idle, lane=lane, begins_ns=begins, ends_ns=ends)
+            )
+            self._held[lane] += 1
+            self._push(ends, "done", len(self.departures) - 1)
+        return bool(taken)
+
+    def _drop(self, now: int, request: InferRequest) -> None:
+        self._reject(now, request, Cancelled("the request was cancelled"))
+        if self._sequences is not None:
+            for dependent, error in self._sequences.dropped(request, now):
+                self._reject(now, dependent, error)

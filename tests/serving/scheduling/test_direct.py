@@ -24,5 +24,5 @@ def test_a_busy_instance_gets_its_next_request_too() -> None:
 def test_nothing_waits_for_a_time() -> None:
     scheduler = DirectScheduler()
     scheduler.add(request_of(0))
-    assert scheduler.wake_ns() is None
+    assert scheduler.wake_ns(0) is None
     assert not scheduler.waits

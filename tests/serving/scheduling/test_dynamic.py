@@ -52,7 +52,7 @@ def test_the_delay_runs_again_for_what_stays_behind() -> None:
     batcher_with(batcher, [1, 1], at_ns=0)
     batcher_with(batcher, [1], at_ns=4 * MS)
     assert sizes(batcher, 5 * MS) == [1, 1]
-    assert batcher.wake_ns() == 14 * MS
+    assert batcher.wake_ns(5 * MS) == 14 * MS
     assert sizes(batcher, 14 * MS - 1) == []
     assert sizes(batcher, 14 * MS) == [1]
 
@@ -142,11 +142,13 @@ def test_without_a_delay_sizes_that_are_not_preferred_leave_to_an_idle_instance(
 @pytest.mark.parametrize("delay_ns", [0, MS])
 def test_there_is_a_time_to_look_again_only_while_something_waits_for_it(delay_ns: int) -> None:
     batcher = DynamicBatcher(8, max_queue_delay_ns=delay_ns)
-    assert batcher.wake_ns() is None
+    assert batcher.timed == (delay_ns > 0)
+    assert batcher.wake_ns(7) is None
     batcher.add(request_of(7))
-    assert batcher.wake_ns() == (7 + delay_ns if delay_ns else None)
+    assert batcher.wake_ns(7) == (7 + delay_ns if delay_ns else None)
+    assert batcher.wake_ns(7 + delay_ns) is None, "it would be looked at for ever while instances are busy"
     batcher.take(7 + delay_ns, idle=True)
-    assert batcher.wake_ns() is None
+    assert batcher.wake_ns(7) is None
 
 
 def test_a_trace_of_light_load_is_served_one_by_one_without_delay() -> None:

@@ -35,6 +35,7 @@ from tpx.serving.repository.layout import ModelSource, read_labels, wanted_versi
 from tpx.serving.repository.scheduling import scheduler_of, stacking_of
 from tpx.serving.repository.stamps import Stamps, stamps_of
 from tpx.serving.repository.warmup import warm_up
+from tpx.serving.scheduling.limiter import RateLimiter
 from tpx.serving.signature import Signature
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,8 @@ class LoadSettings:
     latencies: LatencySettings = field(default_factory=LatencySettings)
     cache: ResponseCache | None = None
     """Of --cache-config, for the models that ask for one."""
+    limiter: RateLimiter | None = None
+    """Of --rate-limit, for all models."""
     backend_settings: Mapping[str, Mapping[str, str]]
     """--backend-config by backend; "" holds those for all."""
 
@@ -144,6 +147,8 @@ class Loader:
         try:
             self._complete(opened, config)
             specs = instance_specs(config)
+            if self.settings.limiter is not None:
+                self.settings.limiter.check([spec.needs for spec in specs])
             signature = Signature.of(config, read_labels(config, source.directory))
             model = ServedModel(
                 config,
@@ -154,6 +159,8 @@ class Loader:
                     stacking=stacking_of(config, source.directory),
                     opened=opened,
                     cache=self.settings.cache if config.response_cache.enable else None,
+                    preserve_ordering=config.dynamic_batching.preserve_ordering,
+                    limiter=self.settings.limiter,
                 ),
                 self._loop,
                 inline_below_ns=self.settings.inline_below_ns,

@@ -9,7 +9,8 @@ from tpx.serving.scheduling.base import Scheduler
 from tpx.serving.scheduling.direct import DirectScheduler
 from tpx.serving.scheduling.dynamic import DynamicBatcher
 from tpx.serving.scheduling.queue import QueuePolicies, QueuePolicy
-from tpx.serving.scheduling.sequences import DirectSequences, OldestSequences, SequenceTable
+from tpx.serving.scheduling.sequences import SequenceTable
+from tpx.serving.scheduling.strategies import DirectSequences, OldestSequences
 from tpx.serving.stacking.base import Stacking
 from tpx.serving.stacking.plain import PlainStacking
 from tpx.serving.stacking.ragged import RaggedStacking, added_inputs_of
@@ -74,7 +75,7 @@ def _sequences(config: Any, instances: int) -> Scheduler:
     batching = config.sequence_batching
     oldest = batching.HasField("oldest")
     rows = max(1, config.max_batch_size)
-    slots = max(1, batching.oldest.max_candidate_sequences) if oldest else rows
+    slots = batching.oldest.max_candidate_sequences or rows
     table = SequenceTable(
         config.name,
         lanes=instances,

@@ -73,7 +73,7 @@ def _request(model: ServedModel, sample: Any, directory: Path, row: int) -> Infe
         decoded.inputs.append(Tensor(name, datatype.name, shape, _data(given, directory)))
     head = model.bind(decoded)
     infer = InferRequest(head, [tensor.data for tensor in decoded.inputs], _ignore, None)
-    infer.sequence = LiveSequence(1, 0)
+    infer.sequence = LiveSequence(1)
     infer.sequence.slot = row
     return infer
 

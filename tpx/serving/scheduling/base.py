@@ -1,10 +1,17 @@
 """The seam between a model and its scheduling policy."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from tpx.errors import TpxError
 from tpx.serving.request import InferRequest
+
+
+class Refusal(NamedTuple):
+    """A request that is given up, and what to answer it."""
+
+    request: InferRequest
+    error: TpxError
 
 
 class Scheduler(Protocol):
@@ -12,10 +19,8 @@ class Scheduler(Protocol):
 
     waits: bool
     """More requests may make a better batch: look only after all that have arrived are in."""
-    sticky: bool
-    """Requests belong to one instance, the lane: `take` is asked for each, and `finished` told."""
-    expires: bool
-    """Requests may be given up: `expire` is asked."""
+    timed: bool
+    """Something may happen because time has passed: `expire` and `wake_ns` are asked."""
 
     def add(self, request: InferRequest) -> None:
         """Take a request; its `arrived_ns` is set. Raises RequestError."""
@@ -27,13 +32,26 @@ class Scheduler(Protocol):
         improve it.
         """
 
+    def expire(self, now_ns: int) -> Sequence[Refusal]:
+        """Give up the requests that have waited too long."""
+
+    def wake_ns(self, now_ns: int) -> int | None:
+        """The first time after `now_ns` at which `take` or `expire` may give more than now, with no new
+        arrival."""
+
+    def __len__(self) -> int: ...
+
+
+@runtime_checkable
+class SequenceScheduler(Scheduler, Protocol):
+    """Requests belong to one instance, the lane, and wait for those before them to be computed."""
+
+    @property
+    def live(self) -> int:
+        """Sequences that have begun and not ended."""
+
     def finished(self, requests: Sequence[InferRequest], now_ns: int) -> None:
         """What was taken has been computed."""
 
-    def expire(self, now_ns: int) -> Sequence[tuple[InferRequest, TpxError]]:
-        """Give up the requests that have waited too long, each with what to answer."""
-
-    def wake_ns(self) -> int | None:
-        """When `take` or `expire` may give something without any new arrival."""
-
-    def __len__(self) -> int: ...
+    def dropped(self, request: InferRequest, now_ns: int) -> Sequence[Refusal]:
+        """What was taken will not be computed, nobody wants it any more; nor will what depends on it."""

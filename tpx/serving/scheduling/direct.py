@@ -3,16 +3,15 @@
 from collections import deque
 from collections.abc import Sequence
 
-from tpx.errors import TpxError
 from tpx.serving.request import InferRequest
+from tpx.serving.scheduling.base import Refusal
 
 
 class DirectScheduler:
     """A queue."""
 
     waits = False
-    sticky = False
-    expires = False
+    timed = False
 
     def __init__(self) -> None:
         self._queue: deque[InferRequest] = deque()
@@ -29,14 +28,11 @@ class DirectScheduler:
     ) -> Sequence[InferRequest]:
         return (self._queue.popleft(),) if self._queue else ()
 
-    def wake_ns(self) -> int | None:
-        return None
-
-    def finished(self, requests: Sequence[InferRequest], now_ns: int) -> None:
-        """Nothing depends on it."""
-
-    def expire(self, now_ns: int) -> Sequence[tuple[InferRequest, TpxError]]:  # noqa: ARG002
+    def expire(self, now_ns: int) -> Sequence[Refusal]:  # noqa: ARG002
         return ()
+
+    def wake_ns(self, now_ns: int) -> int | None:  # noqa: ARG002
+        return None
 
     def __len__(self) -> int:
         return len(self._queue)

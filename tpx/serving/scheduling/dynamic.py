@@ -9,18 +9,19 @@ cannot help.
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 
-from tpx.errors import Overloaded, TpxError
+from tpx.errors import Overloaded
 from tpx.serving.request import InferRequest
+from tpx.serving.scheduling.base import Refusal
 from tpx.serving.scheduling.queue import PolicyQueue, QueuePolicies
 
 
 class DynamicBatcher:
-    """One queue in order of arrival; batches are runs of its front that can be stacked."""
+    """One queue in order of arrival, or of the queue's policies; batches are runs of its front that can be
+    stacked."""
 
     waits = True
-
-    sticky = False
 
     def __init__(
         self,
@@ -34,9 +35,9 @@ class DynamicBatcher:
         self._preferred = preferred if preferred != {self._max} else frozenset()
         self._target = max(preferred, default=self._max)
         self._delay_ns = max_queue_delay_ns
-        self.expires = policies is not None and not policies.plain
         self._policed = PolicyQueue(policies) if policies is not None and not policies.plain else None
         self._queue: deque[InferRequest] | PolicyQueue = deque() if self._policed is None else self._policed
+        self.timed = max_queue_delay_ns > 0 or self._policed is not None
 
     def add(self, request: InferRequest) -> None:
         self._queue.append(request)
@@ -46,37 +47,41 @@ class DynamicBatcher:
         if not queue or (self._policed is not None and not idle):
             return ()  # priorities and deadlines are judged when an instance is free, not before
         count, final = self._longest_run()
-        preferred = self._preferred_run() if self._preferred else 0
-        overdue = now_ns - self._oldest_ns() >= self._delay_ns
-        if preferred and not (overdue and self._delay_ns):
+        if self._delay_ns:
+            overdue = now_ns - self._oldest_ns(count) >= self._delay_ns
+            preferred = self._preferred_run() if self._preferred and not overdue else 0
+        else:
+            overdue = True
+            preferred = self._preferred_run() if self._preferred else 0
+        if preferred:
             count = preferred
         elif not final and not (overdue and idle):
             return ()
         return [queue.popleft() for _ in range(count)]
 
-    def wake_ns(self) -> int | None:
-        if not self._queue:
-            return None
-        deadline = self._policed.next_deadline_ns() if self._policed is not None else None
-        leaves = self._oldest_ns() + self._delay_ns if self._delay_ns else None
-        return min((at for at in (deadline, leaves) if at is not None), default=None)
-
-    def finished(self, requests: Sequence[InferRequest], now_ns: int) -> None:
-        """Nothing depends on it."""
-
-    def expire(self, now_ns: int) -> Sequence[tuple[InferRequest, TpxError]]:
+    def expire(self, now_ns: int) -> Sequence[Refusal]:
         if self._policed is None:
             return ()
-        return [(request, _expired(request)) for request in self._policed.expire(now_ns)]
+        return [Refusal(request, _expired(request)) for request in self._policed.expire(now_ns)]
+
+    def wake_ns(self, now_ns: int) -> int | None:
+        if not self._queue:
+            return None
+        times = []
+        if self._delay_ns:
+            times.append(self._oldest_ns(self._longest_run()[0]) + self._delay_ns)
+        if self._policed is not None:
+            times.append(self._policed.next_deadline_ns() or 0)
+        return min((at for at in times if at > now_ns), default=None)
 
     def __len__(self) -> int:
         return len(self._queue)
 
-    def _oldest_ns(self) -> int:
-        """When the one came that has waited longest."""
-        if self._policed is not None:
-            return min(request.arrived_ns for request in self._policed)
-        return next(iter(self._queue)).arrived_ns
+    def _oldest_ns(self, count: int) -> int:
+        """When the one came that has waited longest of the first `count`."""
+        if self._policed is None:
+            return _waits_since_ns(next(iter(self._queue)))
+        return min(request.arrived_ns for request in islice(self._policed, count))
 
     def _longest_run(self) -> tuple[int, bool]:
         """How many requests of the front fit into one batch, and whether no later arrival could join them."""
@@ -108,6 +113,12 @@ class DynamicBatcher:
             if size in self._preferred:
                 best = count + 1
         return best
+
+
+def _waits_since_ns(request: InferRequest) -> int:
+    """Since when a request can be batched: one of a sequence first waits for those before it."""
+    sequence = request.sequence
+    return request.arrived_ns if sequence is None else max(request.arrived_ns, sequence.touched_ns)
 
 
 def _expired(request: InferRequest) -> Overloaded:

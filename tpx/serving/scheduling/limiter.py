@@ -1,28 +1,37 @@
 """The rate limiter: instances of all models share resources, and take turns.
 
-An instance that has work is staged. The staged one with the lowest (executions x priority) is next, and if
-its resources are not free everything waits for it, so that nobody starves (Triton: core/src/rate_limiter.cc).
+An instance that has work is staged. Turns go by (executions x priority), lowest first (Triton:
+core/src/rate_limiter.cc). One whose resources are not free holds back those after it that want one of the
+same, so that nobody starves; the others go on.
 """
 
-import heapq
+import bisect
+import re
 from collections.abc import Callable, Mapping, Sequence
 
-from tpx.errors import ConfigError
+from tpx.errors import ConfigError, UsageError
 from tpx.serving.instances.placement import GLOBAL, Needs
+
+Resource = tuple[str, int]
+"""A name and a device."""
 
 
 class Turn:
     """An instance at the limiter."""
 
-    __slots__ = ("executions", "granted", "needs", "on_granted", "staged")
+    __slots__ = ("granted", "idle", "needs", "on_granted", "place", "share")
 
     def __init__(self, needs: Needs, on_granted: Callable[[], None]) -> None:
         self.needs = needs
         self.on_granted = on_granted
         """Called when a staged instance may compute."""
-        self.executions = 0
-        self.staged = False
+        self.share = 0
+        """Executions x priority."""
+        self.place: tuple[int, int, Turn] | None = None
+        """In the row of those that are staged."""
         self.granted = False
+        self.idle = True
+        """It has had no work: it is not owed what it did not want."""
 
 
 class RateLimiter:
@@ -32,16 +41,16 @@ class RateLimiter:
     instance takes.
     """
 
-    def __init__(self, explicit: Mapping[tuple[str, int], int]) -> None:
+    def __init__(self, explicit: Mapping[Resource, int]) -> None:
         self._explicit = explicit
         self._turns: list[Turn] = []
-        self._total: dict[tuple[str, int], int] = dict(explicit)
-        self._used: dict[tuple[str, int], int] = {}
-        self._staged: list[tuple[int, int, Turn]] = []
+        self._total: dict[Resource, int] = {}
+        self._used: dict[Resource, int] = {}
+        self._row: list[tuple[int, int, Turn]] = []
         self._numbers = 0
 
     def check(self, instances: Sequence[Needs]) -> None:
-        """Raise ConfigError for what could never run."""
+        """Raise ConfigError for what could never run. May be called from any thread."""
         everywhere: dict[str, bool] = {}
         for needs in instances:
             for (name, device), count in needs.resources.items():
@@ -57,73 +66,111 @@ class RateLimiter:
                         "model configuration."
                     )
 
-    def register(self, needs: Needs, on_granted: Callable[[], None]) -> Turn:
+    def enter(self, turn: Turn) -> None:
         """An instance that will take turns."""
-        turn = Turn(needs, on_granted)
         self._turns.append(turn)
         self._recount()
-        return turn
 
-    def unregister(self, turn: Turn) -> None:
+    def leave(self, turn: Turn) -> None:
         """An instance has ended."""
         self._turns.remove(turn)
-        self._staged = [entry for entry in self._staged if entry[2] is not turn]
-        heapq.heapify(self._staged)
-        self.release(turn, used=False)
         self._recount()
+        self.withdraw(turn)
 
     def stage(self, turn: Turn) -> bool:
         """An instance has work. True: it may compute now; else `on_granted` is called when it may."""
-        if turn.granted:
-            return True
-        if not turn.staged:
-            turn.staged = True
-            self._numbers += 1
-            key = turn.executions * max(1, turn.needs.priority)
-            heapq.heappush(self._staged, (key, self._numbers, turn))
-        return self._grant(turn)
+        if not turn.granted and turn.place is None:
+            self._line_up(turn)
+            self._grant(turn)
+        return turn.granted
 
-    def release(self, turn: Turn, *, used: bool) -> None:
-        """A turn is over; it counts if it was used."""
-        if not turn.granted:
-            return
-        turn.granted = False
-        turn.executions += used
-        for key, count in turn.needs.resources.items():
-            self._used[key] -= count
+    def withdraw(self, turn: Turn) -> None:
+        """An instance has no work after all."""
+        turn.idle = True
+        if turn.place is not None:
+            self._row.remove(turn.place)
+            turn.place = None
+        self._release(turn)
         self._grant(None)
 
-    def _grant(self, asking: Turn | None) -> bool:
-        """Grant turns from the front, as far as resources reach; whether `asking` got one."""
-        got = False
-        while self._staged and self._fits(self._staged[0][2].needs):
-            turn = heapq.heappop(self._staged)[2]
-            turn.staged = False
-            turn.granted = True
-            for key, count in turn.needs.resources.items():
-                self._used[key] = self._used.get(key, 0) + count
-            if turn is asking:
-                got = True
-            else:
-                turn.on_granted()
-        return got
+    def done(self, turn: Turn, *, more: bool) -> None:
+        """An instance has computed in its turn; `more` tells that it may have further work."""
+        turn.share += turn.needs.priority
+        turn.idle = not more
+        self._release(turn)
+        if more:
+            self._line_up(turn)
+        self._grant(None)
 
-    def _fits(self, needs: Needs) -> bool:
+    def _line_up(self, turn: Turn) -> None:
+        if turn.idle:
+            turn.idle = False
+            shares = [other.share for other in self._turns if _compete(other, turn)]
+            turn.share = max(turn.share, min(shares, default=0))
+        self._numbers += 1
+        turn.place = (turn.share, self._numbers, turn)
+        bisect.insort(self._row, turn.place)
+
+    def _release(self, turn: Turn) -> None:
+        if turn.granted:
+            turn.granted = False
+            for resource, count in turn.needs.resources.items():
+                self._used[resource] -= count
+
+    def _grant(self, asking: Turn | None) -> None:
+        """Grant turns, as far as resources reach; the one that asks is not told."""
+        held_back: set[Resource] = set()
+        for place in tuple(self._row):
+            turn = place[2]
+            needs = turn.needs.resources
+            if not held_back.isdisjoint(needs) or not self._fits(needs):
+                held_back.update(needs)
+                continue
+            for resource, count in needs.items():
+                self._used[resource] = self._used.get(resource, 0) + count
+            self._row.remove(place)
+            turn.place = None
+            turn.granted = True
+            if turn is not asking:
+                turn.on_granted()
+
+    def _fits(self, needs: Mapping[Resource, int]) -> bool:
         return all(
-            self._used.get(key, 0) + count <= self._total.get(key, count)
-            for key, count in needs.resources.items()
+            self._used.get(resource, 0) + count <= self._total.get(resource, count)
+            for resource, count in needs.items()
         )
 
     def _limit(self, name: str, device: int) -> int | None:
+        """Of a resource that all devices share, the device in the option means nothing."""
+        if device == GLOBAL:
+            return max((count for (known, _), count in self._explicit.items() if known == name), default=None)
         return self._explicit.get((name, device), self._explicit.get((name, GLOBAL)))
 
     def _recount(self) -> None:
-        total: dict[tuple[str, int], int] = {}
+        total: dict[Resource, int] = {}
         for turn in self._turns:
-            for key, count in turn.needs.resources.items():
-                total[key] = max(total.get(key, 0), count)
-        for (name, device), _ in list(total.items()):
-            limit = self._limit(name, device)
-            if limit is not None:
-                total[name, device] = limit
+            for resource, count in turn.needs.resources.items():
+                limit = self._limit(*resource)
+                total[resource] = max(total.get(resource, 0), count) if limit is None else limit
         self._total = total
+
+
+def _compete(other: Turn, turn: Turn) -> bool:
+    """Whether another one wants what this one wants, now."""
+    if other is turn or not (other.granted or other.place is not None):
+        return False
+    return not other.needs.resources.keys().isdisjoint(turn.needs.resources)
+
+
+def parse_resources(flags: Sequence[str]) -> dict[Resource, int]:
+    """The amounts of --rate-limit-resource, by name and device. Raises UsageError."""
+    amounts: dict[Resource, int] = {}
+    for flag in flags:
+        match = re.fullmatch(r"([^:]+):(\d+)(?::(\d+))?", flag, re.ASCII)
+        if match is None:
+            raise UsageError(f"--rate-limit-resource must be <name>:<count>[:<device>], got '{flag}'")
+        name, count, device = match.groups()
+        resource = (name, GLOBAL if device is None else int(device))
+        if amounts.setdefault(resource, int(count)) != int(count):
+            raise UsageError(f"--rate-limit-resource gives '{name}' twice, and not the same amount")
+    return amounts

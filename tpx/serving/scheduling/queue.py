@@ -1,6 +1,7 @@
 """A queue with levels of priority, limits and deadlines (Triton: core/src/scheduler_utils.cc)."""
 
-from collections import deque
+import heapq
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -22,9 +23,17 @@ class QueuePolicy:
     """0 is no limit."""
 
     @property
-    def waits_for_instances(self) -> bool:
-        """Requests have to be judged at the last moment: none is to wait in an instance's hand."""
-        return bool(self.timeout_ns or self.allow_timeout_override or self.max_queue_size)
+    def plain(self) -> bool:
+        """Nothing is asked for that a simple queue does not do."""
+        return not self.timeout_ns and not self.max_queue_size
+
+    def deadline_ns(self, request: InferRequest) -> int:
+        """Until when a request may wait, where there is a timeout."""
+        timeout_ns = self.timeout_ns
+        asked_ns = request.head.timeout_ns
+        if self.allow_timeout_override and 0 < asked_ns < timeout_ns:
+            timeout_ns = asked_ns
+        return request.arrived_ns + timeout_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +47,13 @@ class QueuePolicies:
 
     @property
     def plain(self) -> bool:
-        """Nothing is asked for that a simple queue does not do."""
-        return not self.levels and not self.default.waits_for_instances
+        """One simple queue does all that is asked for."""
+        return not self.levels and self.default.plain
 
     def level_of(self, request: InferRequest) -> int:
         """A level that does not exist is the default one."""
+        if not self.levels:
+            return 0
         asked = request.head.priority
         return asked if 1 <= asked <= self.levels else self.default_level
 
@@ -54,12 +65,28 @@ class _Level:
 
     def __init__(self, policy: QueuePolicy) -> None:
         self.policy = policy
-        self.queue: deque[InferRequest] = deque()
+        self.queue: OrderedDict[int, InferRequest] = OrderedDict()
+        """By number of arrival."""
         self.delayed: deque[InferRequest] = deque()
-        self.deadlines = policy.timeout_ns > 0
+        self.deadlines: list[tuple[int, int]] = []
+        """A heap of times and numbers; those of requests that have left stay until they come to the front."""
 
     def __len__(self) -> int:
         return len(self.queue) + len(self.delayed)
+
+    def next_deadline_ns(self) -> int | None:
+        deadlines = self.deadlines
+        while deadlines and deadlines[0][1] not in self.queue:
+            heapq.heappop(deadlines)
+        return deadlines[0][0] if deadlines else None
+
+    def late(self, now_ns: int) -> Iterator[InferRequest]:
+        """Remove and give those whose time has come."""
+        while (deadline_ns := self.next_deadline_ns()) is not None and deadline_ns <= now_ns:
+            yield self.queue.pop(heapq.heappop(self.deadlines)[1])
+
+    def pop(self) -> InferRequest:
+        return self.queue.popitem(last=False)[1] if self.queue else self.delayed.popleft()
 
 
 class PolicyQueue:
@@ -69,60 +96,50 @@ class PolicyQueue:
         self._policies = policies
         numbers = range(1, policies.levels + 1) if policies.levels else (0,)
         self._levels = {n: _Level(policies.by_level.get(n, policies.default)) for n in numbers}
+        self._arrivals = 0
+        self._count = 0
 
     def append(self, request: InferRequest) -> None:
         """Take a request. Raises Overloaded where its level is full."""
         level = self._levels[self._policies.level_of(request)]
-        limit = level.policy.max_queue_size
-        if limit and len(level) >= limit:
+        policy = level.policy
+        if 0 < policy.max_queue_size <= len(level):
             identity = request.head.request_id or "<id_unknown>"
             raise Overloaded(f"[request id: {identity}] Exceeds maximum queue size")
-        level.queue.append(request)
+        self._arrivals += 1
+        self._count += 1
+        level.queue[self._arrivals] = request
+        if policy.timeout_ns:
+            heapq.heappush(level.deadlines, (policy.deadline_ns(request), self._arrivals))
 
     def expire(self, now_ns: int) -> list[InferRequest]:
         """Remove and return those that may not wait any longer; those that may come last from now on."""
         refused: list[InferRequest] = []
         for level in self._levels.values():
-            if not level.deadlines or not level.queue:
-                continue
-            late = [r for r in level.queue if self._deadline_ns(level.policy, r) <= now_ns]
-            if late:
-                late_ids = {id(request) for request in late}
-                level.queue = deque(r for r in level.queue if id(r) not in late_ids)
-                if level.policy.delays:
-                    level.delayed.extend(late)
-                else:
-                    refused += late
+            if level.policy.delays:
+                level.delayed.extend(level.late(now_ns))
+            else:
+                refused += level.late(now_ns)
+        self._count -= len(refused)
         return refused
 
     def next_deadline_ns(self) -> int | None:
         """When `expire` will next find something."""
-        deadlines = [
-            self._deadline_ns(level.policy, request)
-            for level in self._levels.values()
-            if level.deadlines
-            for request in level.queue
-        ]
-        return min(deadlines, default=None)
+        deadlines = [level.next_deadline_ns() for level in self._levels.values()]
+        return min((at for at in deadlines if at is not None), default=None)
 
     def popleft(self) -> InferRequest:
+        """The first one. Raises IndexError where there is none."""
         for level in self._levels.values():
-            if level.queue:
-                return level.queue.popleft()
-            if level.delayed:
-                return level.delayed.popleft()
+            if len(level):
+                self._count -= 1
+                return level.pop()
         raise IndexError("pop from an empty queue")
 
     def __iter__(self) -> Iterator[InferRequest]:
-        return chain.from_iterable((*level.queue, *level.delayed) for level in self._levels.values())
+        return chain.from_iterable(
+            chain(level.queue.values(), level.delayed) for level in self._levels.values()
+        )
 
     def __len__(self) -> int:
-        return sum(len(level) for level in self._levels.values())
-
-    @staticmethod
-    def _deadline_ns(policy: QueuePolicy, request: InferRequest) -> int:
-        timeout_ns = policy.timeout_ns
-        asked_ns = request.head.timeout_ns
-        if policy.allow_timeout_override and 0 < asked_ns < timeout_ns:
-            timeout_ns = asked_ns
-        return request.arrived_ns + timeout_ns
+        return self._count

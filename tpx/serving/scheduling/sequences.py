@@ -5,35 +5,40 @@ Triton: core/src/sequence_batch_scheduler/sequence_batch_scheduler.cc.
 
 import heapq
 import logging
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import Any
 
-from tpx.errors import InvalidRequest, NotReady, TpxError
+from tpx.errors import Cancelled, InvalidRequest, Overloaded
 from tpx.serving.request import InferRequest
+from tpx.serving.scheduling.base import Refusal
 
 log = logging.getLogger(__name__)
 
 CorrelationId = int | str
 MAX_ID_CHARACTERS = 128
+_NEVER_NS = 2**63
 
 
 class LiveSequence:
     """A sequence between its first request and its last."""
 
-    __slots__ = ("busy", "ended", "id", "lane", "queue", "slot", "states", "touched_ns")
+    __slots__ = ("busy", "deadline_ns", "ended", "id", "lane", "queue", "slot", "states", "touched_ns")
 
-    def __init__(self, correlation_id: CorrelationId, now_ns: int) -> None:
+    def __init__(self, correlation_id: CorrelationId) -> None:
         self.id = correlation_id
         self.queue: deque[InferRequest] = deque()
         self.lane = -1
         """The instance it sticks to; -1 while it waits in the backlog."""
         self.slot = -1
         self.busy = False
-        """One of its requests is being computed."""
+        """One of its requests has left the queue and is not computed yet."""
         self.ended = False
         """Its last request has come, or it was given up: it leaves its slot when nothing of it is left."""
-        self.touched_ns = now_ns
+        self.deadline_ns = _NEVER_NS
+        """Until when it may wait in the backlog."""
+        self.touched_ns = 0
+        """When it got its slot, or the last of its requests was computed."""
         self.states: dict[str, Any] = {}
         """What the model keeps between its requests, by the name of the state's input."""
 
@@ -49,97 +54,93 @@ class SequenceTable:
         self._check_id = check_id
         self._idle_ns = idle_ns
         self._live: dict[CorrelationId, LiveSequence] = {}
-        self._backlog: deque[LiveSequence] = deque()
+        self._backlog: OrderedDict[LiveSequence, None] = OrderedDict()
+        self._deadlines: list[tuple[int, int, LiveSequence]] = []
+        """A heap; of sequences that were in the backlog, some are no longer."""
+        self._idle: OrderedDict[LiveSequence, None] = OrderedDict()
+        """Those that have a slot and no request, the one that has been so for longest first."""
         self._free = [(slot, lane) for slot in range(slots) for lane in range(lanes)]  # sorted: a heap
         self._slots: list[list[LiveSequence | None]] = [[None] * slots for _ in range(lanes)]
+        self._numbers = 0
         self.waiting = 0
         """Requests that were added and not yet taken."""
+        self.on_ready: Callable[[LiveSequence], None] = _ignore
+        """Told of a sequence that has a slot, a request, and none that is being computed."""
 
-    def add(self, request: InferRequest) -> LiveSequence:
+    @property
+    def live(self) -> int:
+        """Sequences that have begun and not ended."""
+        return len(self._live)
+
+    def add(self, request: InferRequest) -> None:
         """Put a request at the end of its sequence. Raises InvalidRequest."""
         correlation_id = self._checked_id(request)
         parameters = request.head.parameters
-        starts = bool(parameters.get("sequence_start"))
-        sequence = self._live.get(correlation_id)
-        if sequence is None:
-            if not starts:
-                raise InvalidRequest(
-                    f"inference request for sequence {correlation_id} to model '{self._model_name}' must "
-                    "specify the START flag on the first request of the sequence"
-                )
-            sequence = self._live[correlation_id] = LiveSequence(correlation_id, request.arrived_ns)
-            self._settle(sequence)
-        elif starts:
-            log.warning(
-                "sequence %s for model '%s' has a conflict. The previous sequence did not end before this "
-                "sequence start. Previous sequence will be terminated early.",
-                correlation_id,
-                self._model_name,
-            )
+        sequence = self._sequence_of(correlation_id, starts=bool(parameters.get("sequence_start")))
         request.sequence = sequence
         sequence.queue.append(request)
-        sequence.touched_ns = request.arrived_ns
         self.waiting += 1
         if parameters.get("sequence_end"):
             sequence.ended = True
             del self._live[correlation_id]
-        return sequence
+        self._idle.pop(sequence, None)
+        if sequence.lane < 0:
+            self._await(sequence, request)
+        elif not sequence.busy:
+            self.on_ready(sequence)
 
     def ready(self, lane: int) -> list[LiveSequence]:
         """The sequences of a lane that have a request and none in work, by slot."""
         return [s for s in self._slots[lane] if s is not None and s.queue and not s.busy]
 
     def take(self, sequence: LiveSequence) -> InferRequest:
-        """The next request of a sequence, which is busy until `done`."""
+        """The next request of a sequence, which is busy until that is done or dropped."""
         sequence.busy = True
         self.waiting -= 1
         return sequence.queue.popleft()
 
-    def done(self, request: InferRequest, now_ns: int) -> LiveSequence | None:
-        """A request that was taken is computed, or nobody wants it any more: that ends its sequence.
-
-        Returns the sequence that took over its slot, or itself if it goes on.
-        """
+    def done(self, request: InferRequest, now_ns: int) -> None:
+        """A request that was taken has been computed."""
         sequence: LiveSequence = request.sequence
         sequence.busy = False
         sequence.touched_ns = now_ns
-        if request.cancelled and not sequence.ended:
-            self._end(sequence)
-            for queued in sequence.queue:
-                queued.cancel()
-        if sequence.ended and not sequence.queue:
-            return self._release(sequence)
-        return sequence
+        if sequence.queue:
+            self.on_ready(sequence)
+        elif sequence.ended:
+            self._release(sequence, now_ns)
+        else:
+            self._idle[sequence] = None
 
-    def expire(
-        self, now_ns: int, freed: Callable[[LiveSequence], None]
-    ) -> list[tuple[InferRequest, TpxError]]:
+    def drop(self, request: InferRequest, now_ns: int) -> list[Refusal]:
+        """A request that was taken is not computed, nobody wants it any more: that ends its sequence."""
+        sequence: LiveSequence = request.sequence
+        refusals = self._give_up(sequence, Cancelled("a request of the sequence was cancelled"))
+        self._release(sequence, now_ns)
+        return refusals
+
+    def expire(self, now_ns: int) -> list[Refusal]:
         """End the sequences that have been idle for too long; refuse those that waited in the backlog
-        beyond the timeout of a request. `freed` is told who took over a slot."""
-        for sequence in list(self._live.values()):
-            if self._is_idle(sequence) and now_ns - sequence.touched_ns > self._idle_ns:
-                log.info("sequence %s of model '%s' was idle: ended", sequence.id, self._model_name)
-                self._end(sequence)
-                follower = self._release(sequence)
-                if follower is not None:
-                    freed(follower)
-        late = [s for s in self._backlog if any(_deadline_ns(r) <= now_ns for r in s.queue)]
-        refused: list[tuple[InferRequest, TpxError]] = []
-        for sequence in late:
-            self._backlog.remove(sequence)
-            if not sequence.ended:
-                self._end(sequence)
-            self.waiting -= len(sequence.queue)
-            error = NotReady("timeout of the corresponding sequence has been expired")
-            refused += [(request, error) for request in sequence.queue]
-            sequence.queue.clear()
-        return refused
+        beyond the timeout of a request."""
+        while self._idle and now_ns - (sequence := next(iter(self._idle))).touched_ns > self._idle_ns:
+            log.info("sequence %s of model '%s' was idle: ended", sequence.id, self._model_name)
+            del self._idle[sequence]
+            self._give_up(sequence, None)
+            self._release(sequence, now_ns)
+        refusals: list[Refusal] = []
+        while self._deadlines and self._deadlines[0][0] <= now_ns:
+            _, _, sequence = heapq.heappop(self._deadlines)
+            if sequence in self._backlog:
+                del self._backlog[sequence]
+                error = Overloaded("timeout of the corresponding sequence has been expired")
+                refusals += self._give_up(sequence, error)
+        return refusals
 
     def next_event_ns(self) -> int | None:
         """When `expire` may find something."""
-        idle = [s.touched_ns + self._idle_ns + 1 for s in self._live.values() if self._is_idle(s)]
-        late = [_deadline_ns(request) for s in self._backlog for request in s.queue]
-        return min((at for at in (*idle, *late) if at < _NEVER_NS), default=None)
+        times = [deadline_ns for deadline_ns, _, _ in self._deadlines[:1]]
+        if self._idle:
+            times.append(next(iter(self._idle)).touched_ns + self._idle_ns + 1)
+        return min(times, default=None)
 
     def _checked_id(self, request: InferRequest) -> CorrelationId:
         head = request.head
@@ -161,134 +162,63 @@ class SequenceTable:
         self._check_id(correlation_id)
         return correlation_id
 
-    @staticmethod
-    def _is_idle(sequence: LiveSequence) -> bool:
-        return not sequence.queue and not sequence.busy
+    def _sequence_of(self, correlation_id: CorrelationId, *, starts: bool) -> LiveSequence:
+        sequence = self._live.get(correlation_id)
+        if sequence is None:
+            if not starts:
+                raise InvalidRequest(
+                    f"inference request for sequence {correlation_id} to model '{self._model_name}' must "
+                    "specify the START flag on the first request of the sequence"
+                )
+            sequence = self._live[correlation_id] = LiveSequence(correlation_id)
+            if self._free:
+                self._settle(sequence, *heapq.heappop(self._free))
+            else:
+                self._backlog[sequence] = None
+        elif starts:
+            log.warning(
+                "sequence %s for model '%s' has a conflict. The previous sequence did not end before this "
+                "sequence start. Previous sequence will be terminated early.",
+                correlation_id,
+                self._model_name,
+            )
+        return sequence
 
-    def _settle(self, sequence: LiveSequence) -> None:
-        """Give a sequence the first free slot, or a place in the backlog."""
-        if not self._free:
-            self._backlog.append(sequence)
-            return
-        sequence.slot, sequence.lane = heapq.heappop(self._free)
-        self._slots[sequence.lane][sequence.slot] = sequence
+    def _await(self, sequence: LiveSequence, request: InferRequest) -> None:
+        """A request in the backlog: the whole sequence waits no longer than it may."""
+        timeout_ns = request.head.timeout_ns
+        if timeout_ns and request.arrived_ns + timeout_ns < sequence.deadline_ns:
+            sequence.deadline_ns = request.arrived_ns + timeout_ns
+            self._numbers += 1
+            heapq.heappush(self._deadlines, (sequence.deadline_ns, self._numbers, sequence))
 
-    def _end(self, sequence: LiveSequence) -> None:
-        sequence.ended = True
-        del self._live[sequence.id]
+    def _settle(self, sequence: LiveSequence, slot: int, lane: int) -> None:
+        sequence.slot, sequence.lane = slot, lane
+        self._slots[lane][slot] = sequence
 
-    def _release(self, sequence: LiveSequence) -> LiveSequence | None:
-        """Free the slot of a sequence, and give it to the one that has waited longest."""
-        if sequence.lane < 0:
-            self._backlog.remove(sequence)
-            return None
+    def _release(self, sequence: LiveSequence, now_ns: int) -> None:
+        """Give the slot of a sequence to the one that has waited longest."""
         slot, lane = sequence.slot, sequence.lane
-        self._slots[lane][slot] = None
-        heapq.heappush(self._free, (slot, lane))
-        if not self._backlog:
-            return None
-        follower = self._backlog.popleft()
-        self._settle(follower)
-        return follower
+        if self._backlog:
+            follower, _ = self._backlog.popitem(last=False)
+            self._settle(follower, slot, lane)
+            follower.touched_ns = now_ns
+            self.on_ready(follower)
+        else:
+            self._slots[lane][slot] = None
+            heapq.heappush(self._free, (slot, lane))
+
+    def _give_up(self, sequence: LiveSequence, error: Overloaded | Cancelled | None) -> list[Refusal]:
+        """Nothing more of a sequence is computed; what is left of it gets the error."""
+        sequence.busy = False
+        if not sequence.ended:
+            sequence.ended = True
+            del self._live[sequence.id]
+        self.waiting -= len(sequence.queue)
+        refusals = [Refusal(request, error) for request in sequence.queue] if error is not None else []
+        sequence.queue.clear()
+        return refusals
 
 
-_NEVER_NS = 2**63
-
-
-def _deadline_ns(request: InferRequest) -> int:
-    return request.arrived_ns + request.head.timeout_ns if request.head.timeout_ns else _NEVER_NS
-
-
-class DirectSequences:
-    """Each sequence has a slot of one instance; a batch has a row for every slot up to the last ready one.
-
-    Rows of slots that have nothing ready, or nothing of the same shape, are empty: stacking fills them.
-    """
-
-    waits = True
-    sticky = True
-    expires = True
-
-    def __init__(
-        self, table: SequenceTable, slots: int, max_queue_delay_ns: int, minimum_slot_utilization: float
-    ) -> None:
-        self._table = table
-        self._slots = slots
-        self._delay_ns = max_queue_delay_ns if minimum_slot_utilization > 0 else 0
-        self._utilization = minimum_slot_utilization
-        self._wake_ns: int | None = None
-
-    def add(self, request: InferRequest) -> None:
-        self._table.add(request)
-
-    def take(self, now_ns: int, *, idle: bool, lane: int = 0) -> Sequence[InferRequest]:
-        if not idle:
-            return ()
-        ready = self._table.ready(lane)
-        if not ready:
-            return ()
-        if self._delay_ns and len(ready) < self._utilization * self._slots:
-            oldest_ns = min(sequence.queue[0].arrived_ns for sequence in ready)
-            if now_ns - oldest_ns < self._delay_ns:
-                wake_ns = oldest_ns + self._delay_ns
-                self._wake_ns = wake_ns if self._wake_ns is None else min(self._wake_ns, wake_ns)
-                return ()
-        key = ready[0].queue[0].head.batch_key
-        return [self._table.take(s) for s in ready if s.queue[0].head.batch_key == key]
-
-    def finished(self, requests: Sequence[InferRequest], now_ns: int) -> None:
-        for request in requests:
-            self._table.done(request, now_ns)
-
-    def expire(self, now_ns: int) -> Sequence[tuple[InferRequest, TpxError]]:
-        if self._wake_ns is not None and self._wake_ns <= now_ns:
-            self._wake_ns = None
-        return self._table.expire(now_ns, lambda _: None)
-
-    def wake_ns(self) -> int | None:
-        times = (self._wake_ns, self._table.next_event_ns())
-        return min((at for at in times if at is not None), default=None)
-
-    def __len__(self) -> int:
-        return self._table.waiting
-
-
-class OldestSequences:
-    """Each sequence has one request at a time in the dynamic batcher of its instance, oldest first."""
-
-    waits = True
-    sticky = True
-    expires = True
-
-    def __init__(self, table: SequenceTable, batchers: Sequence[Any]) -> None:
-        """`batchers`: a DynamicBatcher for each lane."""
-        self._table = table
-        self._batchers = batchers
-
-    def add(self, request: InferRequest) -> None:
-        self._offer(self._table.add(request))
-
-    def take(self, now_ns: int, *, idle: bool, lane: int = 0) -> Sequence[InferRequest]:
-        taken: Sequence[InferRequest] = self._batchers[lane].take(now_ns, idle=idle)
-        return taken
-
-    def finished(self, requests: Sequence[InferRequest], now_ns: int) -> None:
-        for request in requests:
-            sequence = self._table.done(request, now_ns)
-            if sequence is not None:
-                self._offer(sequence)
-
-    def expire(self, now_ns: int) -> Sequence[tuple[InferRequest, TpxError]]:
-        return self._table.expire(now_ns, self._offer)
-
-    def wake_ns(self) -> int | None:
-        times = [batcher.wake_ns() for batcher in self._batchers]
-        times.append(self._table.next_event_ns())
-        return min((at for at in times if at is not None), default=None)
-
-    def __len__(self) -> int:
-        return self._table.waiting + sum(len(batcher) for batcher in self._batchers)
-
-    def _offer(self, sequence: LiveSequence) -> None:
-        if sequence.lane >= 0 and sequence.queue and not sequence.busy:
-            self._batchers[sequence.lane].add(self._table.take(sequence))
+def _ignore(sequence: LiveSequence) -> None:
+    """Nobody wants to know."""

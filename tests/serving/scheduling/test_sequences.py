@@ -1,0 +1,271 @@
+"""Sequences and their slots, replayed."""
+
+import pytest
+
+from tests.serving.fakes import MS, request_of
+from tests.serving.scheduling.replay import Replay
+from tpx.errors import Cancelled, InvalidRequest, Overloaded
+from tpx.protocol.v2 import Parameter
+from tpx.serving.request import InferRequest
+from tpx.serving.scheduling.dynamic import DynamicBatcher
+from tpx.serving.scheduling.sequences import CorrelationId, SequenceTable
+from tpx.serving.scheduling.strategies import DirectSequences, OldestSequences
+
+IDLE = 1000 * MS
+
+
+def part(
+    correlation_id: CorrelationId,
+    at_ns: int = 0,
+    flags: str = "",
+    dims: tuple[int, ...] = (2,),
+    **more: Parameter,
+) -> InferRequest:
+    """A request of a sequence; `flags` has S where it starts it, E where it ends it."""
+    parameters: dict[str, Parameter] = {"sequence_id": correlation_id, **more}
+    parameters |= {"sequence_start": "S" in flags, "sequence_end": "E" in flags}
+    return request_of(at_ns, 1, dims, **parameters)
+
+
+def table(lanes: int = 1, slots: int = 2, idle_ns: int = IDLE) -> SequenceTable:
+    return SequenceTable("net", lanes, slots, idle_ns, lambda _: None)
+
+
+def direct(
+    lanes: int = 1, slots: int = 2, *, delay_ns: int = 0, utilization: float = 0, idle_ns: int = IDLE
+) -> DirectSequences:
+    return DirectSequences(table(lanes, slots, idle_ns), slots, delay_ns, utilization)
+
+
+def oldest(
+    lanes: int = 1, slots: int = 4, *, max_batch: int = 2, delay_ns: int = 0, preferred: tuple[int, ...] = ()
+) -> OldestSequences:
+    batchers = [DynamicBatcher(max_batch, preferred, delay_ns) for _ in range(lanes)]
+    return OldestSequences(table(lanes, slots), batchers)
+
+
+def ids(departures: list[tuple[InferRequest, ...]]) -> list[list[CorrelationId]]:
+    return [[request.sequence.id for request in requests] for requests in departures]
+
+
+def slots_of(requests: tuple[InferRequest, ...]) -> list[tuple[int, int]]:
+    return [(request.sequence.lane, request.sequence.slot) for request in requests]
+
+
+# what is asked of a request
+
+MISSING_ID = "inference request to model 'net' must specify a non-zero or non-empty correlation ID"
+
+
+@pytest.mark.parametrize("given", [{}, {"sequence_id": 0}, {"sequence_id": ""}])
+def test_a_request_needs_a_correlation_id(given: dict[str, Parameter]) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        direct().add(request_of(0, 1, (2,), sequence_start=True, **given))
+    assert caught.value.message == MISSING_ID
+
+
+def test_a_request_of_several_rows_is_refused_before_all_else() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        direct().add(request_of(0, rows=2))
+    assert caught.value.message == (
+        "inference request to model 'net' must specify batch-size 1 due to requirements of sequence batcher"
+    )
+
+
+@pytest.mark.parametrize("flags", ["", "E"])
+def test_the_first_request_of_a_sequence_must_start_it(flags: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        direct().add(part(7, flags=flags))
+    assert caught.value.message == (
+        "inference request for sequence 7 to model 'net' must specify the START flag on the first request of "
+        "the sequence"
+    )
+
+
+def test_a_string_may_have_128_characters_and_no_more() -> None:
+    scheduler = direct()
+    scheduler.add(part("x" * 128, flags="S"))
+    with pytest.raises(InvalidRequest, match="string correlation ID cannot be longer than 128 characters"):
+        scheduler.add(part("x" * 129, flags="S"))
+    assert len(scheduler) == 1
+
+
+def test_a_number_and_its_text_are_two_sequences() -> None:
+    scheduler = direct()
+    scheduler.add(part(1, flags="S"))
+    scheduler.add(part("1", flags="S"))
+    assert len(scheduler.take(0, idle=True)) == 2
+
+
+# slots
+
+
+def test_the_lowest_slot_over_all_instances_is_taken_first() -> None:
+    scheduler = direct(lanes=2, slots=2)
+    arrivals = [part(n, flags="S") for n in (1, 2, 3, 4)]
+    for request in arrivals:
+        scheduler.add(request)
+    assert slots_of(tuple(arrivals)) == [(0, 0), (1, 0), (0, 1), (1, 1)]
+
+
+def test_a_batch_has_one_request_of_each_sequence_that_is_ready() -> None:
+    arrivals = [part(1, 0, "S"), part(2, 0, "S"), part(1, 0), part(1, 0, "E"), part(2, 0, "E")]
+    departures = Replay(direct(), 1, lambda _: MS).run(arrivals)
+    assert ids([d.requests for d in departures]) == [[1, 2], [1, 2], [1]]
+
+
+def test_a_free_slot_goes_to_the_sequence_that_has_waited_longest() -> None:
+    arrivals = [part(1, 0, "S"), part(2, 0, "SE"), part(3, 1, "SE"), part(4, 2, "SE"), part(1, 3, "E")]
+    departures = Replay(direct(slots=1, idle_ns=IDLE), 1, lambda _: MS).run(arrivals)
+    assert ids([d.requests for d in departures]) == [[1], [1], [2], [3], [4]]
+
+
+def test_requests_of_a_sequence_in_the_backlog_stay_in_order() -> None:
+    arrivals = [part(1, 0, "S"), part(2, 1, "S"), part(2, 2), part(2, 3, "E"), part(1, 4, "E")]
+    departures = Replay(direct(slots=1), 1, lambda _: MS).run(arrivals)
+    assert [d.requests[0] for d in departures] == [arrivals[n] for n in (0, 4, 1, 2, 3)]
+
+
+def test_an_ended_sequence_and_one_that_begins_with_its_id_are_two() -> None:
+    arrivals = [part(1, 0, "SE"), part(1, 0, "SE")]
+    scheduler = direct()
+    departures = Replay(scheduler, 1, lambda _: MS).run(arrivals)
+    assert len(departures) == 1
+    assert slots_of(departures[0].requests) == [(0, 0), (0, 1)]
+
+
+def test_a_start_within_a_sequence_goes_on_in_its_slot(caplog: pytest.LogCaptureFixture) -> None:
+    arrivals = [part(5, 0, "S"), part(5, 1, "S"), part(5, 2, "E")]
+    departures = Replay(direct(), 1, lambda _: MS).run(arrivals)
+    assert len(departures) == 3
+    assert len({id(request.sequence) for request in arrivals}) == 1
+    assert (
+        "sequence 5 for model 'net' has a conflict. The previous sequence did not end before this sequence "
+        "start. Previous sequence will be terminated early." in caplog.text
+    )
+
+
+def test_requests_of_other_shapes_have_a_batch_of_their_own_and_none_starves() -> None:
+    arrivals = [part(1, at, "S" if not at else "", (2,)) for at in range(6)]
+    arrivals.insert(1, part(2, 0, "SE", (3,)))
+    departures = Replay(direct(), 1, lambda _: MS).run(arrivals)
+    assert ids([d.requests for d in departures])[:2] == [[1], [2]]
+
+
+# when a batch leaves
+
+
+def test_with_a_delay_few_slots_wait_and_enough_slots_do_not() -> None:
+    arrivals = [part(n, at * MS, "S") for n, at in ((1, 0), (2, 3))]
+    scheduler = direct(slots=4, delay_ns=10 * MS, utilization=0.5)
+    departures = Replay(scheduler, 1, lambda _: MS).run(arrivals)
+    assert [(d.at_ns // MS, d.size) for d in departures] == [(3, 2)]
+
+
+def test_with_a_delay_few_slots_leave_when_it_ends() -> None:
+    scheduler = direct(slots=4, delay_ns=10 * MS, utilization=0.5)
+    departures = Replay(scheduler, 1, lambda _: MS).run([part(1, 2 * MS, "S")])
+    assert [(d.at_ns // MS, d.size) for d in departures] == [(12, 1)]
+
+
+def test_a_delay_without_a_utilization_means_nothing() -> None:
+    departures = Replay(direct(delay_ns=10 * MS), 1, lambda _: MS).run([part(1, 0, "SE")])
+    assert departures[0].at_ns == 0
+
+
+def test_the_oldest_strategy_batches_whoever_is_ready_first() -> None:
+    arrivals = [part(n, n, "SE") for n in (1, 2, 3)]
+    arrivals = [part(9, 0, "SE"), *arrivals]
+    departures = Replay(oldest(max_batch=2), 1, lambda _: MS).run(arrivals)
+    assert ids([d.requests for d in departures]) == [[9], [1, 2], [3]]
+
+
+def test_the_oldest_strategy_has_more_candidates_than_rows() -> None:
+    arrivals = [part(n, 0, "SE") for n in range(1, 6)]
+    departures = Replay(oldest(slots=4, max_batch=2), 1, lambda _: MS).run(arrivals)
+    assert ids([d.requests for d in departures]) == [[1, 2], [3, 4], [5]]
+
+
+def test_the_delay_of_the_oldest_strategy_counts_from_when_a_request_could_leave() -> None:
+    arrivals = [part(1, 0, "S"), part(1, 0, "E"), part(2, 14 * MS, "SE")]
+    scheduler = oldest(max_batch=2, delay_ns=10 * MS)
+    departures = Replay(scheduler, 1, lambda _: 2 * MS).run(arrivals)
+    # the second request of 1 could not leave before 12 ms: it has until 22 ms to find company
+    assert [(d.at_ns // MS, d.size) for d in departures] == [(10, 1), (14, 2)]
+
+
+def test_a_preferred_size_of_the_oldest_strategy_leaves_at_once() -> None:
+    arrivals = [part(n, n, "SE") for n in (1, 2, 3)]
+    scheduler = oldest(max_batch=8, preferred=(2,), delay_ns=10 * MS)
+    departures = Replay(scheduler, 1, lambda _: 1).run(arrivals)
+    assert [(d.at_ns, d.size) for d in departures] == [(2, 2), (3 + 10 * MS, 1)]
+
+
+# what ends a sequence
+
+
+def test_a_sequence_that_is_idle_for_too_long_leaves_its_slot() -> None:
+    scheduler = direct(slots=1, idle_ns=5 * MS)
+    arrivals = [part(1, 0, "S"), part(2, MS, "SE"), part(1, 20 * MS)]
+    replay = Replay(scheduler, 1, lambda _: MS)
+    departures = replay.run(arrivals)
+    assert [(d.requests[0], d.at_ns) for d in departures] == [(arrivals[0], 0), (arrivals[1], 6 * MS + 1)]
+    [rejection] = replay.rejections
+    assert "must specify the START flag" in rejection.error.message
+
+
+def test_a_sequence_whose_request_is_computed_is_not_idle() -> None:
+    scheduler = direct(slots=1, idle_ns=5 * MS)
+    arrivals = [part(1, 0, "S"), part(1, 23 * MS, "E")]
+    departures = Replay(scheduler, 1, lambda _: 20 * MS).run(arrivals)
+    assert len(departures) == 2
+
+
+def test_idle_sequences_end_without_any_traffic() -> None:
+    scheduler = direct(idle_ns=5 * MS)
+    replay = Replay(scheduler, 1, lambda _: MS)
+    replay.run([part(1, 0, "S")])
+    with pytest.raises(InvalidRequest):
+        scheduler.add(part(1, 50 * MS))
+    assert scheduler.wake_ns(50 * MS) is None
+    assert replay.looks < 6
+
+
+def test_a_sequence_waits_in_the_backlog_no_longer_than_any_of_its_requests_may() -> None:
+    arrivals = [part(1, 0, "S"), part(2, 0, "S"), part(2, MS, timeout=2000), part(1, 60 * MS, "E")]
+    replay = Replay(direct(slots=1), 1, lambda _: MS)
+    replay.run(arrivals)
+    assert [(r.request, r.at_ns) for r in replay.rejections] == [(arrivals[1], 3 * MS), (arrivals[2], 3 * MS)]
+    assert {r.error.message for r in replay.rejections} == {
+        "timeout of the corresponding sequence has been expired"
+    }
+    assert all(isinstance(r.error, Overloaded) for r in replay.rejections)
+    assert replay.computed == [arrivals[0], arrivals[3]]
+
+
+def test_a_sequence_that_got_its_slot_in_time_has_no_timeout_any_more() -> None:
+    arrivals = [part(1, 0, "SE"), part(2, 0, "S", timeout=5000), part(2, 1, "E")]
+    replay = Replay(direct(slots=1), 1, lambda _: 3 * MS)
+    replay.run(arrivals)
+    assert not replay.rejections
+
+
+@pytest.mark.parametrize("scheduler", [direct(slots=1), oldest(slots=1)])
+def test_a_cancelled_request_ends_its_sequence_and_what_waits_behind_it(
+    scheduler: DirectSequences | OldestSequences,
+) -> None:
+    arrivals = [part(1, 0, "S"), part(1, 1), part(1, 2), part(2, 3, "SE"), part(1, 50 * MS)]
+    replay = Replay(scheduler, 1, lambda _: 10 * MS, cancelled={1: 5})
+    replay.run(arrivals)
+    assert replay.computed == [arrivals[0], arrivals[3]]
+    errors = {id(r.request): r.error for r in replay.rejections}
+    assert isinstance(errors[id(arrivals[1])], Cancelled)
+    assert isinstance(errors[id(arrivals[2])], Cancelled)
+    assert "must specify the START flag" in errors[id(arrivals[4])].message
+
+
+def test_a_request_that_is_cancelled_while_it_is_computed_does_not_end_its_sequence() -> None:
+    arrivals = [part(1, 0, "S"), part(1, 1, "E")]
+    replay = Replay(direct(), 1, lambda _: 10 * MS, cancelled={0: 5})
+    replay.run(arrivals)
+    assert replay.computed == arrivals
