@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tpx import __version__
-from tpx.errors import InvalidRequest, TpxError
+from tpx.errors import InvalidRequest, NotFound, NotReady, TpxError
 from tpx.protocol.v2 import DecodedRequest, RequestedOutput
 from tpx.serving.logs import LogControl
 from tpx.serving.repository.control import ModelControl
@@ -121,7 +121,8 @@ class DataPlane:
         return self._repository.all_ready() or not self._strict_readiness
 
     def model_ready(self, name: str, version: str) -> bool:
-        return self._repository.is_ready(name, version)
+        """Whether a request would be answered, be it after the model was loaded for it."""
+        return self._repository.is_ready(name, version) or self.control.would_load(name)
 
     # metadata
 
@@ -129,7 +130,7 @@ class DataPlane:
         return ServerMetadata(name=self._server_name, version=__version__, extensions=list(EXTENSIONS))
 
     def model_metadata(self, name: str, version: str) -> ModelMetadata:
-        model = self._repository.get(name, version)
+        model = self._model(name, version)
         versions = [str(m.version) for m in self._repository.served() if m.name == name]
         return ModelMetadata(
             name=name,
@@ -141,7 +142,7 @@ class DataPlane:
 
     def model_config(self, name: str, version: str) -> Any:
         """The complete ModelConfig message."""
-        return self._repository.get(name, version).config
+        return self._model(name, version).config
 
     # the model repository
 
@@ -201,17 +202,25 @@ class DataPlane:
 
     def signature(self, name: str, version: str) -> Signature:
         """What a model takes and gives. Raises NotFound, NotReady, InvalidRequest."""
-        return self._repository.get(name, version).signature
+        return self._model(name, version).signature
 
     def bind(self, request: DecodedRequest) -> RequestHead:
         """The validated head of a request. Raises NotFound, NotReady, InvalidRequest."""
-        model = self._repository.get(request.model_name, request.model_version)
+        model = self._model(request.model_name, request.model_version)
         if request.shared_inputs:
             self.shared_memory.fill(request.shared_inputs)
         head = model.bind(request)
         if request.outputs:
             self._place_outputs(request.outputs, head)
         return head
+
+    def _model(self, name: str, version: str) -> Served:
+        """Who serves. Raises NotFound, NotReady, InvalidRequest, and NotLoaded where a request loads it."""
+        try:
+            return self._repository.get(name, version)
+        except (NotFound, NotReady):
+            self.control.ask_for(name)
+            raise
 
     def _place_outputs(self, wanted: Sequence[RequestedOutput], head: RequestHead) -> None:
         for output, bound in zip(wanted, head.outputs, strict=True):

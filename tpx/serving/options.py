@@ -60,9 +60,10 @@ class ServeConfig(CompatibilityOptions):
         bool, Option("the server is ready only when every model is", section="Models")
     ] = True
     model_control_mode: Annotated[
-        Literal["none", "poll", "explicit"],
+        Literal["none", "poll", "explicit", "lazy"],
         Option(
-            "when models are loaded: all at startup, also as their files change, or as clients ask",
+            "when models are loaded: all at startup, also as their files change, as clients ask, or when the "
+            "first request for them comes",
             section="Models",
         ),
     ] = "none"
@@ -71,7 +72,11 @@ class ServeConfig(CompatibilityOptions):
     ] = 15
     load_model: Annotated[
         tuple[str, ...],
-        Option("loaded at startup in explicit mode; * is all; repeatable", section="Models", metavar="NAME"),
+        Option(
+            "loaded at startup in explicit and lazy mode; * is all; repeatable",
+            section="Models",
+            metavar="NAME",
+        ),
     ] = ()
     model_config_name: Annotated[
         str,
@@ -87,6 +92,19 @@ class ServeConfig(CompatibilityOptions):
     ] = 4
     model_load_retry_count: Annotated[
         int, Option("further attempts when a version fails to load", section="Models", minimum=0)
+    ] = 0
+    lazy_load_timeout_secs: Annotated[
+        int, Option("seconds that a request waits for its model in lazy mode", section="Models", minimum=1)
+    ] = 60
+    model_memory_limit: Annotated[
+        int,
+        Option(
+            "bytes of memory that models may hold: those unused for the longest time make room for others, "
+            "in explicit and lazy mode; 0 is without limit",
+            section="Models",
+            metavar="BYTES",
+            minimum=0,
+        ),
     ] = 0
     model_namespacing: Annotated[
         bool,

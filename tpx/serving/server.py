@@ -33,9 +33,10 @@ from tpx.serving.instances.completions import Completions
 from tpx.serving.limits import check_ports, grpc_limits, http_limits
 from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
-from tpx.serving.repository.control import ControlSettings, ModelControl
+from tpx.serving.repository.control import ModelControl
 from tpx.serving.repository.loading import Loader, LoadSettings
 from tpx.serving.repository.repository import ModelRepository
+from tpx.serving.repository.settings import ControlSettings
 from tpx.serving.repository.stores.store import open_repository
 from tpx.serving.scheduling.limiter import RateLimiter, parse_resources
 from tpx.serving.served import Served
@@ -122,7 +123,8 @@ class Server:
             memory,
             Watching(self.tracer, self.logs),
             config.id,
-            strict_readiness=config.strict_readiness,
+            # what one client asks for and cannot be loaded is no reason for others to go elsewhere
+            strict_readiness=config.strict_readiness and config.model_control_mode != "lazy",
         )
 
     def status(self) -> list[IndexEntry]:
@@ -314,7 +316,18 @@ def _control_settings(config: ServeConfig) -> ControlSettings:
         load_threads=config.model_load_thread_count,
         load_retries=config.model_load_retry_count,
         config_name=config.model_config_name,
+        lazy_wait_s=config.lazy_load_timeout_secs,
+        memory_limit_bytes=_memory_limit(config),
     )
+
+
+def _memory_limit(config: ServeConfig) -> int:
+    if config.model_memory_limit and config.model_control_mode not in ("explicit", "lazy"):
+        raise UsageError(
+            "--model-memory-limit needs --model-control-mode=lazy or explicit: in the mode "
+            f"'{config.model_control_mode}' a model that made room for another would not come back"
+        )
+    return config.model_memory_limit
 
 
 def _limiter(config: ServeConfig) -> RateLimiter | None:

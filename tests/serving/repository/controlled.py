@@ -15,11 +15,12 @@ from tpx.errors import InvalidRequest
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.instances.completions import Completions
-from tpx.serving.repository.control import ControlSettings, ModelControl
+from tpx.serving.repository.control import ModelControl
 from tpx.serving.repository.layout import Place
 from tpx.serving.repository.loading import Loader, LoadSettings
 from tpx.serving.repository.overrides import LoadParameter, override_of
 from tpx.serving.repository.repository import ModelRepository
+from tpx.serving.repository.settings import ControlSettings
 from tpx.serving.request import InferRequest, InferResponse
 from tpx.serving.served import Served
 

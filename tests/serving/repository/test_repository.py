@@ -15,9 +15,10 @@ from tests.serving.onnx_files import doubling, graph, node, value, write_model
 from tpx.errors import InvalidRequest, NotFound, NotReady, TpxError, UsageError
 from tpx.protocol import model_config
 from tpx.serving.instances.completions import Completions
-from tpx.serving.repository.control import ControlSettings, ModelControl
+from tpx.serving.repository.control import ModelControl
 from tpx.serving.repository.loading import Loader, LoadSettings
 from tpx.serving.repository.repository import ModelRepository, parse_version
+from tpx.serving.repository.settings import ControlSettings
 
 ALL = "version_policy { all { } } "
 SCALED = "input [{ name: 'x' data_type: TYPE_FP32 dims: [ %d ] }] output [{ name: 'y' data_type: TYPE_FP32 "

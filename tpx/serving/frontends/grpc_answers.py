@@ -1,11 +1,14 @@
 """Answers over gRPC: messages and statuses."""
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tpx.errors import TpxError
 from tpx.protocol.grpc.server_call import ServerCall
 from tpx.protocol.grpc.status import Status, from_code
+from tpx.serving.repository.demand import NotLoaded
 
 log = logging.getLogger(__name__)
 
@@ -14,6 +17,15 @@ def answer(call: ServerCall, message: Any) -> None:
     """Answer with one protobuf message."""
     data = message.SerializeToString()
     call.respond((data,), len(data))
+
+
+def when_loaded(call: ServerCall, absent: NotLoaded, work: Callable[[], None]) -> None:
+    """Do what was asked of a model once it is loaded. `work` answers whatever happens, and fails where the
+    model is gone again."""
+    try:
+        call.on_gone = absent.then(work, partial(fail, call))
+    except TpxError as exc:
+        fail(call, exc)
 
 
 def fail(call: ServerCall, error: TpxError) -> None:

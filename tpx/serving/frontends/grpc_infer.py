@@ -6,6 +6,7 @@ known then.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -24,10 +25,11 @@ from tpx.protocol.v2_protobuf import (
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.classification import with_classes
 from tpx.serving.frontends.forwarding import HeaderForwarding
-from tpx.serving.frontends.grpc_answers import fail, fail_internally
+from tpx.serving.frontends.grpc_answers import fail, fail_internally, when_loaded
 from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc
 from tpx.serving.frontends.placing import put_into_place
 from tpx.serving.frontends.traced import trace_grpc
+from tpx.serving.repository.demand import NotLoaded
 from tpx.serving.request import InferRequest, InferResponse, RequestHead
 
 _REMEMBERED_HEADS = 1024
@@ -63,7 +65,7 @@ class GrpcInference:
     def rpcs(self) -> list[Rpc]:
         return [Rpc(category="inference", method=Method(SERVICE + "ModelInfer", unary=self.serve))]
 
-    def serve(self, call: ServerCall, message: Buffer) -> None:
+    def serve(self, call: ServerCall, message: Buffer, *, waits: bool = True) -> None:
         """The boundary of a request: whatever happens, it is answered."""
         try:
             infer = self.request(message, call, self._reply, call)
@@ -73,6 +75,11 @@ class GrpcInference:
             if self._plane.tracer.on:
                 trace_grpc(self._plane.tracer, infer, call)
             self._plane.infer(infer)
+        except NotLoaded as exc:
+            if waits:
+                when_loaded(call, exc, partial(self.serve, call, message, waits=False))
+            else:
+                fail(call, exc)
         except TpxError as exc:
             fail(call, exc)
         except Exception as exc:  # noqa: BLE001 (one request's boundary)

@@ -6,6 +6,8 @@ those of decoupled ones wait for nobody.
 """
 
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 
 from tpx.errors import Code, TpxError
 from tpx.protocol import messages
@@ -20,6 +22,7 @@ from tpx.serving.frontends.grpc_infer import GrpcInference, encode_response
 from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc
 from tpx.serving.frontends.traced import trace_stream
 from tpx.serving.pace import Pace
+from tpx.serving.repository.demand import NotLoaded
 from tpx.serving.request import InferRequest, InferResponse
 
 MOST_IN_FLIGHT = 1000
@@ -86,12 +89,22 @@ class _InferStream:
         self._paused = False
         self._half_closed = False
         self._ended = False
+        self._behind: deque[Buffer] | None = None
+        """Messages behind one that waits for its model; None while none does."""
+        self._call_off: Callable[[], None] = _nothing
         self._waits_since_ns = 0
         """When it began to wait for the next message; known while requests are traced."""
         self._errors_end = call.head.metadata.get("triton_grpc_error") == "true"
         call.listen(on_stall=self._stall, on_drain=self._finish_if_done)
 
     def message(self, message: Buffer) -> None:
+        """A request of the client: while an earlier one waits for its model, it waits, too."""
+        if self._behind is not None:
+            self._behind.append(message)
+        else:
+            self._serve(message, waits=True)
+
+    def _serve(self, message: Buffer, *, waits: bool) -> None:
         """The boundary of a request: whatever happens, it is answered."""
         if self._ended:
             return
@@ -109,12 +122,54 @@ class _InferStream:
                     self._plane.tracer, infer, self._call, self._waits_since_ns or self._call.began_ns
                 )
             self._plane.infer(infer)
+        except NotLoaded as exc:
+            self._wait(turn, message, exc, waits=waits)
         except TpxError as exc:
             if turn.request is None:
                 self._admit(turn)
             self._refuse(turn, message, exc)
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
             self._break(exc)
+
+    def _wait(self, turn: _Turn, message: Buffer, absent: NotLoaded, *, waits: bool) -> None:
+        """Read no more of the client until a model is loaded."""
+        try:
+            if not waits:
+                raise absent
+            self._call_off = absent.then(
+                partial(self._go_on, turn, message, None), partial(self._go_on, turn, message)
+            )
+        except TpxError as exc:
+            self._admit(turn)
+            self._refuse(turn, message, exc)
+        else:
+            self._behind = deque()
+            if not self._paused:
+                self._call.pause_reading()
+
+    def _go_on(self, turn: _Turn, message: Buffer, error: TpxError | None) -> None:
+        """The model is there, or why it is not: serve what has come meanwhile."""
+        behind, self._behind = self._behind, None
+        if error is None:
+            self._serve(message, waits=False)
+        else:
+            self._admit(turn)
+            self._refuse(turn, message, error)
+        while behind and not self._ended:
+            self.message(behind.popleft())
+            if self._keep_behind(behind):
+                return
+        if not self._ended:
+            if not self._paused:
+                self._call.resume_reading()
+            self._finish_if_done()
+
+    def _keep_behind(self, messages: deque[Buffer]) -> bool:
+        """Have messages wait, if another one does now."""
+        if self._behind is None:
+            return False
+        self._behind.extend(messages)
+        return True
 
     def half_closed(self) -> None:
         """The client sends no more; the stream ends with its last answer."""
@@ -124,6 +179,7 @@ class _InferStream:
     def gone(self) -> None:
         """Nobody reads any more: what is in flight is cancelled."""
         self._ended = True
+        self._call_off()
         turns, self._turns = self._turns, set()
         self._ordered.clear()
         for turn in turns:
@@ -215,7 +271,7 @@ class _InferStream:
             self._turns.discard(turn)
 
     def _finish_if_done(self) -> None:
-        if self._turns or self._ended:
+        if self._turns or self._ended or self._behind is not None:
             return
         if self._half_closed:
             self._ended = True
@@ -231,6 +287,10 @@ class _InferStream:
     def _break(self, error: Exception) -> None:
         self.gone()
         fail_internally(self._call, "ModelStreamInfer", error)
+
+
+def _nothing() -> None:
+    """Nothing is to be called off."""
 
 
 def _framed(parts: list[Buffer]) -> list[Buffer]:

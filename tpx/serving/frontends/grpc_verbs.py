@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -12,7 +13,8 @@ from tpx.protocol import messages
 from tpx.protocol.grpc.server_call import Method, ServerCall
 from tpx.protocol.tensors import Buffer
 from tpx.serving.frontends.access import Category
-from tpx.serving.frontends.grpc_answers import answer, fail, fail_internally
+from tpx.serving.frontends.grpc_answers import answer, fail, fail_internally, when_loaded
+from tpx.serving.repository.demand import NotLoaded
 from tpx.serving.repository.tasks import Tasks
 
 SERVICE = "/inference.GRPCInferenceService/"
@@ -41,11 +43,16 @@ def unary(path: str, request_type: str, verb: Verb) -> Method:
     """A unary method around a verb: decode, call, encode, and map errors."""
     request_class = getattr(messages, request_type)
 
-    def serve(call: ServerCall, message: Buffer) -> None:
+    def serve(call: ServerCall, message: Buffer, *, waits: bool = True) -> None:
         try:
             answer(call, verb(request_class.FromString(bytes(message))))
         except DecodeError:
             fail(call, InvalidRequest(f"Unable to parse request: it is not a {request_type}"))
+        except NotLoaded as exc:
+            if waits:
+                when_loaded(call, exc, partial(serve, call, message, waits=False))
+            else:
+                fail(call, exc)
         except TpxError as exc:
             fail(call, exc)
         except Exception as exc:  # noqa: BLE001 (one request's boundary)

@@ -1,5 +1,6 @@
 """The HTTP endpoint: which verb a request means."""
 
+from functools import partial
 from urllib.parse import unquote_to_bytes
 
 import orjson
@@ -10,7 +11,7 @@ from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.access import Key, Restrictions
 from tpx.serving.frontends.forwarding import HeaderForwarding
-from tpx.serving.frontends.http_answers import answer_error, answer_failure
+from tpx.serving.frontends.http_answers import answer_error, answer_failure, when_loaded
 from tpx.serving.frontends.http_control import HttpControl
 from tpx.serving.frontends.http_documentation import HttpDocumentation
 from tpx.serving.frontends.http_generate import HttpGeneration
@@ -19,7 +20,8 @@ from tpx.serving.frontends.http_metadata import HttpMetadata
 from tpx.serving.frontends.http_routes import Meaning, Refusal
 from tpx.serving.frontends.http_settings import HttpSettings
 from tpx.serving.frontends.http_shared_memory import HttpSharedMemory
-from tpx.serving.repository.control import check_name
+from tpx.serving.repository.demand import NotLoaded
+from tpx.serving.repository.sightings import check_name
 
 
 class HttpFrontend:
@@ -52,6 +54,8 @@ class HttpFrontend:
             if meaning is None:
                 meaning = request.head.memo = self._meaning(request.head)
             meaning(request)
+        except NotLoaded as exc:
+            self._wait(request, exc)
         except TpxError as exc:
             answer_error(request, exc)
         except Refusal as exc:
@@ -59,6 +63,12 @@ class HttpFrontend:
             request.respond(exc.status, JSON_TYPE + exc.headers, (body,))
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
             answer_failure(request, "an HTTP request", exc)
+
+    def _wait(self, request: HttpRequest, absent: NotLoaded) -> None:
+        try:
+            when_loaded(request, absent, partial(request.head.memo, request))
+        except TpxError as exc:
+            answer_error(request, exc)
 
     def judge(self, head: Head) -> HttpError | None:
         """Why the body of this head is not even read: its sender lacks a key."""

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 import orjson
@@ -12,6 +13,7 @@ from tpx.errors import Code, TpxError
 from tpx.protocol.compression import ENCODINGS, deflate
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.protocol.tensors import Buffer
+from tpx.serving.repository.demand import NotLoaded
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +77,21 @@ def apart(
             answer_failure(request, work.__name__, exc)
 
     asyncio.get_running_loop().run_in_executor(None, work, data, *more).add_done_callback(done)
+
+
+def when_loaded(request: HttpRequest, absent: NotLoaded, work: Callable[[], None]) -> None:
+    """Do what was asked of a model once it is loaded; what is raised then is answered."""
+
+    def again() -> None:
+        request.on_gone = None
+        try:
+            work()
+        except TpxError as exc:
+            answer_error(request, exc)
+        except Exception as exc:  # noqa: BLE001 (one request's boundary)
+            answer_failure(request, "an HTTP request", exc)
+
+    request.on_gone = absent.then(again, partial(answer_error, request))
 
 
 async def answer_when_done(request: HttpRequest, work: Coroutine[Any, Any, None]) -> None:

@@ -27,11 +27,13 @@ from tpx.serving.frontends.http_answers import (
     answer_failure,
     apart,
     choose_encoding,
+    when_loaded,
 )
 from tpx.serving.frontends.http_raw import raw_request
 from tpx.serving.frontends.http_routes import MODEL, Route, of_model
 from tpx.serving.frontends.placing import put_into_place
 from tpx.serving.frontends.traced import trace_http
+from tpx.serving.repository.demand import NotLoaded
 from tpx.serving.request import InferRequest, InferResponse, RequestHead
 
 _BINARY_TYPE = b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
@@ -93,7 +95,7 @@ class HttpInference:
         elif route.encoding in ENCODINGS:
             apart(
                 request,
-                partial(self._compute, request, route),
+                partial(self._compute_inflated, request, route),
                 inflate,
                 request.body,
                 route.encoding,
@@ -102,6 +104,12 @@ class HttpInference:
         else:
             error = Unsupported("Unsupported compression type")
             answer_error(request, error, b"Accept-Encoding: gzip, deflate\r\n")
+
+    def _compute_inflated(self, request: HttpRequest, route: InferRoute, body: Buffer) -> None:
+        try:
+            self._compute(request, route, body)
+        except NotLoaded as exc:
+            when_loaded(request, exc, partial(self._compute, request, route, body))
 
     def _compute(self, request: HttpRequest, route: InferRoute, body: Buffer) -> None:
         if route.generation != self._plane.generation:

@@ -133,7 +133,7 @@ def test_a_failed_load_leaves_what_served_and_no_files(s3: Bucket, tmp_path: Pat
             s3.put("broken/net/1/model.onnx", b"broken")
             assert "version 1 is at UNAVAILABLE state" in await it.refusal(it.load())
             assert await it.factor() == 2
-            assert only(mount).is_dir()  # noqa: ASYNC240 (a disk of this machine)
+            assert only(mount).is_dir()
 
     play(scene)
 

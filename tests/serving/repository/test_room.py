@@ -1,0 +1,220 @@
+"""Loads under a limit of memory: who makes room, who does not, and what is said when nobody can."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.serving.repository.controlled import Scene, ask, controlled, play, write
+from tpx.serving.repository.room import Candidate, plan_eviction, resident_bytes
+
+SIZE = 1000_000
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tpx.serving.repository.room._IDLE_WITHIN_S", 0.4)
+
+
+def put(repository: Path, *names: str, size_bytes: int = SIZE, factor: float = 2) -> None:
+    """Models whose files have this size; a process that does not seem to grow holds them by their files."""
+    for name in names:
+        file = write(repository, factor, name=name)
+        with (file.parent / "weights.bin").open("wb") as padding:
+            padding.truncate(size_bytes - file.stat().st_size)
+
+
+def limited(repository: Path, models: int, **settings: Any) -> Any:
+    """Control with room for so many models of the usual size."""
+    settings = {"resident": lambda: 0, **settings}
+    return controlled(repository, memory_limit_bytes=models * SIZE, **settings)
+
+
+def serving(it: Scene) -> list[str]:
+    return sorted(model.name for model in it.repository.served())
+
+
+def candidate(name: str, size_bytes: int, used_ns: int) -> Candidate:
+    return Candidate(name=name, size_bytes=size_bytes, used_ns=used_ns)
+
+
+def test_the_least_recently_used_go_and_no_more_than_needed() -> None:
+    models = [candidate("a", 10, 3), candidate("b", 10, 1), candidate("c", 0, 0), candidate("d", 10, 2)]
+    assert [c.name for c in plan_eviction(models, 10) or []] == ["b"]
+    assert [c.name for c in plan_eviction(models, 11) or []] == ["b", "d"]
+    assert plan_eviction(models, 31) is None
+    assert plan_eviction(models, 0) == []
+
+
+def test_the_model_that_was_not_used_for_the_longest_time_makes_room(tmp_path: Path) -> None:
+    put(tmp_path, "one", "two", "three")
+
+    async def scene() -> None:
+        async with limited(tmp_path, 2) as it:
+            await it.load("one")
+            await it.load("two")
+            await it.factor(name="one")
+            await it.load("three")
+            assert serving(it) == ["one", "three"]
+            assert it.states["two:1"] == "UNAVAILABLE unloaded"
+
+    play(scene)
+
+
+def test_a_model_that_computes_is_never_unloaded_for_another(tmp_path: Path) -> None:
+    put(tmp_path, "one", "two")
+
+    async def scene() -> None:
+        async with limited(tmp_path, 1) as it:
+            await it.load("one")
+            model = it.repository.get("one")
+            model._in_flight += 1
+            why = await it.refusal(it.load("two"))
+            assert serving(it) == ["one"]
+            assert (
+                "version 1 is at UNAVAILABLE state: Resource exhausted: model 'two' needs 1,000,000 bytes, and "
+                "of --model-memory-limit=1000000 0 are free; no other models that are idle hold what is missing"
+            ) in why
+            model._in_flight -= 1
+            await it.load("two")
+            assert serving(it) == ["two"]
+
+    play(scene)
+
+
+def test_a_load_waits_a_moment_for_a_model_to_be_idle(tmp_path: Path) -> None:
+    put(tmp_path, "one", "two")
+
+    async def scene() -> None:
+        async with limited(tmp_path, 1) as it:
+            await it.load("one")
+            model = it.repository.get("one")
+            model._in_flight += 1
+
+            def done() -> None:
+                model._in_flight -= 1
+
+            asyncio.get_running_loop().call_later(0.2, done)
+            await it.load("two")
+            assert serving(it) == ["two"]
+
+    play(scene)
+
+
+def test_what_is_larger_than_the_limit_unloads_nothing(tmp_path: Path) -> None:
+    put(tmp_path, "one")
+    put(tmp_path, "huge", size_bytes=3 * SIZE)
+
+    async def scene() -> None:
+        async with limited(tmp_path, 2) as it:
+            await it.load("one")
+            assert "model 'huge' needs 3,000,000 bytes" in await it.refusal(it.load("huge"))
+            assert serving(it) == ["one"]
+
+    play(scene)
+
+
+def test_what_the_process_grows_by_counts_and_is_known_the_next_time(tmp_path: Path) -> None:
+    put(tmp_path, "one", "two", "grows")
+    loads: list[str] = []
+
+    async def scene() -> None:
+        held = iter([0, 0, 0, 0, 0, int(1.5 * SIZE)])
+        async with limited(tmp_path, 2, resident=lambda: next(held)) as it:
+            await it.load("one")
+            await it.load("two")
+            # by its file it would fit behind one of them; it turns out to need the room of both
+            await it.load("grows")
+            loads.append(",".join(serving(it)))
+
+    play(scene)
+    assert loads == ["grows"]
+
+
+def test_what_grows_beyond_the_limit_is_unloaded_again(tmp_path: Path) -> None:
+    put(tmp_path, "one", "grows")
+
+    async def scene() -> None:
+        held = iter([0, 0, 0, 5 * SIZE])
+        async with limited(tmp_path, 2, resident=lambda: next(held, 0)) as it:
+            await it.load("one")
+            assert "model 'grows' needs 5,000,000 bytes" in await it.refusal(it.load("grows"))
+            assert serving(it) == ["one"]
+            # measured once, it is not loaded in vain again
+            assert "model 'grows' needs 5,000,000 bytes" in await it.refusal(it.load("grows"))
+
+    play(scene)
+
+
+def test_a_swap_needs_room_for_both_and_a_refused_one_leaves_the_old(tmp_path: Path) -> None:
+    put(tmp_path, "one", factor=2)
+
+    async def scene() -> None:
+        async with limited(tmp_path, 1) as it:
+            await it.load("one")
+            put(tmp_path, "one", factor=3)
+            assert "model 'one' needs 1,000,000 bytes" in await it.refusal(it.load("one"))
+            assert await it.factor(name="one") == 2
+
+    play(scene)
+
+
+def test_an_ensemble_goes_with_the_model_that_it_is_made_of(tmp_path: Path) -> None:
+    put(tmp_path, "part", "other")
+    ensemble = tmp_path / "whole"
+    (ensemble / "1").mkdir(parents=True)
+    (ensemble / "config.pbtxt").write_text(
+        "platform: 'ensemble' max_batch_size: 4 "
+        "input [{ name: 'x' data_type: TYPE_FP32 dims: [ 2 ] }] "
+        "output [{ name: 'y' data_type: TYPE_FP32 dims: [ 2 ] }] "
+        "ensemble_scheduling { step [{ model_name: 'part' model_version: -1 "
+        "input_map { key: 'x' value: 'x' } output_map { key: 'y' value: 'y' } }] }"
+    )
+
+    async def scene() -> None:
+        async with limited(tmp_path, 1) as it:
+            await it.load("whole")
+            assert serving(it) == ["part", "whole"]
+            assert await ask(it.repository.get("whole")) == 2
+            await it.load("other")
+            assert serving(it) == ["other"]
+
+    play(scene)
+
+
+def test_many_loads_at_once_stay_under_the_limit(tmp_path: Path) -> None:
+    names = [f"m{number}" for number in range(8)]
+    put(tmp_path, *names)
+    most: list[int] = []
+
+    async def scene() -> None:
+        async with limited(tmp_path, 3) as it:
+
+            async def load(name: str) -> None:
+                await it.load(name)
+                most.append(len(it.repository.served()))
+
+            await asyncio.gather(*(load(name) for name in names))
+
+    play(scene)
+    assert max(most) == 3
+
+
+def test_the_memory_of_this_process_is_seen() -> None:
+    before = resident_bytes()
+    block = bytearray(50 << 20)
+    assert resident_bytes() - before > 40 << 20
+    del block
+
+
+@pytest.mark.parametrize("mode", ["none", "poll"])
+def test_a_limit_without_a_way_back_is_refused(tmp_path: Path, mode: str) -> None:
+    from tests.serving.live import serving as server
+    from tpx.errors import UsageError
+
+    with (
+        pytest.raises(UsageError, match="--model-memory-limit needs --model-control-mode=lazy or explicit"),
+        server(tmp_path, model_control_mode=mode, model_memory_limit=1),
+    ):
+        pass
