@@ -9,20 +9,32 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from tpx.errors import ConfigError, InvalidRequest, LoadError, NotReady, TpxError, UsageError
+from tpx.errors import (
+    ConfigError,
+    InvalidRequest,
+    LoadError,
+    NotFound,
+    NotReady,
+    Overloaded,
+    TpxError,
+    UsageError,
+)
 from tpx.serving.repository import layout
-from tpx.serving.repository.decisions import ControlMode, plan_load, plan_poll, plan_start
+from tpx.serving.repository.decisions import plan_load, plan_poll, plan_start
+from tpx.serving.repository.demand import Demand
 from tpx.serving.repository.dependencies import plan_cascade, plan_order
 from tpx.serving.repository.ensembles import Ensembles
-from tpx.serving.repository.layout import ModelSource, NoVersion, Place
+from tpx.serving.repository.layout import ModelSource, NoVersion
 from tpx.serving.repository.loading import Loader, Wanted, reason_of
 from tpx.serving.repository.overrides import Override, OverrideFiles
 from tpx.serving.repository.repository import Loaded, ModelRepository
 from tpx.serving.repository.retirement import Retirement
-from tpx.serving.repository.stamps import Stamps, stamps_of
+from tpx.serving.repository.room import Room, Tenancy
+from tpx.serving.repository.settings import ControlSettings
+from tpx.serving.repository.sightings import Sighting, check_name, fetched, sight
+from tpx.serving.repository.stamps import Stamps, size_of, stamps_of
 from tpx.serving.repository.tasks import Tasks
 from tpx.serving.repository.turns import Round, Turns
 from tpx.serving.served import Served
@@ -33,29 +45,8 @@ T = TypeVar("T")
 
 _SETTLE_S = 0.25
 """A model whose files have changed again after this time is being written: the next poll looks again."""
+_CLIENTS_DECIDE = ("explicit", "lazy")
 _ABSENT = "failed to load '{}', failed to poll from model repository"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlSettings:
-    """What model control takes from the server's options."""
-
-    paths: Sequence[Place]
-    mode: ControlMode = "none"
-    startup: Sequence[str] = ()
-    """--load-model: what explicit mode loads at startup."""
-    poll_s: float = 15
-    load_threads: int = 4
-    load_retries: int = 0
-    config_name: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sighting:
-    """A model as it was found, and the files that were made for it."""
-
-    source: ModelSource
-    files: OverrideFiles | None = None
 
 
 class ModelControl:
@@ -76,6 +67,14 @@ class ModelControl:
         self._turns = Turns()
         self._stopping = asyncio.Event()
         self._poller: asyncio.Task[None] | None = None
+        self._there: set[str] = set()
+        """Names of models that were in the repositories when somebody looked."""
+        self.demand = Demand(self._load_for_request, self.tasks, settings.lazy_wait_s)
+        tenancy = Tenancy(
+            repository=repository, retirement=self.retirement, held=self._held, evict=self._unload
+        )
+        limit_bytes = settings.memory_limit_bytes
+        self._room = Room(limit_bytes, tenancy, settings.resident) if limit_bytes else None
 
     # startup and shutdown
 
@@ -84,12 +83,13 @@ class ModelControl:
         settings = self._settings
         found = {source.name: source for source in await _in_thread(self._scan)}
         names = plan_start(settings.mode, settings.startup, found)
+        self._there = set(found)
         for name in names:
             if name not in found:
                 self._repository.fault(name, _ABSENT.format(name))
         self._asked.update(names)
         here = [name for name in names if name in found]
-        await self._round(lambda name: _fetched(found[name]) if name in found else None).load(here)
+        await self._round(lambda name: fetched(found[name]) if name in found else None).load(here)
         if settings.mode == "poll":
             self._poller = asyncio.get_running_loop().create_task(self._poll_until_stopped())
 
@@ -123,7 +123,7 @@ class ModelControl:
 
     def check_explicit(self) -> None:
         """Raises NotReady unless clients may load and unload."""
-        if self._settings.mode != "explicit":
+        if self._settings.mode not in _CLIENTS_DECIDE:
             raise NotReady("explicit model load / unload is not allowed if polling is enabled")
         self._check_running()
 
@@ -137,6 +137,7 @@ class ModelControl:
         parts = self._round(lambda part: self._sight(part, None))
         await self._load(name, lambda: self._sight(name, override), parts)
         self._asked.add(name)
+        self.demand.forgive(name)
 
     async def unload(self, name: str, *, unload_dependents: bool) -> None:
         """Stop serving a model; what it has taken is answered afterwards. Raises NotReady.
@@ -157,7 +158,7 @@ class ModelControl:
 
     async def names_on_disk(self) -> Mapping[str, str]:
         """What the repositories hold, where not everything in them is loaded; each with a fault or ""."""
-        if self._settings.mode != "explicit":
+        if self._settings.mode not in _CLIENTS_DECIDE:
             return {}
         try:
             found = await _in_thread(lambda: layout.names(self._settings.paths))
@@ -165,42 +166,66 @@ class ModelControl:
             log.error("%s", exc)
             return {}
         self._repository.forget(found)
+        self._there = set(found)
         return found
+
+    # on demand
+
+    def ask_for(self, name: str) -> None:
+        """A model that does not serve is asked for: where that loads it, raises NotLoaded, or why the last
+        attempt failed."""
+        if (
+            self._settings.mode == "lazy"
+            and not self._stopping.is_set()
+            and not self._repository.recipes(name)
+        ):
+            self.demand.check(name)
+
+    def would_load(self, name: str) -> bool:
+        """Whether a request for a model that does not serve would load it, as far as is known."""
+        return self._settings.mode == "lazy" and name in self._there and not self.demand.failed(name)
+
+    async def _load_for_request(self, name: str) -> None:
+        parts = self._round(lambda part: self._sight(part, None))
+        try:
+            await self._load(name, lambda: self._sight(name, None), parts)
+        except InvalidRequest as exc:
+            if not self._repository.entries(name):
+                raise NotFound(f"Request for unknown model: '{name}' is not found") from exc
+            if self._room is not None and name in self._room.refused:
+                raise Overloaded(exc.message) from exc
+            raise NotReady(exc.message) from exc
+        self._asked.add(name)
+        self._there.add(name)
+
+    def _held(self, name: str) -> bool:
+        """Whether a model must not go now."""
+        parts = any(name in models for models in self._composing.values())
+        return parts or name in self._turns or self.demand.pinned(name)
 
     # looking at the disk, in a thread
 
     def _scan(self) -> list[ModelSource]:
         return layout.scan(self._settings.paths, config_name=self._settings.config_name)
 
-    def _sight(self, name: str, override: Override | None) -> _Sighting | None:
-        """A model in the repositories, or in what a request brings. Raises InvalidRequest, LoadError."""
-        if override is None or not override.files:
-            source = layout.find(self._settings.paths, name, config_name=self._settings.config_name)
-            if source is None:
-                return None
-            return _fetched(replace(source, override=override.config) if override else source)
-        files = OverrideFiles(override.files)
-        versions = layout.versions_in(files.directory)
-        source = ModelSource(
-            name=name, directory=files.directory, versions=versions, override=override.config
-        )
-        return _Sighting(source=source, files=files)
+    def _sight(self, name: str, override: Override | None) -> Sighting | None:
+        return sight(self._settings.paths, self._settings.config_name, name, override)
 
     # loading
 
-    def _round(self, sight: Callable[[str], _Sighting | None]) -> Round:
+    def _round(self, look: Callable[[str], Sighting | None]) -> Round:
         """Loads that nobody waits for: a failure is in the log, and the state of the model."""
 
         async def load(name: str, parts: Round) -> None:
             with suppress(InvalidRequest, NotReady):
-                await self._load(name, lambda: sight(name), parts)
+                await self._load(name, lambda: look(name), parts)
 
         return Round(load)
 
-    async def _load(self, name: str, sight: Callable[[], _Sighting | None], parts: Round) -> None:
+    async def _load(self, name: str, look: Callable[[], Sighting | None], parts: Round) -> None:
         async with self._turns.take(name):
             self._check_running()
-            sighting = await self._seen(name, sight)
+            sighting = await self._seen(name, look)
             if sighting is None:
                 raise InvalidRequest(_ABSENT.format(name))
             self.retirement.hold(sighting.files)
@@ -218,9 +243,9 @@ class ModelControl:
                 await self.retirement.release(sighting.files)
         log.info("successfully loaded '%s'", name)
 
-    async def _seen(self, name: str, sight: Callable[[], _Sighting | None]) -> _Sighting | None:
+    async def _seen(self, name: str, look: Callable[[], Sighting | None]) -> Sighting | None:
         try:
-            return await _in_thread(sight)
+            return await _in_thread(look)
         except (LoadError, UsageError) as exc:
             log.error("failed to load '%s': %s", name, exc)
             self._repository.fault(name, reason_of(exc))
@@ -295,8 +320,15 @@ class ModelControl:
     async def _load_versions(
         self, wanted: Wanted, versions: Sequence[int]
     ) -> dict[int, Served | BaseException]:
-        attempts = [self._load_version(wanted, version) for version in versions]
-        return dict(zip(versions, await asyncio.gather(*attempts, return_exceptions=True), strict=True))
+        async def load() -> dict[int, Served | BaseException]:
+            attempts = [self._load_version(wanted, version) for version in versions]
+            return dict(zip(versions, await asyncio.gather(*attempts, return_exceptions=True), strict=True))
+
+        if self._room is None or not versions:
+            return await load()
+        source = wanted.source
+        sizes = await _in_thread(lambda: {version: size_of(source, version) for version in versions})
+        return await self._room.load(source.name, wanted.recipes, sizes, load)
 
     async def _load_version(self, wanted: Wanted, version: int) -> Served:
         """Raises LoadError."""
@@ -352,28 +384,6 @@ class ModelControl:
     def _check_running(self) -> None:
         if self._stopping.is_set():
             raise NotReady("Server exiting")
-
-
-def check_name(name: str) -> None:
-    """Raise InvalidRequest for a name that no model can have, lest it be taken for a path."""
-    if not name.strip():
-        raise InvalidRequest("Model name cannot be empty. Please enter a valid name to deploy.")
-    if ".." in name or "/" in name:
-        raise InvalidRequest(
-            f"invalid model name '{name}', model name must not contain path traversal characters"
-        )
-
-
-def _fetched(source: ModelSource) -> _Sighting:
-    """A model on a disk of this machine, with the files that were made for that. Raises LoadError."""
-    if source.origin is None or source.fault:
-        return _Sighting(source=source)
-    files = OverrideFiles({}, source.origin.private_parent)
-    try:
-        return _Sighting(source=source.fetched(files.directory), files=files)
-    except BaseException:
-        files.remove()
-        raise
 
 
 async def _in_thread(work: Callable[[], T]) -> T:

@@ -7,7 +7,7 @@ from typing import Literal
 from tpx.errors import UsageError
 from tpx.serving.repository.stamps import Stamps
 
-ControlMode = Literal["none", "poll", "explicit"]
+ControlMode = Literal["none", "poll", "explicit", "lazy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ def plan_poll(found: Mapping[str, Stamps | None], known: Mapping[str, Stamps | N
 
 def plan_start(mode: ControlMode, startup: Sequence[str], names: Iterable[str]) -> list[str]:
     """The models to load at startup, of those that the repositories have. Raises UsageError."""
-    if mode != "explicit":
+    if mode not in ("explicit", "lazy"):
         if startup:
             raise UsageError(
                 "Use of '--load-model' requires setting '--model-control-mode=explicit' as well."

@@ -40,6 +40,9 @@ class Origin(Protocol):
     def has(self, path: str) -> bool:
         """Whether it has this file."""
 
+    def size_bytes(self, version: int) -> int:
+        """Of the files of a version."""
+
     def stamp(self, part: str) -> str:
         """Changes with a file, with those of a version or, for `""`, with those beside the versions."""
 

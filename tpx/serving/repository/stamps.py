@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +37,17 @@ def stamps_of(source: ModelSource) -> Stamps:
         shared=_digest([entry for entry in entries if entry.name not in apart and _counts(entry.name)]),
         versions={version: _digest([path]) for version, path in source.versions.items()},
     )
+
+
+def size_of(source: ModelSource, version: int) -> int:
+    """Bytes of the files of a version."""
+    if source.origin is not None:
+        return source.origin.size_bytes(version)
+    total = 0
+    for place in _below(source.file or source.versions[version]):
+        with suppress(OSError):  # gone while we looked, or a dangling link
+            total += os.stat(place).st_size  # noqa: PTH116
+    return total
 
 
 def _stamps_elsewhere(source: ModelSource, origin: Origin) -> Stamps:

@@ -22,6 +22,9 @@ class Turns:
     def __len__(self) -> int:
         return len(self._turns)
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._turns
+
     @asynccontextmanager
     async def take(self, name: str) -> AsyncIterator[None]:
         """Alone with a model: who else wants to change it waits."""
