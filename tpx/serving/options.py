@@ -5,20 +5,10 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from tpx.options import Option
-from tpx.serving.compatibility import CompatibilityOptions
 from tpx.serving.logs import LogFormat, LogSettings
-from tpx.serving.repository.stores.places import StorePlace, place_of
+from tpx.serving.model_options import ModelOptions
 from tpx.serving.tracing.flags import TraceFlag, level_words, start_setting, trace_flag
 from tpx.serving.tracing.settings import Level, TraceSetting
-
-
-def _config_name(text: str) -> str:
-    """The part of a file's name before `.pbtxt`."""
-    if not text.strip():
-        raise ValueError("empty argument for --model-config-name")
-    if text.startswith(".") or any(not part.isprintable() or part in " /" for part in text):
-        raise ValueError("expected the name of a file without its ending, with no spaces and no slashes")
-    return text
 
 
 def _verbosity(text: str) -> int:
@@ -30,121 +20,8 @@ def _verbosity(text: str) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServeConfig(CompatibilityOptions):
+class ServeConfig(ModelOptions):
     """Everything that a server can be told."""
-
-    models: Annotated[
-        tuple[Path | StorePlace, ...],
-        Option(
-            "model files or model repositories to serve", positional=True, metavar="MODEL", parse=place_of
-        ),
-    ] = ()
-    model_repository: Annotated[
-        tuple[Path | StorePlace, ...],
-        Option(
-            "directory of models, or s3://, gs:// or as:// and the place of one; repeatable",
-            ("--model-store",),
-            section="Models",
-            metavar="DIR",
-            parse=place_of,
-        ),
-    ] = ()
-    exit_on_error: Annotated[bool, Option("end if a model fails to load at startup", section="Models")] = True
-    disable_auto_complete_config: Annotated[
-        bool, Option("take config.pbtxt as it is: it must then be complete", section="Models")
-    ] = False
-    strict_model_config: Annotated[
-        bool | None, Option("deprecated: --disable-auto-complete-config says the same", section="Models")
-    ] = None
-    strict_readiness: Annotated[
-        bool, Option("the server is ready only when every model is", section="Models")
-    ] = True
-    model_control_mode: Annotated[
-        Literal["none", "poll", "explicit", "lazy"],
-        Option(
-            "when models are loaded: all at startup, also as their files change, as clients ask, or when the "
-            "first request for them comes",
-            section="Models",
-        ),
-    ] = "none"
-    repository_poll_secs: Annotated[
-        int, Option("seconds between two looks at the repositories in poll mode", section="Models", minimum=1)
-    ] = 15
-    load_model: Annotated[
-        tuple[str, ...],
-        Option(
-            "loaded at startup in explicit and lazy mode; * is all; repeatable",
-            section="Models",
-            metavar="NAME",
-        ),
-    ] = ()
-    model_config_name: Annotated[
-        str,
-        Option(
-            "configs/<NAME>.pbtxt of a model, where there is one, stands for its config.pbtxt",
-            section="Models",
-            metavar="NAME",
-            parse=_config_name,
-        ),
-    ] = ""
-    model_load_thread_count: Annotated[
-        int, Option("versions of models loaded at the same time", section="Models", minimum=1)
-    ] = 4
-    model_load_retry_count: Annotated[
-        int, Option("further attempts when a version fails to load", section="Models", minimum=0)
-    ] = 0
-    lazy_load_timeout_secs: Annotated[
-        int, Option("seconds that a request waits for its model in lazy mode", section="Models", minimum=1)
-    ] = 60
-    model_memory_limit: Annotated[
-        int,
-        Option(
-            "bytes of memory that models may hold: those unused for the longest time make room for others, "
-            "in explicit and lazy mode; 0 is without limit",
-            section="Models",
-            metavar="BYTES",
-            minimum=0,
-        ),
-    ] = 0
-    model_namespacing: Annotated[
-        bool,
-        Option(
-            "let repositories have models of the same name",
-            section="Models",
-            refused="give models in different repositories different names",
-        ),
-    ] = False
-    cache_config: Annotated[
-        tuple[str, ...],
-        Option(
-            "response cache for the models that ask for one: local,size=BYTES",
-            section="Models",
-            metavar="CACHE,KEY=VALUE",
-        ),
-    ] = ()
-    response_cache_byte_size: Annotated[
-        int, Option("the same as --cache-config local,size=BYTES", section="Models", minimum=0)
-    ] = 0
-    rate_limit: Annotated[
-        Literal["off", "execution_count"],
-        Option(
-            "let instances take turns, by what they have executed and their priority, for the resources that "
-            "they need",
-            section="Models",
-        ),
-    ] = "off"
-    rate_limit_resource: Annotated[
-        tuple[str, ...],
-        Option(
-            "how much there is of a resource, on a device or on each; repeatable",
-            section="Models",
-            metavar="NAME:COUNT[:DEVICE]",
-        ),
-    ] = ()
-    backend_config: Annotated[
-        tuple[str, ...],
-        Option("backend setting; repeatable", section="Models", metavar="BACKEND,KEY=VALUE"),
-    ] = ()
 
     id: Annotated[str, Option("name of this server in its metadata", section="Server")] = "triton"
     exit_timeout_secs: Annotated[

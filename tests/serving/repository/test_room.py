@@ -73,8 +73,9 @@ def test_a_model_that_computes_is_never_unloaded_for_another(tmp_path: Path) -> 
             why = await it.refusal(it.load("two"))
             assert serving(it) == ["one"]
             assert (
-                "version 1 is at UNAVAILABLE state: Resource exhausted: model 'two' needs 1,000,000 bytes, and "
-                "of --model-memory-limit=1000000 0 are free; no other models that are idle hold what is missing"
+                "version 1 is at UNAVAILABLE state: Resource exhausted: model 'two' needs 1,000,000 bytes, "
+                "and of --model-memory-limit=1000000 0 are free; no other models that are idle hold what is "
+                "missing"
             ) in why
             model._in_flight -= 1
             await it.load("two")
