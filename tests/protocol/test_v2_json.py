@@ -174,6 +174,8 @@ def test_elements_are_counted(shape: list[int], count: int) -> None:
         ([2**32, 2**32], f"maximum size of {MAX_ELEMENTS}"),
         ([2**4, 2**60 + 2], f"maximum size of {MAX_ELEMENTS}"),
         ([2**62], "byte size overflow for input 'x'"),
+        ([0, 2**62], "byte size overflow for input 'x'"),
+        ([2**40, 0, 2**40], "byte size overflow for input 'x'"),
     ],
 )
 def test_shapes_of_no_tensor_are_refused(shape: list[int], words: str) -> None:

@@ -216,6 +216,8 @@ def element_count(name: str, shape: Sequence[int]) -> int:
     count = math.prod(shape)
     if count * 8 > MAX_ELEMENTS or min(shape, default=0) < 0:
         _refuse_shape(name, shape)
+    if not count and math.prod(filter(None, shape)) * 8 > MAX_ELEMENTS:
+        _refuse_shape(name, shape)  # nothing, of a shape that no array can have
     return count
 
 
