@@ -7,7 +7,7 @@ from typing import Any
 
 from tpx import __version__
 from tpx.errors import InvalidRequest, NotFound, NotReady, TpxError
-from tpx.protocol.v2 import DecodedRequest, RequestedOutput
+from tpx.protocol.v2 import EXTENSIONS, DecodedRequest, RequestedOutput
 from tpx.serving.logs import LogControl
 from tpx.serving.repository.control import ModelControl
 from tpx.serving.repository.overrides import LoadParameter, override_of
@@ -17,22 +17,6 @@ from tpx.serving.served import Served
 from tpx.serving.shared_memory.regions import SharedMemory
 from tpx.serving.signature import Signature
 from tpx.serving.tracing.tracer import Tracer
-
-EXTENSIONS = (
-    "classification",
-    "model_repository",
-    "model_repository(unload_dependents)",
-    "schedule_policy",
-    "model_configuration",
-    "system_shared_memory",
-    "cuda_shared_memory",
-    "binary_tensor_data",
-    "parameters",
-    "statistics",
-    "trace",
-    "logging",
-)
-"""What this server has of Triton's extensions, in Triton's order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
