@@ -19,6 +19,7 @@ from tpx.protocol import messages
 PATHS = (
     "/v2/models/double/infer",
     "/v2/models/words/infer",
+    "/v2/models/cube/infer",
     "/v2/models/double/generate",
     "/v2/models/double/generate_stream",
     "/v2/models/words/generate",

@@ -157,6 +157,7 @@ def write_repository(repository: Path) -> Path:
 def write_good_models(repository: Path) -> None:
     """Those that answer."""
     write_model(repository, "double", onnx_files.doubling("batch", "n"), "max_batch_size: 8")
+    write_model(repository, "cube", onnx_files.doubling(1, "b", "c", "d"), "max_batch_size: 0")
     write_model(repository, "words", onnx_files.identity("BYTES", "batch", "n"), "max_batch_size: 8")
     write_model(repository, "fp16", onnx_files.identity("FP16", "batch", "n"), "max_batch_size: 8")
     names = ("a", "b")
