@@ -3,12 +3,23 @@ core/src/ensemble_scheduler/ensemble_utils.cc)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from tpx.errors import ConfigError
 from tpx.serving.ensemble.course import StepFacts
 from tpx.serving.ensemble.graph import Graph, Step
-from tpx.serving.served import Served
+from tpx.serving.signature import Signature
+
+
+class Component(Protocol):
+    """A loaded model, as far as an ensemble of it can be put together."""
+
+    config: Any
+    signature: Signature
+    max_batch_size: int
+    decoupled: bool
+    composed_of: frozenset[str]
+    levels: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +40,7 @@ class Composition:
         return any(fact.decoupled for fact in self.facts)
 
 
-def compose(config: Any, graph: Graph, models: Sequence[Served]) -> Composition:
+def compose(config: Any, graph: Graph, models: Sequence[Component]) -> Composition:
     """Put models together, given step by step. Raises ConfigError where types or shapes do not fit."""
     check_composition(config, graph, [model.config for model in models])
     return Composition(
@@ -46,7 +57,7 @@ def compose(config: Any, graph: Graph, models: Sequence[Served]) -> Composition:
     )
 
 
-def _facts_of(model: Served) -> StepFacts:
+def _facts_of(model: Component) -> StepFacts:
     inputs, batched = model.signature.inputs.values(), model.max_batch_size > 0
     return StepFacts(
         decoupled=model.decoupled,

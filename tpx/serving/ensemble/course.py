@@ -169,7 +169,11 @@ class Course:
         self.uses = [len(taken) for taken in self.consumers]
         for tensor in self.wanted:
             self.uses[tensor] += 1
+        """How often a value is taken, the client's answer included."""
         self.streams = self._find_streams()
+        for part in self.parts:
+            for given in part.inputs if part.streamed else ():
+                self.uses[given.tensor] += given.tensor not in self.streams  # for any number of iterations
         self.missing = [sum(given.tensor not in self.streams for given in part.inputs) for part in self.parts]
         """Of each part, how many of its inputs come once."""
         self.wanted_once = sum(tensor not in self.streams for tensor in self.wanted)

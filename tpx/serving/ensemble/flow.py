@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from tpx.protocol.tensors import Tensor
@@ -23,11 +23,21 @@ class Flow:
     wait behind it: then it is not called, and a decoupled model is held back at its next response.
     """
 
-    def __init__(self, course: Course, missing: Sequence[int], ready: deque[Call]) -> None:
-        """`missing` and `ready` are the run's."""
+    def __init__(
+        self,
+        course: Course,
+        missing: Sequence[int],
+        ready: deque[Call],
+        children: Collection[InferRequest],
+        advance: Callable[[], None],
+    ) -> None:
+        """Everything is the run's: `missing` inputs that come once, calls that are `ready`, requests that
+        are under way; `advance` begins what is ready."""
         self._course = course
         self._missing = missing
         self._ready = ready
+        self._children = children
+        self._advance = advance
         self._limit = course.max_inflight
         self._values: dict[int, dict[int, list[Any]]] = {tensor: {} for tensor in course.streams}
         """[the tensor, how many will still take it]."""
@@ -97,6 +107,7 @@ class Flow:
             self._sources[child] = part
             if self._stalled:
                 child.stall(True)
+            self.balance()
 
     def index_of(self, call: Call) -> int:
         """The iteration that a response of a call is."""
@@ -107,7 +118,8 @@ class Flow:
 
     def finished(self, part: int, child: InferRequest) -> None:
         """A call has its last response."""
-        self._inflight[part] -= 1
+        if self._course.parts[part].streamed:
+            self._inflight[part] -= 1
         self._sources.pop(child, None)
         self._held.discard(child)
 
@@ -131,14 +143,13 @@ class Flow:
         """Something has come or gone: let go on who may now, hold back who would be too far ahead."""
         if not self._limit:
             return
-        for part in range(len(self._course.parts)):
-            self.look(part)
+        self._look_everywhere()
         for child, part in list(self._sources.items()):
             full = self._is_full(part)
             if full != (child in self._held):
                 (self._held.add if full else self._held.discard)(child)
                 child.stall(full or self._stalled)
-        if self._held and not self._ready and len(self._held) == sum(self._inflight):
+        if self._held and not self._ready and len(self._held) == len(self._children):
             self._let_go("nothing else can go on")
         elif self._held and self._timer is None:
             why = f"{_HOLD_S:.0f} s have not been enough for the steps behind it"
@@ -168,5 +179,9 @@ class Flow:
         held, self._held = list(self._held), set()
         for child in held:
             child.stall(self._stalled)
+        self._look_everywhere()
+        self._advance()
+
+    def _look_everywhere(self) -> None:
         for part in range(len(self._course.parts)):
             self.look(part)

@@ -63,7 +63,9 @@ class EnsembleRun:
         self._children: set[InferRequest] = set()
         self._advancing = False
         self.over = False
-        self._flow = Flow(course, self._missing, self._ready) if course.streams else None
+        self._flow: Flow | None = None
+        if course.streams:
+            self._flow = Flow(course, self._missing, self._ready, self._children, self.advance)
         self._take_inputs()
 
     def _take_inputs(self) -> None:
@@ -168,6 +170,8 @@ class EnsembleRun:
                 self._children.discard(child)
                 child.cancel()
         if not self.over:
+            if self._flow is not None:
+                self._flow.balance()
             self.advance()
 
     def _take_outputs(self, part: Part, outputs: Sequence[Tensor]) -> None:
@@ -189,8 +193,6 @@ class EnsembleRun:
         if response.final:
             flow.finished(call.part, child)
         self._answer_iterations(flow)
-        if not self.over:
-            flow.balance()
 
     # values
 
