@@ -150,6 +150,8 @@ class _InferStream:
     def _go_on(self, turn: _Turn, message: Buffer, error: TpxError | None) -> None:
         """The model is there, or why it is not: serve what has come meanwhile."""
         behind, self._behind = self._behind, None
+        if self._ended:
+            return
         if error is None:
             self._serve(message, waits=False)
         else:

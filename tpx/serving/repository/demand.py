@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from tpx.errors import NotReady, Overloaded, TpxError
+from tpx.errors import Cancelled, NotReady, Overloaded, TpxError
 from tpx.serving.repository.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -29,10 +29,13 @@ class NotLoaded(NotReady):
         self._demand = demand
 
     def then(self, work: Callable[[], None], fail: Callable[[TpxError], None]) -> Callable[[], None]:
-        """Load it, and call `work` when it serves, or `fail` with the reason. Returns what calls it off."""
+        """Load it, and call `work` when it serves, or `fail` with the reason why not.
+
+        Returns what calls it off: then `fail` is called at once. Raises Overloaded.
+        """
         waiting = _Waiting(work, fail)
         self._demand.begin(self.name, waiting)
-        return waiting.call_off
+        return waiting.off.set
 
 
 class _Waiting:
@@ -43,10 +46,7 @@ class _Waiting:
     def __init__(self, work: Callable[[], None], fail: Callable[[TpxError], None]) -> None:
         self.work = work
         self.fail = fail
-        self.off = False
-
-    def call_off(self) -> None:
-        self.off = True
+        self.off = asyncio.Event()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +109,7 @@ class Demand:
     async def _wait(self, name: str, waiting: _Waiting) -> None:
         self._pins[name] += 1
         try:
-            error = await self._outcome(name)
-            if waiting.off:
-                return
+            error = await self._outcome(name, waiting.off)
             if error is None:
                 waiting.work()
             else:
@@ -121,18 +119,25 @@ class Demand:
             if not self._pins[name]:
                 del self._pins[name]
 
-    async def _outcome(self, name: str) -> TpxError | None:
+    async def _outcome(self, name: str, off: asyncio.Event) -> TpxError | None:
         load = self._loads.get(name)
         if load is None:
             load = self._loads[name] = asyncio.get_running_loop().create_future()
             self._tasks.start(self._run(name, load))
-        done, _ = await asyncio.wait({load}, timeout=self._wait_s)
-        if not done:
-            return NotReady(
-                f"model '{name}' is still being loaded after {self._wait_s:g} s (--lazy-load-timeout-secs): "
-                "ask again later"
-            )
-        return load.result()
+        called_off = asyncio.get_running_loop().create_task(off.wait())
+        try:
+            either: set[asyncio.Future[Any]] = {load, called_off}
+            await asyncio.wait(either, timeout=self._wait_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            called_off.cancel()
+        if off.is_set():
+            return Cancelled(f"the client went away while model '{name}' was being loaded")
+        if load.done():
+            return load.result()
+        return NotReady(
+            f"model '{name}' is still being loaded after {self._wait_s:g} s (--lazy-load-timeout-secs): ask "
+            "again later"
+        )
 
     async def _run(self, name: str, load: "asyncio.Future[TpxError | None]") -> None:
         error: TpxError | None = NotReady(f"model '{name}' could not be loaded: see the log of the server")
