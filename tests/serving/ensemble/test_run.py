@@ -1,145 +1,13 @@
-"""Requests on their way through an ensemble, over models that answer when a test says so."""
+"""Requests on their way through an ensemble whose steps give one response each."""
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
-from google.protobuf import text_format
 
-from tests.serving.fakes import signature_of
-from tpx.errors import Cancelled, ExecutionError, NotFound, TpxError
-from tpx.protocol import messages
-from tpx.protocol.tensors import Tensor
-from tpx.protocol.v2 import DecodedRequest, RequestedOutput
-from tpx.serving.ensemble.composition import compose
-from tpx.serving.ensemble.graph import graph_of
-from tpx.serving.ensemble.model import Ensemble
-from tpx.serving.request import InferRequest, InferResponse, RequestHead
-from tpx.serving.signature import Signature
-
-Compute = Callable[[list[float]], Sequence[Sequence[float]]]
-
-
-def config_of(text: str) -> Any:
-    return text_format.Parse(text, messages.ModelConfig())
-
-
-def tensors(kind: str, *names: str) -> str:
-    return " ".join(f"{kind} {{ name: '{n}' data_type: TYPE_FP32 dims: [-1] }}" for n in names)
-
-
-class Composing:
-    """A model with one input `x` and one output `y`; `answer` lets its oldest request go."""
-
-    version, max_batch_size, retired, levels = 1, 0, False, 0
-    composed_of: frozenset[str] = frozenset()
-
-    def __init__(
-        self, name: str, compute: Compute = lambda row: [row], *, decoupled: bool = False, late: bool = False
-    ) -> None:
-        self.name = name
-        self.decoupled = decoupled
-        self.config = config_of(f"name: '{name}' {tensors('input', 'x')} {tensors('output', 'y')}")
-        self.config.model_transaction_policy.decoupled = decoupled
-        self.signature: Signature = signature_of(self.config)
-        self.waiting: list[InferRequest] = []
-        self._compute = compute
-        self._late = late
-
-    def bind(self, request: DecodedRequest) -> RequestHead:
-        return self.signature.bind(self, request)
-
-    def submit(self, request: InferRequest) -> None:
-        self.waiting.append(request)
-        if not self._late:
-            self.answer()
-
-    def answer(self, index: int = 0) -> None:
-        request = self.waiting.pop(index)
-        if request.cancelled:
-            request.reply(request, InferResponse([], Cancelled("the request was cancelled")))
-            return
-        try:
-            rows = self._compute(np.frombuffer(request.buffers[0], np.float32).tolist())
-        except TpxError as exc:
-            request.reply(request, InferResponse([], exc))
-            return
-        for row in rows:
-            response = InferResponse([Tensor.from_numpy("y", np.array(row, np.float32))])
-            response.final = not self.decoupled
-            request.reply(request, response)
-        if self.decoupled:
-            request.reply(request, InferResponse([]))
-
-
-class Client:
-    """Sends to an ensemble of these models, and keeps what comes."""
-
-    def __init__(self, text: str, *models: Composing) -> None:
-        config = config_of(text)
-        self.models = by_name = {model.name: model for model in models}
-        graph = graph_of(config)
-        composition = compose(config, graph, [by_name[step.model_name] for step in graph.steps])
-        config.model_transaction_policy.decoupled = composition.decoupled
-
-        def resolve(name: str, version: str) -> Composing:
-            if name not in by_name:
-                raise NotFound(f"Request for unknown model: '{name}' is not found")
-            return by_name[name]
-
-        self.ensemble = Ensemble(config, 1, signature_of(config), composition, resolve)
-        self.responses: list[InferResponse] = []
-
-    def send(self, row: Sequence[float], outputs: Sequence[str] = ()) -> InferRequest:
-        decoded = DecodedRequest(
-            model_name="whole",
-            request_id="7",
-            inputs=[Tensor.from_numpy("in", np.array(row, np.float32))],
-            outputs=[RequestedOutput(name=name) for name in outputs],
-        )
-        head = self.ensemble.bind(decoded)
-        infer = InferRequest(head, [t.data for t in decoded.inputs], self._reply, None)
-        self.ensemble.submit(infer)
-        return infer
-
-    def _reply(self, request: InferRequest, response: InferResponse) -> None:
-        self.responses.append(response)
-
-    def rows(self) -> list[dict[str, Any]]:
-        return [{t.name: t.numpy().tolist() for t in r.outputs} for r in self.responses]
-
-    @property
-    def error(self) -> TpxError:
-        [response] = self.responses
-        assert response.error is not None
-        return response.error
-
-
-def step(model: str, inputs: str, outputs: str) -> str:
-    return (
-        f"step {{ model_name: '{model}' input_map {{ key: 'x' value: '{inputs}' }} "
-        f"output_map {{ key: 'y' value: '{outputs}' }} }}"
-    )
-
-
-CHAIN = (
-    f"name: 'whole' platform: 'ensemble' {tensors('input', 'in')} {tensors('output', 'out')} "
-    f"ensemble_scheduling {{ {step('plus', 'in', 'middle')} {step('twice', 'middle', 'out')} }}"
-)
-FORK = (
-    f"name: 'whole' platform: 'ensemble' {tensors('input', 'in')} {tensors('output', 'a', 'b')} "
-    f"ensemble_scheduling {{ {step('plus', 'in', 'middle')} {step('twice', 'middle', 'a')} "
-    f"{step('same', 'middle', 'b')} }}"
-)
-
-
-def plus(row: list[float]) -> list[list[float]]:
-    return [[value + 1 for value in row]]
-
-
-def twice(row: list[float]) -> list[list[float]]:
-    return [[value * 2 for value in row]]
+from tests.serving.ensemble.composing import CHAIN, FORK, Client, Composing, plus, tensors, twice
+from tpx.errors import Cancelled, ExecutionError
+from tpx.serving.cache import ResponseCache
+from tpx.serving.request import InferResponse
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -208,43 +76,102 @@ def test_cancelling_reaches_the_step_under_way_and_no_other_begins() -> None:
     assert isinstance(client.error, Cancelled)
 
 
-def test_a_decoupled_step_makes_the_ensemble_decoupled() -> None:
-    each = Composing("plus", lambda row: [[value] for value in row], decoupled=True)
-    client = Client(CHAIN, each, Composing("twice", twice))
-    client.send([1, 2, 3])
-    assert client.rows() == [{"out": [2]}, {"out": [4]}, {"out": [6]}, {}]
-    assert [response.final for response in client.responses] == [False, False, False, True]
+OPTIONAL = (
+    f"name: 'whole' platform: 'ensemble' {tensors('input', 'in', 'more')} {tensors('output', 'out')} "
+    "ensemble_scheduling { step { model_name: 'sum' input_map { key: 'x' value: 'in' } "
+    "input_map { key: 'z' value: 'more' } output_map { key: 'y' value: 'out' } } }"
+).replace("name: 'more'", "name: 'more' optional: true")
 
 
-def test_answers_of_a_decoupled_ensemble_keep_their_order_whatever_step_is_faster() -> None:
-    each = Composing("plus", lambda row: [[value] for value in row], decoupled=True)
-    second = Composing("twice", twice, late=True)
-    client = Client(CHAIN, each, second)
-    client.send([1, 2, 3])
-    assert len(second.waiting) == 3
-    second.answer(2)
-    second.answer(1)
-    assert not client.responses
-    second.answer(0)
-    assert client.rows() == [{"out": [2]}, {"out": [4]}, {"out": [6]}, {}]
+@pytest.mark.parametrize(("optional", "answer"), [(True, [{"out": [3.0]}]), (False, None)])
+def test_an_input_may_be_left_out_where_its_step_can_do_without(
+    optional: bool, answer: list[dict[str, Any]] | None
+) -> None:
+    model = Composing("sum", lambda row: [[sum(row)]], more_inputs={"z": optional})
+    client = Client(OPTIONAL, model)
+    client.send([1, 2])
+    if answer is not None:
+        assert client.rows() == answer
+    else:
+        assert client.error.message == (
+            "in ensemble 'whole', [request id: 7] unexpected deadlock, at least one output is not set while "
+            "no more ensemble steps can be made"
+        )
 
 
-def test_only_so_many_requests_of_a_step_are_under_way() -> None:
-    each = Composing("plus", lambda row: [[value] for value in row], decoupled=True)
-    second = Composing("twice", twice, late=True)
-    limited = CHAIN.replace("ensemble_scheduling {", "ensemble_scheduling { max_inflight_requests: 2")
-    client = Client(limited, each, second)
-    client.send([1, 2, 3])
-    assert len(second.waiting) == 2
+def test_tensors_pass_from_step_to_step_as_they_are() -> None:
+    first, second = Composing("plus", plus, late=True), Composing("twice", twice, late=True)
+    client = Client(CHAIN, first, second)
+    sent = client.send([1, 2])
+    assert first.waiting[0].buffers[0] is sent.buffers[0]
+    first.answer()
+    assert second.waiting[0].buffers[0] is first.made[0].data
     second.answer()
-    assert len(second.waiting) == 2
-    second.answer()
-    second.answer()
-    assert client.rows() == [{"out": [2]}, {"out": [4]}, {"out": [6]}, {}]
+    assert client.responses[0].outputs[0].data is second.made[0].data
 
 
-def test_no_response_of_a_decoupled_model_is_an_empty_answer() -> None:
-    client = Client(CHAIN, Composing("plus", lambda _: [], decoupled=True), Composing("twice", twice))
+def test_steps_have_the_id_and_the_parameters_of_the_request() -> None:
+    models = [Composing("plus", plus, late=True), Composing("twice", twice, late=True)]
+    client = Client(CHAIN, *models)
+    parameters: dict[str, Any] = {"sequence_id": 5, "sequence_start": True, "timeout": 7, "priority": 2}
+    for number in range(3):  # the second and third time the shapes are known
+        client.send([1], request_id=f"r{number}", parameters=parameters if number else {})
+        for model in models:
+            head = model.waiting[0].head
+            assert head.request_id == f"r{number}"
+            assert head.parameters == (parameters if number else {})
+            assert (head.timeout_ns, head.priority) == ((7000, 2) if number else (0, 0))
+            model.answer()
+
+
+def test_a_model_that_was_replaced_computes_the_next_step() -> None:
+    first, old, new = (Composing("plus", plus, late=True), Composing("twice"), Composing("twice", twice))
+    client = Client(CHAIN, first, old)
     client.send([1])
-    assert client.rows() == [{}]
-    assert client.responses[0].final
+    first.answer()
+    client.send([1])
+    client.models["twice"] = new
+    first.answer()
+    assert client.rows() == [{"out": [2]}, {"out": [4]}]
+
+
+def test_the_phases_of_an_ensemble_are_the_sums_of_its_steps() -> None:
+    class Phases:
+        started_ns, gathered_ns, computed_ns, ended_ns = 10, 30, 60, 100
+
+    first, second = Composing("plus", plus, late=True), Composing("twice", twice, late=True)
+    client = Client(CHAIN, first, second)
+    client.send([1])
+    for model in (first, second):
+        request = model.waiting[0]
+        request.arrived_ns = 3
+        assert request.trace is not None
+        request.trace.computed(request, Phases(), InferResponse([]))
+        model.answer()
+    statistics = client.ensemble.statistics
+    durations = {phase: (each.count, each.ns) for phase, each in statistics.durations().items()}
+    del durations["success"]
+    assert durations == {
+        "fail": (0, 0),
+        "queue": (1, 14),
+        "compute_input": (1, 40),
+        "compute_infer": (1, 60),
+        "compute_output": (1, 80),
+        "cache_hit": (0, 0),
+        "cache_miss": (0, 0),
+    }
+    assert (statistics.inference_count, statistics.execution_count) == (1, 1)
+    [sizes] = statistics.batches.values()
+    assert (sizes.count, sizes.compute_infer_ns) == (1, 60)
+
+
+def test_an_ensemble_that_may_answers_from_the_cache() -> None:
+    model = Composing("plus", plus)
+    client = Client(CHAIN, model, Composing("twice", twice), cache=ResponseCache(100_000))
+    for _ in range(3):
+        client.send([1])
+    client.send([2])
+    assert client.rows() == [{"out": [4]}] * 3 + [{"out": [6]}]
+    assert len(model.made) == 2
+    assert client.ensemble.in_flight == 0
+    assert client.ensemble.statistics.durations()["cache_hit"].count == 2
