@@ -1,55 +1,12 @@
 """Ensembles come and go with the models that they are made of."""
 
 import asyncio
-import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from tests.serving.onnx_files import write_model
-from tests.serving.repository.controlled import Scene, ask, controlled, play, times, write
-from tpx.errors import NotFound
-from tpx.protocol.tensors import Tensor
-from tpx.protocol.v2 import DecodedRequest
-from tpx.serving.request import InferRequest, InferResponse
-
-IO = (
-    "input [{ name: 'x' data_type: TYPE_FP32 dims: [2] }] "
-    "output [{ name: 'y' data_type: TYPE_FP32 dims: [2] }] "
-)
-
-
-def chain(*models: str, version: int = -1) -> str:
-    """The configuration of an ensemble that calls one model after the other."""
-    tensors = ["x", *(f"t{n}" for n in range(1, len(models))), "y"]
-    steps = ", ".join(
-        f"{{ model_name: '{model}' model_version: {version} input_map {{ key: 'x' value: '{given}' }} "
-        f"output_map {{ key: 'y' value: '{made}' }} }}"
-        for model, given, made in zip(models, tensors, tensors[1:], strict=False)
-    )
-    return f"platform: 'ensemble' max_batch_size: 4 {IO} ensemble_scheduling {{ step [ {steps} ] }}"
-
-
-def ensemble(repository: Path, name: str, *models: str, version: int = -1) -> None:
-    (repository / name / "1").mkdir(parents=True, exist_ok=True)
-    (repository / name / "config.pbtxt").write_text(chain(*models, version=version))
-
-
-def model(repository: Path, name: str, factor: float, config: str = "") -> None:
-    write(repository, factor, name=name)
-    (repository / name / "config.pbtxt").write_text(config or "max_batch_size: 8")
-
-
-def house(repository: Path) -> None:
-    """`top` is 2 * 3 * 5, of which `inner` is 3 * 5."""
-    for name, factor in (("two", 2), ("three", 3), ("five", 5)):
-        model(repository, name, factor)
-    ensemble(repository, "inner", "three", "five")
-    ensemble(repository, "top", "two", "inner")
-
-
-WHOLE = {f"{name}:1": "READY" for name in ("two", "three", "five", "inner", "top")}
+from tests.serving.repository.composed import WHOLE, ensemble, house, model
+from tests.serving.repository.controlled import controlled, play, write
 
 
 @pytest.mark.parametrize("mode", ["none", "poll"])
@@ -88,57 +45,6 @@ def test_loading_an_ensemble_again_loads_what_has_changed_below_it(tmp_path: Pat
             await it.load("top")
             assert await it.factor(name="top") == 42
             assert it.repository.get("top") is before
-
-    play(scene)
-
-
-def test_a_model_that_is_loaded_again_serves_at_the_next_step_of_requests_on_their_way(
-    tmp_path: Path,
-) -> None:
-    async def scene() -> None:
-        slow(tmp_path, "slow")
-        model(tmp_path, "two", 2)
-        ensemble(tmp_path, "top", "slow", "two")
-        async with controlled(tmp_path) as it:
-            await it.load("top")
-            asked = asyncio.create_task(ask(it.repository.get("top")))
-            await asyncio.sleep(0.02)
-            write(tmp_path, 3, name="two")
-            await it.load("two")
-            assert not asked.done()
-            assert await asked == 3
-
-    play(scene)
-
-
-def slow(repository: Path, name: str, delay_ms: int = 300) -> None:
-    """A model that gives back what it gets, after a while."""
-    (repository / name / "1").mkdir(parents=True)
-    (repository / name / "config.pbtxt").write_text(
-        f"backend: 'identity' max_batch_size: 8 {IO} "
-        f"parameters {{ key: 'execute_delay_ms' value {{ string_value: '{delay_ms}' }} }}"
-    )
-
-
-@pytest.mark.parametrize("gone", [["two"], ["top"], ["two", "slow"], ["inner", "two"]])
-def test_requests_on_their_way_are_answered_whatever_is_unloaded(tmp_path: Path, gone: list[str]) -> None:
-    async def scene() -> None:
-        slow(tmp_path, "slow")
-        model(tmp_path, "two", 2)
-        ensemble(tmp_path, "inner", "two")
-        ensemble(tmp_path, "top", "slow", "inner")
-        async with controlled(tmp_path) as it:
-            await it.load("top")
-            asked = asyncio.create_task(ask(it.repository.get("top")))
-            await asyncio.sleep(0.02)
-            for name in gone:
-                await it.control.unload(name, unload_dependents=True)
-            with pytest.raises(NotFound):
-                it.repository.get("top")
-            await asyncio.sleep(0.1)
-            assert not asked.done()
-            assert await asked == 2
-            await it.until(lambda: not it.control.retirement.draining)
 
     play(scene)
 
@@ -255,30 +161,6 @@ def test_models_that_are_nowhere_are_named(tmp_path: Path) -> None:
     play(scene)
 
 
-def test_a_step_may_need_a_certain_version(tmp_path: Path) -> None:
-    async def scene() -> None:
-        policy = "max_batch_size: 8 version_policy { all { } }"
-        model(tmp_path, "two", 2, policy)
-        write(tmp_path, 20, version=2, name="two")
-        ensemble(tmp_path, "first", "two", version=1)
-        ensemble(tmp_path, "latest", "two")
-        async with controlled(tmp_path) as it:
-            await it.load("first")
-            await it.load("latest")
-            assert await it.factor(name="first") == 2
-            assert await it.factor(name="latest") == 20
-            (tmp_path / "two" / "config.pbtxt").write_text("max_batch_size: 8")
-            await it.load("two")
-            await it.until(lambda: "UNLOADING" not in str(it.states))
-            assert it.states["first:1"] == (
-                "UNAVAILABLE unloaded: Invalid argument: ensemble 'first' depends on 'two' whose required "
-                "version 1 is not loaded."
-            )
-            assert await it.factor(name="latest") == 20
-
-    play(scene)
-
-
 @pytest.mark.parametrize("at_startup", [True, False])
 def test_a_circle_of_ensembles_is_named_and_the_rest_is_served(tmp_path: Path, at_startup: bool) -> None:
     async def scene() -> None:
@@ -368,105 +250,5 @@ def test_a_poll_brings_ensembles_and_takes_them_away(tmp_path: Path) -> None:
             await it.control.poll()
             assert it.states == WHOLE
             assert await it.factor(name="top") == 30
-
-    play(scene)
-
-
-def test_an_ensemble_of_a_request_needs_no_repository(tmp_path: Path) -> None:
-    async def scene() -> None:
-        model(tmp_path, "two", 2)
-        step = {"model_name": "two", "input_map": {"x": "x"}, "output_map": {"y": "y"}}
-        config = {
-            "platform": "ensemble",
-            "max_batch_size": 4,
-            "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [2]}],
-            "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [2]}],
-            "ensemble_scheduling": {"step": [step]},
-        }
-        async with controlled(tmp_path) as it:
-            await it.load_with({"config": json.dumps(config), "file:1/nothing": b"-"}, name="sent")
-            assert it.states == {"sent:1": "READY", "two:1": "READY"}
-            assert await it.factor(name="sent") == 2
-            step["model_name"] = "none"
-            sent = it.load_with({"config": json.dumps(config), "file:1/nothing": b"-"}, name="wrong")
-            await it.refusal(sent)
-            assert "wrong" not in str(it.states)
-
-    play(scene)
-
-
-async def answers(
-    it: Scene, name: str, array: "np.ndarray[tuple[int, ...], np.dtype[np.float32]]"
-) -> InferResponse:
-    """One request of any shape."""
-    future: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
-    tensor = Tensor.from_numpy("x", array)
-    served = it.repository.get(name)
-    head = served.bind(DecodedRequest(model_name=name, inputs=[tensor], default_binary=True))
-    served.submit(InferRequest(head, [tensor.data], lambda _, response: future.set_result(response), None))
-    return await future
-
-
-@pytest.mark.parametrize(
-    ("outer", "inner", "shape", "answered"),
-    [
-        ((4, "2"), (0, "-1, 2"), (3, 2), True),
-        ((0, "-1, 2"), (4, "2"), (3, 2), True),
-        ((4, "2"), (0, "2"), (1, 2), True),
-        ((4, "2"), (0, "2"), (3, 2), False),
-        ((0, "2"), (4, "2"), (2,), True),
-    ],
-)
-def test_a_batch_dimension_comes_and_goes_between_models_with_and_without(
-    tmp_path: Path, outer: tuple[int, str], inner: tuple[int, str], shape: tuple[int, ...], answered: bool
-) -> None:
-    def io(batch: int, dims: str) -> str:
-        return f"max_batch_size: {batch} " + IO.replace("[2]", f"[{dims}]")
-
-    async def scene() -> None:
-        (tmp_path / "same" / "1").mkdir(parents=True)
-        (tmp_path / "same" / "config.pbtxt").write_text("backend: 'identity' " + io(*inner))
-        model(tmp_path, "two", 2)
-        config = chain("two", "same").replace(f"max_batch_size: 4 {IO}", io(*outer))
-        ensemble(tmp_path, "top")
-        (tmp_path / "top" / "config.pbtxt").write_text(config)
-        async with controlled(tmp_path) as it:
-            await it.load("top")
-            response = await answers(it, "top", np.ones(shape, np.float32))
-            if answered:
-                [tensor] = response.outputs
-                assert tensor.shape == shape
-                assert (tensor.numpy() == 2).all()
-            else:
-                assert response.error is not None
-                assert response.error.message.startswith(
-                    "in ensemble 'top', [request id: <id_unknown>] unexpected shape for input 'x' for "
-                    "model 'same'"
-                )
-
-    play(scene)
-
-
-def test_labels_are_the_ensembles_or_else_those_of_the_model_that_makes_the_output(tmp_path: Path) -> None:
-    async def scene() -> None:
-        labelled = IO[IO.index("output") :].replace("dims: [2]", "dims: [2] label_filename: 'labels.txt'")
-        write_model(tmp_path, "two", times(2), f"max_batch_size: 8 {labelled}")
-        (tmp_path / "two" / "labels.txt").write_text("cat\ndog\n")
-        ensemble(tmp_path, "top", "two")
-        ensemble(tmp_path, "own", "two")
-        (tmp_path / "own" / "labels.txt").write_text("hot\ncold\n")
-        config = chain("two").replace(
-            "'y' data_type: TYPE_FP32 dims: [2]",
-            "'y' data_type: TYPE_FP32 dims: [2] label_filename: 'labels.txt'",
-        )
-        (tmp_path / "own" / "config.pbtxt").write_text(config)
-        async with controlled(tmp_path) as it:
-            await it.load("top")
-            await it.load("own")
-            assert it.repository.get("top").signature.outputs["y"].labels == ("cat", "dog")
-            assert it.repository.get("own").signature.outputs["y"].labels == ("hot", "cold")
-            (tmp_path / "two" / "labels.txt").write_text("bird\nfish\n")
-            await it.load("two")
-            assert it.repository.get("top").signature.outputs["y"].labels == ("bird", "fish")
 
     play(scene)

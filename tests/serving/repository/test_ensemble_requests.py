@@ -1,0 +1,167 @@
+"""What an ensemble answers with the models that it finds."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.serving.onnx_files import write_model
+from tests.serving.repository.composed import IO, answers, chain, ensemble, model, slow
+from tests.serving.repository.controlled import ask, controlled, play, times, write
+from tpx.errors import NotFound
+
+
+def test_a_model_that_is_loaded_again_serves_at_the_next_step_of_requests_on_their_way(
+    tmp_path: Path,
+) -> None:
+    async def scene() -> None:
+        slow(tmp_path, "slow")
+        model(tmp_path, "two", 2)
+        ensemble(tmp_path, "top", "slow", "two")
+        async with controlled(tmp_path) as it:
+            await it.load("top")
+            asked = asyncio.create_task(ask(it.repository.get("top")))
+            await asyncio.sleep(0.02)
+            write(tmp_path, 3, name="two")
+            await it.load("two")
+            assert not asked.done()
+            assert await asked == 3
+
+    play(scene)
+
+
+@pytest.mark.parametrize("gone", [["two"], ["top"], ["two", "slow"], ["inner", "two"]])
+def test_requests_on_their_way_are_answered_whatever_is_unloaded(tmp_path: Path, gone: list[str]) -> None:
+    async def scene() -> None:
+        slow(tmp_path, "slow")
+        model(tmp_path, "two", 2)
+        ensemble(tmp_path, "inner", "two")
+        ensemble(tmp_path, "top", "slow", "inner")
+        async with controlled(tmp_path) as it:
+            await it.load("top")
+            asked = asyncio.create_task(ask(it.repository.get("top")))
+            await asyncio.sleep(0.02)
+            for name in gone:
+                await it.control.unload(name, unload_dependents=True)
+            with pytest.raises(NotFound):
+                it.repository.get("top")
+            await asyncio.sleep(0.1)
+            assert not asked.done()
+            assert await asked == 2
+            await it.until(lambda: not it.control.retirement.draining)
+
+    play(scene)
+
+
+def test_a_step_may_need_a_certain_version(tmp_path: Path) -> None:
+    async def scene() -> None:
+        policy = "max_batch_size: 8 version_policy { all { } }"
+        model(tmp_path, "two", 2, policy)
+        write(tmp_path, 20, version=2, name="two")
+        ensemble(tmp_path, "first", "two", version=1)
+        ensemble(tmp_path, "latest", "two")
+        async with controlled(tmp_path) as it:
+            await it.load("first")
+            await it.load("latest")
+            assert await it.factor(name="first") == 2
+            assert await it.factor(name="latest") == 20
+            (tmp_path / "two" / "config.pbtxt").write_text("max_batch_size: 8")
+            await it.load("two")
+            await it.until(lambda: "UNLOADING" not in str(it.states))
+            assert it.states["first:1"] == (
+                "UNAVAILABLE unloaded: Invalid argument: ensemble 'first' depends on 'two' whose required "
+                "version 1 is not loaded."
+            )
+            assert await it.factor(name="latest") == 20
+
+    play(scene)
+
+
+def test_an_ensemble_of_a_request_needs_no_repository(tmp_path: Path) -> None:
+    async def scene() -> None:
+        model(tmp_path, "two", 2)
+        step = {"model_name": "two", "input_map": {"x": "x"}, "output_map": {"y": "y"}}
+        config = {
+            "platform": "ensemble",
+            "max_batch_size": 4,
+            "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [2]}],
+            "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [2]}],
+            "ensemble_scheduling": {"step": [step]},
+        }
+        async with controlled(tmp_path) as it:
+            await it.load_with({"config": json.dumps(config), "file:1/nothing": b"-"}, name="sent")
+            assert it.states == {"sent:1": "READY", "two:1": "READY"}
+            assert await it.factor(name="sent") == 2
+            step["model_name"] = "none"
+            sent = it.load_with({"config": json.dumps(config), "file:1/nothing": b"-"}, name="wrong")
+            await it.refusal(sent)
+            assert "wrong" not in str(it.states)
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "shape", "answered"),
+    [
+        ((4, "2"), (0, "-1, 2"), (3, 2), True),
+        ((0, "-1, 2"), (4, "2"), (3, 2), True),
+        ((4, "2"), (0, "2"), (1, 2), True),
+        ((4, "2"), (0, "2"), (3, 2), False),
+        ((0, "2"), (4, "2"), (2,), True),
+    ],
+)
+def test_a_batch_dimension_comes_and_goes_between_models_with_and_without(
+    tmp_path: Path, outer: tuple[int, str], inner: tuple[int, str], shape: tuple[int, ...], answered: bool
+) -> None:
+    def io(batch: int, dims: str) -> str:
+        return f"max_batch_size: {batch} " + IO.replace("[2]", f"[{dims}]")
+
+    async def scene() -> None:
+        (tmp_path / "same" / "1").mkdir(parents=True)
+        (tmp_path / "same" / "config.pbtxt").write_text("backend: 'identity' " + io(*inner))
+        model(tmp_path, "two", 2)
+        config = chain("two", "same").replace(f"max_batch_size: 4 {IO}", io(*outer))
+        ensemble(tmp_path, "top")
+        (tmp_path / "top" / "config.pbtxt").write_text(config)
+        async with controlled(tmp_path) as it:
+            await it.load("top")
+            response = await answers(it, "top", np.ones(shape, np.float32))
+            if answered:
+                [tensor] = response.outputs
+                assert tensor.shape == shape
+                assert (tensor.numpy() == 2).all()
+            else:
+                assert response.error is not None
+                assert response.error.message.startswith(
+                    "in ensemble 'top', [request id: <id_unknown>] unexpected shape for input 'x' for "
+                    "model 'same'"
+                )
+
+    play(scene)
+
+
+def test_labels_are_the_ensembles_or_else_those_of_the_model_that_makes_the_output(tmp_path: Path) -> None:
+    async def scene() -> None:
+        labelled = IO[IO.index("output") :].replace("dims: [2]", "dims: [2] label_filename: 'labels.txt'")
+        write_model(tmp_path, "two", times(2), f"max_batch_size: 8 {labelled}")
+        (tmp_path / "two" / "labels.txt").write_text("cat\ndog\n")
+        ensemble(tmp_path, "top", "two")
+        ensemble(tmp_path, "own", "two")
+        (tmp_path / "own" / "labels.txt").write_text("hot\ncold\n")
+        config = chain("two").replace(
+            "'y' data_type: TYPE_FP32 dims: [2]",
+            "'y' data_type: TYPE_FP32 dims: [2] label_filename: 'labels.txt'",
+        )
+        (tmp_path / "own" / "config.pbtxt").write_text(config)
+        async with controlled(tmp_path) as it:
+            await it.load("top")
+            await it.load("own")
+            assert it.repository.get("top").signature.outputs["y"].labels == ("cat", "dog")
+            assert it.repository.get("own").signature.outputs["y"].labels == ("hot", "cold")
+            (tmp_path / "two" / "labels.txt").write_text("bird\nfish\n")
+            await it.load("two")
+            assert it.repository.get("top").signature.outputs["y"].labels == ("bird", "fish")
+
+    play(scene)
