@@ -187,21 +187,41 @@ class Dispatcher:
         self._looking = False
         self._dispatching = True
         try:
-            if self._timed:
-                self._look_at_the_time()
-            else:
-                for lane in self._lanes:
-                    self._fill(lane)
+            looked_ns = self._refuse_late() if self._timed else 0
+            for lane in self._lanes:
+                self._fill(lane)
         finally:
             self._dispatching = False
+        if looked_ns:
+            self._wake_later(looked_ns)
 
-    def _look_at_the_time(self) -> None:
+    def _fill(self, lane: Lane) -> None:
+        """Keep the instances of a lane busy, or the event loop."""
+        scheduler = self._scheduler
+        left = _BATCHES_AT_ONCE
+        while len(scheduler):
+            if not left:
+                self._look_soon()
+                break
+            if not self._dispatch(lane):
+                if not self._inline or lane.held_long:
+                    self._prefetch(lane)
+                break
+            left -= 1
+        else:
+            if lane.turn is not None and self._limiter is not None and not lane.held:
+                self._limiter.withdraw(lane.turn)
+
+    def _refuse_late(self) -> int:
+        """Returns when it looked."""
         now_ns = _clock()
         for request, error in self._scheduler.expire(now_ns):
             self._on_refused(request, error)
-        for lane in self._lanes:
-            self._fill(lane)
-        wake_ns = self._scheduler.wake_ns(now_ns)
+        return now_ns
+
+    def _wake_later(self, looked_ns: int) -> None:
+        """Look again when the scheduler may give something that it did not give at that time."""
+        wake_ns = self._scheduler.wake_ns(looked_ns)
         if wake_ns is None or (self._timer is not None and self._timer_ns <= wake_ns):
             return
         if self._timer is not None:
@@ -213,15 +233,6 @@ class Dispatcher:
         self._timer = None
         self._look()
 
-    def _fill(self, lane: Lane) -> None:
-        for _ in range(_BATCHES_AT_ONCE):
-            if not self._dispatch(lane):
-                break
-        else:
-            self._look_soon()
-        if len(self._scheduler) and (not self._inline or lane.held_long):
-            self._prefetch(lane)
-
     def _dispatch(self, lane: Lane) -> bool:
         """One batch, if there is one and an instance for it."""
         held = lane.held
@@ -229,12 +240,13 @@ class Dispatcher:
             return False
         if held and self._inline and not lane.held_long:
             return False  # what the instances hold is soon back; then the loop computes
-        if lane.turn is not None and not self._has_turn(lane.turn):
+        turn = lane.turn
+        if turn is not None and self._limiter is not None and not self._limiter.stage(turn):
             return False
         requests = self._scheduler.take(_clock(), idle=True, lane=lane.index)
         if not requests:
-            if lane.turn is not None and self._limiter is not None:
-                self._limiter.withdraw(lane.turn)
+            if turn is not None and self._limiter is not None:
+                self._limiter.withdraw(turn)
             return False
         batch = self._batch(requests)
         if batch is None:
@@ -248,14 +260,6 @@ class Dispatcher:
         else:
             self._hand_over(batch, lane)
         return True
-
-    def _has_turn(self, turn: Turn) -> bool:
-        if self._limiter is None:
-            return True
-        if len(self._scheduler):
-            return self._limiter.stage(turn)
-        self._limiter.withdraw(turn)
-        return False
 
     def _is_short(self, batch: Batch) -> bool:
         return batch.requests[0].head.row_size <= self._short_row_size

@@ -83,6 +83,9 @@ class ServedModel:
         self._cache = CachedModel(parts.cache, self.statistics) if parts.cache is not None else None
         self._order = ReplyOrder(self._send_in_turn) if parts.preserve_ordering else None
         self._reply = self._send if self._order is None else self._order.reply
+        self._special = self._cache is not None or self._order is not None
+        """Most models are not, and pay nothing for it."""
+        self._add = self._dispatcher.add
 
     def start(self, specs: Sequence[InstanceSpec], completions: Completions) -> None:
         """Create the instances, all or none. Raises LoadError. May be called from any thread."""
@@ -150,24 +153,29 @@ class ServedModel:
             )
         request.arrived_ns = _clock()
         self._in_flight += 1
-        if self._order is not None:
-            self._order.enter(request)
-        if self._cache is not None:
-            known = self._cache.answer(request)
-            if known is not None:
-                self._in_flight -= 1
-                if request.trace is not None:
-                    request.trace.computed(request, NOT_COMPUTED, known)
-                self._reply(request, known)
-                return
+        if self._special and self._answered(request):
+            return
         try:
-            self._dispatcher.add(request)
+            self._add(request)
         except TpxError as error:
             self._in_flight -= 1
             if self._order is not None:
                 self._order.leave(request)
             self.statistics.failed(error, 1, _clock() - request.arrived_ns)
             raise
+
+    def _answered(self, request: InferRequest) -> bool:
+        """Give a request its place among the answers; from the cache, answer it."""
+        if self._order is not None:
+            self._order.enter(request)
+        known = self._cache.answer(request) if self._cache is not None else None
+        if known is None:
+            return False
+        self._in_flight -= 1
+        if request.trace is not None:
+            request.trace.computed(request, NOT_COMPUTED, known)
+        self._reply(request, known)
+        return True
 
     def _responded(self, answer: DecoupledAnswer) -> None:
         """A decoupled model has another response, or, with the final one, no more."""
@@ -205,9 +213,18 @@ class ServedModel:
         for request, response in zip(batch.requests, batch.responses, strict=True):
             if request.trace is not None:
                 request.trace.computed(request, batch.part_of(request), response)
-            if self._cache is not None:
-                self._cache.keep(request, response)
-            self._reply(request, response)
+            if self._special:
+                self._finish(request, response)
+                continue
+            try:  # as _send does, without the call
+                request.reply(request, response)
+            except Exception:
+                log.exception("answering a request to model '%s' failed", self.name)
+
+    def _finish(self, request: InferRequest, response: InferResponse) -> None:
+        if self._cache is not None:
+            self._cache.keep(request, response)
+        self._reply(request, response)
 
     def _count_failed(self, batch: Batch, now_ns: int) -> None:
         """Of a batch that failed, every request was computed alone: each counts for itself."""

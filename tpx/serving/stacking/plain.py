@@ -47,11 +47,14 @@ class PlainStacking:
         Raises ExecutionError for an output that is missing, or not what the configuration says.
         """
         batch.computed_ns = _clock()
-        rows = RowOutputs(outputs, batch.size if self._batched else 0)
+        tensor = RowOutputs(outputs, batch.size if self._batched else 0).tensor
+        responses = batch.responses
         start = 0
         for request in batch.requests:
-            batch.responses.append(rows.response(request.head, start))
-            start += request.head.batch_size
+            head = request.head
+            count = head.batch_size
+            responses.append(InferResponse([tensor(bound.spec, start, count) for bound in head.outputs]))
+            start += count
         batch.ended_ns = _clock()
 
 
@@ -75,11 +78,16 @@ class RowOutputs:
         part = self._parts.get(spec.name)
         if part is None:
             part = self._parts[spec.name] = _Slices(spec, self._outputs, rows)
-        if rows:
+        small = part.small
+        if not rows or count == rows:
+            shape = part.shape
+            data = raw_bytes(part.array) if small is None else small
+        elif small is None:
+            data = raw_bytes(part.array[start : start + count])
             shape = (count, *part.row_shape)
-            data = part.rows(start, start + count)
         else:
-            shape, data = part.shape, part.whole()
+            data = small[start * part.row_bytes : (start + count) * part.row_bytes]
+            shape = (count, *part.row_shape)
         if spec.model_dims is not spec.dims:
             shape = client_shape(spec, shape, batched=rows > 0)
         return Tensor(spec.name, spec.datatype, shape, data)
@@ -104,10 +112,9 @@ def _strings(head: RequestHead, name: str, data: Buffer, shape: Sequence[int]) -
 
 
 class _Slices:
-    """The raw bytes of an output, by rows: small ones as slices of one copy, large ones as views of the
-    array."""
+    """The rows of an output: of a small one slices of one copy, of a large one views of the array."""
 
-    __slots__ = ("_array", "_row_bytes", "_small", "row_shape", "shape")
+    __slots__ = ("array", "row_bytes", "row_shape", "shape", "small")
 
     def __init__(self, spec: TensorSpec, outputs: Arrays, rows: int) -> None:
         array = outputs.get(spec.name)
@@ -117,27 +124,17 @@ class _Slices:
         if rows and (not shape or shape[0] != rows):
             raise ExecutionError(f"output '{spec.name}' has shape {list(shape)}, expected {rows} rows")
         size = array.nbytes
-        self._array = array
-        self._small: bytes | None = None
+        self.array = array
+        self.small: bytes | None = None
         if array.dtype is spec.dtype or array.dtype == spec.dtype:
             if size < _COPY_BELOW_BYTES and spec.datatype != "BYTES":
-                self._small = array.tobytes()
+                self.small = array.tobytes()
         elif spec.datatype != "BYTES" or array.dtype.kind not in "SU":
             raise ExecutionError(
                 f"output '{spec.name}' has type {array.dtype}, the configuration says {spec.datatype}"
             )
         self.row_shape = shape[1:]
-        self._row_bytes = size // rows if rows else 0
-
-    def whole(self) -> Buffer:
-        return self._small if self._small is not None else raw_bytes(self._array)
-
-    def rows(self, start: int, stop: int) -> Buffer:
-        if self._small is None:
-            return raw_bytes(self._array[start:stop])
-        if stop - start == self.shape[0]:
-            return self._small
-        return self._small[start * self._row_bytes : stop * self._row_bytes]
+        self.row_bytes = size // rows if rows else 0
 
 
 def client_shape(spec: TensorSpec, shape: Sequence[int], *, batched: bool) -> tuple[int, ...]:
