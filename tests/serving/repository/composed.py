@@ -9,6 +9,7 @@ from tests.serving.repository.controlled import Scene, write
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.request import InferRequest, InferResponse
+from tpx.serving.served import Served
 
 IO = (
     "input [{ name: 'x' data_type: TYPE_FP32 dims: [2] }] "
@@ -57,13 +58,14 @@ def slow(repository: Path, name: str, delay_ms: int = 300) -> None:
     )
 
 
-async def answers(
-    it: Scene, name: str, array: "np.ndarray[tuple[int, ...], np.dtype[np.float32]]"
-) -> InferResponse:
-    """One request of any shape."""
+async def answers(it: Scene, name: str, shape: tuple[int, ...]) -> InferResponse:
+    """One request of ones."""
+    return await send(it.repository.get(name), Tensor.from_numpy("x", np.ones(shape, np.float32)))
+
+
+async def send(served: Served, tensor: Tensor) -> InferResponse:
+    """One request with this input."""
     future: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
-    tensor = Tensor.from_numpy("x", array)
-    served = it.repository.get(name)
-    head = served.bind(DecodedRequest(model_name=name, inputs=[tensor], default_binary=True))
+    head = served.bind(DecodedRequest(model_name=served.name, inputs=[tensor], default_binary=True))
     served.submit(InferRequest(head, [tensor.data], lambda _, response: future.set_result(response), None))
     return await future

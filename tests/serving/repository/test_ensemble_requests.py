@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from tests.serving.onnx_files import write_model
-from tests.serving.repository.composed import IO, answers, chain, ensemble, model, slow
+from tests.serving.repository.composed import IO, answers, chain, ensemble, model, send, slow
 from tests.serving.repository.controlled import ask, controlled, play, times, write
 from tpx.errors import NotFound
+from tpx.protocol.tensors import Tensor
 
 
 def test_a_model_that_is_loaded_again_serves_at_the_next_step_of_requests_on_their_way(
@@ -127,7 +128,7 @@ def test_a_batch_dimension_comes_and_goes_between_models_with_and_without(
         (tmp_path / "top" / "config.pbtxt").write_text(config)
         async with controlled(tmp_path) as it:
             await it.load("top")
-            response = await answers(it, "top", np.ones(shape, np.float32))
+            response = await answers(it, "top", shape)
             if answered:
                 [tensor] = response.outputs
                 assert tensor.shape == shape
@@ -163,5 +164,57 @@ def test_labels_are_the_ensembles_or_else_those_of_the_model_that_makes_the_outp
             (tmp_path / "two" / "labels.txt").write_text("bird\nfish\n")
             await it.load("two")
             assert it.repository.get("top").signature.outputs["y"].labels == ("bird", "fish")
+
+    play(scene)
+
+
+def test_large_tensors_pass_between_models_without_a_copy(tmp_path: Path) -> None:
+    """Every model here gives back the memory that it gets: the answer lies where the request lay."""
+
+    async def scene() -> None:
+        dims = IO.replace("[2]", "[-1]")
+        for name in ("one", "two", "three"):
+            (tmp_path / name / "1").mkdir(parents=True)
+            (tmp_path / name / "config.pbtxt").write_text(f"backend: 'identity' max_batch_size: 8 {dims}")
+        ensemble(tmp_path, "top")
+        config = chain("one", "two", "three").replace(IO, dims)
+        (tmp_path / "top" / "config.pbtxt").write_text(config)
+        async with controlled(tmp_path) as it:
+            await it.load("top")
+            sent = np.arange(1 << 18, dtype=np.float32).reshape(1, -1)
+            tensor = Tensor.from_numpy("x", sent)
+            response = await send(it.repository.get("top"), tensor)
+            [got] = response.outputs
+            assert np.shares_memory(got.numpy(), sent)
+            assert (got.numpy() == sent).all()
+
+    play(scene)
+
+
+def test_strings_pass_between_models(tmp_path: Path) -> None:
+    async def scene() -> None:
+        words = IO.replace("FP32", "STRING")
+        for name in ("one", "two"):
+            (tmp_path / name / "1").mkdir(parents=True)
+            (tmp_path / name / "config.pbtxt").write_text(f"backend: 'identity' max_batch_size: 8 {words}")
+        ensemble(tmp_path, "top")
+        (tmp_path / "top" / "config.pbtxt").write_text(chain("one", "two").replace(IO, words))
+        async with controlled(tmp_path) as it:
+            await it.load("top")
+            sent = np.array([["a", "\u00fc" * 500], ["", "c"]], dtype=np.object_)
+            response = await send(it.repository.get("top"), Tensor.from_numpy("x", sent, "BYTES"))
+            [got] = response.outputs
+            assert got.numpy().tolist() == [[b"a", "\u00fc".encode() * 500], [b"", b"c"]]
+
+    play(scene)
+
+
+def test_any_depth_of_ensembles_is_answered(tmp_path: Path) -> None:
+    async def scene() -> None:
+        model(tmp_path, "m400", 2)
+        for n in range(400):
+            ensemble(tmp_path, f"m{n}", f"m{n + 1}")
+        async with controlled(tmp_path, mode="none") as it:
+            assert await it.factor(name="m0") == 2
 
     play(scene)
