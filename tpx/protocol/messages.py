@@ -47,6 +47,22 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"the v2 schema has no '{name}'") from None
 
 
+def message_named(name: str) -> Any:
+    """The descriptor of a message by its full name. Raises NotFound."""
+    try:
+        return _pool.FindMessageTypeByName(name)
+    except KeyError as exc:
+        raise NotFound(f"the schema has no message '{name}'") from exc
+
+
+def enum_named(name: str) -> Any:
+    """The descriptor of an enum by its full name. Raises NotFound."""
+    try:
+        return _pool.FindEnumTypeByName(name)
+    except KeyError as exc:
+        raise NotFound(f"the schema has no enum '{name}'") from exc
+
+
 def file_named(name: str) -> Any:
     """The descriptor of a file of the schema. Raises NotFound."""
     try:

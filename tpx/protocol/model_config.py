@@ -10,7 +10,7 @@ from typing import Any
 from google.protobuf import json_format, text_format
 
 from tpx.errors import ConfigError
-from tpx.protocol import messages
+from tpx.protocol import config_text, messages
 
 MAX_CONFIG_BYTES = 16 << 20
 
@@ -20,7 +20,7 @@ def parse(text: str, source: str) -> Any:
     try:
         return text_format.Parse(text, messages.ModelConfig())
     except text_format.ParseError as exc:
-        raise ConfigError(f"{source}:{exc}") from exc
+        raise ConfigError(f"{source}:{config_text.explain(text, str(exc))}") from exc
     except RecursionError as exc:
         raise ConfigError(f"{source}: nested too deeply") from exc
 
@@ -54,7 +54,7 @@ def from_json(text: str | bytes, source: str = "model configuration") -> Any:
             raise ConfigError(f"{source}: must be a JSON object, got {type(value).__name__}")
         return json_format.ParseDict(value, messages.ModelConfig())
     except (json_format.ParseError, ValueError) as exc:
-        raise ConfigError(f"{source}: {exc}") from exc
+        raise ConfigError(f"{source}: {config_text.explain('', str(exc))}") from exc
     except RecursionError as exc:
         raise ConfigError(f"{source}: nested too deeply") from exc
 

@@ -162,7 +162,10 @@ def test_a_model_that_fails_does_not_keep_others_from_loading(tmp_path: Path) ->
         "Invalid argument: unexpected directory name 'other-name' for model 'x', directory name must equal "
         "model name"
     )
-    assert words["negative:1"] == "Invalid argument: 'max_batch_size' must be non-negative value for negative"
+    assert words["negative:1"] == (
+        "Invalid argument: 'max_batch_size' must be non-negative value for negative "
+        f"({tmp_path}/negative/config.pbtxt:1: max_batch_size)"
+    )
     assert words["truncated:1"].startswith("Internal: onnx runtime cannot load ")
     assert words["empty:0"].startswith("Invalid argument: Invalid model name: Could not determine backend")
     assert words["no-file:0"].startswith("Invalid argument: Invalid model name: Could not determine backend")

@@ -32,6 +32,7 @@ from tpx.serving.repository.configuration import (
 )
 from tpx.serving.repository.decisions import Recipe
 from tpx.serving.repository.layout import ModelSource, read_labels, wanted_versions
+from tpx.serving.repository.locating import located
 from tpx.serving.repository.scheduling import scheduler_of, stacking_of
 from tpx.serving.repository.stamps import Stamps, stamps_of
 from tpx.serving.repository.warmup import warm_up
@@ -85,6 +86,12 @@ class Loader:
 
     def want(self, source: ModelSource) -> Wanted:
         """What to load of a model as it lies there. Raises ConfigError, LoadError."""
+        try:
+            return self._want(source)
+        except ConfigError as exc:
+            raise located(exc, source) from exc
+
+    def _want(self, source: ModelSource) -> Wanted:
         stamps = stamps_of(source)  # first: what changes while it is read is seen the next time
         config = self._read_config(source)
         composed = is_ensemble(config)
@@ -132,6 +139,12 @@ class Loader:
 
         Raises LoadError.
         """
+        try:
+            return self._load(source, version, written)
+        except ConfigError as exc:
+            raise located(exc, source) from exc
+
+    def _load(self, source: ModelSource, version: int, written: Any) -> ServedModel:
         began = time.perf_counter_ns()
         config = messages.ModelConfig()
         config.CopyFrom(written)

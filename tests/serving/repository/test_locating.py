@@ -1,0 +1,145 @@
+"""Broken configurations: each reason names the file, the line, the field and what was meant."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.serving.onnx_files import write_model
+from tests.serving.repository.controlled import controlled, play
+from tpx.protocol.config_text import field_at, locate, read_parts
+
+IO = """input [
+  { name: "x" data_type: TYPE_FP32 dims: [ 2 ] }
+]
+output [
+  { name: "y" data_type: TYPE_FP32 dims: [ 2 ] }
+]
+"""
+
+UNPARSABLE = [
+    ("max_batch_sizes: 4", 1, "max_batch_sizes", "did you mean 'max_batch_size'?"),
+    ("\n# words\ninput [ { name: 'x'\n data_typ: TYPE_FP32 } ]", 4, "input[0].data_typ", "'data_type'?"),
+    ("input [ { name: 'x' }, {\n data_type: TYPE_FP23 } ]", 2, "input[1].data_type", "'TYPE_FP32'?"),
+    ("instance_group [ {\n kind: KIND_CPUS } ]", 2, "instance_group[0].kind", "'KIND_CPU'?"),
+    (
+        "parameters {\n key: 'a'\n value: { string_val: 'x' } }",
+        3,
+        "parameters[0].value.string_val",
+        "string_value",
+    ),
+    ("dynamic_batching {\n preferred_batch_size: [ 4, y ] }", 2, "dynamic_batching.preferred_batch_size", ""),
+    ("max_batch_size: many", 1, "max_batch_size", "Couldn't parse integer"),
+    ("backend: onnx", 1, "backend", "Expected string"),
+    ("version_policy {\n all { }\n latest { } }", 3, "version_policy.latest", "another member of oneof"),
+    ("input [\n { name: 'x'\n", 2, "input[0].name", 'Expected "}"'),
+    ("max_batch_size: 4\nmax_batch_size: 5", 2, "max_batch_size", "multiple"),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "path", "hint"), UNPARSABLE)
+def test_what_cannot_be_parsed_is_told_with_line_and_field(
+    tmp_path: Path, text: str, line: int, path: str, hint: str
+) -> None:
+    why = reason(tmp_path, text)
+    file = tmp_path / "net" / "config.pbtxt"
+    assert f"{file}:{line}:" in why or f"{file}:{line + 1}:" in why, why
+    assert f"(in {path})" in why
+    assert hint in why
+
+
+INVALID = [
+    ("max_batch_size: -1\n", 1, "max_batch_size"),
+    (IO.replace("dims: [ 2 ] }\n]\noutput", "dims: [ 0 ] }\n]\noutput"), 2, "input[0].dims"),
+    (IO.replace("data_type: TYPE_FP32 ", "", 1), 2, "input[0]"),
+    (
+        "\n" + IO.replace('"y" data_type: TYPE_FP32', '"y"\n data_type: TYPE_INVALID'),
+        7,
+        "output[0].data_type",
+    ),
+    (IO.replace("dims: [ 2 ] }", "dims: [ 2 ]\n    reshape { shape: [ 3 ] } }", 1), 3, "input[0].reshape"),
+    (
+        "\n\ninstance_group [ { count: 1 },\n { name: 'b'\n  kind: KIND_CPU gpus: [ 0 ] } ]",
+        5,
+        "instance_group[1]",
+    ),
+    (
+        IO + "\ndynamic_batching {\n  preferred_batch_size: [ 0 ]\n}\nmax_batch_size: 8",
+        9,
+        "preferred_batch_size",
+    ),
+    ("backend: 'onnxruntime'\nplatform: 'pytorch_libtorch'", 2, "platform"),
+    (
+        IO + "response_cache {\n enable: true }\nmodel_operations {\n op_library_filename: 'x' }",
+        9,
+        "model_operations",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "path"), INVALID)
+def test_what_is_wrong_is_told_with_line_and_field(tmp_path: Path, text: str, line: int, path: str) -> None:
+    why = reason(tmp_path, text)
+    file = tmp_path / "net" / "config.pbtxt"
+    assert f"({file}:{line}: " in why, why
+    assert path in why.rpartition("(")[2]
+
+
+def reason(repository: Path, text: str) -> str:
+    """Why a model with this configuration is not loaded."""
+    write_model(repository, "net", config=text)
+    found: list[str] = []
+
+    async def scene() -> None:
+        async with controlled(repository) as it:
+            found.append(await it.refusal(it.load()))
+
+    play(scene)
+    return found[0]
+
+
+def test_an_error_that_names_no_field_is_left_as_it_is(tmp_path: Path) -> None:
+    directory = write_model(tmp_path, "net", config="max_batch_size: 4")
+    (directory / "1" / "model.onnx").write_bytes(b"broken")
+    assert ".pbtxt" not in _why(tmp_path)
+
+
+def _why(repository: Path) -> str:
+    found: list[str] = []
+
+    async def scene() -> None:
+        async with controlled(repository) as it:
+            found.append(await it.refusal(it.load()))
+
+    play(scene)
+    return found[0]
+
+
+def test_parts_of_a_text_have_paths_and_places() -> None:
+    text = (
+        "# a comment with { braces\nname: 'a}b'\n"
+        "input [ { name: \"x\" dims: [ 1, 2 ] },\n{ name: 'y' } ]; backend: 'o'"
+    )
+    parts = [(part.path, part.line) for top in read_parts(text) for part in top.walk()]
+    assert parts == [
+        ("name", 2),
+        ("input[0]", 3),
+        ("input[0].name", 3),
+        ("input[0].dims", 3),
+        ("input[0].dims", 3),
+        ("input[1]", 4),
+        ("input[1].name", 4),
+        ("backend", 4),
+    ]
+    assert field_at(text, 3, 23) == "input[0].dims"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "}}}", "[[[", "a: [", "a { b", "'", "a" * 5000, "a {" * 3000, "\0"]
+)
+def test_what_is_no_configuration_does_no_harm(text: str) -> None:
+    read_parts(text)
+    assert locate(text, "model input 'x' of 'net' must specify 'dims'") is None
+
+
+def test_a_long_text_is_left_to_the_parser() -> None:
+    assert read_parts("a: 1 " * (1 << 18)) == []
