@@ -61,13 +61,14 @@ def test_a_model_directory_can_be_read_by_others_as_the_umask_says(tmp_path: Pat
 def test_a_config_is_valid_and_agrees_with_its_directory_name(name: str) -> None:
     config = text_format.Parse(EXAMPLES[name].config, model_config_pb2.ModelConfig())
     assert config.name in ("", name)
-    assert config.max_batch_size == {"alexnet": 0, "mnist": 16, "add_sub": 8, "identity": 8}[name]
+    assert config.max_batch_size == {"alexnet": 0, "mnist": 16}.get(name, 8)
 
 
 def test_the_configs_leave_different_things_to_be_completed() -> None:
     configs = {
         name: text_format.Parse(example.config, model_config_pb2.ModelConfig())
         for name, example in EXAMPLES.items()
+        if not name.startswith("image")
     }
     assert {name for name, config in configs.items() if config.input} == {"mnist", "add_sub"}
     assert {name for name, config in configs.items() if config.HasField("dynamic_batching")} == {
@@ -76,7 +77,7 @@ def test_the_configs_leave_different_things_to_be_completed() -> None:
     }
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", [name for name in examples.ALL if name != "alexnet"])
 def test_the_announced_size_covers_what_is_written(name: str, tmp_path: Path) -> None:
     (model,) = examples.write(tmp_path, [name])
     blocks = sum(path.stat().st_blocks * 512 for path in [model.path, *model.path.rglob("*")])
@@ -88,7 +89,7 @@ def test_a_name_given_twice_is_written_once(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones_and_nothing_is_written(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"'alexnot' \(there are: alexnet, mnist, add_sub, identity\)"):
+    with pytest.raises(UsageError, match=r"'alexnot' \(there are: alexnet, mnist, add_sub, identity, "):
         examples.write(tmp_path / "models", ["identity", "alexnot"])
     assert not (tmp_path / "models").exists()
 

@@ -74,7 +74,8 @@ def option_rows(config: ServeConfig, extensions: Sequence[str]) -> list[Row]:
 
 def _backend_rows(server: Server, config: ServeConfig) -> list[Row]:
     """The backends of the models that are served, and what --backend-config told them."""
-    names = sorted({model.config.backend for model in server.plane.served()})
+    backends = {model.config.backend for model in server.plane.served()}
+    names = sorted(backends - {""})  # ensembles have none
     rows: list[Row] = []
     for name in names:
         told = [flag.rpartition(",") for flag in config.backend_config]

@@ -1,4 +1,4 @@
-"""Four models that need no download: a real network, a trained one, and two tiny ones."""
+"""Models that need no download: a real network, a trained one, tiny ones, and an ensemble."""
 
 from tpx.examples.repository import ALL, WrittenModel, default_directory, write
 

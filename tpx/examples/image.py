@@ -1,0 +1,213 @@
+"""`image_ensemble`: the ensemble of the usual tutorial. A picture is prepared, then classified and segmented.
+
+Its three models compute plain things, so that answers can be checked by eye: which colour a picture has, and
+which each of its pixels.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tpx.examples.example import Example
+from tpx.examples.graph import float_tensor, save_model
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from onnx import NodeProto
+
+SIDE = 64
+"""Pictures of any size become SIDE x SIDE."""
+COLOURS: dict[str, tuple[float, float, float]] = {
+    "black": (0, 0, 0),
+    "white": (1, 1, 1),
+    "red": (1, 0, 0),
+    "green": (0, 1, 0),
+    "blue": (0, 0, 1),
+    "yellow": (1, 1, 0),
+    "cyan": (0, 1, 1),
+    "magenta": (1, 0, 1),
+}
+_SHARPNESS = 4.0
+_SIZE_BYTES = 24 * 1024
+
+_PREPARE_CONFIG = f"""\
+# A picture of any size, as its bytes are in memory (height, width, red-green-blue), becomes {SIDE}x{SIDE}
+# floats from 0 to 1, colour by colour. A request may have several pictures of the same size.
+name: "image_preprocess"
+backend: "onnxruntime"
+max_batch_size: 8
+input [ {{ name: "raw" data_type: TYPE_UINT8 dims: [ -1, -1, 3 ] }} ]
+output [ {{ name: "pixels" data_type: TYPE_FP32 dims: [ 3, {SIDE}, {SIDE} ] }} ]
+"""
+_CLASSIFY_CONFIG = f"""\
+# How much a picture is of each colour; the labels are what a classification request is answered with.
+name: "image_classification"
+backend: "onnxruntime"
+max_batch_size: 8
+input [ {{ name: "pixels" data_type: TYPE_FP32 dims: [ 3, {SIDE}, {SIDE} ] }} ]
+output [
+  {{ name: "scores" data_type: TYPE_FP32 dims: [ {len(COLOURS)} ] label_filename: "labels.txt" }}
+]
+dynamic_batching {{ }}
+"""
+_SEGMENT_CONFIG = f"""\
+# For each pixel the number of its colour: its line in the labels of image_classification, from 0.
+name: "image_segmentation"
+backend: "onnxruntime"
+max_batch_size: 8
+input [ {{ name: "pixels" data_type: TYPE_FP32 dims: [ 3, {SIDE}, {SIDE} ] }} ]
+output [ {{ name: "classes" data_type: TYPE_INT64 dims: [ {SIDE}, {SIDE} ] }} ]
+dynamic_batching {{ }}
+"""
+_ENSEMBLE_CONFIG = f"""\
+# One request: the picture is prepared, then both other models get it at the same time, and what they say is
+# one answer. In a map, the key is the model's tensor and the value the ensemble's. A client that asks for one
+# of the outputs makes only the model compute that it needs.
+name: "image_ensemble"
+platform: "ensemble"
+max_batch_size: 8
+input [ {{ name: "image" data_type: TYPE_UINT8 dims: [ -1, -1, 3 ] }} ]
+output [
+  {{ name: "colour" data_type: TYPE_FP32 dims: [ {len(COLOURS)} ] }},
+  {{ name: "mask" data_type: TYPE_INT64 dims: [ {SIDE}, {SIDE} ] }}
+]
+ensemble_scheduling {{
+  step [
+    {{
+      model_name: "image_preprocess"
+      model_version: -1
+      input_map {{ key: "raw" value: "image" }}
+      output_map {{ key: "pixels" value: "prepared" }}
+    }},
+    {{
+      model_name: "image_classification"
+      model_version: -1
+      input_map {{ key: "pixels" value: "prepared" }}
+      output_map {{ key: "scores" value: "colour" }}
+    }},
+    {{
+      model_name: "image_segmentation"
+      model_version: -1
+      input_map {{ key: "pixels" value: "prepared" }}
+      output_map {{ key: "classes" value: "mask" }}
+    }}
+  ]
+}}
+"""
+
+
+def _nearness() -> "tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]":
+    """Weights [colours, 3] and biases [colours]: the nearer a colour, the larger 2 c x - |c|^2."""
+    colours = np.array(list(COLOURS.values()), dtype=np.float32)
+    return 2 * colours, -(colours**2).sum(axis=1)
+
+
+def _write_preprocess(directory: Path) -> None:
+    from onnx import TensorProto, helper, numpy_helper
+
+    def constant(name: str, values: list[int]) -> "NodeProto":
+        return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(np.array(values)))
+
+    nodes = [
+        helper.make_node("Cast", ["raw"], ["wide"], to=TensorProto.FLOAT),
+        helper.make_node("Transpose", ["wide"], ["planes"], perm=[0, 3, 1, 2]),
+        helper.make_node("Shape", ["planes"], ["count"], start=0, end=1),
+        constant("side", [3, SIDE, SIDE]),
+        helper.make_node("Concat", ["count", "side"], ["sizes"], axis=0),
+        helper.make_node("Resize", ["planes", "", "", "sizes"], ["resized"], mode="linear"),
+        helper.make_node("Mul", ["resized", "scale"], ["pixels"]),
+    ]
+    save_model(
+        directory / "1" / "model.onnx",
+        "image_preprocess",
+        nodes,
+        inputs=[helper.make_tensor_value_info("raw", TensorProto.UINT8, ["batch", "height", "width", 3])],
+        outputs=[float_tensor("pixels", "batch", 3, SIDE, SIDE)],
+        initializers=[numpy_helper.from_array(np.array(1 / 255, dtype=np.float32), "scale")],
+    )
+
+
+def _write_classification(directory: Path) -> None:
+    from onnx import helper, numpy_helper
+
+    weights, biases = _nearness()
+    save_model(
+        directory / "1" / "model.onnx",
+        "image_classification",
+        [
+            helper.make_node("GlobalAveragePool", ["pixels"], ["mean"]),
+            helper.make_node("Flatten", ["mean"], ["colour"], axis=1),
+            helper.make_node(
+                "Gemm", ["colour", "weights", "biases"], ["nearness"], transB=1, alpha=_SHARPNESS
+            ),
+            helper.make_node("Softmax", ["nearness"], ["scores"], axis=1),
+        ],
+        inputs=[float_tensor("pixels", "batch", 3, SIDE, SIDE)],
+        outputs=[float_tensor("scores", "batch", len(COLOURS))],
+        initializers=[
+            numpy_helper.from_array(weights, "weights"),
+            numpy_helper.from_array(_SHARPNESS * biases, "biases"),
+        ],
+    )
+    (directory / "labels.txt").write_text("".join(f"{name}\n" for name in COLOURS), encoding="utf-8")
+
+
+def _write_segmentation(directory: Path) -> None:
+    from onnx import TensorProto, helper, numpy_helper
+
+    weights, biases = _nearness()
+    save_model(
+        directory / "1" / "model.onnx",
+        "image_segmentation",
+        [
+            helper.make_node("Conv", ["pixels", "weights", "biases"], ["nearness"]),
+            helper.make_node("ArgMax", ["nearness"], ["classes"], axis=1, keepdims=0),
+        ],
+        inputs=[float_tensor("pixels", "batch", 3, SIDE, SIDE)],
+        outputs=[helper.make_tensor_value_info("classes", TensorProto.INT64, ["batch", SIDE, SIDE])],
+        initializers=[
+            numpy_helper.from_array(weights[:, :, None, None], "weights"),
+            numpy_helper.from_array(biases, "biases"),
+        ],
+    )
+
+
+def _write_nothing(directory: Path) -> None:
+    """An ensemble has no file of its own, only the directory of its version; which git would not keep."""
+    (directory / "1" / "README").write_text("An ensemble needs a version directory and no model file.\n")
+
+
+IMAGE_PREPROCESS = Example(
+    name="image_preprocess",
+    description="makes pictures of any size 64x64 floats; the first step of image_ensemble",
+    config=_PREPARE_CONFIG,
+    size_bytes=_SIZE_BYTES,
+    needs_onnx=True,
+    write_files=_write_preprocess,
+)
+IMAGE_CLASSIFICATION = Example(
+    name="image_classification",
+    description="tells which colour a picture has; a step of image_ensemble",
+    config=_CLASSIFY_CONFIG,
+    size_bytes=_SIZE_BYTES,
+    needs_onnx=True,
+    write_files=_write_classification,
+)
+IMAGE_SEGMENTATION = Example(
+    name="image_segmentation",
+    description="tells which colour each pixel has; a step of image_ensemble",
+    config=_SEGMENT_CONFIG,
+    size_bytes=_SIZE_BYTES,
+    needs_onnx=True,
+    write_files=_write_segmentation,
+)
+IMAGE_ENSEMBLE = Example(
+    name="image_ensemble",
+    description="a picture in, its colour and a mask out: an ensemble of the three models before",
+    config=_ENSEMBLE_CONFIG,
+    size_bytes=_SIZE_BYTES,
+    needs_onnx=False,
+    write_files=_write_nothing,
+)
+IMAGE = (IMAGE_PREPROCESS, IMAGE_CLASSIFICATION, IMAGE_SEGMENTATION, IMAGE_ENSEMBLE)
