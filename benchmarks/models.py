@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -45,9 +46,13 @@ class Served:
     model: Model
     dynamic_batching: bool = False
     threads: int = 1
+    steps: int = 0
+    """An ensemble that calls the model so many times, one after the other; the model is served beside it."""
 
     @property
     def name(self) -> str:
+        if self.steps:
+            return f"{self.model.name}_chain{self.steps}"
         batched = "_batched" if self.dynamic_batching else ""
         return self.model.name + batched + (f"_{self.threads}threads" if self.threads > 1 else "")
 
@@ -118,6 +123,10 @@ class ModelStore:
         shutil.rmtree(directory, ignore_errors=True)
         for served in models:
             folder = directory / served.name
+            if served.steps:
+                (folder / "1").mkdir(parents=True)
+                (folder / "config.pbtxt").write_text(_chain(served), encoding="utf-8")
+                continue
             if kind == "mlserver":
                 self._link(served.model, folder)
                 _write_mlserver(folder, served)
@@ -166,6 +175,28 @@ def _config(served: Served, kind: Kind) -> str:
     if served.dynamic_batching:
         lines.append("dynamic_batching { }")
     return "\n".join(lines) + "\n"
+
+
+def _chain(served: Served) -> str:
+    """The configuration of an ensemble; the model has one input and one output."""
+    model = served.model
+    (given,), (made,) = model.inputs, model.outputs
+    between = [given.name, *(f"step{n}" for n in range(1, served.steps)), made.name]
+    lines = [
+        f'name: "{served.name}"',
+        'platform: "ensemble"',
+        f"max_batch_size: {8 if model.batching else 0}",
+        _tensor(model, "input", given),
+        _tensor(model, "output", made),
+        "ensemble_scheduling {",
+    ]
+    for source, target in pairwise(between):
+        lines += [
+            f'  step {{ model_name: "{model.name}" model_version: -1',
+            f'    input_map {{ key: "{given.name}" value: "{source}" }}',
+            f'    output_map {{ key: "{made.name}" value: "{target}" }} }}',
+        ]
+    return "\n".join([*lines, "}"]) + "\n"
 
 
 def _tensor(model: Model, what: str, tensor: Tensor) -> str:
