@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.serving.onnx_files import write_model
-from tests.serving.repository.composed import IO, answers, chain, ensemble, model, send, slow
+from tests.serving.repository.composed import IO, answers, chain, ensemble, house, model, send, slow
 from tests.serving.repository.controlled import ask, controlled, play, times, write
 from tpx.errors import NotFound
 from tpx.protocol.tensors import Tensor
@@ -216,5 +216,33 @@ def test_any_depth_of_ensembles_is_answered(tmp_path: Path) -> None:
             ensemble(tmp_path, f"m{n}", f"m{n + 1}")
         async with controlled(tmp_path, mode="none") as it:
             assert await it.factor(name="m0") == 2
+
+    play(scene)
+
+
+def test_no_request_fails_while_models_and_ensembles_are_loaded_again_and_again(tmp_path: Path) -> None:
+    async def scene() -> None:
+        house(tmp_path)
+        async with controlled(tmp_path) as it:
+            await it.load("top")
+            ended, answered = asyncio.Event(), []
+
+            async def keep_asking() -> None:
+                while not ended.is_set():
+                    answered.append(await ask(it.repository.get("top")))
+
+            async with asyncio.TaskGroup() as clients:
+                for _ in range(8):
+                    clients.create_task(keep_asking())
+                for factor in (7, 11, 5):
+                    write(tmp_path, factor, name="five")
+                    await it.load("five")
+                    ensemble(tmp_path, "inner", "five", "three")
+                    await it.load("inner")
+                    ensemble(tmp_path, "inner", "three", "five")
+                    await it.load("top")
+                ended.set()
+            assert {30, 42, 66} == set(answered)
+            assert len(answered) > 100
 
     play(scene)
