@@ -45,6 +45,8 @@ def run_http_head(raw: bytes) -> None:
     except HttpError:
         return
     peer = h11.Connection(h11.SERVER, max_incomplete_event_size=1 << 20)
+    while raw.startswith(b"\r\n"):  # RFC 9112 section 2.2 lets us pass over empty lines, h11 does not
+        raw = raw[2:]
     peer.receive_data(raw)
     theirs = peer.next_event()
     assert isinstance(theirs, h11.Request), theirs
