@@ -108,6 +108,9 @@ class Ensemble:
 
     def _answer(self, run: EnsembleRun, request: InferRequest, response: InferResponse) -> None:
         """A response of a run; the final one is the only one unless the ensemble is decoupled."""
+        if self.decoupled and not run.answered:
+            run.answered = True
+            self._first_response(request)
         if response.final:
             self._in_flight -= 1
             now = _clock()
@@ -121,6 +124,12 @@ class Ensemble:
             asyncio.get_running_loop().call_soon(self._reply, request, response)
         else:
             self._reply(request, response)
+
+    def _first_response(self, request: InferRequest) -> None:
+        latencies = self.statistics.latencies
+        if latencies is not None:
+            now = _clock()
+            latencies.observe("first_response", now - request.arrived_ns, now)
 
     def _reply(self, request: InferRequest, response: InferResponse) -> None:
         if request.trace is not None:

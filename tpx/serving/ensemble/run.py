@@ -43,6 +43,7 @@ class EnsembleRun:
         "_trace",
         "_unanswered",
         "_values",
+        "answered",
         "over",
         "times",
     )
@@ -63,6 +64,8 @@ class EnsembleRun:
         self._children: set[InferRequest] = set()
         self._advancing = False
         self.over = False
+        self.answered = False
+        """A first response has been given."""
         self._flow: Flow | None = None
         if course.streams:
             self._flow = Flow(course, self._missing, self._ready, self._children, self.advance)
