@@ -4,13 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOAK_SECONDS ?= 600
 
-.PHONY: help demo test soak fuzz differential check format bench schema clean system-packages
+.PHONY: help demo test soak memory churn fuzz differential check format bench schema clean system-packages
 
 help:
 	@echo "make demo    serve the example models, measure one, search its best configuration (under 3 minutes)"
 	@echo "make test    everything that must hold, with real servers and real clients"
 	@echo "make fuzz    everything that reads bytes of strangers, a minute each; FUZZ='--seconds 600 http2' make fuzz"
 	@echo "make soak    all kinds of clients at once for ten minutes; SOAK_SECONDS=7200 make soak: longer"
+	@echo "make memory  a model of 200 MB loaded and unloaded a hundred times: what is resident in between"
+	@echo "make churn   32 threads load and unload models for a minute while others ask them"
 	@echo "make differential  the same requests to a real Triton 2.51 and to tpx, answer by answer"
 	@echo "make check   format, lint, types, layers"
 	@echo "make bench   side by side with real peers: Triton, perf_analyzer, MLServer (about 20 minutes)"
@@ -53,6 +55,12 @@ fuzz: $(VENV)/.test
 
 soak: $(VENV)/.test
 	SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -q tests/soak/test_soak.py
+
+memory: $(VENV)/.test
+	UNLOAD_CYCLES=100 $(BIN)/python -m pytest -q tests/soak/test_memory.py
+
+churn: $(VENV)/.test
+	CHURN_SECONDS=60 $(BIN)/python -m pytest -q tests/soak/test_churn.py
 
 check: $(VENV)/.test
 	$(BIN)/ruff format --check tpx tests tools benchmarks

@@ -98,6 +98,22 @@ def slow_to_load(rounds: int = 400, width: int = 1500) -> Any:
     return graph(nodes, *io, [size])
 
 
+def heavy(mebibytes: int) -> Any:
+    """y = x * 1, with weights that are large."""
+    weights = np.zeros((mebibytes << 20) // 4, dtype=np.float32)
+    weights[0] = 1
+    one = numpy_helper.from_array(weights, "w")
+    nodes = [
+        node("Sub", ["x", "x"], ["nothing"]),  # depends on the input, so that nothing is folded
+        node("ReduceMax", ["nothing"], ["zero"], keepdims=0),
+        node("Cast", ["zero"], ["index"], to=7),
+        node("Gather", ["w", "index"], ["one"]),
+        node("Mul", ["x", "one"], ["y"]),
+    ]
+    io = [value("x", "FP32", "batch", 2)], [value("y", "FP32", "batch", 2)]
+    return graph(nodes, *io, [one])
+
+
 def with_weights(directory: Path) -> Path:
     """y = x + w, with `w` in a file beside the model."""
 

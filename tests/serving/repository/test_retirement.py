@@ -7,33 +7,15 @@ import threading
 import weakref
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
-from onnx import numpy_helper
 
-from tests.serving.onnx_files import graph, node, save, value
+from tests.serving.onnx_files import heavy, save
 from tests.serving.repository.controlled import ask, controlled, play, write
 from tpx.serving.repository.retirement import Retirement
 from tpx.serving.repository.tasks import Tasks
 
 MIB = 1 << 20
-
-
-def heavy(path: Path, mebibytes: int) -> None:
-    """y = x * 1, with weights that are large."""
-    weights = np.zeros(mebibytes * MIB // 4, dtype=np.float32)
-    weights[0] = 1
-    one = numpy_helper.from_array(weights, "w")
-    nodes = [
-        node("Sub", ["x", "x"], ["nothing"]),  # depends on the input, so that nothing is folded
-        node("ReduceMax", ["nothing"], ["zero"], keepdims=0),
-        node("Cast", ["zero"], ["index"], to=7),
-        node("Gather", ["w", "index"], ["one"]),
-        node("Mul", ["x", "one"], ["y"]),
-    ]
-    io = [value("x", "FP32", "batch", 2)], [value("y", "FP32", "batch", 2)]
-    save(graph(nodes, *io, [one]), path)
 
 
 def test_an_unloaded_model_is_freed_though_others_remember_it_and_the_collector_does_not_run(
@@ -64,7 +46,7 @@ def test_an_unloaded_model_is_freed_though_others_remember_it_and_the_collector_
 
 @pytest.mark.slow
 def test_memory_and_threads_of_unloaded_models_are_given_back(tmp_path: Path) -> None:
-    heavy(tmp_path / "net" / "1" / "model.onnx", 48)
+    save(heavy(48), tmp_path / "net" / "1" / "model.onnx")
     process = psutil.Process()
 
     async def scene() -> None:

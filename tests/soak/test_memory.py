@@ -1,0 +1,91 @@
+"""A model of 200 MB is loaded, used and unloaded, again and again: its memory is given back each time.
+
+A dozen cycles, or UNLOAD_CYCLES (`make memory`: a hundred).
+"""
+
+import json
+import os
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.child import Child, serve
+from tests.serving.onnx_files import heavy, save, write_model
+from tests.soak.looks import MEGABYTE, Look
+
+CYCLES = int(os.environ.get("UNLOAD_CYCLES", "12"))
+WITHIN = 0.05
+BODY = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [3, 4]}]}
+
+pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(120 + 10 * CYCLES)]
+
+
+def post(child: Child, path: str, body: Any = None) -> Any:
+    url = f"http://127.0.0.1:{child.port('HTTPService')}/v2/{path}"
+    data = json.dumps(body).encode() if body is not None else b""
+    with urllib.request.urlopen(urllib.request.Request(url, data, method="POST"), timeout=60) as answer:
+        text = answer.read()
+    return json.loads(text) if text else None
+
+
+def size(look: Look) -> int:
+    return look.rss_bytes
+
+
+def in_mb(look: Look) -> str:
+    return f"{look.rss_bytes / MEGABYTE:.1f} MB"
+
+
+def cycle(child: Child, name: str) -> Look:
+    """Load, use and unload; returns what the process was while the model was there."""
+    post(child, f"repository/models/{name}/load")
+    outputs = post(child, f"models/{name}/infer", BODY)["outputs"]
+    assert outputs[0]["data"] == [3, 4] or name == "small"
+    there = Look.at(child.pid, 0)
+    post(child, f"repository/models/{name}/unload")
+    return there
+
+
+def at_rest(child: Child) -> Look:
+    """The process once nothing is on its way out of it any more."""
+    look = Look.at(child.pid, 0)
+    for _ in range(40):
+        time.sleep(0.5)
+        before, look = look, Look.at(child.pid, 0)
+        if abs(look.rss_bytes - before.rss_bytes) < MEGABYTE / 4 and look.threads == before.threads:
+            break
+    return look
+
+
+def test_the_memory_of_a_model_is_given_back_each_time_it_is_unloaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(heavy(200), tmp_path / "net" / "1" / "model.onnx")
+    write_model(tmp_path, "small")
+    with serve("--model-repository", tmp_path, "--model-control-mode=explicit") as child:
+        child.ready()
+        for _ in range(3):  # what the runtime itself needs stays
+            cycle(child, "small")
+        fresh = at_rest(child)
+        for _ in range(3):  # so do some megabytes of pools, one for each thread that has loaded a large model
+            cycle(child, "net")
+        before = at_rest(child)
+        there = [cycle(child, "net") for _ in range(CYCLES)]
+        after = at_rest(child)
+        assert child.stop() == 0
+    growth = after.rss_bytes / before.rss_bytes - 1
+    with capsys.disabled():
+        sys.stdout.write(
+            f"\n{CYCLES} cycles of 200 MB: resident at first {in_mb(fresh)}, after three {in_mb(before)}, "
+            f"with the model {in_mb(min(there, key=size))} to {in_mb(max(there, key=size))}, at last "
+            f"{in_mb(after)} ({growth:+.1%}); threads {before.threads} and {after.threads}, "
+            f"descriptors {before.descriptors} and {after.descriptors}\n"
+        )
+    assert min(look.rss_bytes for look in there) > before.rss_bytes + 190 * MEGABYTE
+    assert growth < WITHIN
+    assert abs(after.threads - before.threads) <= 1
+    assert abs(after.descriptors - before.descriptors) <= 1
