@@ -12,7 +12,7 @@ from tests.serving.fakes import FakeModel, config_of, decoded, signature_of
 from tpx.errors import TpxError
 from tpx.protocol.tensors import Tensor
 from tpx.serving.instances.completions import Completions
-from tpx.serving.instances.placement import InstanceSpec
+from tpx.serving.instances.placement import InstanceSpec, Needs
 from tpx.serving.model import Parts, ServedModel
 from tpx.serving.request import InferRequest, InferResponse
 from tpx.serving.scheduling.base import Scheduler
@@ -79,8 +79,14 @@ async def serving(
     max_batch_size: int = 8,
     inline_below_ns: int = 0,
     dims: Sequence[int] = (2,),
+    needs: Needs | None = None,
+    name: str = "net",
+    **parts: Any,
 ) -> AsyncIterator[Client]:
-    """A model that runs on `fake`; afterwards nothing may be in flight and all its threads end."""
+    """A model that runs on `fake`; afterwards nothing may be in flight and all its threads end.
+
+    `parts` are further ones of the model, or others than the usual ones.
+    """
     loop = asyncio.get_running_loop()
     config = config_of(max_batch_size=max_batch_size, dims=dims)
     model = ServedModel(
@@ -89,14 +95,15 @@ async def serving(
         Parts(
             signature=signature_of(config),
             scheduler=DirectScheduler() if scheduler is None else scheduler,
-            stacking=PlainStacking(batched=max_batch_size > 0),
             opened=fake,
+            **{"stacking": PlainStacking(batched=max_batch_size > 0), **parts},
         ),
         loop,
         inline_below_ns=inline_below_ns,
     )
-    names = [f"net_{index}" for index in range(instances)]
-    model.start([InstanceSpec(name=name, kind="KIND_CPU") for name in names], Completions(loop))
+    names = [f"{name}_{index}" for index in range(instances)]
+    specs = [InstanceSpec(name=each, kind="KIND_CPU", needs=needs or Needs()) for each in names]
+    model.start(specs, Completions(loop))
     client = Client(model)
     try:
         yield client

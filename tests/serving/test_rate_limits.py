@@ -57,9 +57,7 @@ def test_instances_of_two_models_take_turns_for_one_resource(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_without_the_limiter_resources_mean_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_the_limiter_resources_mean_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(tmp_path, "a", resource())
     write(tmp_path, "b", resource())
     with serving(tmp_path, rate_limit_resource=("R:1",)) as live:

@@ -89,6 +89,7 @@ def _add(target: Any, tensor: OnnxTensor, *, batching: bool) -> None:
 def check_signature(config: Any, inputs: Sequence[OnnxTensor], outputs: Sequence[OnnxTensor]) -> None:
     """Raise ConfigError where the configuration asks for what the file does not have."""
     name = config.name
+    scattered = {target for item in config.batch_output for target in item.target_name}
     _check_added(name, "input", added_inputs(config), inputs)
     _check_added(name, "output", taken_outputs(config), outputs)
     expected = len(config.input) + len(added_inputs(config))
@@ -105,7 +106,27 @@ def check_signature(config: Any, inputs: Sequence[OnnxTensor], outputs: Sequence
                 raise ConfigError(
                     f"unexpected inference {kind} '{item.name}', allowed {kind}s are: {', '.join(provided)}"
                 )
-            _check_tensor(config, kind, item, tensor)
+            if kind == "input" and item.allow_ragged_batch:
+                _check_ragged(config, item, tensor)
+            elif kind == "input" or item.name not in scattered:
+                _check_tensor(config, kind, item, tensor)
+            else:
+                _check_datatype(config, kind, item, tensor)
+
+
+def _check_ragged(config: Any, item: Any, tensor: OnnxTensor) -> None:
+    """Whatever dims the requests have, the model gets one row of elements."""
+    _check_datatype(config, "input", item, tensor)
+    if item.optional:
+        raise ConfigError(
+            f"unable to load model '{config.name}', configuration expects model provides input with shape "
+            f"[-1] for ragged input '{item.name}', which is not supported for optional input"
+        )
+    if tensor.shape != (-1,):
+        raise ConfigError(
+            f"unable to load model '{config.name}', configuration expects model provides input with shape "
+            f"[-1]  for ragged input '{item.name}', model provides {_brackets(tensor.shape)}"
+        )
 
 
 def _check_added(model: str, kind: str, added: Mapping[str, int], tensors: Sequence[OnnxTensor]) -> None:
@@ -125,7 +146,7 @@ def _check_added(model: str, kind: str, added: Mapping[str, int], tensors: Seque
             )
 
 
-def _check_tensor(config: Any, kind: str, item: Any, tensor: OnnxTensor) -> None:
+def _check_datatype(config: Any, kind: str, item: Any, tensor: OnnxTensor) -> None:
     configured = BY_NUMBER[item.data_type]
     if configured.name != tensor.datatype:
         raise ConfigError(
@@ -133,6 +154,10 @@ def _check_tensor(config: Any, kind: str, item: Any, tensor: OnnxTensor) -> None
             "for "
             f"{kind} '{item.name}', model provides {BY_NAME[tensor.datatype].config_name}"
         )
+
+
+def _check_tensor(config: Any, kind: str, item: Any, tensor: OnnxTensor) -> None:
+    _check_datatype(config, kind, item, tensor)
     if config.max_batch_size > 0 and tensor.shape[:1] != (-1,):
         raise ConfigError(
             f"model '{config.name}', tensor '{item.name}': for the model to support batching the first "

@@ -77,6 +77,8 @@ class OnnxModel:
         self._session_used = False
         self._inputs = [OnnxTensor.of(node) for node in self._session.get_inputs()]
         self._outputs = [OnnxTensor.of(node) for node in self._session.get_outputs()]
+        self._weights = [OnnxTensor.of(node) for node in self._session.get_overridable_initializers()]
+        """Those that a request may bring its own of: inputs that are optional."""
 
     def complete(self, config: Any, *, default_max_batch_size: int) -> None:
         complete_signature(config, self._inputs, self._outputs, default_max_batch_size=default_max_batch_size)
@@ -87,7 +89,7 @@ class OnnxModel:
                 f"model '{config.name}' is decoupled, but an ONNX model has one response for each request: "
                 "remove model_transaction_policy"
             )
-        check_signature(config, self._inputs, self._outputs)
+        check_signature(config, self._inputs_of(config), self._outputs)
 
     def executor(self, spec: InstanceSpec, config: Any) -> Executor:
         if spec.kind == "KIND_GPU":
@@ -99,15 +101,20 @@ class OnnxModel:
         self._session_used = True
         used = {item.name for item in config.output} | set(taken_outputs(config))
         outputs = [tensor for tensor in self._outputs if tensor.name in used]
-        datatypes = {tensor.datatype for tensor in (*self._inputs, *outputs)}
+        inputs = self._inputs_of(config)
+        datatypes = {tensor.datatype for tensor in (*inputs, *outputs)}
         if datatypes >= {"BF16", "BYTES"}:
             raise LoadError(
                 f"model '{config.name}' has bfloat16 and string tensors: ONNX Runtime takes no strings where "
                 "it takes bfloat16"
             )
         if "BF16" in datatypes:
-            return _OrtValueExecutor(session, self._inputs, outputs)
-        return _ArrayExecutor(session, self._inputs, outputs)
+            return _OrtValueExecutor(session, inputs, outputs)
+        return _ArrayExecutor(session, inputs, outputs)
+
+    def _inputs_of(self, config: Any) -> list[OnnxTensor]:
+        optional = {item.name for item in config.input if item.optional}
+        return [*self._inputs, *(tensor for tensor in self._weights if tensor.name in optional)]
 
     def close(self) -> None:
         del self._session
@@ -133,9 +140,11 @@ class _Conversions:
 
     def to_runtime(self, arrays: Arrays) -> None:
         for name in self._strings_in:
-            arrays[name] = _to_text(name, arrays[name])
+            if name in arrays:
+                arrays[name] = _to_text(name, arrays[name])
         for name in self._scalars_in:
-            arrays[name] = arrays[name].reshape(())
+            if name in arrays:
+                arrays[name] = arrays[name].reshape(())
 
     def from_runtime(self, arrays: Arrays) -> Arrays:
         for name in self._scalars_out:

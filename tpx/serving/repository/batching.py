@@ -65,7 +65,7 @@ def _validate_levels(config: Any) -> None:
                 f"Only one priority level is allowed when 'preserve_ordering' is true for {config.name}"
             )
         policies = [batching.default_queue_policy, *batching.priority_queue_policy.values()]
-        if any(policy.timeout_action == policy.DELAY for policy in policies):
+        if any(p.timeout_action == p.DELAY and p.default_timeout_microseconds for p in policies):
             raise ConfigError(
                 "Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true for "
                 f"{config.name}"
@@ -86,25 +86,48 @@ def _validate_sequences(config: Any) -> None:
                 f"sequence batching max_candidate_sequences must not be negative for {config.name}"
             )
     _validate_controls(config)
-    names = {item.name for item in config.input}
-    for state in batching.state:
-        if not state.input_name or not state.output_name:
+    _validate_states(config)
+    if config.batch_input or config.batch_output or any(item.allow_ragged_batch for item in config.input):
+        raise ConfigError(
+            f"model '{config.name}' has sequences and ragged batches: tpx stacks the requests of sequences "
+            "by their slots, with equal shapes"
+        )
+
+
+def _validate_states(config: Any) -> None:
+    taken = {item.name for item in config.input}
+    taken |= {control.name for control in config.sequence_batching.control_input}
+    for state in config.sequence_batching.state:
+        name = state.input_name
+        if not name or not state.output_name:
             raise ConfigError(f"sequence state of {config.name} must specify 'input_name' and 'output_name'")
         if state.data_type not in BY_NUMBER or not state.dims:
+            raise ConfigError(f"sequence state '{name}' of {config.name} must specify 'data_type' and 'dims'")
+        if any(dim < 1 and dim != -1 for dim in state.dims):
             raise ConfigError(
-                f"sequence state '{state.input_name}' of {config.name} must specify 'data_type' and 'dims'"
+                f"sequence state '{name}' of {config.name}: dimension must be integer >= 1, or -1 to "
+                "indicate a variable-size dimension"
             )
-        if state.input_name in names:
-            raise ConfigError(f"sequence state '{state.input_name}' of {config.name} is also an input")
+        if name in taken:
+            raise ConfigError(f"State input name '{name}' specified more than once.")
+        taken.add(name)
 
 
 def _validate_controls(config: Any) -> None:
     seen: set[str] = set()
+    inputs = {item.name for item in config.input}
+    names: set[str] = set()
     for control_input in config.sequence_batching.control_input:
         name = control_input.name
         if not name:
             raise ConfigError(f"sequence batching control tensor must have a name for {config.name}")
-        if len(control_input.control) != 1:
+        if name in inputs:
+            raise ConfigError(f"sequence batching control tensor '{name}' of {config.name} is also an input")
+        if not control_input.control:
+            raise ConfigError(
+                f"sequence batching control tensor '{name}' must have a control kind for {config.name}"
+            )
+        if len(control_input.control) > 1 or name in names:
             raise ConfigError(
                 f"sequence batching control tensor '{name}' is specified for multiple control kinds for "
                 f"{config.name}"
@@ -116,6 +139,7 @@ def _validate_controls(config: Any) -> None:
                 f"sequence batching specifies multiple CONTROL_SEQUENCE_{kind} tensors for {config.name}"
             )
         seen.add(kind)
+        names.add(name)
         if kind == "CORRID":
             _validate_correlation_id(config, control)
         else:

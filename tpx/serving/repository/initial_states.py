@@ -23,9 +23,9 @@ def states_of(config: Any, directory: Path) -> list[State]:
     states = []
     for state in config.sequence_batching.state:
         datatype = BY_NUMBER[state.data_type]
-        shape = tuple(1 if dim < 0 else dim for dim in state.dims)
-        initial = _zeros(datatype, shape)
+        initial = _zeros(datatype, tuple(1 if dim < 0 else dim for dim in state.dims))
         for given in state.initial_state:
+            _check(state, given)
             initial = _initial(config.name, given, datatype, directory)
         states.append(
             State(
@@ -38,29 +38,61 @@ def states_of(config: Any, directory: Path) -> list[State]:
     return states
 
 
+def _check(state: Any, given: Any) -> None:
+    """In the order and the words of Triton."""
+    name = state.input_name
+    if len(state.initial_state) > 1:
+        raise ConfigError(
+            f"initial_state field for state input '{name}' must contain exactly one or zero element. Found "
+            f"'{len(state.initial_state)}' elements."
+        )
+    if given.data_type != state.data_type:
+        raise ConfigError(
+            f"The data type used for 'initial_state' field of state '{name}' does not match the state data "
+            "type."
+        )
+    if not given.name:
+        raise ConfigError(f"Field 'name' must be set when using initial_state for state input '{name}'.")
+    if len(given.dims) != len(state.dims):
+        raise ConfigError(
+            "Number of dimensions in 'initial_state' doesn't match the size of 'state' dimensions for state "
+            f"input '{name}'. {len(given.dims)} != {len(state.dims)}"
+        )
+    for dim, wanted in zip(given.dims, state.dims, strict=True):
+        if dim < 1:
+            raise ConfigError(
+                f"'initial_state' field for state input name '{name}' contains variable dimensions."
+            )
+        if wanted not in (-1, dim):
+            raise ConfigError(
+                f"'initial_state' dim for input name '{name}' doesn't match 'state' dim description. {dim} != "
+                f"{wanted}"
+            )
+    if given.WhichOneof("state_data") is None:
+        raise ConfigError(f"initial_state setting expects state '{name}' to have state_data set")
+
+
 def _initial(model: str, given: Any, datatype: DataType, directory: Path) -> npt.NDArray[Any]:
     shape = tuple(given.dims)
-    if given.data_type != datatype.number or any(dim < 1 for dim in shape):
-        raise ConfigError(
-            f"initial state '{given.name}' of model '{model}' must have data type {datatype.config_name} and "
-            f"dims of at least 1"
-        )
     if given.WhichOneof("state_data") == "zero_data":
         return _zeros(datatype, shape)
     path = inside(directory / "initial_state", given.data_file, "initial_state.data_file")
     try:
         data = path.read_bytes()
     except OSError as exc:
-        raise ConfigError(f"initial state '{given.name}' of model '{model}': {exc}") from exc
+        raise ConfigError(
+            f"failed to open the initial_state file '{path}' of model '{model}': {exc.strerror}"
+        ) from exc
+    needed = math.prod(shape) * datatype.size
+    if needed > len(data):
+        raise ConfigError(
+            f"initial_state setting expects {needed} bytes, but the data provided from {given.data_file} "
+            f"only has {len(data)} bytes."
+        )
     try:
-        if datatype.size and len(data) != datatype.size * math.prod(shape):
-            raise ConfigError(
-                f"initial state '{given.name}' of model '{model}' needs {datatype.size * math.prod(shape)} "
-                f"bytes, '{path}' has {len(data)}"
-            )
-        return as_array(data, datatype.name, shape).copy()
+        return as_array(data[:needed] if needed else data, datatype.name, shape).copy()
     except InvalidRequest as exc:
-        raise ConfigError(f"initial state '{given.name}' of model '{model}': {exc.message}") from exc
+        raise ConfigError(f"initial_state file '{path}' of model '{model}': {exc.message}") from exc
 
 
 def _zeros(datatype: DataType, shape: Sequence[int]) -> npt.NDArray[Any]:

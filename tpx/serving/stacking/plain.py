@@ -117,24 +117,28 @@ class _Slices:
     __slots__ = ("array", "row_bytes", "row_shape", "shape", "small")
 
     def __init__(self, spec: TensorSpec, outputs: Arrays, rows: int) -> None:
-        array = outputs.get(spec.name)
-        if array is None:
-            raise ExecutionError(f"the model gave no output '{spec.name}'")
+        array = checked_output(spec, outputs)
         self.shape = shape = array.shape
         if rows and (not shape or shape[0] != rows):
             raise ExecutionError(f"output '{spec.name}' has shape {list(shape)}, expected {rows} rows")
         size = array.nbytes
         self.array = array
         self.small: bytes | None = None
-        if array.dtype is spec.dtype or array.dtype == spec.dtype:
-            if size < _COPY_BELOW_BYTES and spec.datatype != "BYTES":
-                self.small = array.tobytes()
-        elif spec.datatype != "BYTES" or array.dtype.kind not in "SU":
-            raise ExecutionError(
-                f"output '{spec.name}' has type {array.dtype}, the configuration says {spec.datatype}"
-            )
+        if size < _COPY_BELOW_BYTES and spec.datatype != "BYTES":
+            self.small = array.tobytes()
         self.row_shape = shape[1:]
         self.row_bytes = size // rows if rows else 0
+
+
+def checked_output(spec: TensorSpec, outputs: Arrays) -> npt.NDArray[Any]:
+    """An output of the type that it must have. Raises ExecutionError."""
+    array = outputs.get(spec.name)
+    if array is None:
+        raise ExecutionError(f"the model gave no output '{spec.name}'")
+    dtype = array.dtype
+    if dtype is spec.dtype or dtype == spec.dtype or (spec.datatype == "BYTES" and dtype.kind in "SU"):
+        return array
+    raise ExecutionError(f"output '{spec.name}' has type {dtype}, the configuration says {spec.datatype}")
 
 
 def client_shape(spec: TensorSpec, shape: Sequence[int], *, batched: bool) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from tpx.protocol.datatypes import BY_NUMBER
 from tpx.protocol.tensors import Tensor, raw_bytes
 from tpx.serving.batch import Arrays, Batch
 from tpx.serving.request import BoundInput, BoundOutput, InferRequest, InferResponse
-from tpx.serving.stacking.plain import RowOutputs, array_of
+from tpx.serving.stacking.plain import RowOutputs, array_of, checked_output
 
 _clock = time.perf_counter_ns
 _Array = npt.NDArray[Any]
@@ -86,9 +86,7 @@ class RaggedStacking:
     ) -> Tensor:
         """The next elements of an output, as many as the request's source has, in its shape."""
         spec = bound.spec
-        array = outputs.get(spec.name)
-        if array is None:
-            raise ExecutionError(f"the model gave no output '{spec.name}'")
+        array = checked_output(spec, outputs)
         shape = _input(request, self._scattered[spec.name]).shape
         begin = used[spec.name]
         end = used[spec.name] = begin + math.prod(shape)

@@ -38,7 +38,7 @@ class Control:
             return self.true
         if self.kind == "CORRID":
             correlation_id = request.sequence.id
-            return correlation_id.encode() if isinstance(correlation_id, str) else correlation_id
+            return str(correlation_id).encode() if self.datatype.size == 0 else correlation_id
         return self.true if request.head.parameters.get(_FLAGS[self.kind]) else self.false
 
 
@@ -66,85 +66,67 @@ class SequenceStacking:
 
     def gather(self, batch: Batch) -> Arrays:
         began_ns = _clock()
-        rows = self._rows(batch)
-        if len(rows) == self._height(rows):
-            arrays = self._plain.gather(batch)
-        else:
-            arrays = self._with_gaps(batch, rows)
+        requests = batch.requests
+        rows, height = self._rows(batch)
+        arrays = self._plain.gather(batch) if len(rows) == height else self._with_gaps(requests, rows, height)
         for control in self._controls:
-            arrays[control.name] = self._control(control, batch.requests, rows)
+            cells = [control.false] * height
+            for request, row in zip(requests, rows, strict=True):
+                cells[row] = control.value(request)
+            array = np.array(cells, control.datatype.numpy)
+            arrays[control.name] = array.reshape(height, 1) if self._batched else array
         for state in self._states:
-            arrays[state.input_name] = self._state(state, batch.requests, rows)
+            arrays[state.input_name] = self._state(state, requests, rows, height)
         batch.started_ns = began_ns
         batch.gathered_ns = _clock()
         return arrays
 
     def scatter(self, batch: Batch, outputs: Arrays) -> None:
         batch.computed_ns = _clock()
-        rows = self._rows(batch)
-        height = self._height(rows)
+        requests = batch.requests
+        rows, height = self._rows(batch)
         split = RowOutputs(outputs, height if self._batched else 0)
-        responses = [split.response(r.head, row) for r, row in zip(batch.requests, rows, strict=True)]
-        for state in self._states:
-            self._keep(state, batch.requests, rows, outputs)
+        responses = [split.response(r.head, row) for r, row in zip(requests, rows, strict=True)]
+        states = [(state, self._given(state, outputs, height)) for state in self._states]
+        # nothing can fail any more: a sequence has all its new states, or none
+        for state, array in states:
+            for request, row in zip(requests, rows, strict=True):
+                # a copy: the model may use its memory again, and a view would keep the other rows
+                kept = array[row] if self._batched else array
+                request.sequence.states[state.input_name] = kept.copy()
         batch.responses += responses
         batch.ended_ns = _clock()
 
-    def _rows(self, batch: Batch) -> list[int]:
-        if self._slotted:
-            return [request.sequence.slot for request in batch.requests]
-        return list(range(len(batch.requests)))
+    def _rows(self, batch: Batch) -> tuple[Sequence[int], int]:
+        """The row of each request, and how many rows there are."""
+        if not self._slotted:
+            return range(len(batch.requests)), len(batch.requests)
+        rows = [request.sequence.slot for request in batch.requests]
+        return rows, max(rows) + 1
 
-    @staticmethod
-    def _height(rows: Sequence[int]) -> int:
-        return max(rows) + 1
-
-    def _with_gaps(self, batch: Batch, rows: Sequence[int]) -> Arrays:
+    def _with_gaps(self, requests: Sequence[InferRequest], rows: Sequence[int], height: int) -> Arrays:
         """The inputs, with zeros in the rows of no request."""
-        parts = [self._plain.gather(Batch([request])) for request in batch.requests]
-        arrays: Arrays = {}
-        for name, first in parts[0].items():
-            strings = first.dtype == np.object_
-            array = np.full((self._height(rows), *first.shape[1:]), b"" if strings else 0, first.dtype)
-            for row, part in zip(rows, parts, strict=True):
-                array[row : row + 1] = part[name]
-            arrays[name] = array
-        return arrays
+        parts = [self._plain.gather(Batch([request])) for request in requests]
+        return {
+            name: _placed([part[name][0] for part in parts], rows, height, first.dtype)
+            for name, first in parts[0].items()
+        }
 
-    def _control(self, control: Control, requests: Sequence[InferRequest], rows: Sequence[int]) -> Any:
-        shape = (self._height(rows), 1) if self._batched else (1,)
-        array = np.full(shape, control.false, control.datatype.numpy)
-        for request, row in zip(requests, rows, strict=True):
-            array[row] = control.value(request)
-        return array
-
-    def _state(self, state: State, requests: Sequence[InferRequest], rows: Sequence[int]) -> Any:
-        values = [self._value(state, request) for request in requests]
+    def _state(
+        self, state: State, requests: Sequence[InferRequest], rows: Sequence[int], height: int
+    ) -> npt.NDArray[Any]:
+        values = [_value(state, request) for request in requests]
         if not self._batched:
             return values[0]
-        height = self._height(rows)
         for request, value in zip(requests, values, strict=True):
             if value.shape != values[0].shape:
                 raise ExecutionError(
                     f"state '{state.input_name}' of sequence {request.sequence.id} has shape "
                     f"{list(value.shape)}, another in its batch has {list(values[0].shape)}"
                 )
-        strings = state.datatype.size == 0
-        array = np.full((height, *values[0].shape), b"" if strings else 0, state.datatype.numpy)
-        for row, value in zip(rows, values, strict=True):
-            array[row] = value
-        return array
+        return _placed(values, rows, height, np.dtype(state.datatype.numpy))
 
-    @staticmethod
-    def _value(state: State, request: InferRequest) -> npt.NDArray[Any]:
-        if request.head.parameters.get("sequence_start"):
-            return state.initial
-        kept: Mapping[str, npt.NDArray[Any]] = request.sequence.states
-        return kept.get(state.input_name, state.initial)
-
-    def _keep(
-        self, state: State, requests: Sequence[InferRequest], rows: Sequence[int], outputs: Arrays
-    ) -> None:
+    def _given(self, state: State, outputs: Arrays, height: int) -> npt.NDArray[Any]:
         array = outputs.get(state.output_name)
         if array is None:
             raise ExecutionError(f"the model gave no state '{state.output_name}'")
@@ -153,9 +135,28 @@ class SequenceStacking:
                 f"state '{state.output_name}' has type {array.dtype}, the configuration says "
                 f"{state.datatype.name}"
             )
-        for request, row in zip(requests, rows, strict=True):
-            # a copy: the model may reuse its memory, and a view would keep the other rows
-            request.sequence.states[state.input_name] = (array[row] if self._batched else array).copy()
+        if self._batched and array.shape[:1] != (height,):
+            raise ExecutionError(
+                f"state '{state.output_name}' has shape {list(array.shape)}, expected {height} rows"
+            )
+        return array
+
+
+def _value(state: State, request: InferRequest) -> npt.NDArray[Any]:
+    if request.head.parameters.get("sequence_start"):
+        return state.initial
+    kept: Mapping[str, npt.NDArray[Any]] = request.sequence.states
+    return kept.get(state.input_name, state.initial)
+
+
+def _placed(
+    values: Sequence[npt.NDArray[Any]], rows: Sequence[int], height: int, dtype: "np.dtype[Any]"
+) -> npt.NDArray[Any]:
+    """An array with these rows, and nothing in the others."""
+    array = np.full((height, *values[0].shape), b"" if dtype == np.object_ else 0, dtype)
+    for row, value in zip(rows, values, strict=True):
+        array[row] = value
+    return array
 
 
 def controls_of(config: Any) -> list[Control]:

@@ -1,0 +1,347 @@
+"""The dispatcher: what schedulers promise holds on a running event loop, with instances that compute."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.serving.engine import Client, closed_gate, doubled, entered, serving, until
+from tests.serving.fakes import FakeModel
+from tpx.errors import Cancelled, Overloaded
+from tpx.protocol.datatypes import BY_NAME
+from tpx.serving.batch import Arrays
+from tpx.serving.instances.placement import Needs
+from tpx.serving.request import InferRequest
+from tpx.serving.scheduling.base import Refusal
+from tpx.serving.scheduling.dynamic import DynamicBatcher
+from tpx.serving.scheduling.limiter import RateLimiter
+from tpx.serving.scheduling.queue import QueuePolicies, QueuePolicy
+from tpx.serving.scheduling.sequences import SequenceTable
+from tpx.serving.scheduling.strategies import DirectSequences, OldestSequences
+from tpx.serving.stacking.sequences import SequenceStacking, State
+
+MS = 1_000_000
+INLINE = 10_000_000_000
+
+
+class Counting:
+    """Implements Scheduler with another one, and counts how often it is asked."""
+
+    def __init__(self, scheduler: DynamicBatcher) -> None:
+        self._scheduler = scheduler
+        self.waits = scheduler.waits
+        self.timed = scheduler.timed
+        self.asked = 0
+
+    def add(self, request: InferRequest) -> None:
+        self._scheduler.add(request)
+
+    def take(self, now_ns: int, *, idle: bool, lane: int = 0) -> Sequence[InferRequest]:
+        return self._scheduler.take(now_ns, idle=idle, lane=lane)
+
+    def expire(self, now_ns: int) -> Sequence[Refusal]:
+        self.asked += 1
+        return self._scheduler.expire(now_ns)
+
+    def wake_ns(self, now_ns: int) -> int | None:
+        return self._scheduler.wake_ns(now_ns)
+
+    def __len__(self) -> int:
+        return len(self._scheduler)
+
+
+def test_a_busy_instance_is_not_asked_again_and_again_for_an_overdue_batch() -> None:
+    async def scene() -> None:
+        scheduler = Counting(DynamicBatcher(8, (), MS))
+        fake = FakeModel(gate=closed_gate())
+        async with serving(fake, scheduler=scheduler) as client:
+            first = client.send([[1, 1]])
+            await entered(fake)
+            second = client.send([[2, 2]])
+            await asyncio.sleep(0.05)
+            assert scheduler.asked < 12
+            assert fake.gate is not None
+            fake.gate.release(2)
+            assert await client.all_answers([first, second]) == [doubled([[1, 1]]), doubled([[2, 2]])]
+
+    asyncio.run(scene())
+
+
+def test_a_timeout_ends_while_all_instances_are_busy() -> None:
+    async def scene() -> None:
+        policies = QueuePolicies(default=QueuePolicy(timeout_ns=20 * MS))
+        fake = FakeModel(gate=closed_gate())
+        async with serving(fake, scheduler=DynamicBatcher(1, (), 0, policies)) as client:
+            first = client.send([[1, 1]])
+            await entered(fake)
+            began = time.perf_counter_ns()
+            error = await client.answer(client.send([[2, 2]]))
+            assert isinstance(error, Overloaded)
+            assert error.message == "[request id: <id_unknown>] Request timeout expired"
+            assert 19 * MS < time.perf_counter_ns() - began < 2000 * MS
+            assert client.model.statistics.failures["REJECTED"] == 1
+            assert fake.gate is not None
+            fake.gate.release()
+            assert await client.answer(first) == doubled([[1, 1]])
+
+    asyncio.run(scene())
+
+
+def test_a_full_queue_refuses_at_once_and_counts_it() -> None:
+    async def scene() -> None:
+        policies = QueuePolicies(default=QueuePolicy(max_queue_size=1))
+        fake = FakeModel(gate=closed_gate())
+        async with serving(fake, scheduler=DynamicBatcher(1, (), 0, policies)) as client:
+            requests = [client.send([[1, 1]])]
+            await entered(fake)
+            requests.append(client.send([[2, 2]]))
+            with pytest.raises(Overloaded, match="Exceeds maximum queue size"):
+                client.send([[3, 3]], request_id="three")
+            assert client.model.statistics.failures["REJECTED"] == 1
+            assert fake.gate is not None
+            fake.gate.release(2)
+            assert await client.all_answers(requests) == [doubled([[1, 1]]), doubled([[2, 2]])]
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("preserve", [True, False])
+def test_answers_keep_the_order_of_their_requests_where_that_is_asked_for(preserve: bool) -> None:
+    slow = threading.Event()
+
+    def compute(inputs: Arrays) -> Arrays:
+        if inputs["x"][0, 0] == 1:
+            assert slow.wait(10)
+        return {"y": inputs["x"] * 2}
+
+    async def scene() -> list[float]:
+        fake = FakeModel(compute)
+        scheduler = DynamicBatcher(1)
+        async with serving(fake, scheduler=scheduler, instances=2, preserve_ordering=preserve) as client:
+            sent = [client.send([[n, n]]) for n in (1, 2, 3)]
+            await until(lambda: len(fake.executed) == 3)
+            await asyncio.sleep(0.02)
+            early = len(client.answers)
+            assert early == (0 if preserve else 2)
+            slow.set()
+            await client.all_answers(sent)
+            return [request.context[0][0] for request, _ in client.answers]
+
+    assert asyncio.run(scene()) == ([1, 2, 3] if preserve else [2, 3, 1])
+
+
+def test_a_refused_request_does_not_hold_up_the_order() -> None:
+    async def scene() -> None:
+        policies = QueuePolicies(default=QueuePolicy(timeout_ns=10 * MS, max_queue_size=1))
+        fake = FakeModel(gate=closed_gate())
+        scheduler = DynamicBatcher(1, (), 0, policies)
+        async with serving(fake, scheduler=scheduler, preserve_ordering=True) as client:
+            first = client.send([[1, 1]])
+            await entered(fake)
+            late = client.send([[2, 2]])
+            with pytest.raises(Overloaded):
+                client.send([[3, 3]])
+            await asyncio.sleep(0.03)
+            assert not client.answers
+            assert fake.gate is not None
+            fake.gate.release()
+            await client.all_answers([first, late])
+            assert [request for request, _ in client.answers] == [first, late]
+
+    asyncio.run(scene())
+
+
+# sequences
+
+
+def accumulate(inputs: Arrays) -> Arrays:
+    """Adds x to the state."""
+    total = inputs["s_in"] + inputs["x"]
+    return {"y": total, "s_out": total}
+
+
+def states() -> list[State]:
+    zeros = np.zeros(2, np.float32)
+    return [State(input_name="s_in", output_name="s_out", datatype=BY_NAME["FP32"], initial=zeros)]
+
+
+def sequential(lanes: int, slots: int, *, oldest: bool, idle_ns: int = 10**12) -> dict[str, Any]:
+    """The parts of a model of sequences."""
+    table = SequenceTable("net", lanes, slots, idle_ns, lambda _: None)
+    stacking = SequenceStacking([], states(), batched=True, slotted=not oldest)
+    if oldest:
+        return {
+            "scheduler": OldestSequences(table, [DynamicBatcher(slots) for _ in range(lanes)]),
+            "stacking": stacking,
+        }
+    return {"scheduler": DirectSequences(table, slots, 0, 0), "stacking": stacking}
+
+
+def step(
+    client: Client, correlation_id: int, value: float, *, start: bool, end: bool = False
+) -> InferRequest:
+    parameters = {"sequence_id": correlation_id, "sequence_start": start, "sequence_end": end}
+    return client.send([[value, -value]], parameters=parameters)
+
+
+@pytest.mark.parametrize("inline", [False, True])
+@pytest.mark.parametrize("oldest", [False, True])
+@pytest.mark.parametrize("slots", [1, 3])
+def test_many_sequences_at_once_each_add_up(oldest: bool, inline: bool, slots: int) -> None:
+    async def scene() -> None:
+        fake = FakeModel(accumulate, inline=inline)
+        limit = INLINE if inline else 0
+        parts = sequential(2, slots, oldest=oldest)
+        async with serving(fake, instances=2, inline_below_ns=limit, **parts) as client:
+            requests = [
+                [step(client, n, n, start=not k, end=k == 9) for n in range(1, 21)] for k in range(10)
+            ]
+            for k, row in enumerate(requests):
+                expected = [[[float(n * (k + 1)), float(-n * (k + 1))]] for n in range(1, 21)]
+                assert await client.all_answers(row) == expected
+            assert not client.model.engaged
+
+    asyncio.run(scene())
+
+
+def test_a_sequence_stays_with_its_instance() -> None:
+    async def scene() -> None:
+        fake = FakeModel(accumulate)
+        async with serving(fake, instances=3, **sequential(3, 1, oldest=False)) as client:
+            for k in range(8):
+                await client.answer(step(client, 5, 1, start=not k))
+                assert client.model.engaged
+            assert len(set(fake.threads)) == 1
+            await client.answer(step(client, 5, 1, start=False, end=True))
+            assert not client.model.engaged
+
+    asyncio.run(scene())
+
+
+def test_an_idle_sequence_ends_although_nothing_else_happens() -> None:
+    async def scene() -> None:
+        fake = FakeModel(accumulate)
+        async with serving(fake, **sequential(1, 1, oldest=False, idle_ns=10 * MS)) as client:
+            await client.answer(step(client, 1, 1, start=True))
+            waiting = step(client, 2, 2, start=True, end=True)
+            assert client.model.engaged
+            assert await client.answer(waiting) == [[2, -2]]
+            await until(lambda: not client.model.engaged)
+
+    asyncio.run(scene())
+
+
+def test_a_failed_request_of_a_sequence_leaves_its_state_as_it_was() -> None:
+    def compute(inputs: Arrays) -> Arrays:
+        if (inputs["x"] == 13).any():
+            raise RuntimeError("unlucky")
+        return accumulate(inputs)
+
+    async def scene() -> None:
+        async with serving(FakeModel(compute), **sequential(1, 2, oldest=False)) as client:
+            await client.answer(step(client, 1, 1, start=True))
+            bad, good = step(client, 1, 13, start=False), step(client, 2, 2, start=True)
+            error = await client.answer(bad)
+            assert getattr(error, "message", "") == "RuntimeError: unlucky"
+            assert await client.answer(good) == [[2, -2]], "the other sequences of its batch are served"
+            assert await client.answer(step(client, 1, 4, start=False, end=True)) == [[5, -5]]
+            await client.answer(step(client, 2, 0, start=False, end=True))
+
+    asyncio.run(scene())
+
+
+def test_a_cancelled_request_ends_its_sequence_for_all_that_wait_in_it() -> None:
+    async def scene() -> None:
+        fake = FakeModel(accumulate, gate=closed_gate())
+        async with serving(fake, **sequential(1, 1, oldest=False)) as client:
+            parts = [step(client, 1, 1, start=not k) for k in range(3)]
+            await entered(fake)
+            parts[1].cancel()
+            other = step(client, 2, 7, start=True, end=True)
+            assert fake.gate is not None
+            fake.gate.release(2)
+            assert await client.answer(other) == [[7, -7]]
+            answers = await client.all_answers(parts)
+            assert [isinstance(answer, Cancelled) for answer in answers] == [False, True, True]
+            assert client.model.statistics.failures["CANCELED"] == 2
+
+    asyncio.run(scene())
+
+
+# turns
+
+
+def test_a_turn_that_nobody_needs_any_more_goes_to_the_next_model() -> None:
+    async def scene() -> None:
+        limiter = RateLimiter({})
+        needs = Needs(resources={("R", 0): 1})
+        busy, idle, last = (FakeModel(gate=closed_gate()) for _ in range(3))
+        async with (
+            serving(busy, needs=needs, limiter=limiter, name="busy") as first,
+            serving(idle, needs=needs, limiter=limiter, name="idle") as second,
+            serving(last, needs=needs, limiter=limiter) as third,
+        ):
+            running = first.send([[1, 1]])
+            await entered(busy)
+            unwanted = second.send([[2, 2]])
+            waiting = third.send([[3, 3]])
+            unwanted.cancel()
+            for fake in (busy, last):
+                assert fake.gate is not None
+                fake.gate.release()
+            assert await first.answer(running) == doubled([[1, 1]])
+            assert await third.answer(waiting) == doubled([[3, 3]])
+            assert isinstance(await second.answer(unwanted), Cancelled)
+            assert not idle.executed
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("inline", [False, True])
+def test_models_that_take_turns_serve_everybody(inline: bool) -> None:
+    async def scene() -> None:
+        limiter = RateLimiter({})
+        limit = INLINE if inline else 0
+        fakes = [FakeModel(inline=inline) for _ in range(3)]
+        options: dict[str, Any] = {"limiter": limiter, "inline_below_ns": limit, "instances": 2}
+        async with (
+            serving(fakes[0], name="a", needs=Needs(resources={("R", 0): 1}), **options) as a,
+            serving(
+                fakes[1],
+                name="b",
+                needs=Needs(resources={("R", 0): 2}, priority=3),
+                scheduler=DynamicBatcher(8),
+                **options,
+            ) as b,
+            serving(fakes[2], name="c", needs=Needs(resources={("R", 0): 3, ("Q", -1): 1}), **options) as c,
+        ):
+            sent = [[client.send([[n, n]]) for n in range(60)] for client in (a, b, c)]
+            for client, requests in zip((a, b, c), sent, strict=True):
+                assert await client.all_answers(requests) == [doubled([[n, n]]) for n in range(60)]
+
+    asyncio.run(scene())
+
+
+def test_a_timeout_ends_while_others_have_the_turn() -> None:
+    async def scene() -> None:
+        limiter = RateLimiter({})
+        needs = Needs(resources={("R", 0): 1})
+        policies = QueuePolicies(default=QueuePolicy(timeout_ns=10 * MS))
+        busy = FakeModel(gate=closed_gate())
+        scheduler = DynamicBatcher(1, (), 0, policies)
+        async with (
+            serving(busy, needs=needs, limiter=limiter, name="busy") as first,
+            serving(FakeModel(), needs=needs, limiter=limiter, scheduler=scheduler) as second,
+        ):
+            running = first.send([[1, 1]])
+            await entered(busy)
+            assert isinstance(await second.answer(second.send([[2, 2]])), Overloaded)
+            assert busy.gate is not None
+            busy.gate.release()
+            assert await first.answer(running) == doubled([[1, 1]])
+
+    asyncio.run(scene())
