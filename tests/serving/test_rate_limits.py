@@ -130,4 +130,4 @@ def test_what_could_never_run_is_not_loaded(tmp_path: Path, limiter: str, reason
     options = {"rate_limit": "execution_count", "rate_limit_resource": ("R:2",), "exit_on_error": False}
     with serving(tmp_path, **options) as live:
         [entry] = live.http("POST", "/v2/repository/index").json
-    assert entry["reason"] == f"Invalid argument: {reason}"
+    assert entry["reason"].startswith(f"Invalid argument: {reason}")

@@ -65,8 +65,8 @@ def _check(state: Any, given: Any) -> None:
             )
         if wanted not in (-1, dim):
             raise ConfigError(
-                f"'initial_state' dim for input name '{name}' doesn't match 'state' dim description. {dim} != "
-                f"{wanted}"
+                f"'initial_state' dim for input name '{name}' doesn't match 'state' dim description. "
+                f"{dim} != {wanted}"
             )
     if given.WhichOneof("state_data") is None:
         raise ConfigError(f"initial_state setting expects state '{name}' to have state_data set")
