@@ -20,22 +20,29 @@ VAGUE_CLASS = re.compile(r"(Manager|Factory|Helper|Processor|Handler|Info)$")
 BOUNDARIES = {
     # one request: whatever happens, it is answered, and so are the others
     "tpx/serving/frontends/http.py": 1,
-    "tpx/serving/frontends/http_answers.py": 1,
+    "tpx/serving/frontends/http_answers.py": 3,
+    "tpx/serving/frontends/http_documentation.py": 1,
     "tpx/serving/frontends/http_infer.py": 1,
-    "tpx/serving/frontends/grpc.py": 1,
+    "tpx/serving/frontends/grpc_verbs.py": 2,
+    "tpx/serving/frontends/grpc_reflection.py": 1,
     "tpx/serving/frontends/grpc_infer.py": 2,
     "tpx/serving/frontends/grpc_stream.py": 2,
     "tpx/serving/frontends/http_generate.py": 1,
-    "tpx/serving/model.py": 1,
+    "tpx/serving/model.py": 2,
     "tpx/serving/ensemble/model.py": 1,
     # one worker's loop: an instance computes on, the other models load, the other probes measure on
     "tpx/serving/frontends/metrics/sampler.py": 1,
     "tpx/serving/instances/thread.py": 1,
     "tpx/serving/instances/decoupled.py": 1,
-    "tpx/serving/repository/repository.py": 2,
+    "tpx/serving/repository/control.py": 3,
 }
 # They are let through, after something was put in order; `except BaseException: ...; raise`.
-CLEANING_UP = {"tpx/serving/repository/loading.py": 1, "tpx/serving/model.py": 1}
+CLEANING_UP = {
+    "tpx/serving/repository/loading.py": 2,
+    "tpx/serving/repository/overrides.py": 1,
+    "tpx/serving/repository/sightings.py": 1,
+    "tpx/serving/model.py": 1,
+}
 
 
 def name_of(path: Path) -> str:
