@@ -193,7 +193,7 @@ class Driver:
             self.answer(self.chance.choice(able))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(plans(), st.randoms(use_true_random=False))
 def test_every_tensor_gets_where_it_belongs_and_no_step_is_called_too_often(
     plan: Plan, chance: random.Random

@@ -1,12 +1,15 @@
 """Ensembles come and go with the models that they are made of."""
 
 import asyncio
+import random
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.serving.repository.composed import WHOLE, ensemble, house, model
 from tests.serving.repository.controlled import controlled, play, write
+from tpx.errors import InvalidRequest
 
 
 @pytest.mark.parametrize("mode", ["none", "poll"])
@@ -250,5 +253,37 @@ def test_a_poll_brings_ensembles_and_takes_them_away(tmp_path: Path) -> None:
             await it.control.poll()
             assert it.states == WHOLE
             assert await it.factor(name="top") == 30
+
+    play(scene)
+
+
+def test_loads_and_unloads_at_the_same_time_come_to_an_end_that_fits(tmp_path: Path) -> None:
+    """Whatever order they come in: what serves has all that it needs, and nobody waits for ever."""
+
+    async def scene() -> None:
+        house(tmp_path)
+        ensemble(tmp_path, "circle", "two", "round")
+        ensemble(tmp_path, "round", "two", "circle")
+        chance = random.Random(5)
+        async with controlled(tmp_path, load_threads=2) as it:
+
+            async def change() -> None:
+                name = chance.choice(
+                    ["two", "three", "five", "inner", "inner", "top", "top", "circle", "round"]
+                )
+                with suppress(InvalidRequest):
+                    if chance.random() < 0.6:
+                        await it.load(name)
+                    else:
+                        await it.control.unload(name, unload_dependents=chance.random() < 0.5)
+
+            for _ in range(6):
+                await asyncio.wait_for(asyncio.gather(*(change() for _ in range(12))), 20)
+                ready = {served.name for served in it.repository.served()}
+                for served in it.repository.served():
+                    assert served.composed_of <= ready
+            await it.load("top")
+            assert await it.factor(name="top") == 30
+            assert it.control.busy == 0
 
     play(scene)
