@@ -45,11 +45,16 @@ async def test_silent_sockets_are_held_up_to_the_limit(limits: dict[str, int]) -
     tls = certificates().server_context("http/1.1")
     async with serving(tls=tls, **limits) as server:  # type: ignore[arg-type]
         crowd = silent(server.port, 150)
+        closed = 0
+        while closed < 150 - (2 + 128):
+            await asyncio.sleep(0.05)
+            closed = left(crowd)
         await asyncio.sleep(0.2)
         assert left(crowd) == 150 - (2 + 128)
         for client in crowd:
             client.close()
-        await asyncio.sleep(0.2)
+        while server.listener.connections:
+            await asyncio.sleep(0.05)
         assert await served(server) == 200
 
 

@@ -33,6 +33,8 @@ class Handshakes:
         self._admits = admits
         self._listening: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._fresh: set[socket.socket] = set()
+        """Accepted, but nobody's yet: a task that is cancelled before it has begun closes nothing."""
         self.count = 0
         self.clients: Counter[str] = Counter()
         """How many of the handshakes each client is in."""
@@ -57,9 +59,10 @@ class Handshakes:
         """Close the listening sockets, and what has not come to be a connection."""
         for task in self._tasks:
             task.cancel()
-        for listening in self._listening:
-            listening.close()
+        for sock in (*self._listening, *self._fresh):
+            sock.close()
         self._listening.clear()
+        self._fresh.clear()
 
     def _own(self, work: "asyncio._CoroutineLike[None]") -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -79,11 +82,13 @@ class Handshakes:
             if self._admits(client):
                 self.count += 1
                 self.clients[client] += 1
+                self._fresh.add(accepted)
                 self._own(self._shake_hands(accepted, client))
             else:
                 accepted.close()
 
     async def _shake_hands(self, accepted: socket.socket, client: str) -> None:
+        self._fresh.discard(accepted)
         loop = asyncio.get_running_loop()
         try:
             with suppress(OSError):  # whatever went wrong went wrong there
