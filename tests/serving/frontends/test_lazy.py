@@ -191,6 +191,36 @@ def test_a_client_that_goes_away_leaves_the_load_to_others(live: Live) -> None:
     assert live.get("/v2/models/busy/stats").json["model_stats"][0]["inference_count"] in (1, 2)
 
 
+ENSEMBLE = """
+platform: "ensemble" max_batch_size: 4
+input [{ name: "x" data_type: TYPE_FP32 dims: [ 2 ] }]
+output [{ name: "y" data_type: TYPE_FP32 dims: [ 2 ] }]
+ensemble_scheduling {
+  step [{ model_name: "one" model_version: -1
+          input_map { key: "x" value: "x" } output_map { key: "y" value: "m" } },
+        { model_name: "two" model_version: -1
+          input_map { key: "x" value: "m" } output_map { key: "y" value: "y" } }]
+}
+"""
+
+
+def test_an_ensemble_brings_what_it_is_made_of_and_goes_with_it(tmp_path: Path) -> None:
+    for name in ("one", "two", "three"):
+        write_model(tmp_path, name, config="max_batch_size: 4")
+        with (tmp_path / name / "1" / "weights.bin").open("wb") as padding:
+            padding.truncate(100 << 20)
+    (tmp_path / "whole" / "1").mkdir(parents=True)
+    (tmp_path / "whole" / "config.pbtxt").write_text(ENSEMBLE)
+    with serving(tmp_path, model_control_mode="lazy", model_memory_limit=250 << 20) as live:
+        assert live.infer("whole", BODY).json["outputs"][0]["data"] == [4, 8]
+        assert states(live) == {"one": "READY", "two": "READY", "whole": "READY", "three": ""}
+        assert live.infer("three", BODY).json["outputs"][0]["data"] == [2, 4]
+        assert states(live)["whole"] == "UNAVAILABLE"
+        assert sum(state == "READY" for state in states(live).values()) == 2
+        assert live.infer("whole", BODY).json["outputs"][0]["data"] == [4, 8]
+        assert states(live) == {"one": "READY", "two": "READY", "whole": "READY", "three": "UNAVAILABLE"}
+
+
 def test_startup_models_are_there_at_once(tmp_path: Path) -> None:
     write_model(tmp_path, "now")
     write_model(tmp_path, "later")

@@ -6,6 +6,7 @@ import sys
 import threading
 import weakref
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -25,11 +26,9 @@ def test_an_unloaded_model_is_freed_though_others_remember_it_and_the_collector_
         write(tmp_path, 2)
         async with controlled(tmp_path) as it:
             await it.load()
-            model = it.repository.get("net")
+            model: Any = it.repository.get("net")
             await ask(model)
-            opened = model._opened
-            session = weakref.ref(opened._session)  # type: ignore[attr-defined]
-            del opened
+            session = weakref.ref(model._opened._session)
             gc.freeze()
             gc.disable()
             try:

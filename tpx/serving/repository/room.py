@@ -27,6 +27,7 @@ _IDLE_WITHIN_S = 1.0
 """Models in use may be idle in a moment: for so long a load waits for them."""
 _LOOK_EVERY_S = 0.01
 _CLOSED_WITHIN_S = 30.0
+_MOST_MEASURED = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +109,7 @@ class Room:
             sizes = _shares(files_bytes, grown)
             loaded = {v: served for v, served in outcomes.items() if not isinstance(served, BaseException)}
             for version in loaded:
-                self._measured[recipes[version]] = sizes[version]
+                self._remember(recipes[version], sizes[version])
             held = sum(sizes[version] for version in loaded)
             if held > expected and not await self._make_room(name, held):
                 self.refused.add(name)
@@ -118,6 +119,12 @@ class Room:
             for version, served in loaded.items():
                 self._sizes[served], self._since[served] = sizes[version], time.perf_counter_ns()
             return outcomes
+
+    def _remember(self, recipe: Recipe, size_bytes: int) -> None:
+        self._measured.pop(recipe, None)
+        self._measured[recipe] = size_bytes
+        if len(self._measured) > _MOST_MEASURED:
+            del self._measured[next(iter(self._measured))]
 
     def _too_little(self, name: str, needed_bytes: int) -> LoadError:
         return LoadError(

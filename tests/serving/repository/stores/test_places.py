@@ -4,6 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from tpx.errors import UsageError
+from tpx.options import from_argv
+from tpx.serving.options import ServeConfig
 from tpx.serving.repository.stores.places import StorePlace, place_of
 
 
@@ -52,6 +55,15 @@ def test_what_is_no_place_is_refused(text: str, expected: str) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
         place_of(text)
     assert expected in str(caught.value)
+
+
+def test_the_command_line_takes_places_and_says_what_it_expected() -> None:
+    words = ["--model-repository=s3://http://h:1/b/p", "--model-store", "local", "gs://bucket"]
+    config = from_argv(ServeConfig, words)
+    assert [str(place) for place in config.model_repository] == ["s3://http://h:1/b/p", "local"]
+    assert config.models == (StorePlace(scheme="gs", bucket="bucket"),)
+    with pytest.raises(UsageError, match=r"Failed to parse --model-repository.*expected as://account"):
+        from_argv(ServeConfig, ["--model-repository=as://account"])
 
 
 def test_a_place_is_written_as_it_was_meant() -> None:
