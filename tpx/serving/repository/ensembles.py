@@ -32,6 +32,9 @@ class Ensembles:
         self._retirement = retirement
         self._settings = settings
         self._wanted: dict[str, tuple[Wanted, Graph]] = {}
+        self._resolved: dict[tuple[str, str], Served] = {}
+        """Who computes steps, as long as nothing that serves has changed."""
+        self._resolved_at = -1
 
     @property
     def requires(self) -> dict[str, frozenset[str]]:
@@ -109,13 +112,21 @@ class Ensembles:
 
     def _resolve(self, name: str, version: str) -> Served:
         """Who computes a step: what serves, or else what still answers those that it was unloaded under."""
+        if self._resolved_at != self._repository.generation:
+            self._resolved.clear()
+            self._resolved_at = self._repository.generation
+        known = self._resolved.get((name, version))
+        if known is not None:
+            return known
         try:
-            return self._repository.get(name, version)
+            found = self._repository.get(name, version)
         except (NotFound, NotReady):
             for served in reversed(self._retirement.draining):
                 if served.name == name and version in ("", str(served.version)):
                     return served
             raise
+        self._resolved[name, version] = found
+        return found
 
     def _model(self, graph: Graph, step: Step) -> Served:
         """Raises ConfigError in Triton's words."""
