@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+from collections.abc import Callable
 
 import pytest
 
@@ -33,6 +34,14 @@ def left(clients: list[socket.socket]) -> int:
     return count
 
 
+async def until(true: Callable[[], bool]) -> None:
+    """Wait for a condition; whoever asserts it afterwards tells if it did not come."""
+    for _ in range(200):
+        if true():
+            return
+        await asyncio.sleep(0.05)
+
+
 async def served(server: WireServer) -> int:
     context = certificates().client_context("http/1.1")
     async with await Bare.connect(server.port, tls=context) as client:
@@ -45,16 +54,12 @@ async def test_silent_sockets_are_held_up_to_the_limit(limits: dict[str, int]) -
     tls = certificates().server_context("http/1.1")
     async with serving(tls=tls, **limits) as server:  # type: ignore[arg-type]
         crowd = silent(server.port, 150)
-        closed = 0
-        while closed < 150 - (2 + 128):
-            await asyncio.sleep(0.05)
-            closed = left(crowd)
+        await until(lambda: left(crowd) >= 150 - (2 + 128))
         await asyncio.sleep(0.2)
         assert left(crowd) == 150 - (2 + 128)
         for client in crowd:
             client.close()
-        while server.listener.connections:
-            await asyncio.sleep(0.05)
+        await until(lambda: not server.listener.connections)
         assert await served(server) == 200
 
 
