@@ -70,7 +70,11 @@ def test_the_configs_leave_different_things_to_be_completed() -> None:
         for name, example in EXAMPLES.items()
         if not name.startswith("image")
     }
-    assert {name for name, config in configs.items() if config.input} == {"mnist", "add_sub"}
+    assert {name for name, config in configs.items() if config.input} == {
+        "mnist",
+        "add_sub",
+        "accumulator",
+    }
     assert {name for name, config in configs.items() if config.HasField("dynamic_batching")} == {
         "mnist",
         "identity",

@@ -67,6 +67,26 @@ def doubling(*shape: Dim) -> Any:
     return graph([node("Add", ["x", "x"], ["y"])], [value("x", "FP32", *dims)], [value("y", "FP32", *dims)])
 
 
+def accumulator(corrid: str = "UINT64", datatype: str = "FP32", *, resets: bool = True) -> Any:
+    """y = x + state: a running sum; if it `resets`, x alone where START is 1. `id` is the CORRID it was told,
+    `ready` its READY."""
+    nodes = [
+        node("Cast", ["START"], ["starts"], to=TYPES["BOOL"]),
+        node("Where", ["starts", "zero", "state_in"], ["before"]),
+        node("Add", ["before" if resets else "state_in", "x"], ["y"]),
+        node("Identity", ["y"], ["state_out"]),
+        node("Identity", ["CORRID"], ["id"]),
+        node("Identity", ["READY"], ["ready"]),
+    ]
+    inputs = [value(name, datatype, "batch", 1) for name in ("x", "state_in")]
+    inputs += [value("START", "INT32", "batch", 1), value("READY", "FP32", "batch", 1)]
+    inputs += [value("CORRID", corrid, "batch", 1)]
+    outputs = [value(name, datatype, "batch", 1) for name in ("y", "state_out")]
+    outputs += [value("id", corrid, "batch", 1), value("ready", "FP32", "batch", 1)]
+    zero = numpy_helper.from_array(np.array(0, helper.tensor_dtype_to_np_dtype(TYPES[datatype])), "zero")
+    return graph(nodes, inputs, outputs, [zero])
+
+
 def busy(rounds: int = 40, width: int = 700) -> Any:
     """y = x + x, after some hundredths of a second of work that cancels out; two values a row."""
     size = numpy_helper.from_array(np.array([width, width], dtype=np.int64), "size")

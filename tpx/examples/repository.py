@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tpx.errors import Code, UsageError
+from tpx.examples.accumulator import ACCUMULATOR
 from tpx.examples.alexnet import ALEXNET
 from tpx.examples.elementwise import ADD_SUB, IDENTITY
 from tpx.examples.example import Example
 from tpx.examples.image import IMAGE
 from tpx.examples.mnist import MNIST
 
-EXAMPLES = {example.name: example for example in (ALEXNET, MNIST, ADD_SUB, IDENTITY, *IMAGE)}
+EXAMPLES = {example.name: example for example in (ALEXNET, MNIST, ADD_SUB, IDENTITY, ACCUMULATOR, *IMAGE)}
 ALL: tuple[str, ...] = tuple(EXAMPLES)
 STAGING_PREFIX = ".tpx-example-"
 

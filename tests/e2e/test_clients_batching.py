@@ -1,0 +1,371 @@
+"""Dynamic batching as tritonclient's users meet it: priorities, timeouts, limits, order, ragged and optional
+inputs. The models take their time, so that requests meet in the queue."""
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+from tritonclient.utils import InferenceServerException
+
+from tests.serving.live import Live, serving
+from tests.serving.onnx_files import graph, node, value, write_model
+
+pytestmark = pytest.mark.e2e
+
+Array = npt.NDArray[Any]
+SLOW_MS = 60
+
+
+def slow(repository: Path, name: str, batching: str, more: str = "", max_batch_size: int = 1) -> None:
+    """y = x after a while, on one instance unless `more` says otherwise."""
+    (repository / name / "1").mkdir(parents=True)
+    io = "data_type: TYPE_FP32 dims: [ 1 ]"
+    text = (
+        f"backend: 'identity' max_batch_size: {max_batch_size} dynamic_batching {{ {batching} }} "
+        f"input [{{ name: 'x' {io} }}] output [{{ name: 'y' {io} }}] parameters {{ key: 'execute_delay_ms' "
+        f"value: {{ string_value: '{SLOW_MS}' }} }} {more}"
+    )
+    (repository / name / "config.pbtxt").write_text(text, encoding="utf-8")
+
+
+RAGGED = """
+max_batch_size: 8
+dynamic_batching { max_queue_delay_microseconds: 100000 }
+input [{ name: 'x' data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true }]
+output [
+  { name: 'y' data_type: TYPE_FP32 dims: [ -1 ] },
+  { name: 'total' data_type: TYPE_FP32 dims: [ 1 ] }
+]
+batch_input [
+  { kind: BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO target_name: 'ends' data_type: TYPE_INT32
+    source_input: 'x' },
+  { kind: BATCH_ELEMENT_COUNT target_name: 'counts' data_type: TYPE_FP32 source_input: 'x' },
+  { kind: BATCH_MAX_ELEMENT_COUNT_AS_SHAPE target_name: 'longest' data_type: TYPE_FP32 source_input: 'x' },
+  { kind: BATCH_ITEM_SHAPE target_name: 'shapes' data_type: TYPE_INT32 source_input: 'x' }
+]
+batch_output [{ target_name: 'y' kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: 'x' }]
+"""
+
+
+def ragged() -> Any:
+    """y = 2 x, end to end. total, a row for each request: its elements by all ways of counting, which agree
+    only if each is right."""
+    axes = [("ends", "INT32", ["n1"]), ("counts", "FP32", ["n"]), ("longest", "FP32", ["m"])]
+    inputs = [value("x", "FP32", "all"), *(value(name, kind, *dims) for name, kind, dims in axes)]
+    inputs.append(value("shapes", "INT32", "rows", 1))
+    nodes = [
+        node("Add", ["x", "x"], ["y"]),
+        node("Cast", ["shapes"], ["floats"], to=1),
+        node("Unsqueeze", ["counts", "one"], ["column"]),
+        # 1 where counts and shapes agree
+        node("Div", ["floats", "column"], ["agree"]),
+        node("Shape", ["longest"], ["size"]),
+        node("Cast", ["size"], ["most"], to=1),
+        node("ReduceMax", ["ends"], ["last"], keepdims=1),
+        node("Cast", ["last"], ["all_of_them"], to=1),
+        # elements of the request, + 100 x of the longest one, + 10000 x of all
+        node("Mul", ["column", "agree"], ["own"]),
+        node("Mul", ["most", "hundred"], ["a"]),
+        node("Mul", ["all_of_them", "myriad"], ["b"]),
+        node("Add", ["a", "b"], ["c"]),
+        node("Add", ["own", "c"], ["total"]),
+    ]
+    from onnx import numpy_helper
+
+    constants = [
+        numpy_helper.from_array(np.array([1], np.int64), "one"),
+        numpy_helper.from_array(np.array([100], np.float32), "hundred"),
+        numpy_helper.from_array(np.array([10000], np.float32), "myriad"),
+    ]
+    outputs = [value("y", "FP32", "all"), value("total", "FP32", "rows", 1)]
+    return graph(nodes, inputs, outputs, constants)
+
+
+OPTIONAL = """
+max_batch_size: 8
+dynamic_batching { max_queue_delay_microseconds: 60000 }
+input [
+  { name: 'x' data_type: TYPE_FP32 dims: [ 2 ] },
+  { name: 'w' data_type: TYPE_FP32 dims: [ 2 ] optional: true }
+]
+output [{ name: 'y' data_type: TYPE_FP32 dims: [ 2 ] }]
+"""
+
+
+def optional() -> Any:
+    """y = x + w, where w is 1000 unless a request brings its own."""
+    from onnx import numpy_helper
+
+    weight = numpy_helper.from_array(np.full((1, 2), 1000, np.float32), "w")
+    tensors = [value(name, "FP32", "batch", 2) for name in ("x", "w")]
+    return graph([node("Add", ["x", "w"], ["y"])], tensors, [value("y", "FP32", "batch", 2)], [weight])
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    repository = tmp_path_factory.mktemp("models")
+    slow(repository, "levels", "priority_levels: 3 default_priority_level: 2")
+    slow(repository, "rejects", "default_queue_policy { default_timeout_microseconds: 20000 }")
+    policy = "default_queue_policy { default_timeout_microseconds: 60000000 allow_timeout_override: true %s }"
+    slow(repository, "patient", policy % "")
+    slow(repository, "delays", policy % "timeout_action: DELAY")
+    slow(repository, "limited", "default_queue_policy { max_queue_size: 1 }")
+    slow(
+        repository,
+        "mixed",
+        "priority_levels: 2 default_priority_level: 2 priority_queue_policy { key: 1 value { "
+        "default_timeout_microseconds: 20000 } }",
+    )
+    slow(repository, "ordered", "preserve_ordering: true", "instance_group [{ count: 3 }]")
+    slow(repository, "collects", "max_queue_delay_microseconds: 100000", max_batch_size=4)
+    slow(
+        repository,
+        "prefers",
+        "preferred_batch_size: [ 2 ] max_queue_delay_microseconds: 2000000",
+        max_batch_size=4,
+    )
+    write_model(repository, "ragged", ragged(), RAGGED)
+    write_model(repository, "optional", optional(), OPTIONAL)
+    with serving(repository) as server:
+        yield server
+
+
+@pytest.fixture(params=["http", "grpc"])
+def protocol(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def infer(live: Live, protocol: str, model: str, arrays: dict[str, Array], **options: Any) -> dict[str, Any]:
+    """One request with a client of its own."""
+    module: Any = tritonclient.http if protocol == "http" else tritonclient.grpc
+    port = live.http_port if protocol == "http" else live.ports["GRPCInferenceService"]
+    inputs = [
+        module.InferInput(name, array.shape, "FP32").set_data_from_numpy(array)
+        for name, array in arrays.items()
+    ]
+    with module.InferenceServerClient(f"127.0.0.1:{port}") as client:
+        result = client.infer(model, inputs, **options)
+    return {name: result.as_numpy(name) for name in ("y", "total")}
+
+
+class Rush:
+    """Requests that meet in a queue: a first one keeps the instance busy, the others come while it does."""
+
+    def __init__(self, live: Live, protocol: str, model: str, workers: int = 8) -> None:
+        self._live, self._protocol, self._model = live, protocol, model
+        self._pool = ThreadPoolExecutor(workers)
+        self.finished: list[float] = []
+        self._lock = threading.Lock()
+        self._sent = 0
+
+    def send(self, number: float, **options: Any) -> "Future[Any]":
+        """Send one and wait until the server has it."""
+        served = self._live.server.repository.get(self._model)
+        before = served.in_flight
+        future = self._pool.submit(self._infer, number, options)
+        for _ in range(2000):
+            if served.in_flight > before or future.done():
+                break
+            time.sleep(0.0005)
+        return future
+
+    def _infer(self, number: float, options: dict[str, Any]) -> Any:
+        array = np.array([[number]], np.float32)
+        out = infer(self._live, self._protocol, self._model, {"x": array}, **options)
+        with self._lock:
+            self.finished.append(number)
+        assert out["y"].tolist() == [[number]]
+        return out
+
+    def wait(self) -> list[float]:
+        """Their numbers, in the order in which they were answered."""
+        self._pool.shutdown()
+        return self.finished
+
+
+def refusal(future: "Future[Any]") -> tuple[str, str]:
+    """Status and message of a request that was refused."""
+    with pytest.raises(InferenceServerException) as caught:
+        future.result(timeout=20)
+    status = str(caught.value.status()).removeprefix("StatusCode.")
+    return status, caught.value.message()
+
+
+UNAVAILABLE = {"http": "503", "grpc": "UNAVAILABLE"}
+
+
+def failures(live: Live, model: str, reason: str) -> int:
+    page = live_metrics(live)
+    pattern = rf'nv_inference_request_failure{{model="{model}",reason="{reason}",version="1"}} (\d+)'
+    alternative = rf'nv_inference_request_failure{{model="{model}",version="1",reason="{reason}"}} (\d+)'
+    found = re.search(pattern, page) or re.search(alternative, page)
+    assert found is not None, page
+    return int(found[1])
+
+
+def live_metrics(live: Live) -> str:
+    import urllib.request
+
+    with urllib.request.urlopen(f"http://127.0.0.1:{live.ports['Metrics Service']}/metrics") as page:
+        return str(page.read().decode())
+
+
+def test_requests_of_higher_priority_are_computed_first(live: Live, protocol: str) -> None:
+    rush = Rush(live, protocol, "levels")
+    rush.send(0)
+    for number, priority in ((1, 3), (2, 0), (3, 1), (4, 2), (5, 1)):
+        rush.send(number, priority=priority)
+    assert rush.wait() == [0, 3, 5, 2, 4, 1]
+
+
+def test_a_request_that_waits_too_long_is_refused(live: Live, protocol: str) -> None:
+    before = failures(live, "rejects", "REJECTED")
+    rush = Rush(live, protocol, "rejects")
+    rush.send(0)
+    status, message = refusal(rush.send(1, request_id="late"))
+    assert not rush.finished, "it waited for the instance"
+    assert (status, message) == (UNAVAILABLE[protocol], "[request id: late] Request timeout expired")
+    assert rush.wait() == [0]
+    assert failures(live, "rejects", "REJECTED") == before + 1
+
+
+def test_a_request_may_want_to_wait_less(live: Live, protocol: str) -> None:
+    rush = Rush(live, protocol, "patient")
+    rush.send(0)
+    status, message = refusal(rush.send(1, timeout=1000))
+    assert not rush.finished
+    assert (status, message) == (UNAVAILABLE[protocol], "[request id: <id_unknown>] Request timeout expired")
+    rush.wait()
+
+
+def test_where_late_requests_come_last_they_come(live: Live, protocol: str) -> None:
+    rush = Rush(live, protocol, "delays")
+    rush.send(0)
+    rush.send(1, timeout=1000)
+    rush.send(2)
+    assert rush.wait() == [0, 2, 1]
+
+
+def test_a_full_queue_refuses(live: Live, protocol: str) -> None:
+    before = failures(live, "limited", "REJECTED")
+    rush = Rush(live, protocol, "limited")
+    rush.send(0)
+    rush.send(1)
+    status, message = refusal(rush.send(2, request_id="third"))
+    assert (status, message) == (UNAVAILABLE[protocol], "[request id: third] Exceeds maximum queue size")
+    assert rush.wait() == [0, 1]
+    assert failures(live, "limited", "REJECTED") == before + 1
+
+
+def test_each_level_has_its_own_policy(live: Live, protocol: str) -> None:
+    rush = Rush(live, protocol, "mixed")
+    rush.send(0)
+    rush.send(1, priority=2)
+    refusal(rush.send(2, priority=1))
+    assert rush.wait() == [0, 1]
+
+
+def test_three_instances_answer_in_order_where_order_is_kept(live: Live) -> None:
+    port = live.ports["GRPCInferenceService"]
+    answers: list[int] = []
+    done = threading.Event()
+
+    def take(result: Any, error: Any) -> None:
+        assert error is None
+        answers.append(int(result.get_response().id))
+        if len(answers) == 12:
+            done.set()
+
+    with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{port}") as client:
+        client.start_stream(callback=take)
+        for number in range(12):
+            tensor = tritonclient.grpc.InferInput("x", [1, 1], "FP32")
+            tensor.set_data_from_numpy(np.array([[number]], np.float32))
+            client.async_stream_infer("ordered", [tensor], request_id=str(number))
+        assert done.wait(20)
+        client.stop_stream()
+    assert answers == list(range(12))
+
+
+def executions(live: Live, model: str) -> dict[int, int]:
+    """Batches computed, by their size."""
+    [item] = live.get(f"/v2/models/{model}/stats").json["model_stats"]
+    return {batch["batch_size"]: batch["compute_infer"]["count"] for batch in item["batch_stats"]}
+
+
+def together(calls: list[Callable[[], Any]]) -> list[Any]:
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [future.result(timeout=20) for future in [pool.submit(call) for call in calls]]
+
+
+def test_requests_within_the_delay_are_one_batch(live: Live, protocol: str) -> None:
+    before = executions(live, "collects").get(4, 0)
+    rush = Rush(live, protocol, "collects")
+    for number in range(4):
+        rush.send(number)
+    assert sorted(rush.wait()) == [0, 1, 2, 3]
+    assert executions(live, "collects")[4] == before + 1
+
+
+def test_a_preferred_size_does_not_wait_for_the_delay(live: Live, protocol: str) -> None:
+    rush = Rush(live, protocol, "prefers")
+    began = time.perf_counter()
+    for number in range(2):
+        rush.send(number)
+    rush.wait()
+    assert time.perf_counter() - began < 1.5
+    assert set(executions(live, "prefers")) == {2}
+
+
+def test_requests_of_any_shape_are_one_ragged_batch(live: Live, protocol: str) -> None:
+    def call(rows: int, size: int, begin: int) -> dict[str, Any]:
+        array = (begin + np.arange(rows * size, dtype=np.float32)).reshape(rows, size)
+        out = infer(live, protocol, "ragged", {"x": array})
+        assert out["y"].tolist() == (array * 2).tolist()
+        return out
+
+    before = executions(live, "ragged").get(8, 0)
+    sizes = [(1, 3), (1, 5), (1, 1), (1, 7), (1, 2), (1, 2), (1, 4), (1, 6)]
+    answers = together(
+        [lambda r=rows, s=size, n=n: call(r, s, 10 * n) for n, (rows, size) in enumerate(sizes)]
+    )
+    assert executions(live, "ragged").get(8, 0) == before + 1
+    for (_, size), out in zip(sizes, answers, strict=True):
+        assert out["total"].tolist() == [[size + 100 * 7 + 10000 * 30]]
+
+
+def test_a_lone_ragged_request_is_a_batch_too(live: Live, protocol: str) -> None:
+    out = infer(live, protocol, "ragged", {"x": np.ones((1, 3), np.float32)})
+    assert out["y"].tolist() == [[2, 2, 2]]
+    assert out["total"].tolist() == [[3 + 300 + 30000]]
+
+
+def test_requests_with_and_without_an_optional_input_are_two_batches(live: Live, protocol: str) -> None:
+    x, w = np.array([[1, 2]], np.float32), np.array([[10, 20]], np.float32)
+
+    def bare() -> Any:
+        return infer(live, protocol, "optional", {"x": x})["y"].tolist()
+
+    def full() -> Any:
+        return infer(live, protocol, "optional", {"x": x, "w": w})["y"].tolist()
+
+    def turned() -> Any:
+        return infer(live, protocol, "optional", {"w": w, "x": x})["y"].tolist()
+
+    assert together([bare, full, bare, full, turned, bare]) == [
+        [[1001, 1002]],
+        [[11, 22]],
+        [[1001, 1002]],
+        [[11, 22]],
+        [[11, 22]],
+        [[1001, 1002]],
+    ]
