@@ -164,6 +164,7 @@ def test_markers_of_directories_and_configurations_by_name(s3: Bucket, tmp_path:
         "hostile/evil/../../out",
         "hostile/evil/1/./x",
         "hostile/evil//etc/x",
+        "hostile/evil/1/control\x01",
         "hostile/evil/1/a\\b",
         "hostile/evil/" + "x" * 300,
     ],
