@@ -11,6 +11,7 @@ import orjson
 
 from tpx.errors import InvalidRequest
 from tpx.protocol.datatypes import BY_NAME
+from tpx.protocol.json_outline import LARGE_BYTES, check_request
 from tpx.protocol.json_values import MAX_JSON_DEPTH, encode_values, json_data, json_values
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import (
@@ -62,6 +63,8 @@ def decode_infer_request(model: str, body: Buffer, head_size: int | None, max_by
     Tensors sent as bytes are views of `body`. Raises InvalidRequest with Triton's words where it has some.
     """
     head = body if head_size is None else body[:head_size]
+    if len(head) > LARGE_BYTES:
+        check_request(head)
     request = _parse(head)
     decoded = DecodedRequest(model_name=model, request_id=_text("id", request.id))
     default_binary = _bool_parameter(request.parameters, "binary_data_output", default=False)
@@ -87,7 +90,8 @@ def decode_infer_request(model: str, body: Buffer, head_size: int | None, max_by
             data = memoryview(body)[offset : offset + size]
             offset += size
         elif source == "data":
-            data = encode_values(item.name, item.datatype, count, json_values(item.name, item.data))
+            values = json_values(item.name, item.data, item.datatype)
+            data = encode_values(item.name, item.datatype, count, values)
         tensor = Tensor(item.name, item.datatype, item.shape, data)
         if place is not None:
             decoded.shared_inputs.append((tensor, place))

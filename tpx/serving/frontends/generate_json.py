@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from tpx.errors import InvalidRequest
+from tpx.protocol.json_outline import LARGE_BYTES, check_flat
 from tpx.protocol.json_values import checked_text, encode_values, json_data
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest
@@ -43,6 +44,8 @@ class _NotAParameter(InvalidRequest):
 
 
 def _parse(body: Buffer) -> _Object:
+    if len(body) > LARGE_BYTES:
+        check_flat(body)
     try:
         value = json.loads(bytes(body).decode(), object_pairs_hook=_Object)
     except RecursionError:

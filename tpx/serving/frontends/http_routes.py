@@ -10,6 +10,7 @@ import orjson
 from tpx.errors import InvalidRequest, NotFound
 from tpx.protocol.http1.head import Head
 from tpx.protocol.http1.server import HttpRequest
+from tpx.protocol.json_outline import LARGE_BYTES, check_flat
 from tpx.serving.frontends.access import Category
 
 Meaning = Callable[[HttpRequest], None]
@@ -67,6 +68,8 @@ def json_object(request: HttpRequest) -> dict[str, Any]:
     """The body as a JSON object; an empty body is an empty object. Raises InvalidRequest."""
     if not len(request.body):
         return {}
+    if len(request.body) > LARGE_BYTES:
+        check_flat(request.body)
     try:
         value = orjson.loads(request.body)
     except orjson.JSONDecodeError as exc:
