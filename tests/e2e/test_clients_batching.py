@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -335,9 +336,7 @@ def test_requests_of_any_shape_are_one_ragged_batch(live: Live, protocol: str) -
 
     before = executions(live, "ragged").get(8, 0)
     sizes = [(1, 3), (1, 5), (1, 1), (1, 7), (1, 2), (1, 2), (1, 4), (1, 6)]
-    answers = together(
-        [lambda r=rows, s=size, n=n: call(r, s, 10 * n) for n, (rows, size) in enumerate(sizes)]
-    )
+    answers = together([partial(call, rows, size, 10 * n) for n, (rows, size) in enumerate(sizes)])
     assert executions(live, "ragged").get(8, 0) == before + 1
     for (_, size), out in zip(sizes, answers, strict=True):
         assert out["total"].tolist() == [[size + 100 * 7 + 10000 * 30]]

@@ -1,4 +1,4 @@
-"""`accumulator`: a model with a memory. Requests of one sequence add up; the server keeps what it remembers."""
+"""`accumulator`: requests of one sequence add up, and the server keeps what the model remembers."""
 
 from pathlib import Path
 
@@ -7,10 +7,10 @@ from tpx.examples.graph import float_tensor, save_model
 
 CONFIG = """\
 # SUM is INPUT and all that the same sequence sent before; COUNT is how many requests that were.
-# A client marks the first request of a sequence (sequence_start) and the last (sequence_end), and gives all of
-# them the same sequence_id. Between them the server keeps the two states: the model itself has no memory.
-# Sequences stay with one instance, where up to 8 at a time are computed together; others wait for a slot, and
-# one that is silent for a minute ends.
+# A client marks the first request of a sequence (sequence_start) and the last (sequence_end), and gives all
+# of them the same sequence_id. Between them the server keeps the two states: the model itself has no memory.
+# A sequence stays with one instance, where up to 8 at a time are computed together; others wait for a slot,
+# and one that is silent for a minute ends.
 name: "accumulator"
 backend: "onnxruntime"
 max_batch_size: 8
