@@ -7,6 +7,7 @@ Small JSON is not looked at: it cannot hurt.
 import re
 
 import msgspec
+import numpy as np
 
 from tpx.errors import InvalidRequest
 from tpx.protocol.tensors import Buffer
@@ -19,7 +20,7 @@ _MAX_TEXT_BYTES = 2 << 20
 _MAX_STRUCTURE = 50_000
 """Lists, objects and members of a JSON text whose values are flat."""
 
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_STRUCTURE = (b"[", b"{", b":")
 _NUMBER_WORD = re.compile(rb"NaN|-?Infinity")
 
 
@@ -62,12 +63,15 @@ def check_request(head: Buffer) -> None:
 def check_flat(body: Buffer) -> None:
     """Raise InvalidRequest for large JSON of very many lists, objects or members."""
     text = bytes(body)
-    if _structure(text) > _MAX_STRUCTURE and _structure(_STRING.sub(b"", text)) > _MAX_STRUCTURE:
+    if sum(map(text.count, _STRUCTURE)) > _MAX_STRUCTURE and _outside_strings(text) > _MAX_STRUCTURE:
         raise InvalidRequest(
             f"failed to parse the request JSON buffer: it has more than {_MAX_STRUCTURE} lists, objects and "
             "members"
         )
 
 
-def _structure(text: bytes) -> int:
-    return text.count(b"[") + text.count(b"{") + text.count(b":")
+def _outside_strings(text: bytes) -> int:
+    """How often a character of structure stands where it is one: behind an even number of quotes."""
+    characters = np.frombuffer(text.replace(b"\\\\", b"").replace(b'\\"', b""), np.uint8)
+    inside = np.bitwise_xor.accumulate((characters == ord('"')).view(np.uint8))
+    return sum(int(np.count_nonzero((characters == ord(mark)) & (inside == 0))) for mark in _STRUCTURE)
