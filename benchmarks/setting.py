@@ -31,6 +31,11 @@ class Setting:
     def wants(self, cell: str) -> bool:
         return self.match in cell
 
+    @staticmethod
+    def leave_out(kind: Kind, reason: MeasurementError) -> None:
+        """Say that a peer is not measured."""
+        print(f"  without {kind}: {reason}", file=sys.stderr, flush=True)
+
     @contextmanager
     def servers(self, kinds: Sequence[Kind], models: Sequence[Served]) -> Iterator[dict[Kind, Server]]:
         """Start servers with these models and wait for them; one that cannot start is said and left out.
@@ -51,7 +56,7 @@ class Setting:
                 except MeasurementError as exc:
                     if kind == "tpx":
                         raise
-                    print(f"  without {kind}: {exc}", file=sys.stderr, flush=True)
+                    self.leave_out(kind, exc)
             yield started
 
     def exchange(self, server: Server, served: Served, protocol: Protocol) -> Exchange:
