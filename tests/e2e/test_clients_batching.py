@@ -134,6 +134,12 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         "preferred_batch_size: [ 2 ] max_queue_delay_microseconds: 2000000",
         max_batch_size=4,
     )
+    (repository / "in_turn" / "1").mkdir(parents=True)
+    (repository / "in_turn" / "config.pbtxt").write_text(
+        "backend: 'repeat' model_transaction_policy { decoupled: true } instance_group [{ count: 2 }] "
+        "dynamic_batching { preserve_ordering: true }",
+        encoding="utf-8",
+    )
     write_model(repository, "ragged", ragged(), RAGGED)
     write_model(repository, "optional", optional(), OPTIONAL)
     with serving(repository) as server:
@@ -295,6 +301,43 @@ def test_three_instances_answer_in_order_where_order_is_kept(live: Live) -> None
         assert done.wait(20)
         client.stop_stream()
     assert answers == list(range(12))
+
+
+def test_all_responses_of_a_request_come_before_those_of_the_next_where_order_is_kept(live: Live) -> None:
+    answers: list[tuple[str, int]] = []
+    done = threading.Event()
+
+    def take(result: Any, error: Any) -> None:
+        assert error is None
+        answers.append((result.get_response().id, int(result.as_numpy("OUT")[0])))
+        if len(answers) == 7:
+            done.set()
+
+    with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{live.ports['GRPCInferenceService']}") as client:
+        client.start_stream(callback=take)
+        for name, elements, delay_ms in (("slow", [1, 2, 3], 30), ("fast", [7, 8], 0), ("last", [9, 9], 0)):
+            tensors = []
+            for tensor, data in (
+                ("IN", np.array(elements, np.int32)),
+                ("DELAY", np.full(len(elements), delay_ms, np.uint32)),
+                ("WAIT", np.zeros(1, np.uint32)),
+            ):
+                kind = "INT32" if tensor == "IN" else "UINT32"
+                tensors.append(
+                    tritonclient.grpc.InferInput(tensor, data.shape, kind).set_data_from_numpy(data)
+                )
+            client.async_stream_infer("in_turn", tensors, request_id=name)
+        assert done.wait(20)
+        client.stop_stream()
+    assert answers == [
+        ("slow", 1),
+        ("slow", 2),
+        ("slow", 3),
+        ("fast", 7),
+        ("fast", 8),
+        ("last", 9),
+        ("last", 9),
+    ]
 
 
 def executions(live: Live, model: str) -> dict[int, int]:
