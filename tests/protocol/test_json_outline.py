@@ -78,7 +78,8 @@ def test_large_data_is_read_however_it_is_nested(shape: tuple[int, ...]) -> None
 
 def test_large_data_with_an_object_or_a_word_in_it_is_refused() -> None:
     values = np.arange(200_000.0).tolist()
-    for odd in ({}, "1", [None], True):
+    oddities: list[object] = [{}, "1", [None], True]
+    for odd in oddities:
         with pytest.raises(InvalidRequest, match="Unable to parse 'data'"):
             decode_infer_request("m", one_input([*values, odd], shape=[200_001]), None, SIZE)
 
