@@ -89,3 +89,20 @@ def test_the_memory_of_a_model_is_given_back_each_time_it_is_unloaded(
     assert growth < WITHIN
     assert abs(after.threads - before.threads) <= 1
     assert abs(after.descriptors - before.descriptors) <= 1
+
+
+def test_real_weights_stay_under_the_limit(tmp_path: Path) -> None:
+    for name in "abc":
+        save(heavy(60), tmp_path / name / "1" / "model.onnx")
+    limit = f"--model-memory-limit={160 << 20}"
+    with serve("--model-repository", tmp_path, "--model-control-mode=lazy", limit) as child:
+        child.ready()
+        held = []
+        for name in "abcabcab":
+            assert post(child, f"models/{name}/infer", BODY)["outputs"][0]["data"] == [3, 4]
+            held.append(at_rest(child).rss_bytes)
+            states = [model.get("state") for model in post(child, "repository/index")]
+            assert states.count("READY") <= 2
+        assert child.stop() == 0
+    # two models are there all the time from the second on, and never the memory of a third
+    assert max(held[1:]) - min(held[1:]) < 40 * MEGABYTE, held
