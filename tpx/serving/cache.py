@@ -73,6 +73,10 @@ class CachedModel:
         self._statistics = statistics
         self._load = cache.new_load()
 
+    def renew(self) -> None:
+        """Answers given so far are not those that would be given now."""
+        self._load = self._cache.new_load()
+
     def answer(self, request: InferRequest) -> InferResponse | None:
         """The answer that was given before; without one the request remembers that it has to be kept."""
         began_ns = _clock()

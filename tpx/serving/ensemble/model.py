@@ -101,6 +101,11 @@ class Ensemble:
             self._courses[wanted] = course
         return course
 
+    def recomposed(self) -> None:
+        """A model that it is made of is another now: kept answers may not be its answers any more."""
+        if self._cache is not None:
+            self._cache.renew()
+
     def close(self) -> None:
         """Whoever still remembers it holds nothing but it."""
         self.signature.forget_heads()

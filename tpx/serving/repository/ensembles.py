@@ -106,6 +106,8 @@ class Ensembles:
             current = repository.loaded(name, ensemble.version)
             if current is None or not _same(current.served, ensemble):
                 new[ensemble.version] = Loaded(served=ensemble, recipe=wanted.recipes[ensemble.version])
+            elif isinstance(current.served, Ensemble):
+                current.served.recomposed()
         if new:
             self._retirement.retire(repository.restore(name, new))
             log.info("successfully loaded '%s'", name)
