@@ -33,11 +33,7 @@ def test_answers_of_an_ensemble_are_those_of_the_models_that_serve_now(tmp_path:
     part = write_model(tmp_path, "part", identity("FP32", "batch", 2), "max_batch_size: 4")
     (tmp_path / "whole" / "1").mkdir(parents=True)
     (tmp_path / "whole" / "config.pbtxt").write_text(ENSEMBLE, encoding="utf-8")
-    options = {
-        "cache_config": ("local,size=1048576",),
-        "model_control_mode": "explicit",
-        "load_model": ("*",),
-    }
+    cache = ("local,size=1048576",)
     with serving(tmp_path, cache_config=cache, model_control_mode="explicit", load_model=("*",)) as live:
         assert [ask(live), ask(live)] == [[1, 2], [1, 2]]
         assert executions(live, "part") == 1
