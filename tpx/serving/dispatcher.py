@@ -13,6 +13,7 @@ from tpx.errors import Cancelled, TpxError
 from tpx.serving.batch import Batch
 from tpx.serving.instances.base import Instance
 from tpx.serving.instances.placement import Needs
+from tpx.serving.instances.remote import RemoteInbox
 from tpx.serving.instances.thread import Inbox, ThreadInstance
 from tpx.serving.request import InferRequest
 from tpx.serving.scheduling.base import Scheduler, SequenceScheduler
@@ -28,11 +29,14 @@ class Lane:
     """Instances that share an inbox, whichever is free first, and the batches that they hold: one each in
     work and one each in hand."""
 
-    __slots__ = ("held", "held_long", "inbox", "index", "instances", "run", "turn")
+    __slots__ = ("held", "held_long", "inbox", "index", "instances", "put", "remote", "run", "turn")
 
     def __init__(self, index: int, turn: Turn | None) -> None:
         self.index = index
         self.inbox: Inbox = Inbox()
+        self.remote: RemoteInbox | None = None
+        """Instead of the inbox, where the instances are other processes."""
+        self.put: Callable[[Batch | None], None] = self.inbox.put
         self.instances: list[Instance] = []
         self.held: set[Batch] = set()
         self.held_long = 0
@@ -113,7 +117,7 @@ class Dispatcher:
         """End the instances after what they hold; nothing may be in flight. May be called from any thread."""
         for lane in self._lanes:
             for _ in lane.instances:
-                lane.inbox.put(None)
+                lane.put(None)
         for lane in self._lanes:
             for instance in lane.instances:
                 instance.close()
@@ -157,7 +161,23 @@ class Dispatcher:
     def computed(self, batch: Batch) -> None:
         """An instance has finished a batch: first give it work, then answer."""
         self.released(batch)
+        self.answered(batch)
+
+    def answered(self, batch: Batch) -> None:
+        """Every request of a batch has its response."""
         self._answer(batch)
+
+    def refused(self, batch: Batch, error: TpxError) -> None:
+        """No instance will compute a batch."""
+        batch.fail(error)
+        self.computed(batch)
+
+    def again(self, request: InferRequest) -> None:
+        """A model wants a request once more."""
+        try:
+            self.add(request)
+        except TpxError as error:
+            self._outcomes.on_refused(request, error)
 
     def released(self, batch: Batch) -> None:
         """An instance is done with a batch."""
@@ -270,7 +290,7 @@ class Dispatcher:
         batch.lane = lane.index
         batch.long = not self._is_short(batch)
         lane.held_long += batch.long
-        lane.inbox.put(batch)
+        lane.put(batch)
 
     def _prefetch(self, lane: Lane) -> None:
         """Keep as many batches in hand as there are instances, so that none waits for the loop."""

@@ -9,14 +9,16 @@ from typing import Any
 
 from tpx.errors import NotReady, TpxError
 from tpx.protocol.v2 import DecodedRequest
-from tpx.serving.backends.base import OpenModel
+from tpx.serving.backends.base import OpenModel, RemoteExecutor
 from tpx.serving.batch import Batch
 from tpx.serving.cache import CachedModel, ResponseCache
-from tpx.serving.dispatcher import Dispatcher, Outcomes
+from tpx.serving.dispatcher import Dispatcher, Lane, Outcomes
 from tpx.serving.instances.base import Instance
 from tpx.serving.instances.completions import Completions
 from tpx.serving.instances.decoupled import DecoupledAnswer, DecoupledCallbacks, DecoupledInstance
 from tpx.serving.instances.placement import InstanceSpec
+from tpx.serving.instances.remote import Outcomes as RemoteOutcomes
+from tpx.serving.instances.remote import RemoteInbox, RemoteInstance
 from tpx.serving.instances.thread import ThreadInstance
 from tpx.serving.ordering import ReplyOrder
 from tpx.serving.request import NOT_COMPUTED, InferRequest, InferResponse, RequestHead
@@ -72,6 +74,7 @@ class ServedModel:
         """Takes no new requests: unloaded, or replaced by a newer load."""
         self._opened = parts.opened
         self._stacking = parts.stacking
+        self._loop = loop
         self._dispatcher = Dispatcher(
             parts.scheduler,
             loop,
@@ -101,7 +104,9 @@ class ServedModel:
         dispatcher = self._dispatcher
         lane = dispatcher.lane(spec.needs)
         instance: Instance
-        if self.decoupled:
+        if isinstance(executor, RemoteExecutor):
+            instance = self._remote(spec.name, executor, lane)
+        elif self.decoupled:
             callbacks = DecoupledCallbacks(self._responded, dispatcher.released)
             instance = DecoupledInstance(
                 spec.name, executor, lane.inbox, completions, callbacks, self._stacking
@@ -111,6 +116,28 @@ class ServedModel:
                 spec.name, executor, lane.inbox, completions, dispatcher.computed, self._stacking
             )
         lane.add(instance)
+
+    def _remote(self, name: str, executor: RemoteExecutor, lane: Lane) -> RemoteInstance:
+        dispatcher = self._dispatcher
+        outcomes = RemoteOutcomes(dispatcher.answered, dispatcher.released, self._responded, dispatcher.again)
+        instance = RemoteInstance(name, executor, self._loop, outcomes)
+        if lane.remote is None:
+            lane.remote = RemoteInbox(dispatcher.refused)
+            lane.put = lane.remote.put
+        lane.remote.instances.append(instance)
+        executor.on_change = lane.remote.look
+        return instance
+
+    @property
+    def healthy(self) -> bool:
+        """Some instance of it takes work: processes may have died."""
+        instances = self._dispatcher.instances
+        return not instances or any(instance.alive for instance in instances)
+
+    async def says_ready(self) -> bool:
+        """Whether the model itself says that it can answer, where it has an opinion."""
+        answers = [await i.ready() for i in self.instances if isinstance(i, RemoteInstance)]
+        return all(answers)
 
     @property
     def instances(self) -> list[Instance]:

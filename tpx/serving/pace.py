@@ -4,7 +4,7 @@ import threading
 
 AHEAD_BYTES = 1 << 20
 """Of responses that are made and not yet delivered."""
-_RESPONSE_BYTES = 1 << 10
+RESPONSE_BYTES = 1 << 10
 """What a response takes besides its tensors."""
 
 
@@ -19,6 +19,11 @@ class Pace:
         self._stalled = False
         self._ended = False
 
+    @property
+    def stalled(self) -> bool:
+        """The client does not take what was sent."""
+        return self._stalled
+
     # called by the thread
 
     def advance(self, size: int) -> bool:
@@ -26,7 +31,7 @@ class Pace:
         with self._changed:
             while (self._stalled or self._ahead > AHEAD_BYTES) and not self._ended:
                 self._changed.wait()
-            self._ahead += size + _RESPONSE_BYTES
+            self._ahead += size + RESPONSE_BYTES
             return not self._ended
 
     def wait(self, seconds: float) -> bool:
@@ -39,7 +44,7 @@ class Pace:
     def delivered(self, size: int) -> None:
         """A response of `size` bytes is with whoever sends it to the client."""
         with self._changed:
-            self._ahead -= size + _RESPONSE_BYTES
+            self._ahead -= size + RESPONSE_BYTES
             self._changed.notify()
 
     def stall(self, stalled: bool) -> None:

@@ -201,7 +201,16 @@ class RequestHead:
         seldom comes again; one that is placed would hold its region."""
         return self.total_size >= 0 and not self.request_id and not self.placed
 
-    def remember_rendered(self, key: tuple[Any, ...], rendered: Any) -> None:
+    def with_outputs(self, outputs: tuple[BoundOutput, ...]) -> "RequestHead":
+        """The same request as one that wants other outputs: a model has not given those that it wants."""
+        other = RequestHead(
+            self.model, self.request_id, self.inputs, outputs, self.batch_size, self.parameters
+        )
+        other.empty_final_response = self.empty_final_response
+        other.placed = self.placed
+        return other
+
+    def remember_rendered(self, key: Any, rendered: Any) -> None:
         """Keep what is the same in every response with these output shapes; the memory is bounded."""
         if len(self.rendered) >= _RENDERED_SHAPES:
             self.rendered.clear()
@@ -265,9 +274,11 @@ class InferResponse:
     """Outputs in the order of `head.outputs`, or an error. A decoupled model's last one, marked final, is
     empty."""
 
-    __slots__ = ("error", "final", "outputs")
+    __slots__ = ("error", "final", "outputs", "parameters")
 
     def __init__(self, outputs: list[Tensor], error: TpxError | None = None) -> None:
         self.outputs = outputs
         self.error = error
         self.final = True
+        self.parameters: dict[str, Parameter] | None = None
+        """What the model says besides."""

@@ -24,6 +24,7 @@ from tpx.serving.frontends.http import HttpFrontend
 from tpx.serving.frontends.metrics.base import Probe, Source
 from tpx.serving.frontends.metrics.cache import CacheFamilies
 from tpx.serving.frontends.metrics.cpu import CpuProbe
+from tpx.serving.frontends.metrics.custom import CustomFamilies
 from tpx.serving.frontends.metrics.endpoint import MetricsFrontend
 from tpx.serving.frontends.metrics.gpu import open_gpus
 from tpx.serving.frontends.metrics.models import ModelFamilies
@@ -34,6 +35,7 @@ from tpx.serving.limits import check_ports, grpc_limits, http_limits
 from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
 from tpx.serving.repository.control import ModelControl
+from tpx.serving.repository.hosting import ServerHost
 from tpx.serving.repository.loading import Loader, LoadSettings
 from tpx.serving.repository.repository import ModelRepository
 from tpx.serving.repository.settings import ControlSettings
@@ -113,9 +115,11 @@ class Server:
             backend_settings=_backend_settings(config.backend_config),
         )
         self.repository = ModelRepository()
+        self._host = ServerHost(self.repository, loop)
         self.control = ModelControl(
-            self.repository, Loader(settings, Completions(loop), loop), _control_settings(config)
+            self.repository, Loader(settings, Completions(loop), loop, self._host), _control_settings(config)
         )
+        self._host.control = self.control
         memory = SharedMemory(cuda.opener(), _shared_memory_limits(config))
         self.plane = DataPlane(
             self.repository,
@@ -257,7 +261,7 @@ class Server:
         models = ModelFamilies(
             parse_latency_settings(config.metrics_config), {} if gpus is None else gpus.uuids
         )
-        sources: list[Source] = [self._sampler]
+        sources: list[Source] = [self._sampler, CustomFamilies(self._host.metrics)]
         if self._cache is not None:
             sources.append(CacheFamilies(self._cache))
         return MetricsFrontend(self.plane, models, sources)

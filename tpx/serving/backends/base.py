@@ -1,13 +1,18 @@
 """The seam between the server and whatever computes a model."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from tpx.errors import ConfigError, TpxError
-from tpx.serving.batch import Arrays
+from tpx.serving.batch import Arrays, Batch
+from tpx.serving.host import Host
 from tpx.serving.instances.placement import InstanceSpec
+from tpx.serving.request import InferRequest
+
+if TYPE_CHECKING:
+    from tpx.serving.instances.decoupled import DecoupledAnswer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +25,8 @@ class ModelFiles:
     """Of the version; its parent is the model's directory."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """--backend-config of this backend."""
+    host: Host | None = None
+    """What the server does for models that ask for it."""
 
 
 def inside(directory: Path, name: str, field: str) -> Path:
@@ -66,6 +73,43 @@ class DecoupledExecutor(Protocol):
     def close(self) -> None: ...
 
 
+class RemoteOutcomes(Protocol):
+    """What became of the batches of a remote executor; all of it is told on the event loop."""
+
+    def answered(self, batch: Batch) -> None:
+        """Every request of the batch has its response; of models that are not decoupled."""
+
+    def released(self, batch: Batch) -> None:
+        """The instance is done with the batch and can take another one, answered or not."""
+
+    def responded(self, answer: "DecoupledAnswer") -> None:
+        """A response of a decoupled model."""
+
+    def again(self, request: InferRequest) -> None:
+        """The model wants the request once more; what it was in was released."""
+
+
+@runtime_checkable
+class RemoteExecutor(Protocol):
+    """One instance of a model in another process. Used on the event loop, but for `close`."""
+
+    alive: bool
+    """It takes batches now."""
+    doomed: str
+    """Why it will not be alive again; empty while it may be."""
+    on_change: Callable[[], None]
+    """Called when it has become alive, or doomed."""
+
+    def submit(self, batch: Batch, outcomes: RemoteOutcomes) -> None:
+        """Compute a batch. If the process dies, its requests are answered with errors."""
+
+    async def ready(self) -> bool:
+        """Whether the model says that it can answer."""
+
+    def close(self) -> None:
+        """End it; blocks, so not on the event loop."""
+
+
 class OpenModel(Protocol):
     """A version of a model in memory."""
 
@@ -78,7 +122,7 @@ class OpenModel(Protocol):
     def check(self, config: Any) -> None:
         """Raise ConfigError where configuration and model file disagree."""
 
-    def executor(self, spec: InstanceSpec, config: Any) -> Executor | DecoupledExecutor:
+    def executor(self, spec: InstanceSpec, config: Any) -> Executor | DecoupledExecutor | RemoteExecutor:
         """An instance, ready to compute; a decoupled one where the configuration says so. Raises
         LoadError."""
 

@@ -11,6 +11,7 @@ from tpx.serving.backends.base import Backend
 _CLASSES = {
     "onnxruntime": "tpx.serving.backends.onnxruntime:OnnxRuntimeBackend",
     "identity": "tpx.serving.backends.identity:IdentityBackend",
+    "python": "tpx.serving.backends.python.backend:PythonBackend",
     "repeat": "tpx.serving.backends.repeat:RepeatBackend",
 }
 _PACKAGES = {"onnxruntime": ("onnxruntime", "pip install 'tpx[onnx]'")}

@@ -11,6 +11,10 @@ class Instance(Protocol):
 
     name: str
 
+    @property
+    def alive(self) -> bool:
+        """It takes batches now: one whose process has died does not, until it is restarted."""
+
     def warm(self, batch: Batch) -> TpxError | None:
         """Compute a batch that nobody waits for, in the calling thread, while there is no other work. Returns
         what went wrong."""

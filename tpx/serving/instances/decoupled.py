@@ -49,6 +49,7 @@ class DecoupledInstance:
     Every response goes to the event loop as it is made; an empty one marked final follows the last.
     """
 
+    alive = True
     __slots__ = ("_callbacks", "_completions", "_executor", "_inbox", "_stacking", "_thread", "name")
 
     def __init__(

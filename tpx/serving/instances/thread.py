@@ -27,6 +27,7 @@ class ThreadInstance:
     While none of them has work, the event loop may compute a batch itself with `run`.
     """
 
+    alive = True
     __slots__ = ("_completions", "_executor", "_inbox", "_on_done", "_stacking", "_thread", "name")
 
     def __init__(

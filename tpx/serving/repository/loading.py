@@ -15,6 +15,7 @@ from tpx.serving.cache import ResponseCache
 from tpx.serving.distributions.latencies import latencies_of
 from tpx.serving.distributions.settings import LatencySettings
 from tpx.serving.ensemble.graph import Graph, graph_of
+from tpx.serving.host import Host
 from tpx.serving.instances.completions import Completions
 from tpx.serving.instances.placement import instance_specs
 from tpx.serving.model import Parts, ServedModel
@@ -78,9 +79,14 @@ class Loader:
     """Loads versions; shared by the loader threads."""
 
     def __init__(
-        self, settings: LoadSettings, completions: Completions, loop: asyncio.AbstractEventLoop
+        self,
+        settings: LoadSettings,
+        completions: Completions,
+        loop: asyncio.AbstractEventLoop,
+        host: Host | None = None,
     ) -> None:
         self.settings = settings
+        self._host = host
         self._completions = completions
         self._loop = loop
 
@@ -155,6 +161,7 @@ class Loader:
             version=version,
             directory=source.versions[version],
             settings=self._backend_settings(config.backend),
+            host=self._host,
         )
         opened = find_backend(config.backend).open(files, config)
         try:

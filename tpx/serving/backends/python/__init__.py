@@ -1,0 +1,1 @@
+"""The python backend: `model.py` files, each instance in a process of its own."""

@@ -1,0 +1,156 @@
+"""`backend: "python"`: the model is a class in `model.py`, run in a process for each instance."""
+
+import asyncio
+import json
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from tpx.errors import ConfigError, LoadError
+from tpx.protocol import model_config
+from tpx.serving.backends.base import ModelFiles, inside
+from tpx.serving.backends.python.completion import ask_to_complete, merge
+from tpx.serving.backends.python.environment import interpreter_of
+from tpx.serving.backends.python.executor import InstanceSettings, PythonExecutor
+from tpx.serving.backends.python.process import ChildProcess, Interpreter
+from tpx.serving.host import Host
+from tpx.serving.instances.placement import InstanceSpec
+
+_SETTINGS = frozenset(
+    (
+        "shm-default-byte-size",
+        "shm-growth-byte-size",
+        "shm-region-prefix-name",
+        "shm_message_queue_size",
+        "thread-pool-size",
+        "python-runtime",
+        "stub-timeout-seconds",
+        "stub-health-check-interval",
+        "default-max-batch-size",
+        "cmdline",
+    )
+)
+_END_TIMEOUT_S = 30.0
+
+
+class PythonBackend:
+    """Opens nothing before it is asked for a configuration or an instance: the model's code may take long."""
+
+    default_filename = "model.py"
+
+    def open(self, files: ModelFiles, config: Any) -> "PythonModel":
+        path = inside(files.directory, config.default_model_filename or "model.py", "default_model_filename")
+        if not path.is_file():
+            raise LoadError(f"Failed to preinitialize Python stub: Python model file not found in '{path}'")
+        if files.host is None:
+            raise LoadError(f"model '{files.model_name}': Python models run only in a server")
+        return PythonModel(files, path, files.host)
+
+    def default_instance_count(self, kind: str) -> int:  # noqa: ARG002 (the seam's signature)
+        return 1
+
+
+class PythonModel:
+    """A version of a Python model."""
+
+    inline = False
+
+    def __init__(self, files: ModelFiles, path: Path, host: Host) -> None:
+        self._files = files
+        self._path = path
+        self._host = host
+        self._loop = host.loop
+        self._interpreter: Interpreter | None = None
+        self._first: ChildProcess | None = None
+        """The process that was asked to complete the configuration: it becomes the first instance."""
+
+    def complete(self, config: Any, *, default_max_batch_size: int) -> None:  # noqa: ARG002
+        process = self._start(config)
+        words = {
+            "file": str(self._path),
+            "name": config.name,
+            "config": _written(config),
+        }
+        try:
+            completed = ask_to_complete(process.socket, words)
+        except BaseException:
+            process.kill()
+            process.socket.close()
+            process.end(1.0)
+            raise
+        self._first = process
+        if completed is not None:
+            merge(config, completed)
+
+    def check(self, config: Any) -> None:
+        for key in self._files.settings:
+            if key not in _SETTINGS:
+                raise ConfigError(
+                    f"--backend-config python has no key '{key}' (has: {', '.join(sorted(_SETTINGS))})"
+                )
+        key = "FORCE_CPU_ONLY_INPUT_TENSORS"
+        text = config.parameters[key].string_value if key in config.parameters else "yes"
+        if text not in ("yes", "no"):
+            raise ConfigError(f"model '{config.name}': parameter {key} must be yes or no, got '{text}'")
+
+    def executor(self, spec: InstanceSpec, config: Any) -> PythonExecutor:
+        kind = spec.kind.removeprefix("KIND_")
+        settings = InstanceSettings(
+            name=spec.name,
+            model=config.name,
+            decoupled=config.model_transaction_policy.decoupled,
+            end_timeout_s=_seconds(self._files.settings.get("stub-timeout-seconds")),
+            start=lambda: self._start(config),
+            words={
+                "file": str(self._path),
+                "instance": spec.name,
+                "decoupled": config.model_transaction_policy.decoupled,
+                "args": {
+                    "model_config": json.dumps(model_config.to_json(config)),
+                    "model_instance_kind": kind,
+                    "model_instance_name": spec.name,
+                    "model_instance_device_id": str(spec.device_id),
+                    "model_repository": str(self._files.directory.parent),
+                    "model_version": str(self._files.version),
+                    "model_name": config.name,
+                },
+            },
+        )
+        executor = PythonExecutor(settings, self._host, self._loop)
+        process, self._first = self._first, None
+        starting: Future[None] = asyncio.run_coroutine_threadsafe(executor.start(process), self._loop)
+        try:
+            starting.result()
+        except LoadError:
+            executor.close()
+            raise
+        return executor
+
+    def close(self) -> None:
+        process, self._first = self._first, None
+        if process is not None:
+            process.socket.close()
+            process.end(1.0)
+
+    def _start(self, config: Any) -> ChildProcess:
+        if self._interpreter is None:
+            self._interpreter = interpreter_of(config, self._files.directory.parent)
+        return ChildProcess(self._interpreter, self._path.parent)
+
+
+def _written(config: Any) -> dict[str, Any]:
+    """The configuration as `auto_complete_config` gets it: what was not written about decoupling is open."""
+    out = model_config.to_json(config)
+    if not config.HasField("model_transaction_policy"):
+        out.pop("model_transaction_policy", None)
+    return out
+
+
+def _seconds(text: str | None) -> float:
+    if text is None:
+        return _END_TIMEOUT_S
+    if not (text.isascii() and text.isdigit()):
+        raise ConfigError(
+            f"--backend-config python,stub-timeout-seconds must be a whole number, got '{text}'"
+        )
+    return float(text)

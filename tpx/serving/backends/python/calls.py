@@ -1,0 +1,137 @@
+"""Business logic scripting at the server's end: requests of models to other models, on the event loop."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from tpx.errors import InvalidRequest, NotReady, TpxError
+from tpx.protocol.tensors import Buffer, Tensor
+from tpx.protocol.v2 import DecodedRequest, Parameter, RequestedOutput
+from tpx.serving.backends.python.connection import Connection, error_entry
+from tpx.serving.backends.python.encoding import code_number
+from tpx.serving.backends.python.worker import frames
+from tpx.serving.backends.python.worker.frames import Head
+from tpx.serving.host import Callee, Host
+from tpx.serving.request import InferRequest, InferResponse
+
+_STALL_BYTES = 1 << 20
+_DECOUPLED = (
+    "Model {} is using the decoupled transaction policy: call it with 'decoupled=True' given to 'exec' or "
+    "'async_exec'."
+)
+
+
+class ModelCalls:
+    """The calls of one process that are under way."""
+
+    def __init__(self, connection: Connection, host: Host) -> None:
+        self._connection = connection
+        self._host = host
+        self._heads = frames.Heads()
+        self._calls: dict[int, InferRequest] = {}
+
+    def begin(self, body: memoryview, trace_of: Callable[[int], Any]) -> None:
+        """A CALL frame; every failure is an answer."""
+        number, size, id_size = frames.HANDLE.unpack_from(body)
+        at = frames.HANDLE.size
+        head = self._heads[bytes(body[at : at + size])]
+        at += size + id_size
+        buffers, _ = frames.take_tensors(body, at, len(head.tensors), self._connection)
+        name = head.extra["model"]
+        try:
+            model = self._model(head)
+            decoded = _decoded(head, buffers, bytes(body[at - id_size : at]).decode())
+            request = InferRequest(
+                model.bind(decoded), buffers, partial(self._reply, number, decoupled=model.decoupled), None
+            )
+            parent = trace_of(head.extra["parent"]) if head.extra["parent"] else None
+            if parent is not None:
+                request.trace = parent.child()
+            self._calls[number] = request
+            model.submit(request)
+        except TpxError as exc:
+            self._calls.pop(number, None)
+            if not isinstance(exc, _Told):
+                exc = _Told(f"Model {name} - Error when running inference: {exc.message}", code=exc.code)
+            self._send(number, frames.FINAL, error_entry(exc.message, code_number(exc)))
+
+    def cancel(self, number: int) -> None:
+        """The process wants no more responses of a call."""
+        request = self._calls.get(number)
+        if request is not None:
+            request.cancel()
+
+    def close(self) -> None:
+        """The process has ended."""
+        calls, self._calls = self._calls, {}
+        for request in calls.values():
+            request.cancel()
+
+    def _model(self, head: Head) -> Callee:
+        name, number = head.extra["model"], head.extra["version"]
+        try:
+            model = self._host.model(name, "" if number < 0 else str(number))
+        except NotReady as exc:
+            raise _Told(
+                f"Failed for execute the inference request. Model '{name}' is not ready.", code=exc.code
+            ) from exc
+        if model.decoupled and not head.extra["decoupled"]:
+            raise _Told(_DECOUPLED.format(name))
+        return model
+
+    def _reply(self, number: int, request: InferRequest, response: InferResponse, *, decoupled: bool) -> None:
+        if response.final:
+            self._calls.pop(number, None)
+        if not self._connection.open:
+            return
+        flags = frames.FINAL if response.final else 0
+        if response.error is not None:
+            self._send(number, flags, error_entry(response.error.message, code_number(response.error)))
+        elif decoupled and not response.outputs:
+            self._send(number, flags | frames.EMPTY, [])
+        else:
+            outputs = response.outputs
+            extra = {"parameters": json.dumps(response.parameters)} if response.parameters else {}
+            head = frames.encode_head([(t.name, t.datatype, t.shape) for t in outputs], extra)
+            entry: list[Buffer] = [frames.STATUS.pack(frames.TENSORS, len(head)), head]
+            try:
+                self._connection.add_tensors(entry, [tensor.data for tensor in outputs])
+            except OSError as exc:
+                request.cancel()
+                entry = error_entry(f"no shared memory for the outputs of a call: {exc.strerror}", 1)
+            self._send(number, flags, entry)
+        if decoupled and not response.final and self._connection.unsent > _STALL_BYTES:
+            request.stall(True)
+            self._connection.when_sent(partial(request.stall, False))
+
+    def _send(self, number: int, flags: int, entry: list[Buffer]) -> None:
+        self._connection.send(frames.REPLY, [frames.RESPONSE_START.pack(number, flags), *entry])
+
+
+class _Told(InvalidRequest):
+    """An error whose words already name the model."""
+
+
+def _decoded(head: Head, buffers: list[Buffer], request_id: str) -> DecodedRequest:
+    extra = head.extra
+    parameters: dict[str, Parameter] = json.loads(extra["parameters"])
+    if extra["sequence"]:
+        parameters["sequence_id"] = extra["sequence"]
+    if extra["flags"] & 1:
+        parameters["sequence_start"] = True
+    if extra["flags"] & 2:
+        parameters["sequence_end"] = True
+    if extra["timeout"]:
+        parameters["timeout"] = extra["timeout"]
+    return DecodedRequest(
+        model_name=extra["model"],
+        request_id=request_id,
+        parameters=parameters,
+        inputs=[
+            Tensor(tensor.name, tensor.datatype, tensor.shape, data)
+            for tensor, data in zip(head.tensors, buffers, strict=True)
+        ],
+        outputs=[RequestedOutput(name=name) for name in extra["outputs"]],
+        default_binary=True,
+    )

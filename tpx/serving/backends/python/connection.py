@@ -1,0 +1,190 @@
+"""The server's end of the socket to the process of a model: on the event loop, never waiting."""
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Callable
+
+from tpx.serving.backends.python.worker import frames
+from tpx.serving.backends.python.worker.frames import HEADER, Buffer
+from tpx.serving.backends.python.worker.rings import GrowingRing, Segment, create_segment
+
+_READ_BYTES = 256 << 10
+
+OnFrame = Callable[[int, memoryview], None]
+
+
+class Connection:
+    """Frames in both directions, and the shared memory that goes with them; all of it on the event loop.
+
+    A frame's body is only valid until its handler returns. `on_gone` is called once, when the process has
+    closed its end, or when it has said what cannot be understood.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        on_frame: OnFrame,
+        on_gone: Callable[[], None],
+    ) -> None:
+        sock.setblocking(False)
+        self._loop = loop
+        self._sock = sock
+        self._on_frame = on_frame
+        self._on_gone: Callable[[], None] | None = on_gone
+        self._buffer = bytearray(_READ_BYTES)
+        self._filled = 0
+        self._backlog: deque[tuple[memoryview, list[int]]] = deque()
+        self.unsent = 0
+        """Bytes that wait for the process to read."""
+        self._when_sent: list[Callable[[], None]] = []
+        self._ring = GrowingRing(self._grow)
+        self._incoming: Segment | None = None
+        loop.add_reader(sock.fileno(), self._readable)
+
+    @property
+    def open(self) -> bool:
+        return self._on_gone is not None
+
+    # sending
+
+    def send(self, kind: int, parts: list[Buffer]) -> None:
+        """Send a frame, now or as soon as there is room."""
+        self._write(frames.framed(kind, parts), [])
+
+    def add_tensors(self, parts: list[Buffer], tensors: list[Buffer]) -> None:
+        """Add tensors to the parts of a frame that is sent next. Raises OSError where there is no memory."""
+        frames.add_tensors(parts, tensors, self._ring)
+
+    def _grow(self, size: int) -> Segment:
+        return self._share(size, written_by_model=False)
+
+    def _share(self, size: int, *, written_by_model: bool) -> Segment:
+        fd = create_segment(size)
+        segment = Segment(fd, size)
+        body = frames.SEGMENT_BODY.pack(written_by_model, size)
+        self._write(frames.framed(frames.SEGMENT, [body]), [fd])
+        return segment
+
+    def _write(self, data: bytes, fds: list[int]) -> None:
+        """Descriptors are closed once they are sent."""
+        if not self.open:
+            _close(fds)
+            return
+        if not self._backlog:
+            sent = self._try(data, fds)
+            if sent == len(data):
+                return
+            if sent:
+                fds = []
+            self._loop.add_writer(self._sock.fileno(), self._writable)
+        else:
+            sent = 0
+        self._backlog.append((memoryview(data)[sent:], fds))
+        self.unsent += len(data) - sent
+
+    def _try(self, data: Buffer, fds: list[int]) -> int:
+        try:
+            sent = socket.send_fds(self._sock, [data], fds) if fds else self._sock.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return 0  # the other end is gone: the reader tells
+        _close(fds)
+        return sent
+
+    def _writable(self) -> None:
+        while self._backlog:
+            data, fds = self._backlog[0]
+            sent = self._try(data, fds)
+            self.unsent -= sent
+            if sent < len(data):
+                self._backlog[0] = (data[sent:], fds if not sent else [])
+                return
+            self._backlog.popleft()
+        self._loop.remove_writer(self._sock.fileno())
+        waiting, self._when_sent = self._when_sent, []
+        for callback in waiting:
+            callback()
+
+    def when_sent(self, callback: Callable[[], None]) -> None:
+        """Call once nothing waits to be sent any more."""
+        self._when_sent.append(callback)
+
+    # receiving
+
+    def view(self, location: int, size: int) -> Buffer:
+        """A tensor in the segment that the model writes to. Raises ValueError where there is none."""
+        if self._incoming is None:
+            raise ValueError("there is no segment yet")
+        return self._incoming.view(location, size)
+
+    def _readable(self) -> None:
+        try:
+            count = self._sock.recv_into(memoryview(self._buffer)[self._filled :])
+        except BlockingIOError:
+            return
+        except OSError:
+            count = 0
+        if not count:
+            self.close()
+            return
+        self._filled += count
+        self._take()
+
+    def _take(self) -> None:
+        view, at, end = memoryview(self._buffer), 0, self._filled
+        start = HEADER.size
+        need = 0
+        while end - at >= start:
+            size, kind = HEADER.unpack_from(view, at)
+            if end - at - start < size:
+                need = start + size
+                break
+            body = view[at + start : at + start + size]
+            if kind == frames.GROW:
+                self._incoming = self._share(frames.NUMBER.unpack(body)[0], written_by_model=True)
+            else:
+                self._on_frame(kind, body)
+                if not self.open:
+                    return
+            at += start + size
+        self._keep(at, end, need)
+
+    def _keep(self, at: int, end: int, need: int) -> None:
+        """The beginning of a frame stays, with room for all of it."""
+        rest = end - at
+        if need > len(self._buffer) or (rest and len(self._buffer) - end < _READ_BYTES // 2):
+            larger = bytearray(max(need, _READ_BYTES))
+            larger[:rest] = self._buffer[at:end]
+            self._buffer = larger
+        elif at and rest:
+            self._buffer[:rest] = self._buffer[at:end]
+        self._filled = rest
+
+    def close(self) -> None:
+        """Close this end; the process then ends, too."""
+        if self._on_gone is None:
+            return
+        gone, self._on_gone = self._on_gone, None
+        self._loop.remove_reader(self._sock.fileno())
+        self._loop.remove_writer(self._sock.fileno())
+        self._sock.close()
+        for _, fds in self._backlog:
+            _close(fds)
+        self._backlog.clear()
+        gone()
+
+
+def _close(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+    fds.clear()
+
+
+def error_entry(message: str, code: int) -> list[Buffer]:
+    """The parts of an entry that is an error."""
+    data = message.encode(errors="replace")
+    return [frames.STATUS.pack(frames.ERROR, len(data)), bytes((code,)), data]

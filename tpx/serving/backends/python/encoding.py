@@ -1,0 +1,139 @@
+"""Requests as frames have them, and answers as the server has them."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from tpx.errors import Cancelled, Code, ExecutionError, TpxError
+from tpx.protocol.tensors import Buffer, Tensor
+from tpx.serving.backends.python.worker import frames
+from tpx.serving.backends.python.worker.frames import Head
+from tpx.serving.request import BoundOutput, InferRequest, InferResponse, RequestHead, TensorSpec
+from tpx.serving.stacking.plain import client_shape
+
+_OWN_PARAMETERS = frozenset(("sequence_id", "sequence_start", "sequence_end", "priority", "timeout"))
+_KEY = "python"
+CODES = (
+    Code.UNKNOWN,
+    Code.INTERNAL,
+    Code.NOT_FOUND,
+    Code.INVALID_ARGUMENT,
+    Code.UNAVAILABLE,
+    Code.UNSUPPORTED,
+    Code.ALREADY_EXISTS,
+    Code.CANCELLED,
+)
+"""By their numbers in pb_utils."""
+
+
+def code_number(error: TpxError) -> int:
+    """What models see of an error's code."""
+    return CODES.index(error.code) if error.code in CODES else 1
+
+
+def encode_request(handle: int, request: InferRequest, parts: list[Buffer]) -> None:
+    """Add a request to the parts of a frame, without its tensors."""
+    head = request.head
+    encoded: bytes | None = head.rendered.get(_KEY)
+    if encoded is None:
+        encoded = _encode_head(head)
+        head.remember_rendered(_KEY, encoded)
+    identity = head.request_id.encode()
+    parts.append(frames.HANDLE.pack(handle, len(encoded), len(identity)))
+    parts.append(encoded)
+    if identity:
+        parts.append(identity)
+
+
+def _encode_head(head: RequestHead) -> bytes:
+    tensors = [(bound.spec.name, bound.spec.datatype, bound.shape) for bound in head.inputs]
+    parameters = head.parameters
+    extra: dict[str, Any] = {"outputs": [bound.spec.name for bound in head.outputs]}
+    if parameters:
+        extra["sequence"] = parameters.get("sequence_id", 0)
+        extra["flags"] = bool(parameters.get("sequence_start")) + 2 * bool(parameters.get("sequence_end"))
+        extra["timeout"] = int(parameters.get("timeout", 0))
+        custom = {key: value for key, value in parameters.items() if key not in _OWN_PARAMETERS}
+        if custom:
+            extra["parameters"] = json.dumps(custom)
+    return frames.encode_head(tensors, extra)
+
+
+class Answers:
+    """Reads answers of one model; what the same words mean for the same request head is remembered."""
+
+    def __init__(self) -> None:
+        self._heads = frames.Heads()
+
+    def take(
+        self, request: InferRequest, body: memoryview, at: int, views: frames.Views
+    ) -> tuple[InferResponse | int, int]:
+        """An entry, and where the next one begins; a status where there is no response."""
+        status, size = frames.STATUS.unpack_from(body, at)
+        at += frames.STATUS.size
+        if status == frames.TENSORS:
+            encoded = bytes(body[at : at + size])
+            plan = request.head.rendered.get(encoded)
+            if plan is None:
+                plan = _Plan(request.head, self._heads[encoded])
+                request.head.remember_rendered(encoded, plan)
+            buffers, at = frames.take_tensors(body, at + size, plan.count, views)
+            return plan.response(request, buffers), at
+        if status == frames.ERROR:
+            code, message = body[at], bytes(body[at + 1 : at + 1 + size]).decode(errors="replace")
+            return InferResponse([], _error(message, code)), at + 1 + size
+        return int(status), at
+
+
+def _error(message: str, number: int) -> TpxError:
+    code = CODES[number] if number < len(CODES) else Code.INTERNAL
+    if code is Code.CANCELLED:
+        return Cancelled(message)
+    return ExecutionError(message, code=code)
+
+
+class _Plan:
+    """Which tensors of an answer a request gets, and in which order."""
+
+    __slots__ = ("_head", "_parameters", "_tensors", "count")
+
+    def __init__(self, head: RequestHead, answer: Head) -> None:
+        self.count = len(answer.tensors)
+        text = answer.extra.get("parameters")
+        self._parameters: dict[str, Any] | None = json.loads(text) if text else None
+        given = {tensor.name: index for index, tensor in enumerate(answer.tensors)}
+        chosen = [bound for bound in head.outputs if bound.spec.name in given]
+        bounds: list[BoundOutput] = []
+        self._tensors: list[tuple[int, str, str, tuple[int, ...]]] = []
+        for bound in chosen:
+            index = given[bound.spec.name]
+            tensor = answer.tensors[index]
+            shape = tensor.shape
+            if bound.spec.model_dims is not bound.spec.dims:
+                shape = client_shape(bound.spec, shape, batched=head.model.max_batch_size > 0)
+            self._tensors.append((index, tensor.name, tensor.datatype, shape))
+            bounds.append(_as_given(bound, tensor.datatype))
+        same = len(bounds) == len(head.outputs) and all(
+            a is b for a, b in zip(bounds, head.outputs, strict=True)
+        )
+        self._head = None if same else head.with_outputs(tuple(bounds))
+
+    def response(self, request: InferRequest, buffers: Sequence[Buffer]) -> InferResponse:
+        if self._head is not None:
+            request.head = self._head
+        response = InferResponse(
+            [Tensor(name, kind, shape, buffers[i]) for i, name, kind, shape in self._tensors]
+        )
+        response.parameters = self._parameters
+        return response
+
+
+def _as_given(bound: BoundOutput, datatype: str) -> BoundOutput:
+    """A model may give another type than is configured: then that is what the client is told."""
+    if bound.spec.datatype == datatype:
+        return bound
+    spec = bound.spec
+    other = TensorSpec(spec.name, datatype, spec.dims, model_dims=spec.model_dims, labels=spec.labels)
+    made = BoundOutput(other, binary=bound.binary, classification=bound.classification)
+    made.placement = bound.placement
+    return made

@@ -1,0 +1,280 @@
+"""One instance of a Python model: its process, what it holds, and its restart when it dies."""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
+from typing import Any
+
+from tpx.errors import LoadError, NotReady
+from tpx.serving.backends.base import RemoteOutcomes
+from tpx.serving.backends.python.connection import Connection
+from tpx.serving.backends.python.encoding import Answers, encode_request
+from tpx.serving.backends.python.held import Held, HeldBatch
+from tpx.serving.backends.python.process import ChildProcess
+from tpx.serving.backends.python.restarts import Restarts
+from tpx.serving.backends.python.services import Services
+from tpx.serving.backends.python.worker import frames
+from tpx.serving.backends.python.worker.frames import Buffer
+from tpx.serving.batch import Batch
+from tpx.serving.host import Host
+
+log = logging.getLogger(__name__)
+
+_READY_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceSettings:
+    """What an instance is."""
+
+    name: str
+    model: str
+    words: dict[str, Any]
+    """What the process is told to initialize with."""
+    decoupled: bool
+    end_timeout_s: float
+    start: Callable[[], ChildProcess]
+    """Starts a process; blocks."""
+
+
+class PythonExecutor:
+    """Implements RemoteExecutor."""
+
+    def __init__(self, settings: InstanceSettings, host: Host, loop: asyncio.AbstractEventLoop) -> None:
+        self.alive = False
+        self.doomed = ""
+        self.on_change: Callable[[], None] = lambda: None
+        self._settings = settings
+        self._host = host
+        self._loop = loop
+        self._restarts = Restarts()
+        self._process: ChildProcess | None = None
+        self._connection: Connection | None = None
+        self._services: Services | None = None
+        self._answers = Answers()
+        self._initialized: asyncio.Future[dict[str, Any]] | None = None
+        self._finalized: asyncio.Future[None] | None = None
+        self._asked: list[asyncio.Future[bool]] = []
+        self._asks_ready = False
+        self._numbers = 0
+        self._batches: dict[int, HeldBatch] = {}
+        self._held: dict[int, Held] = {}
+        self._closing = False
+        self._restarting: asyncio.Task[None] | None = None
+
+    # life
+
+    async def start(self, process: ChildProcess | None = None) -> None:
+        """Have the model initialized, in `process` or in a new one. Raises LoadError."""
+        if process is None:
+            process = await self._loop.run_in_executor(None, self._settings.start)
+        self._process = process
+        self._initialized = self._loop.create_future()
+        connection = Connection(self._loop, process.socket, self._frame, self._gone)
+        self._connection = connection
+        self._services = Services(connection, self._host, self._settings.model)
+        connection.send(frames.INITIALIZE, [json.dumps(self._settings.words).encode()])
+        answer = await self._initialized
+        if "error" in answer:
+            connection.close()
+            raise LoadError(answer["error"])
+        self._asks_ready = answer["asks_ready"]
+        self.alive = True
+        self.on_change()
+
+    def close(self) -> None:
+        try:
+            ending = asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+            ending.result(self._settings.end_timeout_s + 5)
+        except (RuntimeError, FutureTimeout):
+            log.warning("the process of %s did not end in time", self._settings.name)
+        if self._process is not None:
+            self._process.end(1.0)
+
+    async def _end(self) -> None:
+        self._closing = True
+        self.alive = False
+        if self._restarting is not None:
+            self._restarting.cancel()
+        connection = self._connection
+        if connection is not None and connection.open:
+            self._finalized = self._loop.create_future()
+            connection.send(frames.FINALIZE, [])
+            try:
+                await asyncio.wait_for(self._finalized, self._settings.end_timeout_s)
+            except TimeoutError:
+                log.warning("finalize of %s did not end in time: it is killed", self._settings.name)
+                if self._process is not None:
+                    self._process.kill()
+            connection.close()
+
+    def _gone(self) -> None:
+        """The process has ended, or has closed its socket."""
+        self.alive = False
+        if self._services is not None:
+            self._services.close()
+        if self._finalized is not None and not self._finalized.done():
+            self._finalized.set_result(None)
+        for asked in self._asked:
+            if not asked.done():
+                asked.set_result(False)
+        self._asked.clear()
+        if self._initialized is not None and not self._initialized.done():
+            self._initialized.set_result({"error": f"Stub process '{self._settings.name}' is not healthy."})
+            return
+        self._fail_held()
+        if not self._closing and self._restarting is None:
+            log.error("the process of %s has ended unexpectedly", self._settings.name)
+            self._restarting = self._loop.create_task(self._restart())
+
+    def _fail_held(self) -> None:
+        """Whatever the process held is answered: nobody knows how far it had come."""
+        error = NotReady(
+            f"Failed to process the request(s) for model '{self._settings.name}', message: Stub process "
+            f"'{self._settings.name}' is not healthy."
+        )
+        batches, self._batches = list(self._batches.values()), {}
+        held, self._held = list(self._held.values()), {}
+        for one in held:
+            one.fail(error)
+        for batch in batches:
+            batch.release()
+
+    async def _restart(self) -> None:
+        """Start the process again, later and later; give up when it goes on dying."""
+        name = self._settings.name
+        try:
+            while True:
+                if self._process is not None:
+                    await self._loop.run_in_executor(None, self._process.end, 1.0)
+                delay_s = self._restarts.died(time.perf_counter_ns())
+                if delay_s is None:
+                    self.doomed = (
+                        f"Stub process '{name}' is not healthy: it has died again and again, and is not "
+                        "restarted any more. Load the model again once its cause is removed."
+                    )
+                    log.error("%s", self.doomed)
+                    self.on_change()
+                    return
+                await asyncio.sleep(delay_s)
+                try:
+                    await self.start()
+                except LoadError as exc:
+                    log.error("cannot restart %s: %s", name, exc.message)
+                    continue
+                log.warning("restarted the process of %s", name)
+                return
+        finally:
+            self._restarting = None
+
+    # work
+
+    def submit(self, batch: Batch, outcomes: RemoteOutcomes) -> None:
+        connection = self._connection
+        assert connection is not None
+        self._numbers += 1
+        number = self._numbers & 0xFFFFFFFF
+        held_batch = HeldBatch(batch, outcomes, decoupled=self._settings.decoupled)
+        parts: list[Buffer] = [frames.BATCH.pack(number, len(batch.requests))]
+        for index, request in enumerate(batch.requests):
+            self._numbers += 1
+            held = Held(held_batch, index, request, self._numbers, connection)
+            held_batch.held.append(held)
+            encode_request(held.handle, request, parts)
+            try:
+                connection.add_tensors(parts, request.buffers)
+            except OSError as exc:
+                held_batch.fail(f"no shared memory for the tensors of a request: {exc.strerror}")
+                held_batch.release()
+                return
+        self._batches[number] = held_batch
+        for held in held_batch.held:
+            self._held[held.handle] = held
+        connection.send(frames.EXECUTE, parts)
+
+    async def ready(self) -> bool:
+        if not self.alive or self._connection is None:
+            return False
+        if not self._asks_ready:
+            return True
+        asked: asyncio.Future[bool] = self._loop.create_future()
+        self._asked.append(asked)
+        self._connection.send(frames.ASK_READY, [])
+        try:
+            return await asyncio.wait_for(asyncio.shield(asked), _READY_TIMEOUT_S)
+        except TimeoutError:
+            return False
+
+    # frames
+
+    def _frame(self, kind: int, body: memoryview) -> None:
+        try:
+            self._dispatch(kind, body)
+        except Exception:  # one process' boundary: what it says cannot be understood
+            log.exception(
+                "the process of %s has sent a frame that cannot be: it is ended", self._settings.name
+            )
+            if self._process is not None:
+                self._process.kill()
+            if self._connection is not None:
+                self._connection.close()
+
+    def _dispatch(self, kind: int, body: memoryview) -> None:
+        if kind == frames.ANSWERS:
+            self._answered(body)
+        elif kind == frames.RESPONSE:
+            self._responded(body)
+        elif kind == frames.INITIALIZED:
+            assert self._initialized is not None
+            self._initialized.set_result(json.loads(bytes(body)))
+        elif kind == frames.READY:
+            asked = self._asked.pop(0)
+            if not asked.done():
+                asked.set_result(bool(body[0]))
+        elif kind == frames.FINALIZED:
+            if self._finalized is not None and not self._finalized.done():
+                self._finalized.set_result(None)
+        else:
+            assert self._services is not None
+            self._services.take(kind, body, self._trace_of)
+
+    def _trace_of(self, handle: int) -> Any:
+        held = self._held.get(handle)
+        return held.request.trace if held is not None else None
+
+    def _answered(self, body: memoryview) -> None:
+        number, read_ns, began_ns, computed_ns, count, failed = frames.ANSWER.unpack_from(body)
+        at = frames.ANSWER.size
+        batch = self._batches.pop(number)
+        batch.executed(read_ns, began_ns, computed_ns)
+        if failed:
+            message = bytes(body[at + frames.SIZE.size :]).decode(errors="replace")
+            batch.fail(
+                f"Failed to process the request(s) for model '{self._settings.name}', message: {message}"
+            )
+        else:
+            assert self._connection is not None
+            for held in batch.held[:count]:
+                response, at = self._answers.take(held.request, body, at, self._connection)
+                held.answered(response)
+        for held in batch.held:
+            if held.over:
+                self._held.pop(held.handle, None)
+        batch.release()
+
+    def _responded(self, body: memoryview) -> None:
+        handle, flags = frames.RESPONSE_START.unpack_from(body)
+        held = self._held.get(handle)
+        if held is None:
+            return  # it was answered with an error already
+        response = None
+        if not flags & frames.EMPTY:
+            assert self._connection is not None
+            response, _ = self._answers.take(held.request, body, frames.RESPONSE_START.size, self._connection)
+        held.responded(response, final=bool(flags & frames.FINAL))
+        if held.over:
+            del self._held[handle]

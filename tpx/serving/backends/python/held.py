@@ -1,0 +1,223 @@
+"""Requests that the process of a model holds, and what has come of them."""
+
+import time
+
+from tpx.errors import ExecutionError, TpxError
+from tpx.serving.backends.base import RemoteOutcomes
+from tpx.serving.backends.python.connection import Connection
+from tpx.serving.backends.python.worker import frames
+from tpx.serving.batch import Batch
+from tpx.serving.instances.decoupled import DecoupledAnswer
+from tpx.serving.pace import RESPONSE_BYTES, Pace
+from tpx.serving.request import InferRequest, InferResponse
+from tpx.serving.statistics import ResponseTimes
+
+_clock = time.perf_counter_ns
+_CREDIT_BYTES = 256 << 10
+"""The process is told in lumps what has been delivered."""
+
+
+class HeldBatch:
+    """A batch on its way through `execute`, whose return does not mean that all is answered."""
+
+    __slots__ = ("_again", "_left", "_released", "batch", "decoupled", "held", "outcomes")
+
+    def __init__(self, batch: Batch, outcomes: RemoteOutcomes, *, decoupled: bool) -> None:
+        self.batch = batch
+        self.outcomes = outcomes
+        self.decoupled = decoupled
+        self.held: list[Held] = []
+        self._left = len(batch.requests)
+        self._released = False
+        self._again: list[InferRequest] = []
+        if not decoupled:
+            batch.responses = [_NONE] * self._left
+
+    def executed(self, read_ns: int, began_ns: int, computed_ns: int) -> None:
+        """Execute has returned; what the process says of when is of the same clock."""
+        for batch in (self.batch, *[held.single for held in self.held if held.single is not None]):
+            batch.started_ns, batch.gathered_ns, batch.computed_ns = read_ns, began_ns, computed_ns
+
+    def fail(self, message: str) -> None:
+        """Every request that is not answered gets an error."""
+        for held in self.held:
+            held.fail(ExecutionError(message))
+
+    def release(self) -> None:
+        """The instance is done with it; what comes again does so now."""
+        self._released = True
+        self.outcomes.released(self.batch)
+        if not self.decoupled and not self._left:
+            self._finish()
+        for request in self._again:
+            self.outcomes.again(request)
+
+    def one_less(self) -> None:
+        """A request has its response."""
+        self._left -= 1
+        if not self._left and self._released:
+            self._finish()
+
+    def comes_again(self, request: InferRequest) -> None:
+        """The model wants a request once more: it is not answered with this batch."""
+        self._again.append(request)
+        self._left -= 1
+
+    def _finish(self) -> None:
+        batch = self.batch
+        batch.ended_ns = _clock()
+        if self._again:
+            pairs = zip(batch.requests, batch.responses, strict=True)
+            kept = [(request, response) for request, response in pairs if request not in self._again]
+            batch.requests = [request for request, _ in kept]
+            batch.responses = [response for _, response in kept]
+            if not kept:
+                return
+        failed = [response for response in batch.responses if response.error is not None]
+        if failed:
+            self._tell_apart(failed[0].error)
+        self.outcomes.answered(batch)
+
+    def _tell_apart(self, error: TpxError | None) -> None:
+        """Some requests have failed: each counts for itself."""
+        batch = self.batch
+        batch.error = error
+        if len(batch.requests) == 1:
+            batch.end(error)
+            return
+        alone = []
+        for request, response in zip(batch.requests, batch.responses, strict=True):
+            single = Batch([request])
+            single.started_ns, single.gathered_ns = batch.started_ns, batch.gathered_ns
+            single.computed_ns, single.ended_ns = batch.computed_ns, batch.ended_ns
+            single.responses, single.error = [response], response.error
+            alone.append(single)
+        batch.alone = alone
+
+
+_NONE = InferResponse([], ExecutionError("the model has not answered"))
+
+
+class Held:
+    """One request in the process; the `pace` of its request: cancelling and stalling that reach the model."""
+
+    __slots__ = (
+        "_begun_ns",
+        "_connection",
+        "_credit",
+        "_index",
+        "_owner",
+        "_sent",
+        "_stalled",
+        "handle",
+        "over",
+        "request",
+        "single",
+    )
+
+    def __init__(
+        self, owner: HeldBatch, index: int, request: InferRequest, handle: int, connection: Connection
+    ) -> None:
+        self.handle = handle
+        self.request = request
+        self.over = False
+        """Nothing more comes."""
+        self.single: Batch | None = Batch([request]) if owner.decoupled else None
+        self._owner = owner
+        self._index = index
+        self._connection = connection
+        self._stalled = isinstance(request.pace, Pace) and request.pace.stalled
+        self._credit = 0
+        self._sent = 0
+        self._begun_ns = 0
+        request.pace = self
+
+    # what `pace` is to InferRequest
+
+    def end(self) -> None:
+        if not self.over and self._connection.open:
+            self._connection.send(frames.CANCEL, [frames.NUMBER.pack(self.handle)])
+
+    def stall(self, stalled: bool) -> None:
+        self._stalled = stalled
+        self._give_credit()
+
+    def delivered(self, size: int) -> None:
+        self._credit += size + RESPONSE_BYTES
+        if self._credit >= _CREDIT_BYTES:
+            self._give_credit()
+
+    def _give_credit(self) -> None:
+        if self._credit and not self._stalled and not self.over and self._connection.open:
+            self._connection.send(frames.CREDIT, [frames.CREDIT_BODY.pack(self.handle, self._credit)])
+            self._credit = 0
+
+    # what the process says
+
+    def answered(self, response: InferResponse | int) -> None:
+        """Its entry in what execute has returned."""
+        if isinstance(response, InferResponse):
+            self._set(response)
+        elif response == frames.AGAIN:
+            self.over = True
+            self._owner.comes_again(self.request)
+
+    def responded(self, response: InferResponse | int | None, *, final: bool) -> None:
+        """A sender has sent something."""
+        given = response if isinstance(response, InferResponse) else None
+        if self.single is not None:
+            self._stream(given or InferResponse([]), final=final)
+        elif given is not None:
+            self._set(given, over=final)
+        elif final and not self._sent:
+            self._set(
+                InferResponse([], ExecutionError("the model has dropped the request without an answer"))
+            )
+        else:
+            self.over = self.over or final
+
+    def fail(self, error: TpxError) -> None:
+        """Nothing comes any more."""
+        if self.over:
+            return
+        if self.single is not None:
+            self.single.end(error)
+            self._stream(InferResponse([], error), final=True)
+        else:
+            self._set(InferResponse([], error))
+
+    def _set(self, response: InferResponse, *, over: bool = True) -> None:
+        self.over = self.over or over
+        if self._sent:
+            return
+        self._sent = 1
+        self._owner.batch.responses[self._index] = response
+        self._owner.one_less()
+
+    def _stream(self, response: InferResponse, *, final: bool) -> None:
+        batch = self.single
+        assert batch is not None
+        response.final = final
+        now = _clock()
+        batch.started_ns = batch.started_ns or now
+        batch.gathered_ns = batch.gathered_ns or now
+        batch.computed_ns = batch.ended_ns = now
+        size = sum(len(tensor.data) for tensor in response.outputs)
+        answer = DecoupledAnswer(
+            request=self.request,
+            response=response,
+            batch=batch,
+            times=ResponseTimes(
+                index=self._sent,
+                started_ns=batch.started_ns,
+                gathered_ns=batch.gathered_ns,
+                begun_ns=self._begun_ns or batch.gathered_ns,
+                computed_ns=now,
+                ended_ns=now,
+            ),
+            size=size,
+        )
+        self._sent += 1
+        self._begun_ns = now
+        self.over = final
+        self._owner.outcomes.responded(answer)

@@ -1,0 +1,138 @@
+"""What the process of a model asks of the server: calls and loads of other models, log, metrics."""
+
+import asyncio
+import base64
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from tpx.errors import TpxError
+from tpx.serving.backends.python.calls import ModelCalls
+from tpx.serving.backends.python.connection import Connection
+from tpx.serving.backends.python.worker import frames
+from tpx.serving.custom_metrics import KINDS, CustomFamily, Labels, Series
+from tpx.serving.host import Host
+
+log = logging.getLogger(__name__)
+
+_LEVELS = (logging.INFO, logging.WARNING, logging.ERROR, logging.DEBUG)
+"""By pb_utils' numbers."""
+
+
+class Services:
+    """Serves one process, on the event loop, until it is closed."""
+
+    def __init__(self, connection: Connection, host: Host, model: str) -> None:
+        self._connection = connection
+        self._host = host
+        self._model = model
+        self._calls = ModelCalls(connection, host)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._families: dict[int, CustomFamily] = {}
+        self._series: dict[int, tuple[CustomFamily, Labels, Series]] = {}
+        self._verbs: dict[str, Callable[[dict[str, Any]], Any]] = {
+            "log": write_log,
+            "ready": lambda words: self._host.is_ready(words["model"], words["version"]),
+            "family": self._family,
+            "drop_family": self._drop_family,
+            "metric": self._metric,
+            "drop_metric": self._drop_metric,
+            "increment": self._increment,
+            "set": self._set,
+            "observe": lambda words: self._series[words["id"]][2].observe(words["value"]),
+            "value": lambda words: self._series[words["id"]][2].value,
+        }
+
+    def take(self, kind: int, body: memoryview, trace_of: Callable[[int], Any]) -> None:
+        """A frame that asks for something. Raises ValueError for one that does not."""
+        if kind == frames.CALL:
+            self._calls.begin(body, trace_of)
+        elif kind == frames.CANCEL_CALL:
+            self._calls.cancel(frames.NUMBER.unpack(body)[0])
+        elif kind == frames.CONTROL:
+            self._control(json.loads(bytes(body)))
+        else:
+            raise ValueError(f"there is no frame {kind}")
+
+    def close(self) -> None:
+        """The process has ended: what it had asked for nobody waits for, what it held it holds no more."""
+        self._calls.close()
+        for number in list(self._series):
+            self._drop_metric({"id": number})
+        for number in list(self._families):
+            self._drop_family({"id": number})
+
+    def _control(self, words: dict[str, Any]) -> None:
+        verb, number = words["verb"], words["number"]
+        if verb in ("load", "unload"):
+            work = self._load(words) if verb == "load" else self._unload(words)
+            task = asyncio.get_running_loop().create_task(self._finish(number, work))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
+        try:
+            value = self._verbs[verb](words)
+        except TpxError as exc:
+            self._answer(number, {"error": exc.message})
+        else:
+            self._answer(number, {"value": value})
+
+    def _answer(self, number: int, answer: dict[str, Any]) -> None:
+        if number and self._connection.open:
+            self._connection.send(frames.RESULT, [json.dumps({"number": number, **answer}).encode()])
+
+    # other models
+
+    async def _finish(self, number: int, work: Any) -> None:
+        try:
+            await work
+        except TpxError as exc:
+            self._answer(number, {"error": exc.message})
+        except Exception as exc:  # one worker's boundary: the model learns that it is not its fault
+            log.exception("a request of model '%s' failed", self._model)
+            self._answer(number, {"error": f"internal error: {type(exc).__name__}"})
+        else:
+            self._answer(number, {"value": None})
+
+    async def _load(self, words: dict[str, Any]) -> None:
+        files = {path: base64.b64decode(content) for path, content in words["files"].items()}
+        await self._host.load(words["model"], words["config"], files)
+
+    async def _unload(self, words: dict[str, Any]) -> None:
+        await self._host.unload(words["model"], unload_dependents=words["dependents"])
+
+    # metrics
+
+    def _family(self, words: dict[str, Any]) -> None:
+        self._families[words["id"]] = self._host.metrics.hold_family(
+            words["name"], words["help"], KINDS[words["kind"]]
+        )
+
+    def _drop_family(self, words: dict[str, Any]) -> None:
+        family = self._families.pop(words["id"], None)
+        if family is not None:
+            self._host.metrics.drop_family(family)
+
+    def _metric(self, words: dict[str, Any]) -> None:
+        family = self._families[words["family"]]
+        key, series = self._host.metrics.hold_series(family, words["labels"], words["buckets"])
+        self._series[words["id"]] = family, key, series
+
+    def _drop_metric(self, words: dict[str, Any]) -> None:
+        held = self._series.pop(words["id"], None)
+        if held is not None:
+            self._host.metrics.drop_series(held[0], held[1])
+
+    def _increment(self, words: dict[str, Any]) -> None:
+        self._series[words["id"]][2].value += words["value"]
+
+    def _set(self, words: dict[str, Any]) -> None:
+        self._series[words["id"]][2].value = words["value"]
+
+
+def write_log(words: dict[str, Any]) -> None:
+    """A line of a model in the server's log, as of where the model has written it."""
+    level = _LEVELS[words["level"]]
+    if log.isEnabledFor(level):
+        log.handle(log.makeRecord(log.name, level, words["file"], words["line"], words["message"], (), None))

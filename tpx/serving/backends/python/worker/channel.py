@@ -1,0 +1,192 @@
+"""The model's end of the socket: any thread sends, and whichever thread waits for something reads.
+
+There is no thread that only reads: a request would wait for a switch of threads then.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable
+
+from tpx.serving.backends.python.worker import frames
+from tpx.serving.backends.python.worker.frames import HEADER, Buffer
+from tpx.serving.backends.python.worker.rings import GrowingRing, Segment
+
+_READ_BYTES = 256 << 10
+_FDS_BYTES = socket.CMSG_SPACE(4 * 4)
+
+OnFrame = Callable[[int, memoryview], None]
+
+
+class ServerGone(Exception):
+    """The socket has ended: so does the process."""
+
+
+class Channel:
+    """Frames in both directions, and the shared memory that goes with them."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._poll = select.poll()
+        self._poll.register(sock.fileno(), select.POLLIN)
+        self._sending = threading.RLock()
+        self._changed = threading.Condition(threading.Lock())
+        self._reading = False
+        self._rest = b""
+        self._fds: list[int] = []
+        self._granted: list[Segment] = []
+        self._ring = GrowingRing(self._grow)
+        self._incoming: Segment | None = None
+        self._pump: threading.Thread | None = None
+        self.on_frame: OnFrame = _unexpected
+
+    # sending
+
+    def send(self, kind: int, parts: list[Buffer], tensors: list[Buffer] | None = None) -> None:
+        """Send a frame; `tensors` go behind its parts."""
+        with self._sending:
+            if tensors:
+                frames.add_tensors(parts, tensors, self._ring)
+            self._sendall(frames.framed(kind, parts))
+
+    def send_entries(self, kind: int, start: bytes, entries: list[tuple[list[Buffer], list[Buffer]]]) -> None:
+        """Send a frame with several parts that have tensors of their own."""
+        with self._sending:
+            parts: list[Buffer] = [start]
+            for own, tensors in entries:
+                parts += own
+                if tensors:
+                    frames.add_tensors(parts, tensors, self._ring)
+            self._sendall(frames.framed(kind, parts))
+
+    def _sendall(self, data: bytes) -> None:
+        try:
+            self._sock.sendall(data)
+        except OSError as exc:
+            raise ServerGone from exc
+
+    def _grow(self, size: int) -> Segment:
+        """Called while sending: nobody else sends anything that lies in the segment before."""
+        self._sendall(frames.framed(frames.GROW, [frames.NUMBER.pack(size)]))
+        self.wait(lambda: bool(self._granted))
+        return self._granted.pop()
+
+    # receiving
+
+    def view(self, location: int, size: int) -> Buffer:
+        """A tensor in the server's segment."""
+        assert self._incoming is not None
+        return self._incoming.view(location, size)
+
+    def wait(self, ready: Callable[[], bool]) -> None:
+        """Wait until `ready()`, reading meanwhile if no other thread does. Raises ServerGone."""
+        changed = self._changed
+        with changed:
+            while not ready():
+                if self._reading:
+                    changed.wait()
+                    continue
+                self._reading = True
+                changed.release()
+                try:
+                    self._read()
+                finally:
+                    changed.acquire()
+                    self._reading = False
+                    changed.notify_all()
+
+    def look(self) -> None:
+        """Take what has come, without waiting."""
+        with self._changed:
+            if self._reading:
+                return
+            self._reading = True
+        try:
+            while self._poll.poll(0):
+                self._read()
+        finally:
+            with self._changed:
+                self._reading = False
+                self._changed.notify_all()
+
+    def tell(self) -> None:
+        """Something that others wait for has changed."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def pump(self) -> None:
+        """Have a thread of its own read from now on: what threads wait for may also come from here."""
+        if self._pump is None:
+            self._pump = threading.Thread(target=self._read_on, name="tpx-channel", daemon=True)
+            self._pump.start()
+
+    def _read_on(self) -> None:
+        try:
+            self.wait(lambda: False)
+        except ServerGone:
+            self.tell()
+
+    def _read(self) -> None:
+        """Wait for bytes, and take the frames that are complete."""
+        try:
+            data, ancillary, _, _ = self._sock.recvmsg(_READ_BYTES, _FDS_BYTES)
+        except OSError as exc:
+            raise ServerGone from exc
+        if not data:
+            raise ServerGone
+        for level, kind, content in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds = array.array("i")
+                fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+                self._fds += fds
+        if self._rest:
+            data = self._whole(data)
+        self._take(data)
+
+    def _whole(self, data: bytes) -> bytes:
+        """With the beginning that came before; of a large frame all the rest is read at once."""
+        parts = [self._rest, data]
+        have = len(self._rest) + len(data)
+        if have >= HEADER.size:
+            start = b"".join(parts) if len(self._rest) < HEADER.size else self._rest
+            need = HEADER.size + HEADER.unpack_from(start)[0]
+            while have < need:
+                more = self._sock.recv(min(need - have, 1 << 20), socket.MSG_WAITALL)
+                if not more:
+                    raise ServerGone
+                parts.append(more)
+                have += len(more)
+        return b"".join(parts)
+
+    def _take(self, data: bytes) -> None:
+        view, at, end = memoryview(data), 0, len(data)
+        start = HEADER.size
+        while end - at >= start:
+            size, kind = HEADER.unpack_from(data, at)
+            if end - at - start < size:
+                break
+            body = view[at + start : at + start + size]
+            if kind == frames.SEGMENT:
+                self._use_segment(body)
+            else:
+                self.on_frame(kind, body)
+            at += start + size
+        self._rest = data[at:] if at < end else b""
+
+    def _use_segment(self, body: memoryview) -> None:
+        outgoing, size = frames.SEGMENT_BODY.unpack(body)
+        fd = self._fds.pop(0)
+        segment = Segment(fd, size)
+        os.close(fd)
+        if outgoing:
+            self._granted.append(segment)
+        else:
+            self._incoming = segment
+
+
+def _unexpected(kind: int, body: memoryview) -> None:
+    raise ServerGone(f"frame {kind} before anybody listens ({len(body)} bytes)")

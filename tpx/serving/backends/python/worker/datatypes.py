@@ -1,0 +1,59 @@
+"""The datatypes of tensors as models name them, and their numpy types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+NUMPY_OF = {
+    "BOOL": np.dtype(np.bool_),
+    "UINT8": np.dtype(np.uint8),
+    "UINT16": np.dtype(np.uint16),
+    "UINT32": np.dtype(np.uint32),
+    "UINT64": np.dtype(np.uint64),
+    "INT8": np.dtype(np.int8),
+    "INT16": np.dtype(np.int16),
+    "INT32": np.dtype(np.int32),
+    "INT64": np.dtype(np.int64),
+    "FP16": np.dtype(np.float16),
+    "FP32": np.dtype(np.float32),
+    "FP64": np.dtype(np.float64),
+    "BYTES": np.dtype(np.object_),
+}
+"""By the wire's name; BF16 has none."""
+_NAME_OF = {dtype: name for name, dtype in NUMPY_OF.items()}
+
+CONFIG_NAMES = {f"TYPE_{name}": dtype for name, dtype in NUMPY_OF.items() if name != "BYTES"}
+CONFIG_NAMES["TYPE_STRING"] = np.dtype(np.object_)
+
+NUMBERS = {name: number for number, name in enumerate((*NUMPY_OF, "BF16"), 1)}
+"""The values of the DataType enumeration, by which some models name types."""
+_BY_NUMBER = {number: name for name, number in NUMBERS.items()}
+
+
+def name_of(dtype: Any) -> str | None:
+    """The wire's name of a numpy type, None if it has none; strings of any width are BYTES."""
+    dtype = np.dtype(dtype)
+    if dtype.kind in "SUO":
+        return "BYTES"
+    return _NAME_OF.get(dtype.newbyteorder("="))
+
+
+def triton_to_numpy_type(data_type: Any) -> Any:
+    """The numpy type of a datatype, given by its number or its name on the wire."""
+    name = data_type if isinstance(data_type, str) else _BY_NUMBER.get(int(data_type), "")
+    return NUMPY_OF[name].type
+
+
+def numpy_to_triton_type(data_type: Any) -> int:
+    """The number of the datatype that carries a numpy type."""
+    name = name_of(data_type)
+    if name is None:
+        raise TypeError(f"numpy type {data_type} has no datatype")
+    return NUMBERS[name]
+
+
+def triton_string_to_numpy(triton_type_string: str) -> Any:
+    """The numpy type of a datatype as configurations write it: TYPE_FP32."""
+    return CONFIG_NAMES[triton_type_string].type

@@ -1,0 +1,51 @@
+"""What goes wrong in a model, as the server is told."""
+
+from __future__ import annotations
+
+import traceback
+from types import TracebackType
+
+_OWN = "/tpx/serving/backends/python/worker/"
+
+
+class TritonModelException(Exception):
+    """Raised to models, and by them: all requests at hand fail."""
+
+
+class TritonError:
+    """An error of one response."""
+
+    UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ALREADY_EXISTS, CANCELLED = range(8)
+
+    def __init__(self, message: str, code: int = INTERNAL) -> None:
+        self._message = str(message)
+        self._code = int(code)
+
+    def message(self) -> str:
+        """What is wrong."""
+        return self._message
+
+    def code(self) -> int:
+        """What kind of wrong."""
+        return self._code
+
+    def __repr__(self) -> str:
+        return f"TritonError({self._message!r}, {self._code})"
+
+
+def described(error: BaseException) -> str:
+    """An exception as Triton tells it: its type and message, and where it came from, innermost first."""
+    text = f"{type(error).__name__}: {error}"
+    places = _places(error.__traceback__)
+    if places:
+        text += "\n\nAt:\n" + "".join(f"  {place}\n" for place in places)
+    return text
+
+
+def _places(trace: TracebackType | None) -> list[str]:
+    found = []
+    for frame, line in traceback.walk_tb(trace):
+        name = frame.f_code.co_filename
+        if _OWN not in name.replace("\\", "/"):
+            found.append(f"{name}({line}): {frame.f_code.co_name}")
+    return found[::-1]

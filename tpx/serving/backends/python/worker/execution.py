@@ -1,0 +1,277 @@
+"""Requests in, `execute`, answers out."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import struct
+import threading
+import time
+from typing import Any
+
+from tpx.serving.backends.python.worker import frames
+from tpx.serving.backends.python.worker.channel import Channel, ServerGone
+from tpx.serving.backends.python.worker.errors import TritonError, described
+from tpx.serving.backends.python.worker.frames import Buffer
+from tpx.serving.backends.python.worker.request import (
+    TRITONSERVER_REQUEST_RELEASE_RESCHEDULE,
+    InferenceRequest,
+    InferenceResponse,
+)
+from tpx.serving.backends.python.worker.sender import InferenceResponseSender
+from tpx.serving.backends.python.worker.tensor import Tensor
+
+_clock = time.perf_counter_ns
+_AHEAD_BYTES = 1 << 20
+_RESPONSE_BYTES = 1 << 10
+"""What a response counts besides its tensors."""
+_HEADS = 256
+
+Entry = tuple[list[Buffer], list[Buffer]]
+"""Of an answer: its own parts, and its tensors."""
+
+_NOTHING: Entry = ([frames.STATUS.pack(frames.NOTHING, 0)], [])
+_AGAIN: Entry = ([frames.STATUS.pack(frames.AGAIN, 0)], [])
+
+
+class _WrongReturn(Exception):
+    """Execute has returned what it must not."""
+
+
+class Execution:
+    """One instance of a model at work."""
+
+    def __init__(self, channel: Channel, name: str, *, decoupled: bool) -> None:
+        self.name = name
+        self.channel = channel
+        self._decoupled = decoupled
+        self._heads = frames.Heads()
+        self._answer_heads: dict[Any, bytes] = {}
+        self._live: set[int] = set()
+        self._cancelled: set[int] = set()
+        self._ahead: dict[int, int] = {}
+        self._ahead_lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.model: Any = None
+
+    # what comes
+
+    def cancel(self, handle: int) -> None:
+        """Nobody waits for a request any more."""
+        if handle in self._live:
+            self._cancelled.add(handle)
+
+    def credit(self, handle: int, size: int) -> None:
+        """The client has so many bytes of the responses of a request."""
+        with self._ahead_lock:
+            if handle in self._ahead:
+                self._ahead[handle] -= size
+
+    def take(self, body: memoryview) -> tuple[int, int, list[InferenceRequest]]:
+        """The batch in an EXECUTE frame: its number, when it was read, its requests."""
+        read_ns = _clock()
+        batch, count = frames.BATCH.unpack_from(body)
+        at = frames.BATCH.size
+        requests = []
+        for _ in range(count):
+            handle, size, id_size = frames.HANDLE.unpack_from(body, at)
+            at += frames.HANDLE.size
+            head = self._heads[bytes(body[at : at + size])]
+            at += size + id_size
+            request_id = bytes(body[at - id_size : at]).decode() if id_size else ""
+            buffers, at = frames.take_tensors(body, at, len(head.tensors), self.channel)
+            inputs = [Tensor._received(h, data) for h, data in zip(head.tensors, buffers)]
+            request = InferenceRequest._received(handle, request_id, head, inputs, self)
+            if self._decoupled:
+                request._sender = InferenceResponseSender(self, handle, decoupled=True)
+            self._live.add(handle)
+            requests.append(request)
+        return batch, read_ns, requests
+
+    # what the model does
+
+    def run(self, batch: int, read_ns: int, requests: list[InferenceRequest]) -> None:
+        """Call the model, and send the answers."""
+        began_ns = _clock()
+        try:
+            entries, computed_ns = self._execute(requests)
+            failed = False
+        except ServerGone:
+            raise
+        except BaseException as exc:  # noqa: BLE001 (whatever a model raises is the answer)
+            computed_ns = _clock()
+            failed = True
+            text = str(exc) if isinstance(exc, _WrongReturn) else described(exc)
+            message = text.encode(errors="replace")
+            entries = [([frames.SIZE.pack(len(message)), message], [])]
+            for request in requests:
+                if request._sender is not None:
+                    request._sender._close()
+        start = frames.ANSWER.pack(batch, read_ns, began_ns, computed_ns, len(requests), failed)
+        self.channel.send_entries(frames.ANSWERS, start, entries)
+        for request in requests:
+            if request._sender is None or request._sender._closed:
+                self._forget(request._handle)
+
+    def _execute(self, requests: list[InferenceRequest]) -> tuple[list[Entry], int]:
+        returned = self.model.execute(requests)
+        if inspect.iscoroutine(returned):
+            returned = self._await(returned, requests)
+        computed_ns = _clock()
+        return self._entries(returned, requests), computed_ns
+
+    def _entries(self, returned: Any, requests: list[InferenceRequest]) -> list[Entry]:
+        if self._decoupled:
+            if returned is not None:
+                raise _WrongReturn(
+                    f"Python model '{self.name}' is using the decoupled mode and the execute function must "
+                    "return None."
+                )
+            return [self._released(request) for request in requests]
+        if returned is None:
+            returned = [None] * len(requests)
+        if not isinstance(returned, list):
+            raise _WrongReturn(f"Expected a list in the execute return, found type '{type(returned)}'.")
+        if len(returned) != len(requests):
+            raise _WrongReturn(
+                "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
+                f"InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) size is:"
+                f"{len(returned)}\n"
+            )
+        return [self._entry(response, request) for response, request in zip(returned, requests)]
+
+    def _entry(self, response: Any, request: InferenceRequest) -> Entry:
+        if response is None:
+            if request._release == TRITONSERVER_REQUEST_RELEASE_RESCHEDULE:
+                return self._released(request)
+            if request._sender is None:
+                raise _WrongReturn(
+                    "Expected an 'InferenceResponse' object in the execute function return list, found type "
+                    "'<class 'NoneType'>'."
+                )
+            return _NOTHING
+        if not isinstance(response, InferenceResponse):
+            raise _WrongReturn(
+                "Expected an 'InferenceResponse' object in the execute function return list, found type "
+                f"'{type(response)}'."
+            )
+        if request._sender is not None and request._sender._sent:
+            raise _WrongReturn(
+                "Unable to send response. Non-decoupled model cannot send more than one response."
+            )
+        if request._sender is not None:
+            request._sender._close()
+        return self._encoded(response)
+
+    def _released(self, request: InferenceRequest) -> Entry:
+        if request._release != TRITONSERVER_REQUEST_RELEASE_RESCHEDULE:
+            return _NOTHING
+        if request._sender is not None:
+            request._sender._close()
+        self._forget(request._handle)
+        return _AGAIN
+
+    def _encoded(self, response: InferenceResponse) -> Entry:
+        error = response._error
+        if error is not None:
+            message = error.message().encode(errors="replace")
+            start = frames.STATUS.pack(frames.ERROR, len(message)) + struct.pack("<B", error.code())
+            return [start, message], []
+        tensors = response._outputs
+        heads = tuple([tensor._head() for tensor in tensors])
+        key = heads if response._parameters == "{}" else (heads, response._parameters)
+        head = self._answer_heads.get(key)
+        if head is None:
+            extra = {} if response._parameters == "{}" else {"parameters": response._parameters}
+            head = frames.encode_head(heads, extra)
+            if len(self._answer_heads) >= _HEADS:
+                self._answer_heads.clear()
+            self._answer_heads[key] = head
+        return (
+            [frames.STATUS.pack(frames.TENSORS, len(head)), head],
+            [tensor._raw() for tensor in tensors],
+        )
+
+    # coroutines
+
+    def _await(self, coroutine: Any, requests: list[InferenceRequest]) -> Any:
+        """The result of an `async def execute`; of a decoupled model nobody waits for it."""
+        self.channel.pump()
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._running_loop())
+        if self._decoupled:
+            senders = [request._sender for request in requests]
+            future.add_done_callback(lambda done: self._fail_unanswered(done.exception(), senders))
+            return None
+        future.add_done_callback(lambda _: self.channel.tell())
+        self.channel.wait(future.done)
+        return future.result()
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=self._loop.run_forever, name="tpx-asyncio", daemon=True).start()
+        return self._loop
+
+    def _fail_unanswered(self, error: BaseException | None, senders: list[Any]) -> None:
+        if error is None:
+            return
+        text = f"Failed to process the request(s) for model '{self.name}', message: {described(error)}"
+        for sender in senders:
+            if not sender._closed:
+                sender.send(InferenceResponse(error=TritonError(text)), flags=frames.FINAL)
+
+    def await_here(self, awaitable: Any, timeout_s: float) -> Any:
+        """The result of an awaitable of the model."""
+        self.channel.pump()
+        future = asyncio.run_coroutine_threadsafe(awaitable, self._running_loop())
+        return future.result(timeout_s)
+
+    # senders
+
+    def sender(self, request: InferenceRequest) -> InferenceResponseSender:
+        """The one of a request."""
+        if request._sender is None:
+            request._sender = InferenceResponseSender(self, request._handle, decoupled=False)
+        return request._sender
+
+    def is_cancelled(self, handle: int) -> bool:
+        """Whether nobody waits for a request any more; looks at what has come."""
+        self.channel.look()
+        return handle in self._cancelled
+
+    def respond(self, handle: int, response: InferenceResponse | None, *, final: bool) -> None:
+        """Send a response of a request; waits while the client is far behind."""
+        flags = frames.FINAL if final else 0
+        parts: list[Buffer]
+        tensors: list[Buffer] = []
+        if response is None:
+            parts = [frames.RESPONSE_START.pack(handle, flags | frames.EMPTY)]
+        else:
+            own, tensors = self._encoded(response)
+            parts = [frames.RESPONSE_START.pack(handle, flags), *own]
+            if self._decoupled:
+                self._pace(handle, sum(len(data) for data in tensors) + _RESPONSE_BYTES)
+        self.channel.send(frames.RESPONSE, parts, tensors)
+        if final:
+            self._forget(handle)
+
+    def _pace(self, handle: int, size: int) -> None:
+        ahead = self._ahead
+        if ahead.get(handle, 0) > _AHEAD_BYTES:
+            self.channel.wait(lambda: ahead.get(handle, 0) <= _AHEAD_BYTES or handle in self._cancelled)
+        with self._ahead_lock:
+            ahead[handle] = ahead.get(handle, 0) + size
+
+    def abandoned(self, handle: int) -> None:
+        """A sender is gone that has not sent its final flag."""
+        try:
+            parts: list[Buffer] = [frames.RESPONSE_START.pack(handle, frames.FINAL | frames.EMPTY)]
+            self.channel.send(frames.RESPONSE, parts)
+        except ServerGone:
+            pass
+        self._forget(handle)
+
+    def _forget(self, handle: int) -> None:
+        self._live.discard(handle)
+        self._cancelled.discard(handle)
+        self._ahead.pop(handle, None)

@@ -1,0 +1,175 @@
+"""The life of a model's process: import the model, initialize it, execute, finalize."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tpx.serving.backends.python.worker import frames, triton_python_backend_utils
+from tpx.serving.backends.python.worker.calls import RUNTIME, Calls
+from tpx.serving.backends.python.worker.channel import Channel, ServerGone
+from tpx.serving.backends.python.worker.errors import described
+from tpx.serving.backends.python.worker.execution import Execution
+from tpx.serving.backends.python.worker.model_config import ModelConfig
+
+_READY_TIMEOUT_S = 5.0
+
+
+def main(descriptor: int) -> None:
+    """Serve the server behind a socket until it says to end, or is gone."""
+    sock = socket.socket(fileno=descriptor)
+    threading.Thread(target=_die_with_server, args=(descriptor,), name="tpx-watch", daemon=True).start()
+    for name in ("triton_python_backend_utils", "c_python_backend_utils"):
+        sys.modules[name] = triton_python_backend_utils
+    with suppress(ServerGone):
+        _Process(Channel(sock)).serve()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # threads of the model may go on for ever
+
+
+def _die_with_server(descriptor: int) -> None:
+    """Whatever the model is doing: when nobody is at the other end, there is nothing to do it for."""
+    gone = select.poll()
+    gone.register(descriptor, 0)  # only that the other end has closed
+    gone.poll()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class _Process:
+    """What frames ask for, one after the other."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._calls = Calls(channel)
+        self._work: deque[tuple[int, Any]] = deque()
+        self._execution: Execution | None = None
+        self._module: Any = None
+        channel.on_frame = self._take
+
+    def _take(self, kind: int, body: memoryview) -> None:
+        """Called by whichever thread reads: work waits for the main thread, all else is done here."""
+        if kind == frames.EXECUTE:
+            assert self._execution is not None
+            self._work.append((kind, self._execution.take(body)))
+        elif kind == frames.REPLY:
+            self._calls.replied(body)
+        elif kind == frames.RESULT:
+            self._calls.answered(body)
+        elif kind == frames.CANCEL:
+            assert self._execution is not None
+            self._execution.cancel(frames.NUMBER.unpack(body)[0])
+        elif kind == frames.CREDIT:
+            assert self._execution is not None
+            self._execution.credit(*frames.CREDIT_BODY.unpack(body))
+        else:
+            self._work.append((kind, bytes(body)))
+
+    def serve(self) -> None:
+        work, channel = self._work, self._channel
+        verbs = {
+            frames.COMPLETE_CONFIG: self._complete,
+            frames.INITIALIZE: self._initialize,
+            frames.ASK_READY: self._tell_ready,
+        }
+        while True:
+            if not work:
+                channel.wait(lambda: bool(work))
+            kind, body = work.popleft()
+            if kind == frames.EXECUTE:
+                self._execution.run(*body)  # type: ignore[union-attr]
+                del body
+            elif kind == frames.FINALIZE:
+                self._finalize()
+                return
+            else:
+                verbs[kind](body)
+
+    def _import(self, words: dict[str, Any]) -> Any:
+        if self._module is not None:
+            return self._module
+        path = Path(words["file"])
+        if not path.is_file():
+            raise FileNotFoundError(f"Python model file not found in '{path}'")
+        for entry in (path.parent, path.parent.parent):
+            if str(entry) not in sys.path:
+                sys.path.append(str(entry))
+        RUNTIME.start(self._calls, str(path.parent))
+        # as Triton: `from <version> import x` and plain `import x` both find what lies beside the model
+        self._module = importlib.import_module(f"{path.parent.name}.{path.stem}")
+        return self._module
+
+    def _complete(self, body: bytes) -> None:
+        words = json.loads(body)
+        answer: dict[str, Any] = {}
+        try:
+            model = self._import(words).TritonPythonModel
+            if hasattr(model, "auto_complete_config"):
+                given = ModelConfig(words["config"], words["name"])
+                config = model.auto_complete_config(given)
+                if not isinstance(config, ModelConfig):
+                    raise TypeError(
+                        f"auto_complete_config function in model '{words['name']}' must return a valid "
+                        "pb.ModelConfig object."
+                    )
+                answer["config"] = config.as_dict()
+        except ServerGone:
+            raise
+        except BaseException as exc:  # noqa: BLE001 (whatever a model raises is the answer)
+            answer = {"error": described(exc)}
+        self._channel.send(frames.COMPLETED, [json.dumps(answer).encode()])
+
+    def _initialize(self, body: bytes) -> None:
+        words = json.loads(body)
+        answer: dict[str, Any] = {}
+        try:
+            module = self._import(words)
+            execution = Execution(self._channel, words["instance"], decoupled=words["decoupled"])
+            execution.model = module.TritonPythonModel()
+            if hasattr(execution.model, "initialize"):
+                execution.model.initialize(words["args"])
+            if not callable(getattr(execution.model, "execute", None)):
+                raise AttributeError("the class TritonPythonModel has no function 'execute'")
+            answer["asks_ready"] = callable(getattr(execution.model, "is_ready", None))
+            self._execution = execution
+            self._calls.open = True
+        except ServerGone:
+            raise
+        except BaseException as exc:  # noqa: BLE001
+            answer = {"error": described(exc)}
+        self._channel.send(frames.INITIALIZED, [json.dumps(answer).encode()])
+
+    def _tell_ready(self, _: bytes) -> None:
+        assert self._execution is not None
+        try:
+            ready = self._execution.model.is_ready()
+            if inspect.iscoroutine(ready):
+                ready = self._execution.await_here(ready, _READY_TIMEOUT_S)
+        except ServerGone:
+            raise
+        except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001
+            ready = None
+            sys.stderr.write(f"is_ready of {self._execution.name}: {described(exc)}\n")
+        self._channel.send(frames.READY, [b"\1" if ready is True else b"\0"])
+
+    def _finalize(self) -> None:
+        self._calls.open = False
+        execution = self._execution
+        if execution is not None and hasattr(execution.model, "finalize"):
+            try:
+                execution.model.finalize()
+            except Exception as exc:  # noqa: BLE001 (the process ends anyhow; the log has why)
+                sys.stderr.write(f"finalize of {execution.name}: {described(exc)}\n")
+        self._channel.send(frames.FINALIZED, [b""])

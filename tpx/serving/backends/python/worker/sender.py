@@ -1,0 +1,74 @@
+"""Where the responses of a request go, whoever sends them and whenever."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from tpx.serving.backends.python.worker.errors import TritonModelException
+from tpx.serving.backends.python.worker.request import TRITONSERVER_RESPONSE_COMPLETE_FINAL, InferenceResponse
+
+if TYPE_CHECKING:
+    from tpx.serving.backends.python.worker.execution import Execution
+
+_FINAL = TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+class InferenceResponseSender:
+    """Belongs to one request, and may outlive the execute function; used by any thread.
+
+    One that is dropped before its final flag has sent it then: a client does not wait for ever.
+    """
+
+    def __init__(self, execution: Execution, handle: int, *, decoupled: bool) -> None:
+        self._execution = execution
+        self._handle = handle
+        self._decoupled = decoupled
+        self._lock = threading.Lock()
+        self._sent = 0
+        self._closed = False
+
+    def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
+        """Send a response, the final flag, or both. Raises TritonModelException."""
+        if response is not None and not isinstance(response, InferenceResponse):
+            raise TritonModelException(
+                f"Expected an 'InferenceResponse' object, found type '{type(response)}'."
+            )
+        if flags not in (0, _FINAL):
+            raise TritonModelException(f"Unable to send response. Unsupported flags {flags}.")
+        if response is None and flags != _FINAL:
+            raise TritonModelException(
+                "Inference Response object must be provided when the response flags is set to zero."
+            )
+        with self._lock:
+            self._check(response, flags)
+            self._closed = flags == _FINAL
+            self._sent += response is not None
+        self._execution.respond(self._handle, response, final=flags == _FINAL)
+
+    def is_cancelled(self) -> bool:
+        """Whether nobody waits for more."""
+        return self._execution.is_cancelled(self._handle)
+
+    def _check(self, response: Any, flags: int) -> None:
+        if self._closed:
+            raise TritonModelException("Unable to send response. Response sender has been closed.")
+        if self._decoupled:
+            return
+        if response is not None and self._sent:
+            raise TritonModelException(
+                "Unable to send response. Non-decoupled model cannot send more than one response."
+            )
+        if response is None and flags == _FINAL and not self._sent:
+            raise TritonModelException(
+                "Unable to send response. Non-decoupled model cannot send complete final before sending a "
+                "response."
+            )
+
+    def _close(self) -> None:
+        """The model has failed: the server answers."""
+        self._closed = True
+
+    def __del__(self) -> None:
+        if not self._closed:
+            self._execution.abandoned(self._handle)

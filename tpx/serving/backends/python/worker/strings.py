@@ -1,0 +1,56 @@
+"""BYTES tensors: in their wire form each element is its length in four bytes and then itself."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+
+_LENGTH = struct.Struct("<I")
+
+
+def encode_strings(array: Any) -> bytes:
+    """The wire form of an array of bytes or str."""
+    parts: list[bytes] = []
+    for element in array.reshape(-1):
+        data = element if isinstance(element, bytes) else str(element).encode()
+        parts.append(_LENGTH.pack(len(data)))
+        parts.append(data)
+    return b"".join(parts)
+
+
+def decode_strings(data: Any, shape: Any = None) -> Any:
+    """An array of bytes objects. Raises ValueError where lengths and data do not agree."""
+    view = memoryview(data).cast("B")
+    at, end = 0, len(view)
+    elements = []
+    while at + 4 <= end:
+        (size,) = _LENGTH.unpack_from(view, at)
+        at += 4
+        if size > end - at:
+            raise ValueError(f"a string of {size} bytes where only {end - at} are left")
+        elements.append(bytes(view[at : at + size]))
+        at += size
+    if at != end:
+        raise ValueError(f"{end - at} bytes are left behind the last string")
+    array = np.empty(len(elements), dtype=np.object_)
+    array[:] = elements
+    return array if shape is None else array.reshape(shape)
+
+
+def serialize_byte_tensor(input_tensor: Any) -> Any:
+    """The wire form of a tensor of bytes, str or objects, as an array of one element, or of none."""
+    array = np.asarray(input_tensor)
+    if array.size == 0:
+        return np.empty([0], dtype=np.object_)
+    if array.dtype.kind not in "SUO":
+        raise ValueError("cannot serialize bytes tensor: invalid datatype")
+    out = np.empty(1, dtype=np.object_)
+    out[0] = encode_strings(array)
+    return out
+
+
+def deserialize_bytes_tensor(encoded_tensor: Any) -> Any:
+    """A flat array of bytes objects from the wire form."""
+    return decode_strings(encoded_tensor)

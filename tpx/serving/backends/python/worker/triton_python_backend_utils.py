@@ -1,0 +1,81 @@
+"""What Python models import as `triton_python_backend_utils`: all of its names, from where they live."""
+
+from tpx.serving.backends.python.worker.calls import ResponseIterator
+from tpx.serving.backends.python.worker.datatypes import (
+    numpy_to_triton_type,
+    triton_string_to_numpy,
+    triton_to_numpy_type,
+)
+from tpx.serving.backends.python.worker.errors import TritonError, TritonModelException
+from tpx.serving.backends.python.worker.model_config import (
+    ModelConfig,
+    get_input_config_by_name,
+    get_output_config_by_name,
+    using_decoupled_model_transaction_policy,
+)
+from tpx.serving.backends.python.worker.request import (
+    TRITONSERVER_MEMORY_CPU,
+    TRITONSERVER_MEMORY_GPU,
+    TRITONSERVER_REQUEST_FLAG_SEQUENCE_END,
+    TRITONSERVER_REQUEST_FLAG_SEQUENCE_START,
+    TRITONSERVER_REQUEST_RELEASE_ALL,
+    TRITONSERVER_REQUEST_RELEASE_RESCHEDULE,
+    TRITONSERVER_RESPONSE_COMPLETE_FINAL,
+    InferenceRequest,
+    InferenceResponse,
+    InferenceTrace,
+    PreferredMemory,
+)
+from tpx.serving.backends.python.worker.sender import InferenceResponseSender
+from tpx.serving.backends.python.worker.services import (
+    Logger,
+    Metric,
+    MetricFamily,
+    get_model_dir,
+    is_model_ready,
+    load_model,
+    unload_model,
+)
+from tpx.serving.backends.python.worker.strings import deserialize_bytes_tensor, serialize_byte_tensor
+from tpx.serving.backends.python.worker.tensor import (
+    Tensor,
+    get_input_tensor_by_name,
+    get_output_tensor_by_name,
+)
+
+__all__ = [
+    "InferenceRequest",
+    "InferenceResponse",
+    "InferenceResponseSender",
+    "InferenceTrace",
+    "Logger",
+    "Metric",
+    "MetricFamily",
+    "ModelConfig",
+    "PreferredMemory",
+    "ResponseIterator",
+    "TRITONSERVER_MEMORY_CPU",
+    "TRITONSERVER_MEMORY_GPU",
+    "TRITONSERVER_REQUEST_FLAG_SEQUENCE_END",
+    "TRITONSERVER_REQUEST_FLAG_SEQUENCE_START",
+    "TRITONSERVER_REQUEST_RELEASE_ALL",
+    "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE",
+    "TRITONSERVER_RESPONSE_COMPLETE_FINAL",
+    "Tensor",
+    "TritonError",
+    "TritonModelException",
+    "deserialize_bytes_tensor",
+    "get_input_config_by_name",
+    "get_input_tensor_by_name",
+    "get_model_dir",
+    "get_output_config_by_name",
+    "get_output_tensor_by_name",
+    "is_model_ready",
+    "load_model",
+    "numpy_to_triton_type",
+    "serialize_byte_tensor",
+    "triton_string_to_numpy",
+    "triton_to_numpy_type",
+    "unload_model",
+    "using_decoupled_model_transaction_policy",
+]

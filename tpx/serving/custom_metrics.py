@@ -1,0 +1,109 @@
+"""Metrics that models make themselves: families and series, on the event loop.
+
+Whoever makes a family or a series has a reference to it; both leave the page with their last one.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, get_args
+
+from tpx.errors import AlreadyExists, InvalidRequest
+
+Kind = Literal["counter", "gauge", "histogram"]
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+
+Labels = tuple[tuple[str, str], ...]
+
+
+class Series:
+    """The value of one set of labels, or its distribution over `bounds`."""
+
+    __slots__ = ("bounds", "counts", "references", "sum", "value")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.references = 0
+        self.value = 0.0
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        """Of observations up to each bound and above the one before; the last: above all."""
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Add to the distribution."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+
+class CustomFamily:
+    """Series of one name and kind."""
+
+    __slots__ = ("help", "kind", "name", "references", "series")
+
+    def __init__(self, name: str, description: str, kind: Kind) -> None:
+        self.name = name
+        self.help = description
+        self.kind: Kind = kind
+        self.references = 0
+        self.series: dict[Labels, Series] = {}
+
+
+class CustomMetrics:
+    """All of them, by name."""
+
+    def __init__(self) -> None:
+        self.families: dict[str, CustomFamily] = {}
+
+    def hold_family(self, name: str, description: str, kind: Kind) -> CustomFamily:
+        """A new family, or the one that is the same. Raises InvalidRequest, AlreadyExists."""
+        family = self.families.get(name)
+        if family is None:
+            if not name or not _is_name(name) or name.startswith("nv_"):
+                raise InvalidRequest(
+                    f"'{name}' cannot be the name of a metric family: it must be letters, digits, _ and :, "
+                    "not begin with a digit, and not with nv_, which the server's own have"
+                )
+            family = self.families[name] = CustomFamily(name, description, kind)
+        elif (family.kind, family.help) != (kind, description):
+            raise AlreadyExists(
+                f"metric family '{name}' is there already, with kind {family.kind} and description "
+                f"'{family.help}'"
+            )
+        family.references += 1
+        return family
+
+    def drop_family(self, family: CustomFamily) -> None:
+        """One less holds it."""
+        family.references -= 1
+        if not family.references:
+            self.families.pop(family.name, None)
+
+    def hold_series(
+        self, family: CustomFamily, labels: Mapping[str, str], bounds: Sequence[float]
+    ) -> tuple[Labels, Series]:
+        """The series of these labels. Raises InvalidRequest for bounds that are none."""
+        if family.kind == "histogram":
+            if not bounds or list(bounds) != sorted(set(bounds)) or not all(map(math.isfinite, bounds)):
+                raise InvalidRequest(
+                    f"a histogram of '{family.name}' needs buckets, finite and in rising order, got "
+                    f"{list(bounds)}"
+                )
+        elif bounds:
+            raise InvalidRequest(f"only a histogram has buckets; '{family.name}' is a {family.kind}")
+        key = tuple(sorted(labels.items()))
+        series = family.series.setdefault(key, Series(bounds))
+        series.references += 1
+        family.references += 1
+        return key, series
+
+    def drop_series(self, family: CustomFamily, key: Labels) -> None:
+        """One less holds it."""
+        series = family.series[key]
+        series.references -= 1
+        if not series.references:
+            del family.series[key]
+        self.drop_family(family)
+
+
+def _is_name(name: str) -> bool:
+    return name.isascii() and name.replace(":", "_").isidentifier()

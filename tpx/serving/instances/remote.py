@@ -1,0 +1,147 @@
+"""Instances that compute in another process: batches go out and answers come back on the event loop."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from tpx.errors import NotReady, TpxError
+from tpx.serving.backends.base import RemoteExecutor, RemoteOutcomes
+from tpx.serving.batch import Batch
+from tpx.serving.instances.decoupled import DecoupledAnswer
+from tpx.serving.request import InferRequest
+
+_WARM_UP_S = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """Implements RemoteOutcomes; all of it is called on the event loop."""
+
+    answered: Callable[[Batch], None]
+    released: Callable[[Batch], None]
+    responded: Callable[[DecoupledAnswer], None]
+    again: Callable[[InferRequest], None]
+
+
+class RemoteInstance:
+    """One of them, and how many batches it holds; implements RemoteOutcomes for them."""
+
+    __slots__ = ("_executor", "_loop", "_outcomes", "held", "name")
+
+    def __init__(
+        self,
+        name: str,
+        executor: RemoteExecutor,
+        loop: asyncio.AbstractEventLoop,
+        outcomes: RemoteOutcomes,
+    ) -> None:
+        self.name = name
+        self.held = 0
+        self._executor = executor
+        self._loop = loop
+        self._outcomes = outcomes
+
+    @property
+    def alive(self) -> bool:
+        """It takes batches now."""
+        return self._executor.alive
+
+    @property
+    def doomed(self) -> str:
+        """Why it will take none any more."""
+        return self._executor.doomed
+
+    def submit(self, batch: Batch) -> None:
+        self.held += 1
+        self._executor.submit(batch, self)
+
+    def answered(self, batch: Batch) -> None:
+        self._outcomes.answered(batch)
+
+    def released(self, batch: Batch) -> None:
+        self.held -= 1
+        self._outcomes.released(batch)
+
+    def responded(self, answer: DecoupledAnswer) -> None:
+        self._outcomes.responded(answer)
+
+    def again(self, request: InferRequest) -> None:
+        self._outcomes.again(request)
+
+    def warm(self, batch: Batch) -> TpxError | None:
+        done: Future[TpxError | None] = Future()
+        sink = _WarmUp(done, len(batch.requests))
+        self._loop.call_soon_threadsafe(self._executor.submit, batch, sink)
+        return done.result(_WARM_UP_S)
+
+    async def ready(self) -> bool:
+        """Whether the model itself says so."""
+        return await self._executor.ready()
+
+    def close(self) -> None:
+        self._executor.close()
+
+
+class _WarmUp:
+    """Implements RemoteOutcomes for a batch that nobody waits for."""
+
+    def __init__(self, done: "Future[TpxError | None]", requests: int) -> None:
+        self._done = done
+        self._left = requests
+        self._error: TpxError | None = None
+
+    def answered(self, batch: Batch) -> None:
+        self._finish(batch.error)
+
+    def released(self, batch: Batch) -> None:
+        """Nobody waits for it."""
+
+    def responded(self, answer: DecoupledAnswer) -> None:
+        if answer.request.pace is not None:
+            answer.request.pace.delivered(answer.size)
+        self._error = self._error or answer.response.error
+        if answer.response.final:
+            self._left -= 1
+            if not self._left:
+                self._finish(self._error)
+
+    def again(self, request: InferRequest) -> None:  # noqa: ARG002
+        """It would go on for ever: once is warm enough."""
+        self._finish(None)
+
+    def _finish(self, error: TpxError | None) -> None:
+        if not self._done.done():
+            self._done.set_result(error)
+
+
+class RemoteInbox:
+    """Gives each batch to the instance that holds fewest; batches wait while all of them are being
+    restarted."""
+
+    def __init__(self, on_refused: Callable[[Batch, TpxError], None]) -> None:
+        self.instances: list[RemoteInstance] = []
+        self._waiting: deque[Batch] = deque()
+        self._on_refused = on_refused
+
+    def put(self, batch: Batch | None) -> None:
+        """Called on the event loop; None, from any thread, means nothing here."""
+        if batch is not None:
+            self._waiting.append(batch)
+            self.look()
+
+    def look(self) -> None:
+        """An instance may have become alive, or doomed."""
+        while self._waiting:
+            alive = [instance for instance in self.instances if instance.alive]
+            if alive:
+                min(alive, key=_held).submit(self._waiting.popleft())
+            elif all(instance.doomed for instance in self.instances):
+                self._on_refused(self._waiting.popleft(), NotReady(self.instances[0].doomed))
+            else:
+                return
+
+
+def _held(instance: RemoteInstance) -> int:
+    return instance.held
