@@ -19,7 +19,16 @@ from benchmarks.results import Cell
 from benchmarks.setting import Setting
 from tpx.errors import MeasurementError
 
-BENCHES = ("light", "ensemble", "sequences", "perf_analyzer", "load_generators", "alexnet", "start")
+BENCHES = (
+    "light",
+    "python_backend",
+    "ensemble",
+    "sequences",
+    "perf_analyzer",
+    "load_generators",
+    "alexnet",
+    "start",
+)
 CACHE = Path(".cache")
 PEERS_VARIABLE = "TPX_BENCH_PEERS"
 README = Path(__file__).parent / "README.md"

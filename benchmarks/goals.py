@@ -43,6 +43,10 @@ def goals() -> Iterator[Goal]:
         for concurrency in (1, 4):
             cell = f"gap {protocol} c={concurrency}"
             yield Goal(bench="light", cell=cell, figure="throughput", over="triton", at_least=1.0)
+    for protocol in ("grpc", "http"):
+        python = {"bench": "python_backend", "over": "triton"}
+        yield Goal(**python, cell=f"identity {protocol} c=16", figure="throughput", at_least=1.5)
+        yield Goal(**python, cell=f"identity {protocol} c=1", figure="p50_us", at_most=0.7)
     yield from _alexnet()
     yield from _load_generators()
     for figure, bound in (("ready_s", 2.0), ("beside_mb", 120.0)):

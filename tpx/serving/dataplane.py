@@ -108,6 +108,13 @@ class DataPlane:
         """Whether a request would be answered, be it after the model was loaded for it."""
         return self._repository.is_ready(name, version) or self.control.would_load(name)
 
+    def opinionated(self, name: str, version: str) -> Served | None:
+        """A model that can answer, and has to be asked whether it thinks so."""
+        if not self._repository.is_ready(name, version):
+            return None
+        model = self._repository.get(name, version)
+        return model if model.opinionated else None
+
     # metadata
 
     def server_metadata(self) -> ServerMetadata:

@@ -21,6 +21,8 @@ from tpx.serving.scheduling.limiter import RateLimiter, Turn
 
 _clock = time.perf_counter_ns
 _MAX_RELUCTANCE = 16
+_IN_HAND = 2
+"""One in work, and one so that no instance waits for the loop."""
 _BATCHES_AT_ONCE = 64
 """Computed on the event loop before it turns to anything else."""
 
@@ -29,7 +31,7 @@ class Lane:
     """Instances that share an inbox, whichever is free first, and the batches that they hold: one each in
     work and one each in hand."""
 
-    __slots__ = ("held", "held_long", "inbox", "index", "instances", "put", "remote", "run", "turn")
+    __slots__ = ("depth", "held", "held_long", "inbox", "index", "instances", "put", "remote", "run", "turn")
 
     def __init__(self, index: int, turn: Turn | None) -> None:
         self.index = index
@@ -39,6 +41,8 @@ class Lane:
         self.put: Callable[[Batch | None], None] = self.inbox.put
         self.instances: list[Instance] = []
         self.held: set[Batch] = set()
+        self.depth = _IN_HAND
+        """Batches for each instance: the one in work, and those in hand."""
         self.held_long = 0
         """Those of them that may take long, for which the loop does not wait."""
         self.run: Callable[[Batch], None] | None = None
@@ -296,7 +300,7 @@ class Dispatcher:
         """Keep as many batches in hand as there are instances, so that none waits for the loop."""
         if self._limiter is not None:
             return  # nothing is taken before it is its turn
-        most = 2 * len(lane.instances)
+        most = lane.depth * len(lane.instances)
         while len(lane.held) < most:
             requests = self._scheduler.take(_clock(), idle=False, lane=lane.index)
             if not requests:

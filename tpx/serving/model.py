@@ -17,8 +17,8 @@ from tpx.serving.instances.base import Instance
 from tpx.serving.instances.completions import Completions
 from tpx.serving.instances.decoupled import DecoupledAnswer, DecoupledCallbacks, DecoupledInstance
 from tpx.serving.instances.placement import InstanceSpec
+from tpx.serving.instances.remote import REMOTE_DEPTH, RemoteInbox, RemoteInstance
 from tpx.serving.instances.remote import Outcomes as RemoteOutcomes
-from tpx.serving.instances.remote import RemoteInbox, RemoteInstance
 from tpx.serving.instances.thread import ThreadInstance
 from tpx.serving.ordering import ReplyOrder
 from tpx.serving.request import NOT_COMPUTED, InferRequest, InferResponse, RequestHead
@@ -123,6 +123,7 @@ class ServedModel:
         instance = RemoteInstance(name, executor, self._loop, outcomes)
         if lane.remote is None:
             lane.remote = RemoteInbox(dispatcher.refused)
+            lane.depth = REMOTE_DEPTH
             lane.put = lane.remote.put
         lane.remote.instances.append(instance)
         executor.on_change = lane.remote.look
@@ -134,10 +135,15 @@ class ServedModel:
         instances = self._dispatcher.instances
         return not instances or any(instance.alive for instance in instances)
 
+    @property
+    def opinionated(self) -> bool:
+        """The model itself is asked whether it is ready."""
+        return any(i.opinionated for i in self.instances if isinstance(i, RemoteInstance))
+
     async def says_ready(self) -> bool:
         """Whether the model itself says that it can answer, where it has an opinion."""
-        answers = [await i.ready() for i in self.instances if isinstance(i, RemoteInstance)]
-        return all(answers)
+        remote = [i for i in self.instances if isinstance(i, RemoteInstance)]
+        return all(await asyncio.gather(*(instance.ready() for instance in remote)))
 
     @property
     def instances(self) -> list[Instance]:

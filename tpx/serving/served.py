@@ -21,6 +21,17 @@ class Served(Servant, Protocol):
     """How deep ensembles are nested in it; 0 for a model that computes itself."""
 
     @property
+    def healthy(self) -> bool:
+        """Whether it can answer: processes that it is made of may have died."""
+
+    @property
+    def opinionated(self) -> bool:
+        """Whether `says_ready` asks the model itself."""
+
+    async def says_ready(self) -> bool:
+        """Whether the model itself thinks that it can answer."""
+
+    @property
     def pending(self) -> int:
         """Requests that wait for an instance."""
 

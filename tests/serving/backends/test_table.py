@@ -12,7 +12,7 @@ def test_onnxruntime_is_there() -> None:
     assert backend("onnxruntime").default_filename == "model.onnx"
 
 
-@pytest.mark.parametrize("name", ["onnxrutime", "unknown", "", "../x", "python"])
+@pytest.mark.parametrize("name", ["onnxrutime", "unknown", "", "../x", "fortran"])
 def test_an_unknown_backend_is_named_with_those_there_are(name: str) -> None:
     with pytest.raises(LoadError) as caught:
         backend(name)

@@ -97,6 +97,8 @@ class RemoteExecutor(Protocol):
     """It takes batches now."""
     doomed: str
     """Why it will not be alive again; empty while it may be."""
+    opinionated: bool
+    """`ready` asks the model."""
     on_change: Callable[[], None]
     """Called when it has become alive, or doomed."""
 

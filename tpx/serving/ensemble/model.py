@@ -52,6 +52,13 @@ class Ensemble:
         # each level calls the next one, and is answered by it: the stack has to end somewhere
         self._breaks_stack = self.levels % _LEVELS_ON_THE_STACK == 0
 
+    healthy = True
+    """Its composing models have a health of their own."""
+    opinionated = False
+
+    async def says_ready(self) -> bool:
+        return True
+
     pending = 0
     """Requests wait for the composing models."""
 

@@ -149,7 +149,7 @@ class GrpcInference:
             fail(call, response.error)
             return
         try:
-            parts = encode_response(infer, response.outputs)
+            parts = encode_response(infer, response.outputs, response.parameters or _NO_PARAMETERS)
         except TpxError as exc:
             fail(call, exc)
             return

@@ -4,7 +4,7 @@ from typing import Any
 
 from tpx.protocol import messages
 from tpx.serving.dataplane import DataPlane, TensorMetadata
-from tpx.serving.frontends.grpc_verbs import Rpc, rpc
+from tpx.serving.frontends.grpc_verbs import Rpc, rpc, rpc_later
 
 
 class GrpcMetadata:
@@ -17,7 +17,7 @@ class GrpcMetadata:
         return [
             rpc("ServerLive", "health", self._live),
             rpc("ServerReady", "health", self._ready),
-            rpc("ModelReady", "health", self._model_ready),
+            rpc_later("ModelReady", "health", self._model_ready, self._plane.control.tasks),
             rpc("ServerMetadata", "metadata", self._server_metadata),
             rpc("ModelMetadata", "metadata", self._model_metadata),
             rpc("ModelConfig", "model-config", self._model_config),
@@ -30,8 +30,11 @@ class GrpcMetadata:
     def _ready(self, request: Any) -> Any:  # noqa: ARG002
         return messages.ServerReadyResponse(ready=self._plane.ready())
 
-    def _model_ready(self, request: Any) -> Any:
+    async def _model_ready(self, request: Any) -> Any:
         ready = self._plane.model_ready(request.name, request.version)
+        model = self._plane.opinionated(request.name, request.version)
+        if model is not None:
+            ready = await model.says_ready()
         return messages.ModelReadyResponse(ready=ready)
 
     def _server_metadata(self, request: Any) -> Any:  # noqa: ARG002

@@ -6,7 +6,7 @@ those of decoupled ones wait for nobody.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from tpx.errors import Code, TpxError
@@ -15,6 +15,7 @@ from tpx.protocol.grpc.backpressure import CALL_UNREAD_BYTES
 from tpx.protocol.grpc.server_call import Method, ServerCall
 from tpx.protocol.grpc.status import from_code
 from tpx.protocol.tensors import Buffer
+from tpx.protocol.v2 import Parameter
 from tpx.protocol.v2_protobuf import encode_varint, request_id_of
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.grpc_answers import fail_internally
@@ -219,7 +220,9 @@ class _InferStream:
             if response.error is not None:
                 self._add_error(turn, infer.head.request_id, response.error)
             elif response.outputs or turn.ordered or infer.head.empty_final_response:
-                parameters = _FINAL if response.final else _NOT_FINAL
+                parameters: Mapping[str, Parameter] = _FINAL if response.final else _NOT_FINAL
+                if response.parameters:
+                    parameters = {**response.parameters, **parameters}
                 turn.add(_framed(encode_response(infer, response.outputs, parameters)))
         except TpxError as exc:
             infer.cancel()

@@ -17,6 +17,7 @@ from tpx.protocol.http1.head import Head
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.protocol.json_values import json_data
 from tpx.protocol.tensors import Buffer, Tensor
+from tpx.protocol.v2 import Parameter
 from tpx.protocol.v2_json import decode_infer_request
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.classification import with_classes
@@ -171,7 +172,7 @@ class HttpInference:
             answer_error(request, response.error)
             return
         try:
-            headers, parts = _encode(infer, response.outputs)
+            headers, parts = _encode(infer, response.outputs, response.parameters)
         except TpxError as exc:
             answer_error(request, exc)
             return
@@ -199,18 +200,20 @@ def _head_size(value: bytes | None) -> int | None:
     return int(text)
 
 
-def _encode(infer: InferRequest, outputs: list[Tensor]) -> tuple[bytes, list[Buffer]]:
+def _encode(
+    infer: InferRequest, outputs: list[Tensor], parameters: dict[str, Parameter] | None
+) -> tuple[bytes, list[Buffer]]:
     """The headers and the body of a response. What is the same in every response with outputs of these
     shapes is kept: the head of binary tensors, or the pieces of JSON between the data."""
     head = infer.head
     if head.placed:
         outputs = put_into_place(outputs, infer)
     shapes = ("http", *[tensor.shape for tensor in outputs])
-    known: _Rendered | None = head.rendered.get(shapes)
+    known: _Rendered | None = head.rendered.get(shapes) if parameters is None else None
     if known is None:
         outputs = with_classes(outputs, head)
-        known = _render(head, outputs)
-        if not any(tensor.datatype == "BYTES" for tensor in outputs):
+        known = _render(head, outputs, parameters)
+        if parameters is None and not any(tensor.datatype == "BYTES" for tensor in outputs):
             head.remember_rendered(shapes, known)
     binary = [tensor.data for tensor, bound in zip(outputs, head.outputs, strict=True) if bound.binary]
     if len(known.pieces) == 1:
@@ -238,7 +241,7 @@ class _Rendered:
         self.pieces = pieces
 
 
-def _render(head: RequestHead, outputs: list[Tensor]) -> _Rendered:
+def _render(head: RequestHead, outputs: list[Tensor], parameters: dict[str, Parameter] | None) -> _Rendered:
     items = []
     for tensor, bound in zip(outputs, head.outputs, strict=True):
         item: dict[str, Any] = {
@@ -256,6 +259,8 @@ def _render(head: RequestHead, outputs: list[Tensor]) -> _Rendered:
     answer: dict[str, Any] = {"id": head.request_id} if head.request_id else {}
     answer["model_name"] = head.model.name
     answer["model_version"] = str(head.model.version)
+    if parameters:
+        answer["parameters"] = parameters
     answer["outputs"] = items
     pieces = orjson.dumps(answer).split(_HOLE)
     tail = any(len(tensor.data) for tensor, bound in zip(outputs, head.outputs, strict=True) if bound.binary)

@@ -7,8 +7,9 @@ from tpx.errors import InvalidRequest, NotReady
 from tpx.protocol import model_config
 from tpx.protocol.http1.server import HttpRequest
 from tpx.serving.dataplane import DataPlane
-from tpx.serving.frontends.http_answers import answer_json
+from tpx.serving.frontends.http_answers import answer_json, answer_when_done
 from tpx.serving.frontends.http_routes import MODEL, Route, of_model, route
+from tpx.serving.model import ServedModel
 
 
 class HttpMetadata:
@@ -44,7 +45,18 @@ class HttpMetadata:
         answer_json(request, asdict(self._plane.model_metadata(*of_model(match))))
 
     def _model_ready(self, request: HttpRequest, match: re.Match[str]) -> None:
-        if not self._plane.model_ready(*of_model(match)):
+        model = self._plane.opinionated(*of_model(match))
+        if model is not None:
+            self._plane.control.tasks.start(answer_when_done(request, self._ask(request, model)))
+            return
+        self._tell_ready(request, ready=self._plane.model_ready(*of_model(match)))
+
+    async def _ask(self, request: HttpRequest, model: ServedModel) -> None:
+        self._tell_ready(request, ready=await model.says_ready())
+
+    @staticmethod
+    def _tell_ready(request: HttpRequest, *, ready: bool) -> None:
+        if not ready:
             raise InvalidRequest("Model version not ready")
         request.respond(200, b"")
 

@@ -13,6 +13,8 @@ from tpx.serving.instances.decoupled import DecoupledAnswer
 from tpx.serving.request import InferRequest
 
 _WARM_UP_S = 600
+REMOTE_DEPTH = 4
+"""Batches for each process, in work or in hand: waking it costs more than the execution of a short model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,11 @@ class RemoteInstance:
         sink = _WarmUp(done, len(batch.requests))
         self._loop.call_soon_threadsafe(self._executor.submit, batch, sink)
         return done.result(_WARM_UP_S)
+
+    @property
+    def opinionated(self) -> bool:
+        """The model is to be asked whether it is ready."""
+        return self._executor.opinionated
 
     async def ready(self) -> bool:
         """Whether the model itself says so."""

@@ -47,6 +47,8 @@ class VersionEntry:
     @property
     def hinders(self) -> bool:
         """Whether a server that is ready only with all its models is not, because of this one."""
+        if self.loaded is not None and not self.loaded.served.healthy:
+            return True
         gone = self.state is State.UNLOADING or self.reason.startswith(UNLOADED)
         return self.state is not State.READY and not gone
 
@@ -105,10 +107,9 @@ class ModelRepository:
         """Whether `get` would give a model. Raises InvalidRequest for a version that is no positive
         number."""
         try:
-            self.get(name, version)
+            return self.get(name, version).healthy
         except (NotFound, NotReady):
             return False
-        return True
 
     def served(self) -> list[Served]:
         """Every version that is ready, by name and version."""

@@ -37,6 +37,7 @@ class Connection:
         self._buffer = bytearray(_READ_BYTES)
         self._filled = 0
         self._backlog: deque[tuple[memoryview, list[int]]] = deque()
+        self._waiting: list[bytes] = []
         self.unsent = 0
         """Bytes that wait for the process to read."""
         self._when_sent: list[Callable[[], None]] = []
@@ -52,7 +53,18 @@ class Connection:
 
     def send(self, kind: int, parts: list[Buffer]) -> None:
         """Send a frame, now or as soon as there is room."""
-        self._write(frames.framed(kind, parts), [])
+        waiting = self._waiting
+        if not waiting:
+            # what one turn of the loop has to say goes with one system call
+            self._loop.call_soon(self._flush)
+        waiting.append(frames.framed(kind, parts))
+
+    def _flush(self) -> None:
+        waiting = self._waiting
+        if waiting:
+            data = waiting[0] if len(waiting) == 1 else b"".join(waiting)
+            self._waiting = []
+            self._write(data, [])
 
     def add_tensors(self, parts: list[Buffer], tensors: list[Buffer]) -> None:
         """Add tensors to the parts of a frame that is sent next. Raises OSError where there is no memory."""
@@ -64,6 +76,7 @@ class Connection:
     def _share(self, size: int, *, written_by_model: bool) -> Segment:
         fd = create_segment(size)
         segment = Segment(fd, size)
+        self._flush()
         body = frames.SEGMENT_BODY.pack(written_by_model, size)
         self._write(frames.framed(frames.SEGMENT, [body]), [fd])
         return segment

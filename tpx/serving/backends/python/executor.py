@@ -47,6 +47,7 @@ class PythonExecutor:
     def __init__(self, settings: InstanceSettings, host: Host, loop: asyncio.AbstractEventLoop) -> None:
         self.alive = False
         self.doomed = ""
+        self.opinionated = False
         self.on_change: Callable[[], None] = lambda: None
         self._settings = settings
         self._host = host
@@ -59,7 +60,6 @@ class PythonExecutor:
         self._initialized: asyncio.Future[dict[str, Any]] | None = None
         self._finalized: asyncio.Future[None] | None = None
         self._asked: list[asyncio.Future[bool]] = []
-        self._asks_ready = False
         self._numbers = 0
         self._batches: dict[int, HeldBatch] = {}
         self._held: dict[int, Held] = {}
@@ -82,7 +82,7 @@ class PythonExecutor:
         if "error" in answer:
             connection.close()
             raise LoadError(answer["error"])
-        self._asks_ready = answer["asks_ready"]
+        self.opinionated = answer["asks_ready"]
         self.alive = True
         self.on_change()
 
@@ -199,7 +199,7 @@ class PythonExecutor:
     async def ready(self) -> bool:
         if not self.alive or self._connection is None:
             return False
-        if not self._asks_ready:
+        if not self.opinionated:
             return True
         asked: asyncio.Future[bool] = self._loop.create_future()
         self._asked.append(asked)

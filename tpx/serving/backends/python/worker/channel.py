@@ -16,7 +16,8 @@ from tpx.serving.backends.python.worker import frames
 from tpx.serving.backends.python.worker.frames import HEADER, Buffer
 from tpx.serving.backends.python.worker.rings import GrowingRing, Segment
 
-_READ_BYTES = 256 << 10
+_READ_BYTES = 32 << 10
+"""Below the size from which memory is mapped anew for each read."""
 _FDS_BYTES = socket.CMSG_SPACE(4 * 4)
 
 OnFrame = Callable[[int, memoryview], None]
@@ -42,6 +43,7 @@ class Channel:
         self._ring = GrowingRing(self._grow)
         self._incoming: Segment | None = None
         self._pump: threading.Thread | None = None
+        self._kept: list[bytes] = []
         self.on_frame: OnFrame = _unexpected
 
     # sending
@@ -53,17 +55,32 @@ class Channel:
                 frames.add_tensors(parts, tensors, self._ring)
             self._sendall(frames.framed(kind, parts))
 
-    def send_entries(self, kind: int, start: bytes, entries: list[tuple[list[Buffer], list[Buffer]]]) -> None:
-        """Send a frame with several parts that have tensors of their own."""
+    def send_entries(
+        self, kind: int, start: bytes, entries: list[tuple[list[Buffer], list[Buffer]]], *, keep: bool = False
+    ) -> None:
+        """Send a frame with several parts that have tensors of their own; or keep it, for `flush` or whatever
+        is sent next."""
         with self._sending:
             parts: list[Buffer] = [start]
             for own, tensors in entries:
                 parts += own
                 if tensors:
                     frames.add_tensors(parts, tensors, self._ring)
-            self._sendall(frames.framed(kind, parts))
+            if keep:
+                self._kept.append(frames.framed(kind, parts))
+            else:
+                self._sendall(frames.framed(kind, parts))
+
+    def flush(self) -> None:
+        """Send what was kept."""
+        if self._kept:
+            with self._sending:
+                self._sendall(b"")
 
     def _sendall(self, data: bytes) -> None:
+        if self._kept:
+            data = b"".join((*self._kept, data))
+            self._kept.clear()
         try:
             self._sock.sendall(data)
         except OSError as exc:

@@ -26,6 +26,10 @@ _AHEAD_BYTES = 1 << 20
 _RESPONSE_BYTES = 1 << 10
 """What a response counts besides its tensors."""
 _HEADS = 256
+_SHORT_NS = 100_000
+_SHORT_IN_A_ROW = 16
+"""Executions after which a model counts as short: then answers wait for the ones behind them."""
+_KEPT_NS = 200_000
 
 Entry = tuple[list[Buffer], list[Buffer]]
 """Of an answer: its own parts, and its tensors."""
@@ -53,6 +57,8 @@ class Execution:
         self._ahead_lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.model: Any = None
+        self._short = 0
+        self._kept_since_ns = 0
 
     # what comes
 
@@ -90,8 +96,9 @@ class Execution:
 
     # what the model does
 
-    def run(self, batch: int, read_ns: int, requests: list[InferenceRequest]) -> None:
-        """Call the model, and send the answers."""
+    def run(self, batch: int, read_ns: int, requests: list[InferenceRequest], *, more: bool) -> None:
+        """Call the model, and send the answers; where there is `more` to do, those of a short model leave
+        together with the next."""
         began_ns = _clock()
         try:
             entries, computed_ns = self._execute(requests)
@@ -108,10 +115,24 @@ class Execution:
                 if request._sender is not None:
                     request._sender._close()
         start = frames.ANSWER.pack(batch, read_ns, began_ns, computed_ns, len(requests), failed)
-        self.channel.send_entries(frames.ANSWERS, start, entries)
+        self.channel.send_entries(
+            frames.ANSWERS, start, entries, keep=self._is_kept(began_ns, computed_ns, more=more)
+        )
         for request in requests:
             if request._sender is None or request._sender._closed:
                 self._forget(request._handle)
+
+    def _is_kept(self, began_ns: int, computed_ns: int, *, more: bool) -> bool:
+        self._short = self._short + 1 if computed_ns - began_ns < _SHORT_NS else 0
+        if not more or self._short < _SHORT_IN_A_ROW:
+            self._kept_since_ns = 0
+            return False
+        if not self._kept_since_ns:
+            self._kept_since_ns = computed_ns
+        if computed_ns - self._kept_since_ns > _KEPT_NS:
+            self._kept_since_ns = 0
+            return False
+        return True
 
     def _execute(self, requests: list[InferenceRequest]) -> tuple[list[Entry], int]:
         returned = self.model.execute(requests)

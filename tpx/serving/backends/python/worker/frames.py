@@ -29,7 +29,7 @@ HANDLE = struct.Struct("<QIH")
 """A request of a batch, or a call: its handle, the sizes of the head of its tensors and of its id."""
 SIZE = struct.Struct("<I")
 ANSWER = struct.Struct("<IQQQHB")
-"""ANSWERS: the batch, when it was read, begun and computed, how many entries, whether one error is for all."""
+"""ANSWERS: the batch, when it was read, begun and computed, how many entries, whether one error is all."""
 STATUS = struct.Struct("<BI")
 """What an entry is, and the size of its head or of its error."""
 RESPONSE_START = struct.Struct("<QB")

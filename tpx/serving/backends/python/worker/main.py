@@ -86,10 +86,11 @@ class _Process:
         }
         while True:
             if not work:
+                channel.flush()
                 channel.wait(lambda: bool(work))
             kind, body = work.popleft()
             if kind == frames.EXECUTE:
-                self._execution.run(*body)  # type: ignore[union-attr]
+                self._execution.run(*body, more=bool(work))  # type: ignore[union-attr]
                 del body
             elif kind == frames.FINALIZE:
                 self._finalize()

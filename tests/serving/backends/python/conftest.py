@@ -1,0 +1,61 @@
+"""One server with all the models that do each other no harm."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.serving.backends.python.zoo import DECOUPLED, FP32, SAME, STRING, add, io
+from tests.serving.live import Live, serving
+
+REPEAT = (
+    io(
+        {"IN": "data_type: TYPE_INT32 dims: [ -1 ]", "DELAY": "data_type: TYPE_UINT32 dims: [ -1 ]"},
+        {"OUT": "data_type: TYPE_INT32 dims: [ 1 ]", "IDX": "data_type: TYPE_UINT32 dims: [ 1 ]"},
+    )
+    + DECOUPLED
+)
+ONE = "instance_group { count: 1 }"
+SAY = ONE + io({"say": STRING}, {"said": STRING})
+
+
+def write_zoo(repository: Path) -> None:
+    """The models."""
+    two = {"INPUT0": FP32, "INPUT1": FP32}
+    add(
+        repository,
+        "add_sub",
+        config="max_batch_size: 8 dynamic_batching { }" + io(two, {"OUTPUT0": FP32, "OUTPUT1": FP32}),
+    )
+    add(repository, "say", config=SAY)
+    add(repository, "returns", config=SAME + ONE)
+    add(repository, "repeat", config=REPEAT)
+    add(repository, "flood", config=SAME + DECOUPLED)
+    add(repository, "double")
+    add(repository, "doubler_async")
+    add(repository, "stream_async", config=SAME + DECOUPLED)
+    add(repository, "bls")
+    add(repository, "bls_async")
+    (add(repository, "imports") / "beside.py").write_text("factor = 3\n", encoding="utf-8")
+    (add(repository, "ready") / "state").write_text("yes", encoding="utf-8")
+    bf16 = "data_type: TYPE_BF16 dims: [ -1 ] optional: true"
+    add(repository, "dlpack", config=io({"x": FP32, "b": bf16}, {"y": FP32, "c": bf16[:-15]}))
+    sizes = io({"x": FP32}, {"y": FP32})
+    add(
+        repository,
+        "sizes",
+        config="max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 20000 }" + sizes,
+    )
+
+
+@pytest.fixture(scope="session")
+def zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    repository = tmp_path_factory.mktemp("zoo")
+    write_zoo(repository)
+    return repository
+
+
+@pytest.fixture(scope="session")
+def live(zoo: Path) -> Iterator[Live]:
+    with serving(zoo, model_control_mode="none") as running:
+        yield running

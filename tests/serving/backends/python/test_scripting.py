@@ -1,0 +1,98 @@
+"""Business logic scripting: Python models that call other models."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.serving import onnx_files
+from tests.serving.backends.python.asking import ask, said, say, y_of
+from tests.serving.backends.python.conftest import SAY
+from tests.serving.backends.python.zoo import MODELS, SAME, add
+from tests.serving.live import Live, serving
+from tests.serving.onnx_files import write_model
+
+
+def test_a_model_calls_another(live: Live) -> None:
+    assert y_of(ask(live, "bls", 1, 2, model="double")) == [2, 4]
+
+
+def test_many_models_call_at_once(live: Live) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda v: y_of(ask(live, "bls", v, model="double")), range(40)))
+    assert answers == [[2.0 * value] for value in range(40)]
+
+
+@pytest.mark.parametrize("size", [1, 5000, 500_000])
+def test_tensors_of_any_size_pass_through_both_models(live: Live, size: int) -> None:
+    values = np.arange(size, dtype=np.float32)
+    answer = live.infer_binary("bls", {"x": values}, parameters={"model": "double"})
+    assert np.array_equal(np.frombuffer(answer.tail, np.float32), values * 2)
+
+
+def test_a_decoupled_model_is_iterated(live: Live) -> None:
+    assert y_of(ask(live, "bls", 5, 2, model="flood", decoupled=True)) == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert y_of(ask(live, "bls", 9, model="double", decoupled=True)) == [18]
+
+
+def test_an_iteration_can_be_ended_early(live: Live, zoo: Path) -> None:
+    answer = ask(live, "bls", 5000, 5000, model="flood", decoupled=True, enough=2)
+    assert len(y_of(answer)) == 10_000
+    sent = zoo / "flood" / "1" / "sent"
+    time.sleep(0.3)
+    assert int(sent.read_text()) < 5000
+    assert y_of(ask(live, "bls", 1, 1, model="flood", decoupled=True)) == [0]
+
+
+def test_a_coroutine_calls_many_at_once(live: Live) -> None:
+    assert y_of(ask(live, "bls_async", 1)) == [2 * sum(range(1, 9)) + 3]
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (
+            "absent",
+            "Model absent - Error when running inference: Request for unknown model: 'absent' is not found",
+        ),
+        ("flood", "Model flood is using the decoupled transaction policy"),
+        ("sizes", "Model sizes - Error when running inference: "),
+    ],
+)
+def test_what_a_call_cannot_do_is_in_its_response(live: Live, model: str, message: str) -> None:
+    assert ask(live, "bls", 1, model=model).error.startswith(message)
+
+
+def test_an_error_of_the_called_model_is_the_callers_to_judge(live: Live) -> None:
+    answer = ask(live, "bls", 1, model="returns", what="raise")
+    assert "message: TritonModelException: nothing today" in answer.error
+    assert answer.error.startswith("Failed to process the request(s) for model 'returns_0_0'")
+
+
+def test_a_call_goes_to_other_backends_too(tmp_path: Path) -> None:
+    write_model(tmp_path, "net", onnx_files.doubling("n"), "max_batch_size: 0 " + SAME)
+    add(tmp_path, "bls")
+    add(tmp_path, "double")
+    with serving(tmp_path) as live:
+        assert y_of(ask(live, "bls", 1, 2, 3, model="net")) == [2, 4, 6]
+
+
+def test_models_load_and_unload_others(tmp_path: Path) -> None:
+    add(tmp_path, "say", config=SAY)
+    add(tmp_path, "double")
+    with serving(tmp_path, model_control_mode="explicit", load_model=("say",)) as live:
+        assert said(say(live, "load double")) == "True"
+        assert y_of(ask(live, "double", 4)) == [8]
+        assert said(say(live, "unload double")) == "False"
+        assert "failed to load 'nobody'" in say(live, "load nobody").error
+        assert said(say(live, f"load_with brought {MODELS / 'say.py'}")) == "True"
+        pid = np.array([b"pid"], dtype=np.object_)
+        assert live.infer_binary("brought", {"say": pid}).status == 200
+
+
+def test_models_cannot_load_others_where_clients_cannot(live: Live) -> None:
+    assert "explicit model load / unload is not allowed" in say(live, "load double").error
+
+

@@ -1,0 +1,145 @@
+"""Decoupled Python models: any number of responses, whenever they come, to whoever waits."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as client
+
+from tests.serving.backends.python.asking import floats
+from tests.serving.live import Live
+
+
+class Stream:
+    """A gRPC stream, and what has come on it."""
+
+    def __init__(self, grpc: Any) -> None:
+        self.grpc = grpc
+        self.results: Queue[Any] = Queue()
+
+    def send(self, model: str, arrays: dict[str, Any], **fields: Any) -> None:
+        inputs = []
+        for name, array in arrays.items():
+            datatype = {"int32": "INT32", "uint32": "UINT32", "float32": "FP32"}[array.dtype.name]
+            given = client.InferInput(name, array.shape, datatype)
+            given.set_data_from_numpy(array)
+            inputs.append(given)
+        self.grpc.async_stream_infer(model, inputs, **fields)
+
+    def next(self) -> Any:
+        """The next response; raises the error it is."""
+        result, error = self.results.get(timeout=10)
+        if error is not None:
+            raise error
+        return result
+
+
+@contextmanager
+def streaming(live: Live) -> Iterator[Stream]:
+    with client.InferenceServerClient(f"127.0.0.1:{live.ports['GRPCInferenceService']}") as grpc:
+        stream = Stream(grpc)
+        grpc.start_stream(callback=lambda result, error: stream.results.put((result, error)))
+        yield stream
+        grpc.stop_stream(cancel_requests=True)
+
+
+def _repeat(count: int, delay_ms: int = 1) -> dict[str, Any]:
+    return {"IN": np.arange(count, dtype=np.int32) + 7, "DELAY": np.full(count, delay_ms, np.uint32)}
+
+
+def test_responses_come_in_order_and_then_the_final_one(live: Live) -> None:
+    with streaming(live) as stream:
+        stream.send("repeat", _repeat(4), enable_empty_final_response=True)
+        got = [stream.next() for _ in range(5)]
+    assert [int(result.as_numpy("OUT")[0]) for result in got[:4]] == [7, 8, 9, 10]
+    assert [int(result.as_numpy("IDX")[0]) for result in got[:4]] == [0, 1, 2, 3]
+    finals = [r.get_response().parameters["triton_final_response"].bool_param for r in got]
+    assert finals == [False, False, False, False, True]
+    assert not got[4].get_response().outputs
+
+
+def test_requests_overlap_because_execute_returns_at_once(live: Live) -> None:
+    with streaming(live) as stream:
+        began = time.perf_counter()
+        for index in range(3):
+            stream.send("repeat", _repeat(2, 100), request_id=str(index))
+        got = [stream.next().get_response().id for _ in range(6)]
+        took = time.perf_counter() - began
+    assert sorted(got) == ["0", "0", "1", "1", "2", "2"]
+    assert took < 0.5
+
+
+def test_an_async_execute_streams(live: Live) -> None:
+    with streaming(live) as stream:
+        stream.send("stream_async", {"x": floats(3)}, enable_empty_final_response=True)
+        got = [stream.next() for _ in range(4)]
+    assert [r.as_numpy("y")[0] for r in got[:3]] == [0, 1, 2]
+
+
+def test_a_coroutine_that_fails_answers_what_is_open(live: Live) -> None:
+    with streaming(live) as stream:
+        stream.send("stream_async", {"x": floats(6)})
+        for _ in range(6):
+            stream.next()
+        with pytest.raises(Exception, match="ValueError: too many"):
+            stream.next()
+
+
+def test_a_request_that_execute_fails_on_is_answered(live: Live) -> None:
+    with streaming(live) as stream:
+        stream.send("flood", {"x": floats(0, 1)}, enable_empty_final_response=True)
+        assert not stream.next().get_response().outputs
+        stream.send("flood", {"x": floats(2, 1)}, enable_empty_final_response=True)
+        assert [stream.next().as_numpy("y")[0] for _ in range(2)] == [0, 1]
+
+
+def test_large_responses_arrive_whole(live: Live) -> None:
+    with streaming(live) as stream:
+        stream.send("flood", {"x": floats(20, 100_000)})
+        for index in range(20):
+            assert np.array_equal(stream.next().as_numpy("y"), np.full(100_000, index, np.float32))
+
+
+def test_a_model_that_nobody_reads_stops_after_a_few_megabytes(live: Live, zoo: Path) -> None:
+    sent = zoo / "flood" / "1" / "sent"
+    body = json.dumps({"x": [2000, 50_000]}).encode()
+    raw = live.raw_http()
+    head = b"POST /v2/models/flood/generate_stream HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+    raw.sendall(head % len(body) + body)
+    seen, same = -1, 0
+    for _ in range(150):
+        time.sleep(0.02)
+        now = int(sent.read_text() or "0") if sent.exists() else 0
+        same = same + 1 if now == seen and now else 0
+        seen = now
+        if same > 15:
+            break
+    raw.close()
+    assert 0 < seen < 500
+    # and then the model is told that nobody waits: it goes on with the next request
+    with streaming(live) as stream:
+        stream.send("flood", {"x": floats(1, 1)})
+        assert stream.next().as_numpy("y").tolist() == [0]
+
+
+def test_a_cancelled_stream_stops_the_model(live: Live) -> None:
+    before = threading.active_count()
+    with streaming(live) as stream:
+        stream.send("repeat", _repeat(500, 10))
+        stream.next()
+    assert threading.active_count() <= before + 5
+    with streaming(live) as stream:
+        stream.send("repeat", _repeat(1))
+        assert stream.next().as_numpy("OUT").tolist() == [7]
+
+
+def test_generate_takes_the_one_response_there_is(live: Live) -> None:
+    answer = live.http("POST", "/v2/models/stream_async/generate", json.dumps({"x": 1}).encode())
+    assert (answer.status, answer.json["y"]) == (200, 0)
