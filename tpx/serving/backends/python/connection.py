@@ -188,6 +188,8 @@ class Connection:
         for _, fds in self._backlog:
             _close(fds)
         self._backlog.clear()
+        self._ring.forget()
+        self._incoming = None
         gone()
 
 

@@ -46,6 +46,7 @@ class HeldBatch:
     def release(self) -> None:
         """The instance is done with it; what comes again does so now."""
         self._released = True
+        self.held.clear()  # no cycle: the tensors shall go with their last reader, not with the collector
         self.outcomes.released(self.batch)
         if not self.decoupled and not self._left:
             self._finish()
@@ -159,7 +160,7 @@ class Held:
         if isinstance(response, InferResponse):
             self._set(response)
         elif response == frames.AGAIN:
-            self.over = True
+            self._end()
             self._owner.comes_again(self.request)
 
     def responded(self, response: InferResponse | int | None, *, final: bool) -> None:
@@ -173,8 +174,8 @@ class Held:
             self._set(
                 InferResponse([], ExecutionError("the model has dropped the request without an answer"))
             )
-        else:
-            self.over = self.over or final
+        elif final:
+            self._end()
 
     def fail(self, error: TpxError) -> None:
         """Nothing comes any more."""
@@ -187,7 +188,8 @@ class Held:
             self._set(InferResponse([], error))
 
     def _set(self, response: InferResponse, *, over: bool = True) -> None:
-        self.over = self.over or over
+        if over:
+            self._end()
         if self._sent:
             return
         self._sent = 1
@@ -221,3 +223,9 @@ class Held:
         self._begun_ns = now
         self.over = final
         self._owner.outcomes.responded(answer)
+        if final:
+            self._end()
+
+    def _end(self) -> None:
+        self.over = True
+        self.request.pace = None

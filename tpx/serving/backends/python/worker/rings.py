@@ -156,6 +156,10 @@ class GrowingRing:
         self._grow = grow
         self._ring = Ring()
 
+    def forget(self) -> None:
+        """Nothing is written any more: the memory goes with its last reader."""
+        self._ring = Ring()
+
     def put(self, data: Any, size: int) -> int:
         """Raises what `grow` does."""
         try:

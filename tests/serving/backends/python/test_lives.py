@@ -1,0 +1,195 @@
+"""The processes of Python models: how they begin, die, come back and end."""
+
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.serving.backends.python.asking import ask, said, say, y_of
+from tests.serving.backends.python.conftest import SAY
+from tests.serving.backends.python.zoo import SAME, add
+from tests.serving.live import Live, serving
+
+UNHEALTHY = (
+    "Failed to process the request(s) for model 'say_0_0', message: Stub process 'say_0_0' is not healthy."
+)
+
+
+def _broken(where: str) -> str:
+    return SAME + f"parameters {{ key: 'where' value {{ string_value: '{where}' }} }}"
+
+
+def _until(true: object, timeout_s: float = 5) -> None:
+    assert callable(true)
+    for _ in range(int(timeout_s / 0.01)):
+        if true():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not come true")
+
+
+def _reason(live: Live, model: str) -> str:
+    index = live.http("POST", "/v2/repository/index").json
+    return next(str(entry["reason"]) for entry in index if entry["name"] == model)
+
+
+@pytest.mark.parametrize("how", ["die", "leave"])
+def test_a_death_fails_what_was_held_and_nothing_else(tmp_path: Path, how: str) -> None:
+    add(tmp_path, "say", config=SAY)
+    add(tmp_path, "double")
+    with serving(tmp_path) as live:
+        first = said(say(live, "pid"))
+        stop = threading.Event()
+
+        def others() -> int:
+            count = 0
+            while not stop.is_set():
+                assert y_of(ask(live, "double", 2)) == [4]
+                count += 1
+            return count
+
+        with ThreadPoolExecutor(2) as pool:
+            counting = pool.submit(others)
+            answer = say(live, how)
+            assert (answer.status, answer.error) == (503, UNHEALTHY)
+            again = said(say(live, "pid"))  # waits for the restart
+            stop.set()
+            assert counting.result() > 0
+        assert again != first
+        _until(lambda: live.get("/v2/models/say/ready").status == 200)
+        assert live.get("/v2/health/ready").status == 200
+
+
+def test_a_killed_process_is_back_within_seconds_and_readiness_shows_it(tmp_path: Path) -> None:
+    add(tmp_path, "say", config=SAY)
+    with serving(tmp_path) as live:
+        os.kill(int(said(say(live, "pid"))), signal.SIGKILL)
+        _until(lambda: live.get("/v2/models/say/ready").status == 400, 2)
+        began = time.perf_counter()
+        _until(lambda: live.get("/v2/models/say/ready").status == 200)
+        assert time.perf_counter() - began < 5
+
+
+def test_other_instances_serve_while_one_is_restarted(tmp_path: Path) -> None:
+    add(tmp_path, "say", config="instance_group { count: 2 }" + SAY)
+    with serving(tmp_path) as live:
+        children = _children(tmp_path)
+        assert len(children) == 3
+        os.kill(children[0].pid, signal.SIGKILL)
+        for _ in range(20):
+            assert said(say(live, "pid"))
+        _until(lambda: len(_children(tmp_path)) == 3)
+
+
+def _children(repository: Path) -> list[psutil.Process]:
+    return [
+        child
+        for child in psutil.Process().children(recursive=True)
+        if child.status() != psutil.STATUS_ZOMBIE and Path(child.cwd()).is_relative_to(repository)
+    ]
+
+
+@pytest.mark.slow
+def test_a_process_that_goes_on_dying_is_given_up(tmp_path: Path) -> None:
+    add(tmp_path, "broken", config=_broken("after"))
+    add(tmp_path, "double")
+    with serving(tmp_path, model_control_mode="explicit", load_model=("*",)) as live:
+        assert ask(live, "broken", 1).status == 503
+        answer = None
+        for _ in range(300):
+            answer = ask(live, "broken", 1)
+            if "again and again" in answer.error:
+                break
+            time.sleep(0.05)
+        assert answer is not None
+        assert "is not restarted any more" in answer.error
+        assert live.get("/v2/models/broken/ready").status == 400
+        assert live.get("/v2/health/ready").status == 400
+        assert y_of(ask(live, "double", 2)) == [4]
+        (tmp_path / "broken" / "1" / "once").unlink()
+        assert live.http("POST", "/v2/repository/models/broken/unload").status == 200
+        assert live.http("POST", "/v2/repository/models/broken/load").status == 200
+        assert live.get("/v2/models/broken/ready").status == 200
+
+
+@pytest.mark.parametrize(
+    ("where", "reason"),
+    [
+        ("initialize", "Internal: RuntimeError: no weights\n\nAt:\n"),
+        ("dies", "Stub process 'broken_0' is not healthy."),
+    ],
+)
+def test_a_model_that_cannot_be_initialized_is_not_loaded(tmp_path: Path, where: str, reason: str) -> None:
+    add(tmp_path, "broken", config=_broken(where))
+    with serving(tmp_path, exit_on_error=False) as live:
+        assert reason in _reason(live, "broken")
+        assert not _children(tmp_path)
+
+
+def test_a_model_without_its_file_says_which(tmp_path: Path) -> None:
+    add(tmp_path, "double")
+    (tmp_path / "double" / "1" / "model.py").unlink()
+    (tmp_path / "double" / "1" / "other.py").write_text("")
+    with serving(tmp_path, exit_on_error=False) as live:
+        assert "Python model file not found in" in _reason(live, "double")
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("def f(:\n", "SyntaxError"),
+        ("import nonsense_that_is_not_there\n", "ModuleNotFoundError"),
+        ("x = 1\n", "AttributeError"),
+        ("class TritonPythonModel:\n    pass\n", "has no function 'execute'"),
+    ],
+)
+def test_a_file_that_is_no_model_says_why(tmp_path: Path, code: str, reason: str) -> None:
+    add(tmp_path, "double")
+    (tmp_path / "double" / "1" / "model.py").write_text(code)
+    with serving(tmp_path, exit_on_error=False) as live:
+        assert reason in _reason(live, "double")
+
+
+def test_unloading_finalizes_and_leaves_no_process(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = add(tmp_path, "double") / "model.py"
+    code = file.read_text() + "\n    def finalize(self):\n        print('finalized', flush=True)\n"
+    file.write_text(code)
+    with serving(tmp_path, model_control_mode="explicit", load_model=("double",)) as live:
+        assert len(_children(tmp_path)) == 1
+        live.http("POST", "/v2/repository/models/double/unload")
+        _until(lambda: not _children(tmp_path))
+    assert capfd.readouterr().out == "finalized\n"
+
+
+def test_reloading_imports_the_file_as_it_is_now(tmp_path: Path) -> None:
+    file = add(tmp_path, "double") / "model.py"
+    with serving(tmp_path, model_control_mode="explicit", load_model=("double",)) as live:
+        assert y_of(ask(live, "double", 2)) == [4]
+        file.write_text(file.read_text().replace("* 2", "* 50"))
+        assert live.http("POST", "/v2/repository/models/double/load").status == 200
+        assert y_of(ask(live, "double", 2)) == [100]
+
+
+def test_shared_memory_has_no_name_that_others_could_open(live: Live) -> None:
+    before = set(os.listdir("/dev/shm"))  # noqa: PTH208
+    say(live, "keep " + "z" * 400_000)
+    assert set(os.listdir("/dev/shm")) <= before  # noqa: PTH208
+
+
+def test_restarts_leave_no_descriptors_behind(tmp_path: Path) -> None:
+    add(tmp_path, "double")
+    with serving(tmp_path, model_control_mode="explicit", load_model=("double",)) as live:
+        large = list(map(float, range(20_000)))
+        y_of(ask(live, "double", *large))
+        before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+        for _ in range(4):
+            os.kill(_children(tmp_path)[0].pid, signal.SIGKILL)
+            _until(lambda: live.get("/v2/models/double/ready").status == 400, 2)
+            _until(lambda: live.get("/v2/models/double/ready").status == 200)
+            y_of(ask(live, "double", *large))
+        assert len(os.listdir("/proc/self/fd")) <= before + 1  # noqa: PTH208
