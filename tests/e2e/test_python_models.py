@@ -23,7 +23,8 @@ import triton_python_backend_utils as pb_utils
 class TritonPythonModel:
     def execute(self, requests):
         time.sleep(1.0)
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", r.inputs()[0].as_numpy())]) for r in requests]
+        tensors = [pb_utils.Tensor("y", request.inputs()[0].as_numpy()) for request in requests]
+        return [pb_utils.InferenceResponse([tensor]) for tensor in tensors]
 
     def finalize(self):
         print("finalized", flush=True)

@@ -126,6 +126,7 @@ class ServedModel:
             lane.depth = REMOTE_DEPTH
             lane.put = lane.remote.put
         lane.remote.instances.append(instance)
+        executor.use(self._stacking)
         executor.on_change = lane.remote.look
         return instance
 

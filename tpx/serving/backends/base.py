@@ -10,6 +10,7 @@ from tpx.serving.batch import Arrays, Batch
 from tpx.serving.host import Host
 from tpx.serving.instances.placement import InstanceSpec
 from tpx.serving.request import InferRequest
+from tpx.serving.stacking.base import Stacking
 
 if TYPE_CHECKING:
     from tpx.serving.instances.decoupled import DecoupledAnswer
@@ -101,6 +102,9 @@ class RemoteExecutor(Protocol):
     """`ready` asks the model."""
     on_change: Callable[[], None]
     """Called when it has become alive, or doomed."""
+
+    def use(self, stacking: Stacking) -> None:
+        """How batches are made of requests, before the first one comes."""
 
     def submit(self, batch: Batch, outcomes: RemoteOutcomes) -> None:
         """Compute a batch. If the process dies, its requests are answered with errors."""

@@ -58,8 +58,8 @@ class SequenceStacking:
     def __init__(
         self, controls: Sequence[Control], states: Sequence[State], *, batched: bool, slotted: bool
     ) -> None:
-        self._controls = controls
-        self._states = states
+        self.controls = controls
+        self.states = states
         self._batched = batched
         self._slotted = slotted and batched
         self._plain = PlainStacking(batched=batched)
@@ -69,13 +69,13 @@ class SequenceStacking:
         requests = batch.requests
         rows, height = self._rows(batch)
         arrays = self._plain.gather(batch) if len(rows) == height else self._with_gaps(requests, rows, height)
-        for control in self._controls:
+        for control in self.controls:
             cells = [control.false] * height
             for request, row in zip(requests, rows, strict=True):
                 cells[row] = control.value(request)
             array = np.array(cells, control.datatype.numpy)
             arrays[control.name] = array.reshape(height, 1) if self._batched else array
-        for state in self._states:
+        for state in self.states:
             arrays[state.input_name] = self._state(state, requests, rows, height)
         batch.started_ns = began_ns
         batch.gathered_ns = _clock()
@@ -87,7 +87,7 @@ class SequenceStacking:
         rows, height = self._rows(batch)
         split = RowOutputs(outputs, height if self._batched else 0)
         responses = [split.response(r.head, row) for r, row in zip(requests, rows, strict=True)]
-        states = [(state, self._given(state, outputs, height)) for state in self._states]
+        states = [(state, self._given(state, outputs, height)) for state in self.states]
         # nothing can fail any more: a sequence has all its new states, or none
         for state, array in states:
             for request, row in zip(requests, rows, strict=True):
@@ -115,7 +115,7 @@ class SequenceStacking:
     def _state(
         self, state: State, requests: Sequence[InferRequest], rows: Sequence[int], height: int
     ) -> npt.NDArray[Any]:
-        values = [_value(state, request) for request in requests]
+        values = [value_of(state, request) for request in requests]
         if not self._batched:
             return values[0]
         for request, value in zip(requests, values, strict=True):
@@ -142,7 +142,7 @@ class SequenceStacking:
         return array
 
 
-def _value(state: State, request: InferRequest) -> npt.NDArray[Any]:
+def value_of(state: State, request: InferRequest) -> npt.NDArray[Any]:
     if request.head.parameters.get("sequence_start"):
         return state.initial
     kept: Mapping[str, npt.NDArray[Any]] = request.sequence.states

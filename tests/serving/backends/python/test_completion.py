@@ -33,7 +33,10 @@ def test_without_completion_the_configuration_must_say_all(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ("max_batch_size: 6", "configuration specified max_batch_size 6, but in auto-complete-config function"),
+        (
+            "max_batch_size: 6",
+            "configuration specified max_batch_size 6, but in auto-complete-config function",
+        ),
         ("sequence_batching { }", "Configuration specified scheduling_choice as 'sequence_batching', but"),
         (
             "model_transaction_policy { decoupled: true }" + SAME,

@@ -93,7 +93,7 @@ def test_an_exception_is_told_with_its_place(live: Live) -> None:
     start, _, place = answer.error.partition("\n\nAt:\n")
     assert start == "Failed to process the request(s) for model 'say_0_0', message: ValueError: on purpose"
     lines = place.splitlines()
-    assert lines[0].endswith("1/model.py(%d): fail" % _line_of("raise ValueError(rest)"))
+    assert lines[0].endswith(f"1/model.py({_line_of('raise ValueError(rest)')}): fail")
     assert lines[-1].endswith(": execute")
     assert said(say(live, "pid")) == said(say(live, "pid"))
 
@@ -250,7 +250,9 @@ def test_a_cancelled_request_is_told_to_the_model(live: Live, tmp_path: Path) ->
     raw = live.raw_http()
     tensor = {"name": "say", "datatype": "BYTES", "shape": [1], "data": [f"cancelled {marker}"]}
     body = json.dumps({"inputs": [tensor]}).encode()
-    raw.sendall(b"POST /v2/models/say/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    raw.sendall(
+        b"POST /v2/models/say/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    )
     time.sleep(0.1)
     raw.close()
     for _ in range(200):
@@ -304,11 +306,11 @@ def test_the_statistics_count_what_python_models_do(live: Live) -> None:
         y_of(ask(live, "double", 1))
     assert _inferences(live) == before + 3
     stats = live.get("/v2/models/double/stats").json["model_stats"][0]["inference_stats"]
-    assert all(stats[phase]["ns"] > 0 for phase in ("queue", "compute_input", "compute_infer", "compute_output"))
+    assert all(
+        stats[phase]["ns"] > 0 for phase in ("queue", "compute_input", "compute_infer", "compute_output")
+    )
 
 
 def _inferences(live: Live) -> int:
     count: int = live.get("/v2/models/double/stats").json["model_stats"][0]["inference_count"]
     return count
-
-

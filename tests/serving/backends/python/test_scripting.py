@@ -94,5 +94,3 @@ def test_models_load_and_unload_others(tmp_path: Path) -> None:
 
 def test_models_cannot_load_others_where_clients_cannot(live: Live) -> None:
     assert "explicit model load / unload is not allowed" in say(live, "load double").error
-
-

@@ -14,7 +14,7 @@ DECOUPLED = "model_transaction_policy { decoupled: true }"
 def io(inputs: dict[str, str], outputs: dict[str, str]) -> str:
     """The inputs and outputs of a configuration."""
     return "".join(
-        f'{kind} [{", ".join(f"{{ name: {name!r} {rest} }}" for name, rest in tensors.items())}]\n'
+        f"{kind} [{', '.join(f'{{ name: {name!r} {rest} }}' for name, rest in tensors.items())}]\n"
         for kind, tensors in (("input", inputs), ("output", outputs))
     )
 

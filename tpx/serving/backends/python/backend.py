@@ -99,6 +99,7 @@ class PythonModel:
             name=spec.name,
             model=config.name,
             decoupled=config.model_transaction_policy.decoupled,
+            batched=config.max_batch_size > 0,
             end_timeout_s=_seconds(self._files.settings.get("stub-timeout-seconds")),
             start=lambda: self._start(config),
             words={

@@ -6,6 +6,7 @@ from typing import Any
 
 from tpx.errors import Cancelled, Code, ExecutionError, TpxError
 from tpx.protocol.tensors import Buffer, Tensor
+from tpx.serving.backends.python.sequences import SequenceTensors
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.backends.python.worker.frames import Head
 from tpx.serving.request import BoundOutput, InferRequest, InferResponse, RequestHead, TensorSpec
@@ -31,13 +32,14 @@ def code_number(error: TpxError) -> int:
     return CODES.index(error.code) if error.code in CODES else 1
 
 
-def encode_request(handle: int, request: InferRequest, parts: list[Buffer]) -> None:
-    """Add a request to the parts of a frame, without its tensors."""
+def encode_request(handle: int, request: InferRequest, added: Sequence[Tensor], parts: list[Buffer]) -> None:
+    """Add a request to the parts of a frame, without the bytes of its tensors and of those `added` to it."""
     head = request.head
-    encoded: bytes | None = head.rendered.get(_KEY)
+    key: Any = (_KEY, *[tensor.shape for tensor in added]) if added else _KEY
+    encoded: bytes | None = head.rendered.get(key)
     if encoded is None:
-        encoded = _encode_head(head)
-        head.remember_rendered(_KEY, encoded)
+        encoded = _encode_head(head, added)
+        head.remember_rendered(key, encoded)
     identity = head.request_id.encode()
     parts.append(frames.HANDLE.pack(handle, len(encoded), len(identity)))
     parts.append(encoded)
@@ -45,8 +47,9 @@ def encode_request(handle: int, request: InferRequest, parts: list[Buffer]) -> N
         parts.append(identity)
 
 
-def _encode_head(head: RequestHead) -> bytes:
+def _encode_head(head: RequestHead, added: Sequence[Tensor]) -> bytes:
     tensors = [(bound.spec.name, bound.spec.datatype, bound.shape) for bound in head.inputs]
+    tensors += [(tensor.name, tensor.datatype, tensor.shape) for tensor in added]
     parameters = head.parameters
     extra: dict[str, Any] = {"outputs": [bound.spec.name for bound in head.outputs]}
     if parameters:
@@ -62,8 +65,9 @@ def _encode_head(head: RequestHead) -> bytes:
 class Answers:
     """Reads answers of one model; what the same words mean for the same request head is remembered."""
 
-    def __init__(self) -> None:
+    def __init__(self, sequences: SequenceTensors) -> None:
         self._heads = frames.Heads()
+        self._sequences = sequences
 
     def take(
         self, request: InferRequest, body: memoryview, at: int, views: frames.Views
@@ -78,6 +82,11 @@ class Answers:
                 plan = _Plan(request.head, self._heads[encoded])
                 request.head.remember_rendered(encoded, plan)
             buffers, at = frames.take_tensors(body, at + size, plan.count, views)
+            if self._sequences.states:
+                try:
+                    self._sequences.keep(request, self._heads[encoded].tensors, buffers)
+                except ExecutionError as exc:
+                    return InferResponse([], exc), at
             return plan.response(request, buffers), at
         if status == frames.ERROR:
             code, message = body[at], bytes(body[at + 1 : at + 1 + size]).decode(errors="replace")

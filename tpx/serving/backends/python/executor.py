@@ -16,11 +16,13 @@ from tpx.serving.backends.python.encoding import Answers, encode_request
 from tpx.serving.backends.python.held import Held, HeldBatch
 from tpx.serving.backends.python.process import ChildProcess
 from tpx.serving.backends.python.restarts import Restarts
+from tpx.serving.backends.python.sequences import SequenceTensors
 from tpx.serving.backends.python.services import Services
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.backends.python.worker.frames import Buffer
 from tpx.serving.batch import Batch
 from tpx.serving.host import Host
+from tpx.serving.stacking.base import Stacking
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +38,8 @@ class InstanceSettings:
     words: dict[str, Any]
     """What the process is told to initialize with."""
     decoupled: bool
+    batched: bool
+    """Its tensors have a batch dimension."""
     end_timeout_s: float
     start: Callable[[], ChildProcess]
     """Starts a process; blocks."""
@@ -56,7 +60,8 @@ class PythonExecutor:
         self._process: ChildProcess | None = None
         self._connection: Connection | None = None
         self._services: Services | None = None
-        self._answers = Answers()
+        self._sequences = SequenceTensors()
+        self._answers = Answers(self._sequences)
         self._initialized: asyncio.Future[dict[str, Any]] | None = None
         self._finalized: asyncio.Future[None] | None = None
         self._asked: list[asyncio.Future[bool]] = []
@@ -173,6 +178,10 @@ class PythonExecutor:
 
     # work
 
+    def use(self, stacking: Stacking) -> None:
+        self._sequences = SequenceTensors.of(stacking, batched=self._settings.batched)
+        self._answers = Answers(self._sequences)
+
     def submit(self, batch: Batch, outcomes: RemoteOutcomes) -> None:
         connection = self._connection
         assert connection is not None
@@ -184,9 +193,10 @@ class PythonExecutor:
             self._numbers += 1
             held = Held(held_batch, index, request, self._numbers, connection)
             held_batch.held.append(held)
-            encode_request(held.handle, request, parts)
+            added = self._sequences.added(request)
+            encode_request(held.handle, request, added, parts)
             try:
-                connection.add_tensors(parts, request.buffers)
+                connection.add_tensors(parts, [*request.buffers, *[tensor.data for tensor in added]])
             except OSError as exc:
                 held_batch.fail(f"no shared memory for the tensors of a request: {exc.strerror}")
                 held_batch.release()

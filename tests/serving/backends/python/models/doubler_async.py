@@ -1,7 +1,5 @@
 import asyncio
-import json
 
-import numpy as np
 import triton_python_backend_utils as pb_utils
 
 

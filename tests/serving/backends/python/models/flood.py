@@ -14,7 +14,9 @@ class TritonPythonModel:
             for index in range(count):
                 if sender.is_cancelled():
                     break
-                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("y", np.full(size, index, np.float32))]))
+                sender.send(
+                    pb_utils.InferenceResponse([pb_utils.Tensor("y", np.full(size, index, np.float32))])
+                )
                 with open(os.path.join(pb_utils.get_model_dir(), "sent"), "w") as file:
                     file.write(str(index + 1))
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)

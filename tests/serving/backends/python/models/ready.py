@@ -11,4 +11,6 @@ class TritonPythonModel:
         return {"yes": True, "no": False, "maybe": "maybe"}[text]
 
     def execute(self, requests):
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", r.inputs()[0].as_numpy())]) for r in requests]
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("y", r.inputs()[0].as_numpy())]) for r in requests
+        ]

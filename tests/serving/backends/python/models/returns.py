@@ -12,4 +12,11 @@ class TritonPythonModel:
         good = pb_utils.InferenceResponse([tensor])
         if what == "raise":
             raise pb_utils.TritonModelException("nothing today")
-        return {"none": None, "tuple": (good,), "empty": [], "many": [good, good], "text": ["y"], "good": [good]}[what]
+        return {
+            "none": None,
+            "tuple": (good,),
+            "empty": [],
+            "many": [good, good],
+            "text": ["y"],
+            "good": [good],
+        }[what]

@@ -49,7 +49,9 @@ class TritonPythonModel:
 
     def refuse(self, request, rest):
         code, _, message = rest.partition(" ")
-        return pb_utils.InferenceResponse(error=pb_utils.TritonError(message, getattr(pb_utils.TritonError, code)))
+        return pb_utils.InferenceResponse(
+            error=pb_utils.TritonError(message, getattr(pb_utils.TritonError, code))
+        )
 
     def parameters(self, request, rest):
         tensor = pb_utils.Tensor("said", np.array([b"ok"], dtype=np.object_))
@@ -161,7 +163,9 @@ class TritonPythonModel:
 
     def load_with(self, request, rest):
         name, _, path = rest.partition(" ")
-        config = json.dumps({"name": name, "backend": "python", "max_batch_size": 0, "input": IO, "output": OUT})
+        config = json.dumps(
+            {"name": name, "backend": "python", "max_batch_size": 0, "input": IO, "output": OUT}
+        )
         with open(path, "rb") as file:
             pb_utils.load_model(name, config, {"file:1/model.py": file.read()})
         return str(pb_utils.is_model_ready(model_name=name, model_version="1"))
@@ -169,7 +173,6 @@ class TritonPythonModel:
     def unload(self, request, rest):
         pb_utils.unload_model(rest)
         return str(pb_utils.is_model_ready(rest))
-
 
 
 IO = [{"name": "say", "data_type": "TYPE_STRING", "dims": [-1]}]

@@ -16,5 +16,9 @@ class TritonPythonModel:
                 out.append(pb_utils.InferenceResponse(error=pb_utils.TritonError("below zero")))
             else:
                 shape = (len(x), 1)
-                out.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", np.full(shape, len(requests), np.float32))]))
+                out.append(
+                    pb_utils.InferenceResponse(
+                        [pb_utils.Tensor("y", np.full(shape, len(requests), np.float32))]
+                    )
+                )
         return out

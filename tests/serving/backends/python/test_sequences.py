@@ -1,0 +1,53 @@
+"""Python models of sequences: controls, states, and the requests that call for another one."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.serving.backends.python.asking import y_of
+from tests.serving.backends.python.zoo import add, io
+from tests.serving.live import Answer, Live, serving
+
+ONE = "data_type: TYPE_FP32 dims: [ 1 ]"
+CONTROLS = "".join(
+    f"control_input {{ name: '{kind}' control {{ kind: CONTROL_SEQUENCE_{kind} fp32_false_true: [0, 1] }} }} "
+    for kind in ("START", "END", "READY")
+)
+
+
+def _config(strategy: str) -> str:
+    return f"""
+sequence_batching {{
+  {strategy}
+  {CONTROLS}
+  control_input {{ name: 'CORRID' control {{ kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 }} }}
+  state {{ input_name: 'sum_in' output_name: 'sum_out' data_type: TYPE_FP32 dims: [ 1 ]
+    initial_state {{ name: 'hundred' data_type: TYPE_FP32 dims: [ 1 ] data_file: 'hundred' }} }}
+}}
+"""
+
+
+def _send(live: Live, sequence: int, value: float, *, rows: bool, **flags: bool) -> Answer:
+    shape = [1, 1] if rows else [1]
+    tensor = {"name": "x", "datatype": "FP32", "shape": shape, "data": [value]}
+    parameters: dict[str, Any] = {"sequence_id": sequence, **flags}
+    return live.infer("accumulate", {"inputs": [tensor], "parameters": parameters})
+
+
+@pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 4 }"])
+@pytest.mark.parametrize("rows", [False, True])
+def test_controls_and_states_reach_each_request(tmp_path: Path, strategy: str, rows: bool) -> None:
+    size = "max_batch_size: 4" if rows else "instance_group { count: 2 }"
+    add(tmp_path, "accumulate", config=size + _config(strategy) + io({"x": ONE}, {"y": ONE}))
+    start = tmp_path / "accumulate" / "initial_state"
+    start.mkdir()
+    (start / "hundred").write_bytes(b"\x00\x00\xc8\x42")
+    with serving(tmp_path) as live:
+        assert y_of(_send(live, 7, 1, rows=rows, sequence_start=True)) == [101]
+        assert y_of(_send(live, 8, 10, rows=rows, sequence_start=True)) == [110]
+        assert y_of(_send(live, 7, 2, rows=rows)) == [103]
+        assert y_of(_send(live, 8, 20, rows=rows, sequence_end=True)) == [130]
+        assert y_of(_send(live, 7, 3, rows=rows)) == [106]
+        missing = _send(live, 7, 5000, rows=rows)
+        assert missing.error == "the model gave no state 'sum_out'"

@@ -1,0 +1,65 @@
+"""What the server adds to requests of sequences, and keeps of their answers: each request by itself."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tpx.errors import ExecutionError
+from tpx.protocol.tensors import Buffer, Tensor, as_array
+from tpx.serving.backends.python.worker.frames import TensorHead
+from tpx.serving.request import InferRequest
+from tpx.serving.stacking.base import Stacking
+from tpx.serving.stacking.sequences import Control, SequenceStacking, State, value_of
+
+
+class SequenceTensors:
+    """Controls and states of a model; of most models there are none."""
+
+    def __init__(
+        self, controls: Sequence[Control] = (), states: Sequence[State] = (), *, batched: bool = False
+    ) -> None:
+        self._controls = controls
+        self._batched = batched
+        self.states = states
+
+    @classmethod
+    def of(cls, stacking: Stacking, *, batched: bool) -> "SequenceTensors":
+        """Those of a model whose batches are made so."""
+        if isinstance(stacking, SequenceStacking):
+            return cls(stacking.controls, stacking.states, batched=batched)
+        return cls()
+
+    def added(self, request: InferRequest) -> list[Tensor]:
+        """The inputs that no client sends."""
+        if not self._controls and not self.states:
+            return []
+        front = (1, 1) if self._batched else (1,)
+        found = []
+        for control in self._controls:
+            array: Any = np.full(front, control.value(request), control.datatype.numpy)
+            found.append(Tensor.from_numpy(control.name, array, control.datatype.name))
+        for state in self.states:
+            array = value_of(state, request)
+            if self._batched:
+                array = array[None]
+            found.append(Tensor.from_numpy(state.input_name, array, state.datatype.name))
+        return found
+
+    def keep(self, request: InferRequest, heads: Sequence[TensorHead], buffers: Sequence[Buffer]) -> None:
+        """Remember the states in an answer. Raises ExecutionError for one that is missing or of another
+        type."""
+        given = {head.name: index for index, head in enumerate(heads)}
+        for state in self.states:
+            index = given.get(state.output_name)
+            if index is None:
+                raise ExecutionError(f"the model gave no state '{state.output_name}'")
+            head = heads[index]
+            if head.datatype != state.datatype.name:
+                raise ExecutionError(
+                    f"state '{state.output_name}' has type {head.datatype}, the configuration says "
+                    f"{state.datatype.name}"
+                )
+            # a copy: what lies in shared memory would stay there for as long as the sequence
+            array = as_array(buffers[index], head.datatype, head.shape).copy()
+            request.sequence.states[state.input_name] = array[0] if self._batched else array
