@@ -203,9 +203,14 @@ class RequestHead:
 
     def with_outputs(self, outputs: tuple[BoundOutput, ...]) -> "RequestHead":
         """The same request as one that wants other outputs: a model has not given those that it wants."""
-        other = RequestHead(
-            self.model, self.request_id, self.inputs, outputs, self.batch_size, self.parameters
-        )
+        return self._varied(outputs, self.parameters)
+
+    def with_parameters(self, parameters: dict[str, Parameter]) -> "RequestHead":
+        """The same request as one that has other parameters."""
+        return self._varied(self.outputs, parameters)
+
+    def _varied(self, outputs: tuple[BoundOutput, ...], parameters: dict[str, Parameter]) -> "RequestHead":
+        other = RequestHead(self.model, self.request_id, self.inputs, outputs, self.batch_size, parameters)
         other.empty_final_response = self.empty_final_response
         other.placed = self.placed
         return other

@@ -16,6 +16,8 @@ _AUTO, _GPU, _CPU, _MODEL = (
     _KINDS.enum_type.values_by_name[f"KIND_{k}"].number for k in ("AUTO", "GPU", "CPU", "MODEL")
 )
 
+ITERATING = ("python",)
+
 
 def set_name(config: Any, directory_name: str) -> None:
     """The model is called as its directory; a different name in the file is an error."""
@@ -126,6 +128,11 @@ def validate(config: Any) -> None:
             raise ConfigError(f"model input '{item.name}' of '{config.name}': NHWC/NCHW require 3 dims")
     validate_batching(config)
     _validate_cache(config)
+    if config.sequence_batching.iterative_sequence and config.backend not in ITERATING:
+        raise ConfigError(
+            f"model '{config.name}': sequence_batching.iterative_sequence needs a backend whose models can ask "
+            f"for a request again ({', '.join(ITERATING)}), not '{config.backend}'"
+        )
 
 
 def _validate_cache(config: Any) -> None:
@@ -199,7 +206,6 @@ def refuse_unsupported(config: Any) -> None:
     """What this version of tpx does not do is refused: a model that loads does what its configuration
     says."""
     present = {
-        "sequence_batching.iterative_sequence": config.sequence_batching.iterative_sequence,
         "sequence_batching.state.use_growable_memory": any(
             state.use_growable_memory for state in config.sequence_batching.state
         ),

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from tpx.serving.repository.initial_states import states_of
-from tpx.serving.scheduling.base import Scheduler
+from tpx.serving.scheduling.base import Scheduler, SequenceScheduler
 from tpx.serving.scheduling.direct import DirectScheduler
 from tpx.serving.scheduling.dynamic import DynamicBatcher
+from tpx.serving.scheduling.iterative import IterativeSequences
 from tpx.serving.scheduling.queue import QueuePolicies, QueuePolicy
 from tpx.serving.scheduling.sequences import SequenceTable
 from tpx.serving.scheduling.strategies import DirectSequences, OldestSequences
@@ -83,10 +84,17 @@ def _sequences(config: Any, instances: int) -> Scheduler:
         idle_ns=batching.max_sequence_idle_microseconds * 1000,
         check_id=partial(check_correlation_id, config.name, controls_of(config)),
     )
-    if not oldest:
-        direct = batching.direct
-        delay_ns = direct.max_queue_delay_microseconds * 1000
-        return DirectSequences(table, rows, delay_ns, direct.minimum_slot_utilization)
+    strategy = _oldest(batching, table, rows, instances) if oldest else _direct(batching, table, rows)
+    return IterativeSequences(strategy, table, config.name) if batching.iterative_sequence else strategy
+
+
+def _direct(batching: Any, table: SequenceTable, rows: int) -> SequenceScheduler:
+    direct = batching.direct
+    delay_ns = direct.max_queue_delay_microseconds * 1000
+    return DirectSequences(table, rows, delay_ns, direct.minimum_slot_utilization)
+
+
+def _oldest(batching: Any, table: SequenceTable, rows: int, instances: int) -> SequenceScheduler:
     settings = batching.oldest
     batchers = [
         DynamicBatcher(

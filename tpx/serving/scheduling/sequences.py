@@ -23,7 +23,18 @@ _NEVER_NS = 2**63
 class LiveSequence:
     """A sequence between its first request and its last."""
 
-    __slots__ = ("busy", "deadline_ns", "ended", "id", "lane", "queue", "slot", "states", "touched_ns")
+    __slots__ = (
+        "busy",
+        "continues",
+        "deadline_ns",
+        "ended",
+        "id",
+        "lane",
+        "queue",
+        "slot",
+        "states",
+        "touched_ns",
+    )
 
     def __init__(self, correlation_id: CorrelationId) -> None:
         self.id = correlation_id
@@ -33,6 +44,8 @@ class LiveSequence:
         self.slot = -1
         self.busy = False
         """One of its requests has left the queue and is not computed yet."""
+        self.continues = False
+        """The model wants the request in work once more."""
         self.ended = False
         """Its last request has come, or it was given up: it leaves its slot when nothing of it is left."""
         self.deadline_ns = _NEVER_NS
@@ -161,6 +174,12 @@ class SequenceTable:
             )
         self._check_id(correlation_id)
         return correlation_id
+
+    def end(self, sequence: LiveSequence) -> None:
+        """No further request of it comes."""
+        if not sequence.ended:
+            sequence.ended = True
+            del self._live[sequence.id]
 
     def _sequence_of(self, correlation_id: CorrelationId, *, starts: bool) -> LiveSequence:
         sequence = self._live.get(correlation_id)

@@ -1,12 +1,14 @@
 """Python models of sequences: controls, states, and the requests that call for another one."""
 
+import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.serving.backends.python.asking import y_of
-from tests.serving.backends.python.zoo import add, io
+from tests.serving.backends.python.zoo import DECOUPLED, add, io
 from tests.serving.live import Answer, Live, serving
 
 ONE = "data_type: TYPE_FP32 dims: [ 1 ]"
@@ -51,3 +53,47 @@ def test_controls_and_states_reach_each_request(tmp_path: Path, strategy: str, r
         assert y_of(_send(live, 7, 3, rows=rows)) == [106]
         missing = _send(live, 7, 5000, rows=rows)
         assert missing.error == "the model gave no state 'sum_out'"
+
+
+ITERATIVE = (
+    "max_batch_size: 4 sequence_batching { iterative_sequence: true " + "%s }" + io({"x": ONE}, {"y": ONE})
+)
+
+
+def _count(live: Live, model: str, times: int) -> Answer:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [times]}
+    return live.infer(model, {"inputs": [tensor]})
+
+
+@pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 8 }"])
+def test_a_request_comes_again_as_often_as_the_model_wants(tmp_path: Path, strategy: str) -> None:
+    add(tmp_path, "countdown", config=ITERATIVE.replace("%s", strategy))
+    with serving(tmp_path) as live:
+        with ThreadPoolExecutor(6) as pool:
+            counts = [1, 20, 3, 50, 2, 7, 1, 30]
+            answers = list(pool.map(lambda times: y_of(_count(live, "countdown", times)), counts))
+        assert answers == [[float(times)] for times in counts]
+        tensor = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1]}
+        named = live.infer("countdown", {"inputs": [tensor], "parameters": {"sequence_id": 5}})
+        assert "must not specify a correlation ID" in named.error
+
+
+def test_a_decoupled_model_sends_a_response_each_time(tmp_path: Path) -> None:
+    config = ITERATIVE.replace("%s", "oldest { max_candidate_sequences: 8 }") + DECOUPLED
+    add(tmp_path, "tokens", config=config)
+    with serving(tmp_path) as live:
+        body = json.dumps({"x": 4}).encode()
+        answer = live.http("POST", "/v2/models/tokens/generate_stream", body)
+        events = [json.loads(line[6:]) for line in answer.body.decode().split("\n\n") if line]
+        assert [event["y"] for event in events] == [0, 1, 2, 3]
+
+
+def test_only_models_that_can_ask_again_are_iterative(tmp_path: Path) -> None:
+    config = "backend: 'identity' " + ITERATIVE.replace("%s", "direct { }")
+    (tmp_path / "echo" / "1").mkdir(parents=True)
+    (tmp_path / "echo" / "config.pbtxt").write_text(config)
+    with serving(tmp_path, exit_on_error=False) as live:
+        [entry] = live.http("POST", "/v2/repository/index").json
+        assert (
+            "iterative_sequence needs a backend whose models can ask for a request again" in entry["reason"]
+        )

@@ -62,6 +62,8 @@ class HeldBatch:
     def comes_again(self, request: InferRequest) -> None:
         """The model wants a request once more: it is not answered with this batch."""
         self._again.append(request)
+        if request.sequence is not None:
+            request.sequence.continues = True
         self._left -= 1
 
     def _finish(self) -> None:
