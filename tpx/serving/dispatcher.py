@@ -181,7 +181,7 @@ class Dispatcher:
         try:
             self.add(request)
         except TpxError as error:
-            self._outcomes.on_refused(request, error)
+            self._on_refused(request, error)
 
     def released(self, batch: Batch) -> None:
         """An instance is done with a batch."""

@@ -9,7 +9,7 @@ from tpx.protocol.http1.server import HttpRequest
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.http_answers import answer_json, answer_when_done
 from tpx.serving.frontends.http_routes import MODEL, Route, of_model, route
-from tpx.serving.model import ServedModel
+from tpx.serving.served import Served
 
 
 class HttpMetadata:
@@ -51,7 +51,7 @@ class HttpMetadata:
             return
         self._tell_ready(request, ready=self._plane.model_ready(*of_model(match)))
 
-    async def _ask(self, request: HttpRequest, model: ServedModel) -> None:
+    async def _ask(self, request: HttpRequest, model: Served) -> None:
         self._tell_ready(request, ready=await model.says_ready())
 
     @staticmethod

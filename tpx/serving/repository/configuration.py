@@ -130,8 +130,8 @@ def validate(config: Any) -> None:
     _validate_cache(config)
     if config.sequence_batching.iterative_sequence and config.backend not in ITERATING:
         raise ConfigError(
-            f"model '{config.name}': sequence_batching.iterative_sequence needs a backend whose models can ask "
-            f"for a request again ({', '.join(ITERATING)}), not '{config.backend}'"
+            f"model '{config.name}': sequence_batching.iterative_sequence needs a backend whose models can "
+            f"ask for a request again ({', '.join(ITERATING)}), not '{config.backend}'"
         )
 
 

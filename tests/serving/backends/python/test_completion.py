@@ -35,7 +35,7 @@ def test_without_completion_the_configuration_must_say_all(tmp_path: Path) -> No
     [
         (
             "max_batch_size: 6",
-            "configuration specified max_batch_size 6, but in auto-complete-config function",
+            "configuration specified max_batch_size 6, but in auto-complete-config",
         ),
         ("sequence_batching { }", "Configuration specified scheduling_choice as 'sequence_batching', but"),
         (
