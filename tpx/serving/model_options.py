@@ -130,6 +130,13 @@ class ModelOptions(CompatibilityOptions):
             metavar="NAME:COUNT[:DEVICE]",
         ),
     ] = ()
+    backend_directory: Annotated[
+        Path,
+        Option(
+            "where python-based backends are: `<name>/model.py` serves the models that name it",
+            section="Models",
+        ),
+    ] = Path("/opt/tritonserver/backends")
     backend_config: Annotated[
         tuple[str, ...],
         Option("backend setting; repeatable", section="Models", metavar="BACKEND,KEY=VALUE"),

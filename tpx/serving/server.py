@@ -112,6 +112,7 @@ class Server:
             latencies=parse_latency_settings(config.metrics_config),
             cache=self._cache,
             limiter=_limiter(config),
+            backend_directory=config.backend_directory,
             backend_settings=_backend_settings(config.backend_config),
         )
         self.repository = ModelRepository()

@@ -2,6 +2,7 @@
 
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import cast
 
 from tpx.errors import LoadError
@@ -42,9 +43,16 @@ def module_of(name: str) -> str:
     return _CLASSES[name].partition(":")[0]
 
 
-def backend(name: str) -> Backend:
-    """The backend of a name. Raises LoadError that says what is missing."""
+def backend(name: str, directory: Path | None = None) -> Backend:
+    """The backend of a name, be it a Python model in `directory` that serves all of its models.
+
+    Raises LoadError that says what is missing.
+    """
     target = _CLASSES.get(name)
+    if target is None and directory is not None and name and Path(name).name == name:
+        runtime = directory / name / "model.py"
+        if runtime.is_file():
+            return cast("Backend", import_module(module_of("python")).PythonBackend(runtime))
     if target is None:
         raise LoadError(
             f"unable to find backend library for backend '{name}', try specifying runtime on the model "

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tpx.errors import Code, ConfigError, LoadError, TpxError
@@ -56,6 +57,8 @@ class LoadSettings:
     """Of --cache-config, for the models that ask for one."""
     limiter: RateLimiter | None = None
     """Of --rate-limit, for all models."""
+    backend_directory: Path | None = None
+    """--backend-directory, where python-based backends are."""
     backend_settings: Mapping[str, Mapping[str, str]]
     """--backend-config by backend; "" holds those for all."""
 
@@ -136,7 +139,7 @@ class Loader:
             return config
         first = source.versions[min(source.versions)] if source.versions else None
         fill_backend(config, first)
-        fill_defaults(config, find_backend(config.backend))
+        fill_defaults(config, find_backend(config.backend, self.settings.backend_directory))
         validate_instance_groups(config)
         return config
 
@@ -163,7 +166,7 @@ class Loader:
             settings=self._backend_settings(config.backend),
             host=self._host,
         )
-        opened = find_backend(config.backend).open(files, config)
+        opened = find_backend(config.backend, self.settings.backend_directory).open(files, config)
         try:
             self._complete(opened, config)
             specs = instance_specs(config)

@@ -36,15 +36,19 @@ _END_TIMEOUT_S = 30.0
 class PythonBackend:
     """Opens nothing before it is asked for a configuration or an instance: the model's code may take long."""
 
-    default_filename = "model.py"
+    def __init__(self, runtime: Path | None = None) -> None:
+        """With `runtime`, that file is the model of all that name this backend: a python-based backend."""
+        self._runtime = runtime
+        self.default_filename = "" if runtime is not None else "model.py"
 
     def open(self, files: ModelFiles, config: Any) -> "PythonModel":
-        path = inside(files.directory, config.default_model_filename or "model.py", "default_model_filename")
+        filename = config.default_model_filename or "model.py"
+        path = self._runtime or inside(files.directory, filename, "default_model_filename")
         if not path.is_file():
             raise LoadError(f"Failed to preinitialize Python stub: Python model file not found in '{path}'")
         if files.host is None:
             raise LoadError(f"model '{files.model_name}': Python models run only in a server")
-        return PythonModel(files, path, files.host)
+        return PythonModel(files, path, files.host, based=self._runtime is not None)
 
     def default_instance_count(self, kind: str) -> int:  # noqa: ARG002 (the seam's signature)
         return 1
@@ -55,9 +59,10 @@ class PythonModel:
 
     inline = False
 
-    def __init__(self, files: ModelFiles, path: Path, host: Host) -> None:
+    def __init__(self, files: ModelFiles, path: Path, host: Host, *, based: bool) -> None:
         self._files = files
         self._path = path
+        self._source = {"file": str(path), "directory": str(files.directory), "based": based}
         self._host = host
         self._loop = host.loop
         self._interpreter: Interpreter | None = None
@@ -67,7 +72,7 @@ class PythonModel:
     def complete(self, config: Any, *, default_max_batch_size: int) -> None:  # noqa: ARG002
         process = self._start(config)
         words = {
-            "file": str(self._path),
+            **self._source,
             "name": config.name,
             "config": _written(config),
         }
@@ -103,7 +108,7 @@ class PythonModel:
             end_timeout_s=_seconds(self._files.settings.get("stub-timeout-seconds")),
             start=lambda: self._start(config),
             words={
-                "file": str(self._path),
+                **self._source,
                 "instance": spec.name,
                 "decoupled": config.model_transaction_policy.decoupled,
                 "args": {

@@ -1,5 +1,16 @@
-"""Which Python a model runs with: the server's own, or that of its EXECUTION_ENV_PATH."""
+"""Which Python a model runs with: the server's own, or that of its EXECUTION_ENV_PATH.
 
+That is a directory with `bin/python`, or an archive of one as conda-pack makes it. An archive is extracted
+once, into the user's cache; what it holds must lie in it: no paths, links or devices that lead out of it.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +25,63 @@ def interpreter_of(config: Any, directory: Path) -> Interpreter:
     """The interpreter that a configuration asks for; `directory` is the model's. Raises LoadError."""
     if _KEY not in config.parameters:
         return Interpreter()
-    path = Path(config.parameters[_KEY].string_value.replace(_MODEL_DIRECTORY, str(directory)))
-    if not path.is_dir():
-        raise LoadError(f"model '{config.name}': {_KEY} '{path}' is no directory")
-    python = path / "bin" / "python"
-    if not python.exists():
-        raise LoadError(f"model '{config.name}': {_KEY} '{path}' has no bin/python")
-    return Interpreter(path=str(python))
+    text = config.parameters[_KEY].string_value
+    path = Path(text.replace(_MODEL_DIRECTORY, str(directory)))
+    try:
+        if path.is_file():
+            path = extracted(path, _cache(os.environ))
+        if not path.is_dir():
+            raise LoadError(f"it is neither a directory nor an archive of one: '{path}'")
+        python = path / "bin" / "python"
+        if not python.exists():
+            raise LoadError(f"there is no bin/python in '{path}'")
+    except (LoadError, OSError, tarfile.TarError) as exc:
+        raise LoadError(f"model '{config.name}': {_KEY} '{text}' cannot be used: {exc}") from exc
+    return Interpreter(path=str(python), environment=_variables(path, os.environ))
+
+
+def extracted(archive: Path, cache: Path) -> Path:
+    """The directory with what is in an archive; made when it is first asked for.
+
+    Raises LoadError for an archive that leads out of it, OSError, TarError.
+    """
+    status = archive.stat()
+    words = f"{archive.resolve()} {status.st_mtime_ns} {status.st_size}"
+    target = cache / hashlib.sha256(words.encode()).hexdigest()[:32]
+    cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (cache / f"{target.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several instances and servers may want it at the same time
+        if target.is_dir():
+            return target
+        place = Path(tempfile.mkdtemp(dir=cache, prefix="new-"))
+        try:
+            with tarfile.open(archive) as tar:
+                tar.extractall(place, filter=_inside)
+            place.rename(target)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+    return target
+
+
+def _inside(member: tarfile.TarInfo, place: str) -> tarfile.TarInfo:
+    """What is extracted of a member. Raises LoadError for one that leads out of the directory."""
+    try:
+        return tarfile.data_filter(member, place)
+    except tarfile.FilterError as exc:
+        raise LoadError(f"the archive has a member that leads out of it: {exc}") from exc
+
+
+def _cache(environment: Mapping[str, str]) -> Path:
+    home = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(home) / "tpx" / "environments"
+
+
+def _variables(path: Path, environment: Mapping[str, str]) -> Mapping[str, str]:
+    """What activating it would set."""
+    library = environment.get("LD_LIBRARY_PATH", "")
+    return {
+        "PATH": f"{path / 'bin'}{os.pathsep}{environment.get('PATH', '')}",
+        "LD_LIBRARY_PATH": f"{path / 'lib'}{os.pathsep}{library}" if library else str(path / "lib"),
+        "CONDA_PREFIX": str(path),
+        "VIRTUAL_ENV": str(path),
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import importlib.util
 import inspect
 import json
 import os
@@ -107,7 +108,15 @@ class _Process:
         for entry in (path.parent, path.parent.parent):
             if str(entry) not in sys.path:
                 sys.path.append(str(entry))
-        RUNTIME.start(self._calls, str(path.parent))
+        RUNTIME.start(self._calls, words["directory"])
+        if words["based"]:
+            # by its path: its folder has the name of what it is about, which may be importable, too
+            spec = importlib.util.spec_from_file_location(path.stem, path)
+            assert spec is not None
+            assert spec.loader is not None
+            self._module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(self._module)
+            return self._module
         # as Triton: `from <version> import x` and plain `import x` both find what lies beside the model
         self._module = importlib.import_module(f"{path.parent.name}.{path.stem}")
         return self._module
