@@ -74,6 +74,7 @@ def test_the_configs_leave_different_things_to_be_completed() -> None:
         "mnist",
         "add_sub",
         "accumulator",
+        "mnist_vote",
     }
     assert {name for name, config in configs.items() if config.HasField("dynamic_batching")} == {
         "mnist",

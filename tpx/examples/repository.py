@@ -19,8 +19,11 @@ from tpx.examples.elementwise import ADD_SUB, IDENTITY
 from tpx.examples.example import Example
 from tpx.examples.image import IMAGE
 from tpx.examples.mnist import MNIST
+from tpx.examples.python_models import PYTHON
 
-EXAMPLES = {example.name: example for example in (ALEXNET, MNIST, ADD_SUB, IDENTITY, ACCUMULATOR, *IMAGE)}
+EXAMPLES = {
+    example.name: example for example in (ALEXNET, MNIST, ADD_SUB, IDENTITY, ACCUMULATOR, *IMAGE, *PYTHON)
+}
 ALL: tuple[str, ...] = tuple(EXAMPLES)
 STAGING_PREFIX = ".tpx-example-"
 

@@ -24,7 +24,7 @@ class Series:
     def __init__(self, bounds: Sequence[float]) -> None:
         self.references = 0
         self.value = 0.0
-        self.bounds = tuple(bounds)
+        self.bounds = tuple(map(float, bounds))
         self.counts = [0] * (len(self.bounds) + 1)
         """Of observations up to each bound and above the one before; the last: above all."""
         self.sum = 0.0

@@ -50,8 +50,8 @@ def test_without_completion_the_configuration_must_say_all(tmp_path: Path) -> No
         ),
         (
             io({"x": "data_type: TYPE_FP32 dims: [ -1 ]"}, {"y": "data_type: TYPE_FP32 dims: [ 7 ]"}),
-            "model 'completes', tensor 'y': the model expects dims [-1] but the model configuration specifies "
-            "dims [7]",
+            "model 'completes', tensor 'y': the model expects dims [-1] but the model configuration "
+            "specifies dims [7]",
         ),
     ],
 )

@@ -63,7 +63,10 @@ class Segment:
 
     def view(self, location: int, size: int) -> memoryview:
         """The bytes of a block; it is freed when nobody looks at them any more."""
-        lease = _Lease(self, location - _ALIGNMENT, size)
+        at = location - _ALIGNMENT
+        if at < 0 or at % _ALIGNMENT or location + size > self.size:
+            raise ValueError(f"there is no block of {size} bytes at {at} in a segment of {self.size}")
+        lease = _Lease(self, at, size)
         array: Any = np.asarray(lease)
         return memoryview(array)
 
@@ -74,8 +77,6 @@ class _Lease:
     __slots__ = ("__array_interface__", "_at", "_segment")
 
     def __init__(self, segment: Segment, at: int, size: int) -> None:
-        if at < 0 or at % _ALIGNMENT or at + _ALIGNMENT + size > segment.size:
-            raise ValueError(f"there is no block of {size} bytes at {at} in a segment of {segment.size}")
         self._segment = segment
         self._at = at
         self.__array_interface__ = {
