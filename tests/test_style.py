@@ -35,9 +35,15 @@ BOUNDARIES = {
     "tpx/serving/instances/thread.py": 1,
     "tpx/serving/instances/decoupled.py": 1,
     "tpx/serving/repository/control.py": 3,
+    # one model's process, at both ends: what a user's code raises is told, and its process can be ended alone
+    "tpx/serving/backends/python/executor.py": 1,
+    "tpx/serving/backends/python/services.py": 1,
+    "tpx/serving/backends/python/worker/execution.py": 1,
+    "tpx/serving/backends/python/worker/main.py": 4,
 }
 # They are let through, after something was put in order; `except BaseException: ...; raise`.
 CLEANING_UP = {
+    "tpx/serving/backends/python/backend.py": 1,
     "tpx/serving/repository/loading.py": 2,
     "tpx/serving/repository/overrides.py": 1,
     "tpx/serving/repository/sightings.py": 1,

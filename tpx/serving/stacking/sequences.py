@@ -143,6 +143,7 @@ class SequenceStacking:
 
 
 def value_of(state: State, request: InferRequest) -> npt.NDArray[Any]:
+    """What a request of a sequence gets of a state: what the one before has left, or the beginning."""
     if request.head.parameters.get("sequence_start"):
         return state.initial
     kept: Mapping[str, npt.NDArray[Any]] = request.sequence.states
