@@ -1,6 +1,7 @@
 """Instances that compute in another process: batches go out and answers come back on the event loop."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -12,6 +13,7 @@ from tpx.serving.batch import Batch
 from tpx.serving.instances.decoupled import DecoupledAnswer
 from tpx.serving.request import InferRequest
 
+_clock = time.perf_counter_ns
 _WARM_UP_S = 600
 REMOTE_DEPTH = 4
 """Batches for each process, in work or in hand: waking it costs more than the execution of a short model."""
@@ -30,7 +32,7 @@ class Outcomes:
 class RemoteInstance:
     """One of them, and how many batches it holds; implements RemoteOutcomes for them."""
 
-    __slots__ = ("_executor", "_loop", "_outcomes", "held", "name")
+    __slots__ = ("_executor", "_held", "_loop", "_outcomes", "name")
 
     def __init__(
         self,
@@ -40,7 +42,8 @@ class RemoteInstance:
         outcomes: RemoteOutcomes,
     ) -> None:
         self.name = name
-        self.held = 0
+        self._held: deque[Batch] = deque()
+        """The first is in work, as far as is known here."""
         self._executor = executor
         self._loop = loop
         self._outcomes = outcomes
@@ -56,14 +59,23 @@ class RemoteInstance:
         return self._executor.doomed
 
     def submit(self, batch: Batch) -> None:
-        self.held += 1
+        if not self._held:
+            batch.started_ns = _clock()
+        self._held.append(batch)
         self._executor.submit(batch, self)
+
+    @property
+    def held(self) -> int:
+        """Batches that it has been given and not released."""
+        return len(self._held)
 
     def answered(self, batch: Batch) -> None:
         self._outcomes.answered(batch)
 
     def released(self, batch: Batch) -> None:
-        self.held -= 1
+        self._held.remove(batch)
+        if self._held and not self._held[0].started_ns:
+            self._held[0].started_ns = _clock()
         self._outcomes.released(batch)
 
     def responded(self, answer: DecoupledAnswer) -> None:

@@ -203,8 +203,9 @@ class Held:
         assert batch is not None
         response.final = final
         now = _clock()
-        batch.started_ns = batch.started_ns or now
-        batch.gathered_ns = batch.gathered_ns or now
+        # until execute returns and tells, it is only known when the batch was given to the process
+        batch.started_ns = batch.started_ns or self._owner.batch.started_ns or now
+        batch.gathered_ns = batch.gathered_ns or batch.started_ns
         batch.computed_ns = batch.ended_ns = now
         size = sum(len(tensor.data) for tensor in response.outputs)
         answer = DecoupledAnswer(

@@ -74,8 +74,8 @@ class Execution:
                 self._ahead[handle] -= size
 
     def take(self, body: memoryview) -> tuple[int, int, list[InferenceRequest]]:
-        """The batch in an EXECUTE frame: its number, when it was read, its requests."""
-        read_ns = _clock()
+        """The batch in an EXECUTE frame: its number, how long taking it took, its requests."""
+        taken_ns = _clock()
         batch, count = frames.BATCH.unpack_from(body)
         at = frames.BATCH.size
         requests = []
@@ -92,11 +92,11 @@ class Execution:
                 request._sender = InferenceResponseSender(self, handle, decoupled=True)
             self._live.add(handle)
             requests.append(request)
-        return batch, read_ns, requests
+        return batch, _clock() - taken_ns, requests
 
     # what the model does
 
-    def run(self, batch: int, read_ns: int, requests: list[InferenceRequest], *, more: bool) -> None:
+    def run(self, batch: int, take_ns: int, requests: list[InferenceRequest], *, more: bool) -> None:
         """Call the model, and send the answers; where there is `more` to do, those of a short model leave
         together with the next."""
         began_ns = _clock()
@@ -114,7 +114,7 @@ class Execution:
             for request in requests:
                 if request._sender is not None:
                     request._sender._close()
-        start = frames.ANSWER.pack(batch, read_ns, began_ns, computed_ns, len(requests), failed)
+        start = frames.ANSWER.pack(batch, began_ns - take_ns, began_ns, computed_ns, len(requests), failed)
         self.channel.send_entries(
             frames.ANSWERS, start, entries, keep=self._is_kept(began_ns, computed_ns, more=more)
         )
