@@ -57,7 +57,7 @@ def test_a_coroutine_calls_many_at_once(live: Live) -> None:
             "absent",
             "Model absent - Error when running inference: Request for unknown model: 'absent' is not found",
         ),
-        ("flood", "Model flood is using the decoupled transaction policy"),
+        ("flood", "Model flood - Error when running inference: Model flood is using the decoupled."),
         ("sizes", "Model sizes - Error when running inference: "),
     ],
 )

@@ -17,8 +17,9 @@ from tpx.serving.request import InferRequest, InferResponse
 
 _STALL_BYTES = 1 << 20
 _DECOUPLED = (
-    "Model {} is using the decoupled transaction policy: call it with 'decoupled=True' given to 'exec' or "
-    "'async_exec'."
+    "Model {} is using the decoupled. The current BLS request call doesn't support models using the decoupled "
+    "transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' calls for "
+    "decoupled models.'"
 )
 
 
@@ -52,9 +53,8 @@ class ModelCalls:
             model.submit(request)
         except TpxError as exc:
             self._calls.pop(number, None)
-            if not isinstance(exc, _Told):
-                exc = _Told(f"Model {name} - Error when running inference: {exc.message}", code=exc.code)
-            self._send(number, frames.FINAL, error_entry(exc.message, code_number(exc)))
+            message = f"Model {name} - Error when running inference: {exc.message}"
+            self._send(number, frames.FINAL, error_entry(message, code_number(exc)))
 
     def cancel(self, number: int) -> None:
         """The process wants no more responses of a call."""
@@ -73,11 +73,9 @@ class ModelCalls:
         try:
             model = self._host.model(name, "" if number < 0 else str(number))
         except NotReady as exc:
-            raise _Told(
-                f"Failed for execute the inference request. Model '{name}' is not ready.", code=exc.code
-            ) from exc
+            raise NotReady(f"Failed for execute the inference request. Model '{name}' is not ready.") from exc
         if model.decoupled and not head.extra["decoupled"]:
-            raise _Told(_DECOUPLED.format(name))
+            raise InvalidRequest(_DECOUPLED.format(name))
         return model
 
     def _reply(self, number: int, request: InferRequest, response: InferResponse, *, decoupled: bool) -> None:
@@ -107,10 +105,6 @@ class ModelCalls:
 
     def _send(self, number: int, flags: int, entry: list[Buffer]) -> None:
         self._connection.send(frames.REPLY, [frames.RESPONSE_START.pack(number, flags), *entry])
-
-
-class _Told(InvalidRequest):
-    """An error whose words already name the model."""
 
 
 def _decoded(head: Head, buffers: list[Buffer], request_id: str) -> DecodedRequest:

@@ -35,7 +35,7 @@ class TritonPythonModel:
                 "flags": request.flags(),
                 "timeout": request.timeout(),
                 "parameters": json.loads(request.parameters()),
-                "outputs": request.requested_output_names(),
+                "outputs": sorted(request.requested_output_names()),
                 "inputs": [tensor.name() for tensor in request.inputs()],
                 "absent": pb_utils.get_input_tensor_by_name(request, "nothing") is None,
                 "directory": os.path.basename(pb_utils.get_model_dir()),

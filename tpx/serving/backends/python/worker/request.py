@@ -156,9 +156,9 @@ class InferenceRequest:
         """The parameters of the request as a JSON object."""
         return self._parameters
 
-    def requested_output_names(self) -> list[str]:
+    def requested_output_names(self) -> set[str]:
         """The outputs that are wanted."""
-        return self._outputs
+        return set(self._outputs)
 
     def preferred_memory(self) -> PreferredMemory:
         """Where outputs shall lie."""
