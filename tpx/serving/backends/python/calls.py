@@ -17,9 +17,9 @@ from tpx.serving.request import InferRequest, InferResponse
 
 _STALL_BYTES = 1 << 20
 _DECOUPLED = (
-    "Model {} is using the decoupled. The current BLS request call doesn't support models using the decoupled "
-    "transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' calls for "
-    "decoupled models.'"
+    "Model {} is using the decoupled. The current BLS request call doesn't support models using the "
+    "decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or "
+    "'async_exec' calls for decoupled models.'"
 )
 
 
