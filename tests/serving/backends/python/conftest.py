@@ -1,4 +1,4 @@
-"""One server with all the models that do each other no harm."""
+"""A server with all the models that do each other no harm; one for each module of tests, and then gone."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,14 +48,14 @@ def write_zoo(repository: Path) -> None:
     )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     repository = tmp_path_factory.mktemp("zoo")
     write_zoo(repository)
     return repository
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def live(zoo: Path) -> Iterator[Live]:
     with serving(zoo, model_control_mode="none") as running:
         yield running
