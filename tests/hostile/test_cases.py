@@ -103,14 +103,21 @@ def test_p7_a_loop_of_64_ensembles_is_refused(siege: Siege) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)
 def test_all_of_it_again_takes_nothing_more(siege: Siege) -> None:
     cases = [case for case in WIRE_CASES if case.row not in ("C1", "H8", "J8")]  # slow, and alike
     for case in cases:
         play(siege, case)
     before = siege.settles(lambda now: now.descriptors < 40)
-    for case in cases:
-        play(siege, case)
-    after = siege.settles(lambda now: now.descriptors <= before.descriptors)
+    for _ in range(3):  # what leaks does so each time; pools and caches are full at some time
+        for case in cases:
+            play(siege, case)
+        most = before.descriptors
+        after = siege.settles(lambda now, most=most: now.descriptors <= most)  # type: ignore[misc]
+        grown = after.resident_bytes - before.resident_bytes
+        if grown < 8 * MIB:
+            break
+        before = after
     assert after.descriptors <= before.descriptors
     assert after.threads <= before.threads
-    assert after.resident_bytes - before.resident_bytes < 8 * MIB
+    assert grown < 8 * MIB

@@ -8,10 +8,8 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
-from tests.serving.onnx_files import heavy, save
 from tests.serving.repository.controlled import ask, controlled, play, write
 from tpx.serving.repository.retirement import Retirement
 from tpx.serving.repository.tasks import Tasks
@@ -44,29 +42,22 @@ def test_an_unloaded_model_is_freed_though_others_remember_it_and_the_collector_
 
 
 @pytest.mark.slow
-def test_memory_and_threads_of_unloaded_models_are_given_back(tmp_path: Path) -> None:
-    save(heavy(48), tmp_path / "net" / "1" / "model.onnx")
-    process = psutil.Process()
+def test_threads_of_unloaded_models_end(tmp_path: Path) -> None:
+    write(tmp_path, 1)
 
     async def scene() -> None:
         async with controlled(tmp_path) as it:
 
-            async def cycle() -> int:
+            async def cycle() -> None:
                 await it.load()
                 assert await it.factor() == 1
-                loaded: int = process.memory_info().rss
                 await it.unload()
                 await it.control.tasks.finish()
-                return loaded
 
             await cycle()
-            empty, threads = process.memory_info().rss, threading.active_count()
-            loaded = await cycle()
-            for _ in range(3):
+            threads = threading.active_count()
+            for _ in range(4):
                 await cycle()
-            after = process.memory_info().rss
-            assert loaded - empty > 40 * MIB
-            assert after - empty < 16 * MIB
             assert threading.active_count() <= threads + 2
 
     play(scene)
