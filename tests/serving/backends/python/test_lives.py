@@ -38,6 +38,15 @@ def _reason(live: Live, model: str) -> str:
     return next(str(entry["reason"]) for entry in index if entry["name"] == model)
 
 
+def test_a_repository_may_be_named_by_a_relative_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(tmp_path / "models", "double")
+    monkeypatch.chdir(tmp_path)
+    with serving(Path("models")) as live:
+        assert y_of(ask(live, "double", 1, 2)) == [2, 4]
+
+
 @pytest.mark.parametrize("how", ["die", "leave"])
 def test_a_death_fails_what_was_held_and_nothing_else(tmp_path: Path, how: str) -> None:
     add(tmp_path, "say", config=SAY)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,14 @@ class PythonBackend:
         self.default_filename = "" if runtime is not None else "model.py"
 
     def open(self, files: ModelFiles, config: Any) -> "PythonModel":
+        # the child has a working directory of its own
+        files = replace(files, directory=files.directory.absolute())
         filename = config.default_model_filename or "model.py"
-        path = self._runtime or inside(files.directory, filename, "default_model_filename")
+        path = (
+            self._runtime.absolute()
+            if self._runtime is not None
+            else inside(files.directory, filename, "default_model_filename")
+        )
         if not path.is_file():
             raise LoadError(f"Failed to preinitialize Python stub: Python model file not found in '{path}'")
         if files.host is None:
