@@ -8,8 +8,6 @@ import socket
 import sys
 from pathlib import Path
 
-KEY = "tpx_soak_victim"
-
 
 def request(method: str, path: str, body: bytes = b"") -> bytes:
     """An HTTP request."""
@@ -17,9 +15,9 @@ def request(method: str, path: str, body: bytes = b"") -> bytes:
     return head.encode() + body
 
 
-def main(http_port: int, grpc_port: int) -> None:
-    """Register a region, begin streams, leave requests half sent, then infer for ever."""
-    file = Path("/dev/shm") / KEY
+def main(http_port: int, grpc_port: int, key: str) -> None:
+    """Register a region of the file `key`, begin streams, leave requests half sent, then infer for ever."""
+    file = Path("/dev/shm") / key
     file.write_bytes(bytes(4096))
     place = {"shared_memory_region": "victim", "shared_memory_byte_size": 8}
     item = {"name": "x", "datatype": "FP32", "shape": [1, 2], "parameters": place}
@@ -32,7 +30,7 @@ def main(http_port: int, grpc_port: int) -> None:
     main_connection, *others = [socket.create_connection(("127.0.0.1", http_port)) for _ in range(4)]
     over_http2 = socket.create_connection(("127.0.0.1", grpc_port))
     over_http2.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
-    region = json.dumps({"key": KEY, "offset": 0, "byte_size": 4096}).encode()
+    region = json.dumps({"key": key, "offset": 0, "byte_size": 4096}).encode()
     main_connection.sendall(request("POST", "/v2/systemsharedmemory/region/victim/register", region))
     main_connection.recv(1 << 16)
     others[0].sendall(request("POST", "/v2/models/repeat/generate_stream", slowly))
@@ -50,4 +48,4 @@ def main(http_port: int, grpc_port: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

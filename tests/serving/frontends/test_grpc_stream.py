@@ -268,7 +268,7 @@ def test_a_server_that_compresses_does_so_on_streams(tmp_path_factory: pytest.Te
     with serving(repository, grpc_infer_response_compression_level="high") as packed:
         with stream(packed) as calls:
             calls.send(request("repeat", repeat([1, 2, 3])), request("double", zeros))
-            assert [len(response.outputs) for response in calls.rest()] == [2, 2, 2, 1]
+            assert sorted(len(response.outputs) for response in calls.rest()) == [1, 2, 2, 2]
         answer = asyncio.run(raw_answer(packed.ports["GRPCInferenceService"]))
     assert len(answer) < 1000
     assert Response.of(gzip.decompress(answer[5:])).outputs == {"y": [0] * 3000}

@@ -1,6 +1,7 @@
 """Clients that die in the middle: nothing of them is checked but that nobody else notices."""
 
 import json
+import os
 import signal
 import socket
 import struct
@@ -89,7 +90,8 @@ def killed_processes(target: Target, rng: np.random.Generator) -> Iterator[int]:
 
 
 def _kill_one(target: Target, after_s: float) -> None:
-    words = [sys.executable, "-S", "-E", str(_VICTIM), str(target.http_port), str(target.grpc_port)]
+    key = f"tpx_soak_{os.getpid()}_victim"
+    words = [sys.executable, "-S", "-E", str(_VICTIM), str(target.http_port), str(target.grpc_port), key]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as victim:
         if victim.stdout is None:
             return
@@ -97,4 +99,4 @@ def _kill_one(target: Target, after_s: float) -> None:
         time.sleep(after_s)
         victim.send_signal(signal.SIGKILL)
         expect(line == b"working\n", f"a client that was to be killed could not work: {line!r}")
-    Path("/dev/shm/tpx_soak_victim").unlink(missing_ok=True)
+    Path("/dev/shm", key).unlink(missing_ok=True)

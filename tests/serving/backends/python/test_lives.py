@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -97,11 +98,12 @@ def test_other_instances_serve_while_one_is_restarted(tmp_path: Path) -> None:
 
 
 def _children(repository: Path) -> list[psutil.Process]:
-    return [
-        child
-        for child in psutil.Process().children(recursive=True)
-        if child.status() != psutil.STATUS_ZOMBIE and Path(child.cwd()).is_relative_to(repository)
-    ]
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if child.status() != psutil.STATUS_ZOMBIE and Path(child.cwd()).is_relative_to(repository):
+                found.append(child)
+    return found
 
 
 @pytest.mark.slow
