@@ -2,6 +2,7 @@
 
 import queue
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -73,7 +74,7 @@ Array = npt.NDArray[Any]
 Answer = Mapping[str, Array]
 
 
-class Caller:
+class Caller(ABC):
     """One way to send a request of a sequence and to wait for its answer."""
 
     def __init__(self, live: Live) -> None:
@@ -83,11 +84,13 @@ class Caller:
         array = np.full((rows, 1), number, np.float32)
         return [module.InferInput("x", [rows, 1], "FP32").set_data_from_numpy(array)]
 
+    @abstractmethod
     def step(self, model: str, number: float, **options: Any) -> Answer:
-        raise NotImplementedError
+        """One request of a sequence, and what it was answered."""
 
+    @abstractmethod
     def close(self) -> None:
-        raise NotImplementedError
+        """End the connection."""
 
     @staticmethod
     def outputs(result: Any) -> Answer:

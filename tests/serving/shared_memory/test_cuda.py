@@ -25,27 +25,27 @@ class Device:
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
-        self.library = ctypes.CDLL(self.path)
-        self.library.fake_allocate.restype = ctypes.c_uint64
+        self.driver = ctypes.CDLL(self.path)
+        self.driver.fake_allocate.restype = ctypes.c_uint64
 
     def allocate(self, device: int = 0, size: int = SIZE) -> int:
-        address = self.library.fake_allocate(device, ctypes.c_size_t(size))
+        address = self.driver.fake_allocate(device, ctypes.c_size_t(size))
         assert isinstance(address, int)
         return address
 
     def export(self, address: int) -> bytes:
         handle = ctypes.create_string_buffer(64)
-        self.library.fake_export(ctypes.c_uint64(address), handle)
+        self.driver.fake_export(ctypes.c_uint64(address), handle)
         return handle.raw
 
     @property
     def opened(self) -> int:
-        return int(self.library.fake_opened())
+        return int(self.driver.fake_opened())
 
     @property
     def depth(self) -> int:
         """How many contexts are pushed."""
-        return int(self.library.fake_depth())
+        return int(self.driver.fake_depth())
 
 
 @pytest.fixture(scope="module")
