@@ -99,22 +99,22 @@ def test_memory_of_another_device_is_reached_in_its_context(device: Device, open
 
 
 def test_the_context_of_before_is_current_again(device: Device, open_handle: Open) -> None:
-    device.library.cuInit(0)
+    device.driver.cuInit(0)
     before = ctypes.c_void_p()
-    device.library.cuDevicePrimaryCtxRetain(ctypes.byref(before), 1)
-    device.library.cuCtxPushCurrent_v2(before)
+    device.driver.cuDevicePrimaryCtxRetain(ctypes.byref(before), 1)
+    device.driver.cuCtxPushCurrent_v2(before)
     memory = open_handle(device.export(device.allocate(0)), 0, SIZE)
     memory.write(0, b"x")
     del memory
     after = ctypes.c_void_p()
-    device.library.cuCtxPopCurrent_v2(ctypes.byref(after))
+    device.driver.cuCtxPopCurrent_v2(ctypes.byref(after))
     assert after.value == before.value
 
 
 def test_a_devices_context_is_retained_once(device: Device, open_handle: Open) -> None:
     for _ in range(3):
         open_handle(device.export(device.allocate()), 0, SIZE).read(0, 1)
-    assert device.library.fake_retained(0) == 1
+    assert device.driver.fake_retained(0) == 1
 
 
 def test_handles_are_opened_for_peers_too_and_closed_with_the_last_reference(
@@ -122,7 +122,7 @@ def test_handles_are_opened_for_peers_too_and_closed_with_the_last_reference(
 ) -> None:
     memory = open_handle(device.export(device.allocate()), 0, SIZE)
     assert device.opened == 1
-    assert device.library.fake_flags() == 1
+    assert device.driver.fake_flags() == 1
     del memory
     assert device.opened == 0
 
@@ -182,7 +182,7 @@ def test_without_a_driver_it_is_said_once_what_is_missing(
 
 
 def test_a_driver_without_a_gpu_is_unsupported(device: Device, open_handle: Open) -> None:
-    device.library.fake_have(0)
+    device.driver.fake_have(0)
     with pytest.raises(Unsupported, match=r"the CUDA driver does not start: CUDA_ERROR_NO_DEVICE"):
         open_handle(bytes(64), 0, SIZE)
 
