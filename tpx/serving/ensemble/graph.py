@@ -89,6 +89,11 @@ def _steps(config: Any) -> list[Step]:
         for field in ("model_name", "input_map", "output_map"):
             if not getattr(step, field):
                 raise ConfigError(f"must specify '{field}' in step {index} of ensemble '{config.name}'")
+        if step.model_namespace:
+            raise ConfigError(
+                f"step {index} of ensemble '{config.name}' has model_namespace '{step.model_namespace}', but "
+                "tpx has no namespaces: leave it out, and give models different names"
+            )
         for _, tensor in sorted(step.output_map.items()):
             if tensor in seen:
                 raise ConfigError(
