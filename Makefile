@@ -42,11 +42,12 @@ system-packages:
 demo: $(VENV)/.run system-packages
 	@$(BIN)/python tools/demo.py
 
+# properties are tried on the same examples each time; plain pytest goes on looking for others
 test: $(VENV)/.test system-packages check
 	@tools/system_packages.sh curl nghttp2-client wrk
 	@command -v prometheus >/dev/null || tools/system_packages.sh prometheus
 	@command -v npm >/dev/null || tools/system_packages.sh nodejs npm
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q --hypothesis-profile=ci
 
 # coverage guides it where atheris has a wheel; else hypothesis tries without
 fuzz: $(VENV)/.test
