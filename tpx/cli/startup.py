@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from tpx import __version__
-from tpx.serving.backends.table import module_of
+from tpx.serving.backends.table import whereabouts
 from tpx.serving.dataplane import IndexEntry
 from tpx.serving.options import ServeConfig
 from tpx.serving.server import Server
@@ -80,7 +80,8 @@ def _backend_rows(server: Server, config: ServeConfig) -> list[Row]:
     for name in names:
         told = [flag.rpartition(",") for flag in config.backend_config]
         settings = dict(pair.split("=", 1) for backend, _, pair in told if backend in ("", name))
-        rows.append((name, module_of(name), json.dumps({"cmdline": settings}, separators=(",", ":"))))
+        place = whereabouts(name, config.backend_directory)
+        rows.append((name, place, json.dumps({"cmdline": settings}, separators=(",", ":"))))
     return rows
 
 

@@ -1,11 +1,14 @@
 """Finding a backend by its name."""
 
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.serving.installed import install
 from tpx.errors import LoadError
-from tpx.serving.backends.table import backend
+from tpx.serving.backends.table import ENTRY_POINTS, backend, whereabouts
 
 
 def test_onnxruntime_is_there() -> None:
@@ -31,3 +34,87 @@ def test_a_missing_package_is_named_with_how_to_install_it(monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(LoadError, match=r"needs the package onnxruntime: pip install 'tpx\[onnx\]'"):
         backend("onnxruntime")
+
+
+def test_a_package_that_fails_to_import_is_told_with_its_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("onnxruntime", "tpx.serving.backends.onnxruntime"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    (tmp_path / "onnxruntime.py").write_text("raise OSError('libcublas.so.12: cannot open')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(LoadError) as caught:
+        backend("onnxruntime")
+    assert caught.value.message == (
+        "backend 'onnxruntime' cannot be used, its package onnxruntime fails to import (`tpx doctor` tells "
+        "more): OSError: libcublas.so.12: cannot open"
+    )
+
+
+_BACKEND = """
+class Mine:
+    default_filename = "model.mine"
+
+    def open(self, files, config): ...
+
+    def default_instance_count(self, kind):
+        return 3
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    sys.modules.pop("mine_backend", None)
+
+
+def _add(site: Path, source: str, target: str = "mine_backend:Mine", name: str = "mine") -> None:
+    install(site, "mine-backend", source, {ENTRY_POINTS: {name: target}})
+
+
+def test_a_package_adds_a_backend(site: Path) -> None:
+    _add(site, _BACKEND)
+    assert backend("mine").default_filename == "model.mine"
+    assert whereabouts("mine") == "mine_backend"
+
+
+def test_a_package_is_not_looked_at_for_a_backend_of_the_table(site: Path) -> None:
+    _add(site, "raise RuntimeError", name="identity")
+    assert type(backend("identity")).__module__ == "tpx.serving.backends.identity"
+    assert whereabouts("identity") == "tpx.serving.backends.identity"
+
+
+def test_a_python_based_backend_stands_before_a_package(site: Path, tmp_path: Path) -> None:
+    _add(site, "raise RuntimeError")
+    runtime = tmp_path / "backends" / "mine" / "model.py"
+    runtime.parent.mkdir(parents=True)
+    runtime.write_text("")
+    assert type(backend("mine", tmp_path / "backends")).__name__ == "PythonBackend"
+    assert whereabouts("mine", tmp_path / "backends") == str(runtime)
+
+
+def test_backends_of_packages_are_among_those_there_are(site: Path) -> None:
+    _add(site, _BACKEND)
+    with pytest.raises(LoadError, match=r"repeat, .*mine\) \(did you mean 'mine'\?\)"):
+        backend("mime")
+    assert whereabouts("mime") == ""
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "cause"),
+    [
+        ("import libmine", "mine_backend:Mine", "cannot be imported: ModuleNotFoundError: No module named"),
+        ("", "mine_backend:Mine", "cannot be imported: AttributeError: module 'mine_backend' has no"),
+        ("Mine = 3", "mine_backend:Mine", "is no class"),
+        ("class Mine:\n    def __init__(self, x): ...", "mine_backend:Mine", "cannot be made: TypeError: "),
+        ("class Mine:\n    def open(self): ...", "mine_backend:Mine", "is no backend: it has no default_fil"),
+    ],
+)
+def test_a_broken_package_is_named_with_its_cause(site: Path, source: str, target: str, cause: str) -> None:
+    _add(site, source, target)
+    with pytest.raises(LoadError) as caught:
+        backend("mine")
+    assert caught.value.message.startswith(
+        f"backend 'mine' is added by the package mine-backend 1.0 (entry point {target}), which {cause}"
+    )

@@ -1,6 +1,11 @@
-"""The backends that tpx has, by name and by platform, and the files by which they are recognised."""
+"""The backends by name and by platform, and the files by which they are recognised.
 
-from importlib import import_module
+A name that is not in this table is looked for in --backend-directory, then among the entry points of the
+installed packages.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
@@ -8,14 +13,32 @@ from typing import cast
 from tpx.errors import LoadError
 from tpx.options import nearest
 from tpx.serving.backends.base import Backend
+from tpx.serving.entry_points import Offer, imported, offer_of, offers
 
-_CLASSES = {
-    "onnxruntime": "tpx.serving.backends.onnxruntime:OnnxRuntimeBackend",
-    "identity": "tpx.serving.backends.identity:IdentityBackend",
-    "python": "tpx.serving.backends.python.backend:PythonBackend",
-    "repeat": "tpx.serving.backends.repeat:RepeatBackend",
+ENTRY_POINTS = "tpx.backends"
+"""The group in which a package names its backends: `mine = "my_package:MineBackend"`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A backend of tpx, imported when the first model needs it."""
+
+    target: str
+    """Module and class."""
+    package: str = ""
+    """What it needs beside tpx, as it is imported."""
+    install: str = ""
+    """The command that brings it."""
+
+
+KNOWN: Mapping[str, Known] = {
+    "onnxruntime": Known(
+        "tpx.serving.backends.onnxruntime:OnnxRuntimeBackend", "onnxruntime", "pip install 'tpx[onnx]'"
+    ),
+    "identity": Known("tpx.serving.backends.identity:IdentityBackend"),
+    "python": Known("tpx.serving.backends.python.backend:PythonBackend"),
+    "repeat": Known("tpx.serving.backends.repeat:RepeatBackend"),
 }
-_PACKAGES = {"onnxruntime": ("onnxruntime", "pip install 'tpx[onnx]'")}
 
 PLATFORM_OF_BACKEND = {
     "onnxruntime": "onnxruntime_onnx",
@@ -37,10 +60,7 @@ RECOGNISED_FILES = {
 }
 """In the order in which Triton looks for them (core/src/model_config_utils.cc)."""
 
-
-def module_of(name: str) -> str:
-    """Where the code of a backend is."""
-    return _CLASSES[name].partition(":")[0]
+_BACKEND = ("default_filename", "open", "default_instance_count")
 
 
 def backend(name: str, directory: Path | None = None) -> Backend:
@@ -48,18 +68,70 @@ def backend(name: str, directory: Path | None = None) -> Backend:
 
     Raises LoadError that says what is missing.
     """
-    target = _CLASSES.get(name)
-    if target is None and directory is not None and name and Path(name).name == name:
-        runtime = directory / name / "model.py"
-        if runtime.is_file():
-            return cast("Backend", import_module(module_of("python")).PythonBackend(runtime))
-    if target is None:
+    if name in KNOWN:
+        return _known(name, KNOWN[name])
+    runtime = _runtime(name, directory)
+    if runtime is not None:
+        python = cast("type", imported(KNOWN["python"].target))
+        return cast("Backend", python(runtime))
+    offered = offers(ENTRY_POINTS)
+    offer = offer_of(offered, name, "backend")
+    if offer is None:
+        names = [*KNOWN, *dict.fromkeys(each.name for each in offered)]
         raise LoadError(
             f"unable to find backend library for backend '{name}', try specifying runtime on the model "
-            f"configuration. (tpx has: {', '.join(_CLASSES)}){nearest(name, _CLASSES)}"
+            f"configuration. (tpx has: {', '.join(names)}){nearest(name, names)}"
         )
-    package, command = _PACKAGES.get(name, ("numpy", ""))
-    if find_spec(package) is None:
-        raise LoadError(f"backend '{name}' needs the package {package}: {command}")
-    module, _, attribute = target.partition(":")
-    return cast("Backend", getattr(import_module(module), attribute)())
+    return _offered(offer)
+
+
+def whereabouts(name: str, directory: Path | None = None) -> str:
+    """Where the code of a backend is, or an empty string."""
+    if name in KNOWN:
+        return KNOWN[name].target.partition(":")[0]
+    runtime = _runtime(name, directory)
+    if runtime is not None:
+        return str(runtime)
+    return next((offer.target.partition(":")[0] for offer in offers(ENTRY_POINTS) if offer.name == name), "")
+
+
+def _known(name: str, known: Known) -> Backend:
+    if known.package and find_spec(known.package) is None:
+        raise LoadError(f"backend '{name}' needs the package {known.package}: {known.install}")
+    try:
+        made = cast("type", imported(known.target))
+    except LoadError as exc:
+        raise LoadError(
+            f"backend '{name}' cannot be used, its package {known.package or 'tpx'} fails to import "
+            f"(`tpx doctor` tells more): {exc}"
+        ) from exc
+    return cast("Backend", made())
+
+
+def _runtime(name: str, directory: Path | None) -> Path | None:
+    """The file of a python-based backend."""
+    if directory is None or not name or Path(name).name != name:
+        return None
+    runtime = directory / name / "model.py"
+    return runtime if runtime.is_file() else None
+
+
+def _offered(offer: Offer) -> Backend:
+    """Raises LoadError that names the package, for whatever is wrong with it."""
+    blame = f"backend '{offer.name}' is added by {offer.origin}"
+    try:
+        made = imported(offer.target)
+    except LoadError as exc:
+        raise LoadError(f"{blame}, which cannot be imported: {exc}") from exc
+    if not callable(made):
+        raise LoadError(f"{blame}, which is no class")
+    try:
+        found = made()
+    except Exception as exc:
+        raise LoadError(f"{blame}, which cannot be made: {type(exc).__name__}: {exc}") from exc
+    missing = [
+        each for each in ("default_filename", "open", "default_instance_count") if not hasattr(found, each)
+    ]
+    if missing:
+        raise LoadError(f"{blame}, which is no backend: it has no {', '.join(missing)}")
+    return cast("Backend", found)
