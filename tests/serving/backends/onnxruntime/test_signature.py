@@ -6,7 +6,7 @@ import pytest
 
 from tpx.errors import ConfigError, LoadError
 from tpx.protocol import model_config
-from tpx.serving.backends.onnx_signature import OnnxTensor, check_signature, complete_signature
+from tpx.serving.backends.onnxruntime.signature import OnnxTensor, check_signature, complete_signature
 
 
 def onnx(name: str, *shape: int, datatype: str = "FP32") -> OnnxTensor:

@@ -15,7 +15,7 @@ from tpx.errors import ConfigError, ExecutionError, InvalidRequest, LoadError
 from tpx.protocol import model_config
 from tpx.protocol.datatypes import BY_NAME
 from tpx.serving.backends.base import Executor, ModelFiles
-from tpx.serving.backends.onnxruntime import OnnxModel, OnnxRuntimeBackend
+from tpx.serving.backends.onnxruntime.model import OnnxModel, OnnxRuntimeBackend
 from tpx.serving.instances.placement import InstanceSpec, instance_specs
 
 CPU = "instance_group [{ name: 'net' kind: KIND_CPU count: 1 }]"

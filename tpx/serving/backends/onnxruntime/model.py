@@ -21,7 +21,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
 from tpx.errors import Code, ConfigError, ExecutionError, InvalidRequest, LoadError
 from tpx.serving.backends.base import Executor, ModelFiles, inside
-from tpx.serving.backends.onnx_signature import OnnxTensor, check_signature, complete_signature
+from tpx.serving.backends.onnxruntime.signature import OnnxTensor, check_signature, complete_signature
 from tpx.serving.batch import Arrays
 from tpx.serving.instances.placement import InstanceSpec, instance_specs
 from tpx.serving.stacking.added import taken_outputs
@@ -71,6 +71,7 @@ class OnnxModel:
     def __init__(self, path: Path, files: ModelFiles, config: Any) -> None:
         self._path = path
         self._name = files.model_name
+        self._files = files
         self.session_options = _session_options(files, config)
         self._shared = self.session_options.intra_op_num_threads == 1
         self._session = self._open_session()
@@ -111,6 +112,12 @@ class OnnxModel:
         if "BF16" in datatypes:
             return _OrtValueExecutor(session, inputs, outputs)
         return _ArrayExecutor(session, inputs, outputs)
+
+    def divides_as(self, config: Any) -> bool:
+        """Sessions have as many threads as their instances' share of the cores."""
+        settings = {key: value.string_value for key, value in config.parameters.items()}
+        threads: int = self.session_options.intra_op_num_threads
+        return _thread_count(self._files, config, settings) == threads
 
     def _inputs_of(self, config: Any) -> list[OnnxTensor]:
         optional = {item.name for item in config.input if item.optional}
