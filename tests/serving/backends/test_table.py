@@ -8,7 +8,7 @@ import pytest
 
 from tests.serving.installed import install
 from tpx.errors import LoadError
-from tpx.serving.backends.table import ENTRY_POINTS, backend, whereabouts
+from tpx.serving.backends.table import BACKENDS, backend, whereabouts
 
 
 def test_onnxruntime_is_there() -> None:
@@ -71,7 +71,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def _add(site: Path, source: str, target: str = "mine_backend:Mine", name: str = "mine") -> None:
-    install(site, "mine-backend", source, {ENTRY_POINTS: {name: target}})
+    install(site, "mine-backend", source, {BACKENDS.group: {name: target}})
 
 
 def test_a_package_adds_a_backend(site: Path) -> None:
@@ -109,7 +109,7 @@ def test_backends_of_packages_are_among_those_there_are(site: Path) -> None:
         ("", "mine_backend:Mine", "cannot be imported: AttributeError: module 'mine_backend' has no"),
         ("Mine = 3", "mine_backend:Mine", "is no class"),
         ("class Mine:\n    def __init__(self, x): ...", "mine_backend:Mine", "cannot be made: TypeError: "),
-        ("class Mine:\n    def open(self): ...", "mine_backend:Mine", "is no backend: it has no default_fil"),
+        ("class Mine:\n    def open(self): ...", "mine_backend:Mine", "has no default_filename, defau"),
     ],
 )
 def test_a_broken_package_is_named_with_its_cause(site: Path, source: str, target: str, cause: str) -> None:

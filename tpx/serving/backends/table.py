@@ -5,31 +5,12 @@ installed packages.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
 from tpx.errors import LoadError
-from tpx.options import nearest
 from tpx.serving.backends.base import Backend
-from tpx.serving.entry_points import Offer, imported, offer_of, offers
-
-ENTRY_POINTS = "tpx.backends"
-"""The group in which a package names its backends: `mine = "my_package:MineBackend"`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A backend of tpx, imported when the first model needs it."""
-
-    target: str
-    """Module and class."""
-    package: str = ""
-    """What it needs beside tpx, as it is imported."""
-    install: str = ""
-    """The command that brings it."""
-
+from tpx.serving.extensions import Kind, Known, imported, known_of, make, offer_of
 
 KNOWN: Mapping[str, Known] = {
     "onnxruntime": Known(
@@ -60,7 +41,13 @@ RECOGNISED_FILES = {
 }
 """In the order in which Triton looks for them (core/src/model_config_utils.cc)."""
 
-_BACKEND = ("default_filename", "open", "default_instance_count")
+BACKENDS = Kind(
+    noun="backend",
+    group="tpx.backends",
+    known=KNOWN,
+    needs=("default_filename", "open", "default_instance_count"),
+)
+"""A package adds one by an entry point of this group: `mine = "my_package:MineBackend"`."""
 
 
 def backend(name: str, directory: Path | None = None) -> Backend:
@@ -68,70 +55,32 @@ def backend(name: str, directory: Path | None = None) -> Backend:
 
     Raises LoadError that says what is missing.
     """
-    if name in KNOWN:
-        return _known(name, KNOWN[name])
     runtime = _runtime(name, directory)
     if runtime is not None:
         python = cast("type", imported(KNOWN["python"].target))
         return cast("Backend", python(runtime))
-    offered = offers(ENTRY_POINTS)
-    offer = offer_of(offered, name, "backend")
-    if offer is None:
-        names = [*KNOWN, *dict.fromkeys(each.name for each in offered)]
-        raise LoadError(
+    made = make(BACKENDS, name)
+    if made is None:
+        fault = (
             f"unable to find backend library for backend '{name}', try specifying runtime on the model "
-            f"configuration. (tpx has: {', '.join(names)}){nearest(name, names)}"
+            "configuration."
         )
-    return _offered(offer)
+        raise LoadError(known_of(BACKENDS, name, fault))
+    return cast("Backend", made)
 
 
 def whereabouts(name: str, directory: Path | None = None) -> str:
-    """Where the code of a backend is, or an empty string."""
-    if name in KNOWN:
-        return KNOWN[name].target.partition(":")[0]
+    """Where the code of a backend is, or an empty string. Raises LoadError where two packages have one."""
     runtime = _runtime(name, directory)
     if runtime is not None:
         return str(runtime)
-    return next((offer.target.partition(":")[0] for offer in offers(ENTRY_POINTS) if offer.name == name), "")
-
-
-def _known(name: str, known: Known) -> Backend:
-    if known.package and find_spec(known.package) is None:
-        raise LoadError(f"backend '{name}' needs the package {known.package}: {known.install}")
-    try:
-        made = cast("type", imported(known.target))
-    except LoadError as exc:
-        raise LoadError(
-            f"backend '{name}' cannot be used, its package {known.package or 'tpx'} fails to import "
-            f"(`tpx doctor` tells more): {exc}"
-        ) from exc
-    return cast("Backend", made())
+    found = KNOWN.get(name) or offer_of(BACKENDS, name)
+    return found.target.partition(":")[0] if found is not None else ""
 
 
 def _runtime(name: str, directory: Path | None) -> Path | None:
     """The file of a python-based backend."""
-    if directory is None or not name or Path(name).name != name:
+    if name in KNOWN or directory is None or not name or Path(name).name != name:
         return None
     runtime = directory / name / "model.py"
     return runtime if runtime.is_file() else None
-
-
-def _offered(offer: Offer) -> Backend:
-    """Raises LoadError that names the package, for whatever is wrong with it."""
-    blame = f"backend '{offer.name}' is added by {offer.origin}"
-    try:
-        made = imported(offer.target)
-    except LoadError as exc:
-        raise LoadError(f"{blame}, which cannot be imported: {exc}") from exc
-    if not callable(made):
-        raise LoadError(f"{blame}, which is no class")
-    try:
-        found = made()
-    except Exception as exc:
-        raise LoadError(f"{blame}, which cannot be made: {type(exc).__name__}: {exc}") from exc
-    missing = [
-        each for each in ("default_filename", "open", "default_instance_count") if not hasattr(found, each)
-    ]
-    if missing:
-        raise LoadError(f"{blame}, which is no backend: it has no {', '.join(missing)}")
-    return cast("Backend", found)

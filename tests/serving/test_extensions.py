@@ -7,9 +7,10 @@ import pytest
 
 from tests.serving.installed import install
 from tpx.errors import LoadError
-from tpx.serving.entry_points import imported, offer_of, offers
+from tpx.serving.extensions import Kind, imported, make, names, offer_of, offers
 
 GROUP = "tpx.tests"
+THINGS = Kind(noun="thing", group=GROUP, known={}, needs=())
 
 
 @pytest.fixture
@@ -20,7 +21,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_group_that_nobody_adds_to_is_empty(site: Path) -> None:
     assert offers(GROUP) == []
-    assert offer_of([], "x", "thing") is None
+    assert make(THINGS, "x") is None
+    assert names(THINGS) == []
 
 
 def test_an_offer_tells_its_package_and_imports_nothing(site: Path) -> None:
@@ -38,14 +40,13 @@ def test_an_offer_tells_its_package_and_imports_nothing(site: Path) -> None:
 def test_two_packages_with_one_name_are_both_told(site: Path) -> None:
     install(site, "first", "X = 1", {GROUP: {"x": "first:X", "y": "first:X"}})
     install(site, "second", "X = 2", {GROUP: {"x": "second:X"}})
-    found = offers(GROUP)
     with pytest.raises(LoadError) as caught:
-        offer_of(found, "x", "thing")
+        offer_of(THINGS, "x")
     assert caught.value.message == (
         "thing 'x' is added by the package first 1.0 (entry point first:X) and the package second 1.0 (entry "
         "point second:X): uninstall all but one of them"
     )
-    assert offer_of(found, "y", "thing") is not None
+    assert offer_of(THINGS, "y") is not None
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "binary"])
