@@ -103,7 +103,7 @@ async def serving(
     )
     names = [f"{name}_{index}" for index in range(instances)]
     specs = [InstanceSpec(name=each, kind="KIND_CPU", needs=needs or Needs()) for each in names]
-    model.start(specs, Completions(loop))
+    model.join(model.prepare(specs, config, Completions(loop)))
     client = Client(model)
     try:
         yield client

@@ -44,7 +44,8 @@ class Batch:
         self.alone: Sequence[Batch] = ()
         """Its requests one by one, as they were computed after the whole had failed."""
         self.started_ns = self.gathered_ns = self.computed_ns = self.ended_ns = 0
-        self.lane = 0
+        self.lane: Any = None
+        """Whose instances compute it."""
         self.long = False
         """It may take longer than the event loop should."""
         self.cost_ns = 0

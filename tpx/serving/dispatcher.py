@@ -5,6 +5,7 @@ Everything here runs on the event loop; only instances compute elsewhere.
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from tpx.errors import Cancelled, TpxError
 from tpx.serving.batch import Batch
 from tpx.serving.instances.base import Instance
 from tpx.serving.instances.placement import Needs
-from tpx.serving.instances.remote import RemoteInbox
+from tpx.serving.instances.remote import RemoteInbox, RemoteInstance
 from tpx.serving.instances.thread import Inbox, ThreadInstance
 from tpx.serving.request import InferRequest
 from tpx.serving.scheduling.base import Scheduler, SequenceScheduler
@@ -55,6 +56,19 @@ class Lane:
         self.instances.append(instance)
         if isinstance(instance, ThreadInstance):
             self.run = instance.run
+        elif isinstance(instance, RemoteInstance) and self.remote is not None:
+            self.remote.instances.append(instance)
+        instance.begin()
+
+    def remove(self, instance: Instance) -> None:
+        """One less, which ends after what it has begun; there is another one, or nothing is held."""
+        self.instances.remove(instance)
+        instance.leaving = True
+        if isinstance(instance, ThreadInstance):
+            self.run = next((one.run for one in self.instances if isinstance(one, ThreadInstance)), None)
+        elif isinstance(instance, RemoteInstance) and self.remote is not None:
+            self.remote.instances.remove(instance)
+        self.put(None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +105,8 @@ class Dispatcher:
         self._on_answer = outcomes.on_answer
         self._on_refused = outcomes.on_refused
         self._lanes: list[Lane] = []
+        self._shared = Lane(0, None)
+        self._numbers = itertools.count()
         self._loop = loop
         self._call_soon = loop.call_soon
         self._looking = False
@@ -107,20 +123,38 @@ class Dispatcher:
 
     def lane(self, needs: Needs) -> Lane:
         """The lane for one more instance: the same for all, but where requests stick to an instance, or
-        instances take turns. May be called from any thread, before there are requests."""
-        limiter = self._limiter
-        if limiter is not None:
-            turn = Turn(needs, self._look_soon)
-            self._loop.call_soon_threadsafe(limiter.enter, turn)
-            self._lanes.append(Lane(len(self._lanes), turn))
-        elif self._sequences is not None or not self._lanes:
-            self._lanes.append(Lane(len(self._lanes), None))
-        return self._lanes[-1]
+        instances take turns. May be called from any thread."""
+        if self._limiter is None and self._sequences is None:
+            return self._shared
+        turn = Turn(needs, self._look_soon) if self._limiter is not None else None
+        return Lane(next(self._numbers), turn)
+
+    def join(self, lane: Lane, instance: Instance) -> None:
+        """One more that computes; on the event loop, once there are requests."""
+        if lane not in self._lanes:
+            self._lanes.append(lane)
+            if lane.turn is not None and self._limiter is not None:
+                self._loop.call_soon_threadsafe(self._limiter.enter, lane.turn)
+        lane.add(instance)
+        self._loop.call_soon_threadsafe(self._look_soon)
+
+    def part(self, instance: Instance) -> None:
+        """One less; on the event loop. It is to be closed when it is drained."""
+        lane = next(lane for lane in self._lanes if instance in lane.instances)
+        lane.remove(instance)
+        self._drop(lane)
+
+    def _drop(self, lane: Lane) -> None:
+        """A lane whose instance has left, and that has nothing in work, takes no turns any more."""
+        if lane.turn is not None and self._limiter is not None and not lane.instances and not lane.held:
+            self._lanes.remove(lane)
+            self._limiter.leave(lane.turn)
 
     def close(self) -> None:
         """End the instances after what they hold; nothing may be in flight. May be called from any thread."""
         for lane in self._lanes:
-            for _ in lane.instances:
+            for instance in lane.instances:
+                instance.leaving = True
                 lane.put(None)
         for lane in self._lanes:
             for instance in lane.instances:
@@ -135,6 +169,11 @@ class Dispatcher:
         for lane in self._lanes:
             if lane.turn is not None and self._limiter is not None:
                 self._limiter.leave(lane.turn)
+
+    @property
+    def has_sequences(self) -> bool:
+        """Whether requests belong to sequences, and those to instances."""
+        return self._sequences is not None
 
     @property
     def keeps_sequences(self) -> bool:
@@ -185,7 +224,7 @@ class Dispatcher:
 
     def released(self, batch: Batch) -> None:
         """An instance is done with a batch."""
-        lane = self._lanes[batch.lane]
+        lane: Lane = batch.lane
         lane.held.discard(batch)
         lane.held_long -= batch.long
         if not self._plain:
@@ -198,6 +237,7 @@ class Dispatcher:
             self._sequences.finished(batch.requests, _clock())
         if lane.turn is not None and self._limiter is not None:
             self._limiter.done(lane.turn, more=len(self._scheduler) > 0)
+            self._drop(lane)
 
     def _look_soon(self) -> None:
         if not self._looking:
@@ -291,7 +331,7 @@ class Dispatcher:
     def _hand_over(self, batch: Batch, lane: Lane) -> None:
         """Give a batch to the instances."""
         lane.held.add(batch)
-        batch.lane = lane.index
+        batch.lane = lane
         batch.long = not self._is_short(batch)
         lane.held_long += batch.long
         lane.put(batch)

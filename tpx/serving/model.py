@@ -9,7 +9,7 @@ from typing import Any
 
 from tpx.errors import NotReady, TpxError
 from tpx.protocol.v2 import DecodedRequest
-from tpx.serving.backends.base import OpenModel, RemoteExecutor
+from tpx.serving.backends.base import DividesMachine, OpenModel, RemoteExecutor
 from tpx.serving.batch import Batch
 from tpx.serving.cache import CachedModel, ResponseCache
 from tpx.serving.dispatcher import Dispatcher, Lane, Outcomes
@@ -47,6 +47,15 @@ class Parts:
     limiter: RateLimiter | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """An instance, what it is, and where it takes its batches from."""
+
+    spec: InstanceSpec
+    instance: Instance
+    lane: Lane
+
+
 class ServedModel:
     """Owns the instances and the statistics of one model version."""
 
@@ -73,6 +82,7 @@ class ServedModel:
         self.retired = False
         """Takes no new requests: unloaded, or replaced by a newer load."""
         self._opened = parts.opened
+        self._placed: list[Placed] = []
         self._stacking = parts.stacking
         self._loop = loop
         self._dispatcher = Dispatcher(
@@ -90,17 +100,49 @@ class ServedModel:
         """Most models are not, and pay nothing for it."""
         self._add = self._dispatcher.add
 
-    def start(self, specs: Sequence[InstanceSpec], completions: Completions) -> None:
-        """Create the instances, all or none. Raises LoadError. May be called from any thread."""
+    def prepare(self, specs: Sequence[InstanceSpec], config: Any, completions: Completions) -> list[Placed]:
+        """Create instances, all or none, which take no batches yet; `config` is the ModelConfig that they are
+        part of. Raises LoadError. May be called from any thread."""
+        prepared: list[Placed] = []
         try:
             for spec in specs:
-                self._add_instance(spec, completions)
+                prepared.append(self._prepare(spec, config, completions))  # noqa: PERF401 (kept for closing)
         except BaseException:
-            self._dispatcher.close()
+            for one in prepared:
+                one.instance.close()
             raise
+        return prepared
 
-    def _add_instance(self, spec: InstanceSpec, completions: Completions) -> None:
-        executor: Any = self._opened.executor(spec, self.config)
+    def join(self, prepared: Sequence[Placed]) -> None:
+        """These compute from now on; on the event loop, once there are requests."""
+        for one in prepared:
+            self._dispatcher.join(one.lane, one.instance)
+        self._placed += prepared
+
+    def part(self, specs: Sequence[InstanceSpec]) -> list[Instance]:
+        """These compute no longer than what they have begun; each is to be closed when it is drained."""
+        parted = [one for one in self._placed if one.spec in specs]
+        for one in parted:
+            self._dispatcher.part(one.instance)
+            self._placed.remove(one)
+        return [one.instance for one in parted]
+
+    @property
+    def specs(self) -> list[InstanceSpec]:
+        """What its instances are."""
+        return [one.spec for one in self._placed]
+
+    def may_regroup(self, config: Any) -> bool:
+        """Whether it can become what `config` says, which differs in its instance groups, as it serves.
+
+        A sequence belongs to one of the instances that were there when the model was loaded, and a backend
+        may have divided the machine among them.
+        """
+        suits = not isinstance(self._opened, DividesMachine) or self._opened.divides_as(config)
+        return not self._dispatcher.has_sequences and suits
+
+    def _prepare(self, spec: InstanceSpec, config: Any, completions: Completions) -> Placed:
+        executor: Any = self._opened.executor(spec, config)
         dispatcher = self._dispatcher
         lane = dispatcher.lane(spec.needs)
         instance: Instance
@@ -115,7 +157,7 @@ class ServedModel:
             instance = ThreadInstance(
                 spec.name, executor, lane.inbox, completions, dispatcher.computed, self._stacking
             )
-        lane.add(instance)
+        return Placed(spec=spec, instance=instance, lane=lane)
 
     def _remote(self, name: str, executor: RemoteExecutor, lane: Lane) -> RemoteInstance:
         dispatcher = self._dispatcher
@@ -125,7 +167,6 @@ class ServedModel:
             lane.remote = RemoteInbox(dispatcher.refused)
             lane.depth = REMOTE_DEPTH
             lane.put = lane.remote.put
-        lane.remote.instances.append(instance)
         executor.use(self._stacking)
         executor.on_change = lane.remote.look
         return instance
@@ -148,7 +189,7 @@ class ServedModel:
 
     @property
     def instances(self) -> list[Instance]:
-        """Those that compute, to be warmed up before they serve."""
+        """Those that compute."""
         return self._dispatcher.instances
 
     def close(self) -> None:

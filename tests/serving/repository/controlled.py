@@ -22,6 +22,7 @@ from tpx.serving.repository.overrides import LoadParameter, override_of
 from tpx.serving.repository.repository import ModelRepository
 from tpx.serving.repository.settings import ControlSettings
 from tpx.serving.request import InferRequest, InferResponse
+from tpx.serving.scheduling.limiter import RateLimiter
 from tpx.serving.served import Served
 
 
@@ -99,11 +100,13 @@ async def ask(model: Served) -> float:
 
 
 @asynccontextmanager
-async def controlled(*paths: Place, **settings: Any) -> AsyncIterator[Scene]:
+async def controlled(
+    *paths: Place, limiter: RateLimiter | None = None, **settings: Any
+) -> AsyncIterator[Scene]:
     """Control in explicit mode, unless told otherwise; at the end nothing may be left."""
     loop = asyncio.get_running_loop()
     repository = ModelRepository()
-    loader = Loader(LoadSettings(backend_settings={}), Completions(loop), loop)
+    loader = Loader(LoadSettings(backend_settings={}, limiter=limiter), Completions(loop), loop)
     chosen = ControlSettings(paths=paths, **{"mode": "explicit", "load_threads": 2, **settings})
     control = ModelControl(repository, loader, chosen)
     try:

@@ -7,9 +7,11 @@ from tpx.serving.repository.decisions import Recipe, plan_load, plan_poll, plan_
 from tpx.serving.repository.stamps import Stamps
 
 
-def recipe(files: str = "a", *, config: bytes = b"", shared: str = "", directory: str = "d") -> Recipe:
+def recipe(
+    files: str = "a", *, config: bytes = b"", shared: str = "", directory: str = "d", groups: bytes = b""
+) -> Recipe:
     """What a version is made from."""
-    return Recipe(config=config, directory=directory, shared=shared, files=files)
+    return Recipe(config=config, groups=groups, directory=directory, shared=shared, files=files)
 
 
 def stamps(text: str) -> Stamps:

@@ -39,7 +39,8 @@ class Scene:
             inline_below_ns=0,
         )
         return Loaded(
-            served=served, recipe=Recipe(config=b"", directory=str(id(served)), shared="", files="")
+            served=served,
+            recipe=Recipe(config=b"", groups=b"", directory=str(id(served)), shared="", files=""),
         )
 
     def load(self, *versions: int, keep: tuple[int, ...] = (), unload: tuple[int, ...] = ()) -> list[Loaded]:

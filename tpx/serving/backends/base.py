@@ -135,6 +135,14 @@ class OpenModel(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class DividesMachine(Protocol):
+    """An open model whose instances depend on how many of them there are."""
+
+    def divides_as(self, config: Any) -> bool:
+        """Whether those that there are suit a configuration with other instance groups."""
+
+
 class Backend(Protocol):
     """Opens models of one kind."""
 

@@ -7,9 +7,14 @@ from tpx.serving.batch import Batch
 
 
 class Instance(Protocol):
-    """Takes batches from an inbox until a None comes."""
+    """Takes batches from an inbox from `begin` on until, told to leave, it gets a None."""
 
     name: str
+    leaving: bool
+    """It is the one, or one of those, that a None in the inbox is for."""
+
+    def begin(self) -> None:
+        """Take batches from now on; what warms it up came before."""
 
     @property
     def alive(self) -> bool:
@@ -19,5 +24,9 @@ class Instance(Protocol):
         """Compute a batch that nobody waits for, in the calling thread, while there is no other work. Returns
         what went wrong."""
 
+    @property
+    def drained(self) -> bool:
+        """Whether `close` may be called without anybody waiting on the event loop for what it holds."""
+
     def close(self) -> None:
-        """Wait until it has taken the None; not on the event loop."""
+        """Wait until it has taken the None, if it has begun; not on the event loop."""

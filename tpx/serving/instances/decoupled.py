@@ -11,7 +11,7 @@ from tpx.errors import Cancelled, ExecutionError, TpxError
 from tpx.serving.backends.base import DecoupledExecutor
 from tpx.serving.batch import Arrays, Batch
 from tpx.serving.instances.completions import Completions
-from tpx.serving.instances.thread import Inbox
+from tpx.serving.instances.thread import Inbox, pass_on
 from tpx.serving.pace import Pace
 from tpx.serving.request import InferRequest, InferResponse
 from tpx.serving.stacking.base import Stacking
@@ -50,7 +50,17 @@ class DecoupledInstance:
     """
 
     alive = True
-    __slots__ = ("_callbacks", "_completions", "_executor", "_inbox", "_stacking", "_thread", "name")
+    drained = True
+    __slots__ = (
+        "_callbacks",
+        "_completions",
+        "_executor",
+        "_inbox",
+        "_stacking",
+        "_thread",
+        "leaving",
+        "name",
+    )
 
     def __init__(
         self,
@@ -68,6 +78,9 @@ class DecoupledInstance:
         self._completions = completions
         self._callbacks = callbacks
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self.leaving = False
+
+    def begin(self) -> None:
         self._thread.start()
 
     def warm(self, batch: Batch) -> TpxError | None:
@@ -85,14 +98,18 @@ class DecoupledInstance:
 
     def close(self) -> None:
         """Wait for the thread, for which a None must be in the inbox; not for the event loop."""
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         self._executor.close()
 
     def _work(self) -> None:
         while True:
             batch = self._inbox.get()
             if batch is None:
-                return
+                if self.leaving:
+                    return
+                pass_on(self._inbox)
+                continue
             for request in batch.requests:
                 self._compute(request, self._push)
             self._completions.push(self._callbacks.on_done, batch)

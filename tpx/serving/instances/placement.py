@@ -1,6 +1,6 @@
 """The instances that a model's `instance_group` asks for."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +47,25 @@ def instance_specs(config: Any) -> list[InstanceSpec]:
         for device in list(group.gpus) or [0]
         for index in range(group.count)
     ]
+
+
+def plan_regroup(
+    present: Sequence[InstanceSpec], wanted: Sequence[InstanceSpec]
+) -> tuple[list[InstanceSpec], list[InstanceSpec]]:
+    """The instances to add and those to end, where the others go on as they are, whatever they are called."""
+    add = []
+    left = list(present)
+    for spec in wanted:
+        alike = [one for one in left if _alike(one, spec)]
+        if alike:
+            left.remove(next((one for one in alike if one.name == spec.name), alike[0]))
+        else:
+            add.append(spec)
+    return add, left
+
+
+def _alike(one: InstanceSpec, other: InstanceSpec) -> bool:
+    return (one.kind, one.device_id, one.needs) == (other.kind, other.device_id, other.needs)
 
 
 def _needs(group: Any, device: int) -> Needs:

@@ -32,7 +32,7 @@ class Outcomes:
 class RemoteInstance:
     """One of them, and how many batches it holds; implements RemoteOutcomes for them."""
 
-    __slots__ = ("_executor", "_held", "_loop", "_outcomes", "name")
+    __slots__ = ("_executor", "_held", "_loop", "_outcomes", "leaving", "name")
 
     def __init__(
         self,
@@ -47,6 +47,15 @@ class RemoteInstance:
         self._executor = executor
         self._loop = loop
         self._outcomes = outcomes
+        self.leaving = False
+
+    def begin(self) -> None:
+        """Its process runs already."""
+
+    @property
+    def drained(self) -> bool:
+        """It gives back what it holds on the event loop, not while it is closed."""
+        return not self._held
 
     @property
     def alive(self) -> bool:
@@ -157,7 +166,8 @@ class RemoteInbox:
             if alive:
                 min(alive, key=_held).submit(self._waiting.popleft())
             elif all(instance.doomed for instance in self.instances):
-                self._on_refused(self._waiting.popleft(), NotReady(self.instances[0].doomed))
+                why = self.instances[0].doomed if self.instances else "the instance was taken away"
+                self._on_refused(self._waiting.popleft(), NotReady(why))
             else:
                 return
 

@@ -18,7 +18,15 @@ _cpu_clock = time.thread_time_ns
 
 
 Inbox = SimpleQueue[Batch | None]
-"""The batches that a model's instances take, whichever is free first; None ends one instance."""
+"""The batches that a model's instances take, whichever is free first; None ends one that is leaving."""
+
+_PASSED_ON_S = 0.001
+
+
+def pass_on(inbox: Inbox) -> None:
+    """A None is for another instance, which may be busy."""
+    inbox.put(None)
+    time.sleep(_PASSED_ON_S)
 
 
 class ThreadInstance:
@@ -28,7 +36,8 @@ class ThreadInstance:
     """
 
     alive = True
-    __slots__ = ("_completions", "_executor", "_inbox", "_on_done", "_stacking", "_thread", "name")
+    drained = True
+    __slots__ = ("_completions", "_executor", "_inbox", "_on_done", "_stacking", "_thread", "leaving", "name")
 
     def __init__(
         self,
@@ -46,6 +55,9 @@ class ThreadInstance:
         self._completions = completions
         self._on_done = on_done
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self.leaving = False
+
+    def begin(self) -> None:
         self._thread.start()
 
     def run(self, batch: Batch) -> None:
@@ -79,7 +91,8 @@ class ThreadInstance:
 
     def close(self) -> None:
         """Wait for the thread, for which a None must be in the inbox; not for the event loop."""
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         self._executor.close()
 
     def _work(self) -> None:
@@ -87,7 +100,10 @@ class ThreadInstance:
         while True:
             batch = self._inbox.get()
             if batch is None:
-                return
+                if self.leaving:
+                    return
+                pass_on(self._inbox)
+                continue
             began_ns = _cpu_clock()
             self.run(batch)
             # of the thread's CPU time: waiting for the interpreter or for a core is not the batch's cost

@@ -6,8 +6,7 @@ of the same model follow each other, those of different ones run at the same tim
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TypeVar
 
@@ -22,21 +21,22 @@ from tpx.errors import (
     UsageError,
 )
 from tpx.serving.repository import layout
-from tpx.serving.repository.decisions import plan_load, plan_poll, plan_start
+from tpx.serving.repository.decisions import Plan, plan_load, plan_poll, plan_start
 from tpx.serving.repository.demand import Demand
 from tpx.serving.repository.dependencies import plan_cascade, plan_order
 from tpx.serving.repository.ensembles import Ensembles
 from tpx.serving.repository.layout import ModelSource, NoVersion
-from tpx.serving.repository.loading import Loader, Wanted, reason_of
+from tpx.serving.repository.loading import Loader, Regroup, Wanted, reason_of
 from tpx.serving.repository.overrides import Override, OverrideFiles
 from tpx.serving.repository.repository import Loaded, ModelRepository
 from tpx.serving.repository.retirement import Retirement
 from tpx.serving.repository.room import Room, Tenancy
 from tpx.serving.repository.settings import ControlSettings
 from tpx.serving.repository.sightings import Sighting, check_name, fetched, sight
-from tpx.serving.repository.stamps import Stamps, size_of, stamps_of
+from tpx.serving.repository.stamps import Stamps, stamps_of
 from tpx.serving.repository.tasks import Tasks
 from tpx.serving.repository.turns import Round, Turns
+from tpx.serving.repository.versions import Versions
 from tpx.serving.served import Served
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,6 @@ class ModelControl:
         """Ensembles that are being loaded, and the models that they wait for."""
         self._asked: set[str] = set()
         """Models that were to be loaded by their own names, not only as parts of ensembles."""
-        self._pool = ThreadPoolExecutor(settings.load_threads, thread_name_prefix="load")
         self._turns = Turns()
         self._stopping = asyncio.Event()
         self._poller: asyncio.Task[None] | None = None
@@ -75,6 +74,7 @@ class ModelControl:
         )
         limit_bytes = settings.memory_limit_bytes
         self._room = Room(limit_bytes, tenancy, settings.resident) if limit_bytes else None
+        self._versions = Versions(loader, settings, self._room, self._stopping)
 
     # startup and shutdown
 
@@ -117,7 +117,7 @@ class ModelControl:
             self._ensembles.forget(name)
             self.retirement.retire(self._repository.unload(name))
         await self.tasks.finish()
-        self._pool.shutdown()
+        self._versions.shutdown()
 
     # verbs
 
@@ -282,22 +282,29 @@ class ModelControl:
     async def _replace(self, wanted: Wanted, files: OverrideFiles | None) -> None:
         """Put what is wanted in the place of what serves: all of its versions or none."""
         name, repository = wanted.source.name, self._repository
-        plan = plan_load(wanted.recipes, repository.recipes(name))
+        recipes = repository.recipes(name)
+        serving = {version: repository.get(name, str(version)) for version in recipes}
+        plan = plan_load(
+            wanted.recipes, recipes, lambda v: self._versions.may_regroup(serving[v], wanted.config)
+        )
         repository.begin(name, plan)
         outcomes: dict[int, Served | BaseException]
         if wanted.graph is not None:  # over what serves at this moment: nothing may come in between
             outcomes = self._ensembles.compose_all(wanted, wanted.graph, plan.load)
         else:
-            outcomes = await self._load_versions(wanted, plan.load)
+            outcomes = await self._versions.load(wanted, plan.load)
+        regroups = await self._versions.regroup(wanted, {v: serving[v] for v in plan.regroup})
         loaded = {}
         for version, outcome in outcomes.items():
             if not isinstance(outcome, BaseException):
                 loaded[version] = Loaded(served=outcome, recipe=wanted.recipes[version], files=files)
                 if files is not None:
                     files.share()
-        reasons = {v: reason_of(o) for v, o in outcomes.items() if isinstance(o, BaseException)}
+        ends = {**outcomes, **regroups}
+        reasons = {v: reason_of(o) for v, o in ends.items() if isinstance(o, BaseException)}
         if reasons:
             self.retirement.discard(loaded.values())
+            self.retirement.drop([r for r in regroups.values() if not isinstance(r, BaseException)])
             aside = dict.fromkeys(loaded, "unloaded: another version failed to load")
             repository.fail(name, reasons | aside)
             log.error("failed to load '%s'", name)
@@ -310,41 +317,23 @@ class ModelControl:
             raise InvalidRequest(f"load failed for model '{name}': {clauses}")
         self.retirement.leave_imports_alone()
         self.retirement.retire(repository.succeed(name, plan, loaded, wanted.stamps))
+        self._change_in_place(wanted, plan, regroups)
+        self._ensembles.remember(wanted)
+        self._ensembles.settle([name])
+
+    def _change_in_place(
+        self, wanted: Wanted, plan: Plan, regroups: Mapping[int, Regroup | BaseException]
+    ) -> None:
+        """What becomes of versions that serve on."""
+        name, repository = wanted.source.name, self._repository
+        for version, regroup in regroups.items():
+            if not isinstance(regroup, BaseException):
+                self.retirement.dismiss(regroup.do())
+                repository.remake(name, version, wanted.recipes[version])
         for version in plan.keep:
             kept = repository.loaded(name, version)
             if kept is not None:
                 kept.served.config.version_policy.CopyFrom(wanted.config.version_policy)
-        self._ensembles.remember(wanted)
-        self._ensembles.settle([name])
-
-    async def _load_versions(
-        self, wanted: Wanted, versions: Sequence[int]
-    ) -> dict[int, Served | BaseException]:
-        async def load() -> dict[int, Served | BaseException]:
-            attempts = [self._load_version(wanted, version) for version in versions]
-            return dict(zip(versions, await asyncio.gather(*attempts, return_exceptions=True), strict=True))
-
-        if self._room is None or not versions:
-            return await load()
-        source = wanted.source
-        sizes = await _in_thread(lambda: {version: size_of(source, version) for version in versions})
-        return await self._room.load(source.name, wanted.recipes, sizes, load)
-
-    async def _load_version(self, wanted: Wanted, version: int) -> Served:
-        """Raises LoadError."""
-        name, loop = wanted.source.name, asyncio.get_running_loop()
-        retries = self._settings.load_retries
-        while True:
-            log.info("loading: %s:%d", name, version)
-            try:
-                return await loop.run_in_executor(
-                    self._pool, self._loader.load, wanted.source, version, wanted.config
-                )
-            except Exception as exc:
-                log.error("failed to load '%s' version %d: %s", name, version, reason_of(exc))
-                if not retries or self._stopping.is_set():
-                    raise
-                retries -= 1
 
     # polling
 

@@ -1,7 +1,7 @@
 """What to load and what to unload, given what was found and what is served: no files, no threads."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tpx.errors import UsageError
@@ -16,6 +16,8 @@ class Recipe:
 
     config: bytes
     """Serialized, without the version policy: that decides which versions there are, not what they are."""
+    groups: bytes
+    """Its instance groups, which can change while the version serves."""
     directory: str
     shared: str
     files: str
@@ -23,19 +25,33 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Versions, ascending: to load, to leave as they are, and to unload once the others are loaded."""
+    """Versions, ascending: to load, to leave as they are, but for the instances of some, and to unload once
+    the others are loaded."""
 
     load: tuple[int, ...]
     keep: tuple[int, ...]
+    regroup: tuple[int, ...] = ()
+    """Of those that are kept."""
     unload: tuple[int, ...]
 
 
-def plan_load(wanted: Mapping[int, Recipe], served: Mapping[int, Recipe]) -> Plan:
-    """From what is served to what is wanted: a version that would become what it is stays untouched."""
+def plan_load(
+    wanted: Mapping[int, Recipe],
+    served: Mapping[int, Recipe],
+    may_regroup: Callable[[int], bool] = lambda version: True,  # noqa: ARG005
+) -> Plan:
+    """From what is served to what is wanted: a version that would become what it is stays untouched, and one
+    that would differ in its instances alone gets others, where it may."""
     keep = {version for version, recipe in wanted.items() if served.get(version) == recipe}
+    regroup = {
+        version
+        for version in wanted.keys() & served.keys() - keep
+        if replace(served[version], groups=wanted[version].groups) == wanted[version] and may_regroup(version)
+    }
     return Plan(
-        load=tuple(sorted(wanted.keys() - keep)),
-        keep=tuple(sorted(keep)),
+        load=tuple(sorted(wanted.keys() - keep - regroup)),
+        keep=tuple(sorted(keep | regroup)),
+        regroup=tuple(sorted(regroup)),
         unload=tuple(sorted(served.keys() - wanted.keys())),
     )
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,10 @@ from tpx.serving.distributions.latencies import latencies_of
 from tpx.serving.distributions.settings import LatencySettings
 from tpx.serving.ensemble.graph import Graph, graph_of
 from tpx.serving.host import Host
+from tpx.serving.instances.base import Instance
 from tpx.serving.instances.completions import Completions
-from tpx.serving.instances.placement import instance_specs
-from tpx.serving.model import Parts, ServedModel
+from tpx.serving.instances.placement import InstanceSpec, instance_specs, plan_regroup
+from tpx.serving.model import Parts, Placed, ServedModel
 from tpx.serving.repository.batching import fill_batching
 from tpx.serving.repository.configuration import (
     complete_ensemble,
@@ -78,6 +79,30 @@ class Wanted:
     """Of an ensemble, those that it has itself, by output."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regroup:
+    """A change of the instances of a model that serves, ready to be done or dropped."""
+
+    model: ServedModel
+    config: Any
+    join: Sequence[Placed]
+    part: Sequence[InstanceSpec]
+
+    def do(self) -> list[Instance]:
+        """On the event loop, at once; returns the instances that are to be closed when they are drained."""
+        self.model.join(self.join)
+        ended = self.model.part(self.part)
+        groups = self.model.config.instance_group
+        del groups[:]
+        groups.MergeFrom(self.config.instance_group)
+        return ended
+
+    def drop(self) -> None:
+        """Another version failed; blocks."""
+        for one in self.join:
+            one.instance.close()
+
+
 class Loader:
     """Loads versions; shared by the loader threads."""
 
@@ -110,7 +135,8 @@ class Loader:
             stamps=stamps,
             recipes={
                 version: Recipe(
-                    config=_without_policy(config),
+                    config=_without_policy_and_groups(config),
+                    groups=_groups(config),
                     directory=_place_of(source, version),
                     shared=stamps.shared,
                     files=stamps.versions[version],
@@ -189,17 +215,40 @@ class Loader:
                 inline_below_ns=self.settings.inline_below_ns,
             )
             model.statistics.latencies = latencies_of(config, self.settings.latencies)
-            model.start(specs, self._completions)
+            model.join(self._instances(model, specs, config, source))
         except BaseException:
             opened.close()
             raise
-        try:
-            warm_up(model, source.directory)
-        except BaseException:
-            model.close()
-            raise
         model.statistics.load_ns = time.perf_counter_ns() - began
         return model
+
+    def _instances(
+        self, model: ServedModel, specs: Sequence[InstanceSpec], config: Any, source: ModelSource
+    ) -> list[Placed]:
+        """New instances, warm, that wait to join."""
+        prepared = model.prepare(specs, config, self._completions)
+        try:
+            warm_up(model, [one.instance for one in prepared], source.directory)
+        except BaseException:
+            for one in prepared:
+                one.instance.close()
+            raise
+        return prepared
+
+    def regroup(self, model: ServedModel, source: ModelSource, written: Any) -> "Regroup":
+        """What makes of a model that serves one with the instance groups of another configuration.
+
+        Raises LoadError, and the model is as it was.
+        """
+        config = messages.ModelConfig()
+        config.CopyFrom(model.config)
+        del config.instance_group[:]
+        config.instance_group.MergeFrom(written.instance_group)
+        wanted = instance_specs(config)
+        if self.settings.limiter is not None:
+            self.settings.limiter.check([spec.needs for spec in wanted])
+        add, end = plan_regroup(model.specs, wanted)
+        return Regroup(model=model, config=config, join=self._instances(model, add, config, source), part=end)
 
     def _complete(self, opened: OpenModel, config: Any) -> None:
         if self.settings.auto_complete:
@@ -235,9 +284,18 @@ def _place_of(source: ModelSource, version: int) -> str:
     return str(source.file or source.versions[version])
 
 
-def _without_policy(config: Any) -> bytes:
+def _without_policy_and_groups(config: Any) -> bytes:
     rest = messages.ModelConfig()
     rest.CopyFrom(config)
     rest.ClearField("version_policy")
-    data: bytes = rest.SerializeToString(deterministic=True)
+    rest.ClearField("instance_group")
+    return _serialized(rest)
+
+
+def _groups(config: Any) -> bytes:
+    return _serialized(messages.ModelConfig(instance_group=config.instance_group))
+
+
+def _serialized(config: Any) -> bytes:
+    data: bytes = config.SerializeToString(deterministic=True)
     return data

@@ -4,7 +4,7 @@ Everything here runs on the event loop and takes no time; whoever loads and unlo
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from tpx.errors import InvalidRequest, NotFound, NotReady
@@ -179,6 +179,12 @@ class ModelRepository:
                 del record.versions[version]
         self.generation += 1
         return ended
+
+    def remake(self, name: str, version: int, recipe: Recipe) -> None:
+        """A version serves on, and is what another recipe makes."""
+        entry = self._models[name].versions[version]
+        if entry.loaded is not None:
+            entry.loaded = replace(entry.loaded, recipe=recipe)
 
     def fail(self, name: str, reasons: Mapping[int, str]) -> None:
         """A load has failed: what served goes on, the other versions are unavailable."""

@@ -7,6 +7,8 @@ import logging
 import sys
 from collections.abc import Callable, Iterable
 
+from tpx.serving.instances.base import Instance
+from tpx.serving.repository.loading import Regroup
 from tpx.serving.repository.overrides import OverrideFiles
 from tpx.serving.repository.repository import Loaded
 from tpx.serving.repository.tasks import Tasks
@@ -49,6 +51,23 @@ class Retirement:
         for one in loaded:
             self._tasks.start(self._close(one))
 
+    def drop(self, regroups: Iterable[Regroup]) -> None:
+        """End instances that never computed."""
+        for regroup in regroups:
+            self._tasks.start(_in_thread(regroup.drop))
+
+    def dismiss(self, instances: Iterable[Instance]) -> None:
+        """End instances that compute no longer than what they have begun."""
+        for instance in instances:
+            self._tasks.start(self._dismiss(instance))
+
+    async def _dismiss(self, instance: Instance) -> None:
+        while not instance.drained:  # noqa: ASYNC110 (an event would cost every batch a test)
+            await asyncio.sleep(_LOOK_EVERY_S)
+        await _in_thread(instance.close)
+        log.info("instance %s has ended", instance.name)
+        self._reclaim_soon()
+
     def leave_imports_alone(self) -> None:
         """Loading may have imported a backend, whose objects stay: a collector that looks at all of them
         holds up every request, with PyTorch for some tenths of a second."""
@@ -70,7 +89,7 @@ class Retirement:
         """One less needs these files: the last one removes them."""
         if files is not None and files.release():
             self._files.discard(files)
-            await asyncio.get_running_loop().run_in_executor(None, files.remove)
+            await _in_thread(files.remove)
 
     async def _drain(self, loaded: Loaded) -> None:
         served = loaded.served
@@ -94,7 +113,7 @@ class Retirement:
 
     async def _close(self, loaded: Loaded) -> None:
         try:
-            await asyncio.get_running_loop().run_in_executor(None, loaded.served.close)
+            await _in_thread(loaded.served.close)
         finally:
             await self.release(loaded.files)
             self._reclaim_soon()
@@ -107,7 +126,11 @@ class Retirement:
     async def _reclaim(self) -> None:
         await asyncio.sleep(_RECLAIM_AFTER_S)
         self._reclaiming = False
-        await asyncio.get_running_loop().run_in_executor(None, give_memory_back)
+        await _in_thread(give_memory_back)
+
+
+async def _in_thread(work: Callable[[], None]) -> None:
+    await asyncio.get_running_loop().run_in_executor(None, work)
 
 
 def give_memory_back() -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.backends.base import inside
 from tpx.serving.batch import Batch
+from tpx.serving.instances.base import Instance
 from tpx.serving.model import ServedModel
 from tpx.serving.request import InferRequest, InferResponse
 from tpx.serving.scheduling.sequences import LiveSequence
@@ -23,8 +25,8 @@ _SEQUENCE = {"sequence_id": 1, "sequence_start": True, "sequence_end": True}
 _SEED = 0
 
 
-def warm_up(model: ServedModel, directory: Path) -> None:
-    """Run every sample on every instance; `directory` is the model's.
+def warm_up(model: ServedModel, instances: Sequence[Instance], directory: Path) -> None:
+    """Run every sample on every instance, before it begins; `directory` is the model's.
 
     Raises LoadError with all that failed.
     """
@@ -33,7 +35,7 @@ def warm_up(model: ServedModel, directory: Path) -> None:
         if not sample.batch_size:
             log.info("skipping batch 0 warmup sample '%s' of model '%s'", sample.name, model.name)
             continue
-        for instance in model.instances:
+        for instance in instances:
             for iteration in range(max(1, sample.count)):
                 log.info(
                     "model '%s' instance %s is running warmup sample '%s' for iteration %d",

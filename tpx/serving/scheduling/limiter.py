@@ -49,6 +49,11 @@ class RateLimiter:
         self._row: list[tuple[int, int, Turn]] = []
         self._numbers = 0
 
+    @property
+    def turns(self) -> int:
+        """Instances that take turns."""
+        return len(self._turns)
+
     def check(self, instances: Sequence[Needs]) -> None:
         """Raise ConfigError for what could never run. May be called from any thread."""
         everywhere: dict[str, bool] = {}
