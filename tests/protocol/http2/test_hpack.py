@@ -171,7 +171,7 @@ def test_blocks_of_the_hpack_encoder_mean_what_it_encoded(
     decoder = BlockDecoder(Counting())
     for step in steps:
         if isinstance(step, int):
-            if step != encoder.header_table_size:  # set to what it is, it forgets to announce the change before
+            if step != encoder.header_table_size:  # or it forgets to announce the change before this one
                 encoder.header_table_size = step
             continue
         pairs = [(n, v, sensitive and i % 2 == 0) for i, (n, v) in enumerate(step)]

@@ -22,7 +22,6 @@ from tpx.serving.repository.overrides import LoadParameter, override_of
 from tpx.serving.repository.repository import ModelRepository
 from tpx.serving.repository.settings import ControlSettings
 from tpx.serving.request import InferRequest, InferResponse
-from tpx.serving.scheduling.limiter import RateLimiter
 from tpx.serving.served import Served
 
 
@@ -100,10 +99,9 @@ async def ask(model: Served) -> float:
 
 
 @asynccontextmanager
-async def controlled(
-    *paths: Place, limiter: RateLimiter | None = None, **settings: Any
-) -> AsyncIterator[Scene]:
-    """Control in explicit mode, unless told otherwise; at the end nothing may be left."""
+async def controlled(*paths: Place, limiter: Any = None, **settings: Any) -> AsyncIterator[Scene]:
+    """Control in explicit mode, unless told otherwise, perhaps with a RateLimiter; at the end nothing may be
+    left."""
     loop = asyncio.get_running_loop()
     repository = ModelRepository()
     loader = Loader(LoadSettings(backend_settings={}, limiter=limiter), Completions(loop), loop)

@@ -97,6 +97,27 @@ def test_other_instances_serve_while_one_is_restarted(tmp_path: Path) -> None:
         _until(lambda: len(_children(tmp_path)) == 3)
 
 
+def test_processes_that_stay_are_not_touched_when_others_join_or_leave(tmp_path: Path) -> None:
+    config = add(tmp_path, "say", config=SAY).parent / "config.pbtxt"
+    with serving(tmp_path, model_control_mode="explicit", load_model=("say",)) as live:
+
+        def regroup(count: int) -> set[int]:
+            config.write_text(config.read_text().replace(SAY, f"instance_group {{ count: {count} }}" + SAY))
+            assert live.http("POST", "/v2/repository/models/say/load").status == 200
+            _until(lambda: len(_children(tmp_path)) == count + 1)
+            assert said(say(live, "pid"))
+            config.write_text(f"backend: 'python'\n{SAY}")
+            return {child.pid for child in _children(tmp_path)}
+
+        [first] = _children(tmp_path)
+        three = regroup(3)
+        assert first.pid in three
+        two = regroup(1)
+        assert first.pid in two < three
+        stats = live.get("/v2/models/say/stats").json["model_stats"][0]
+        assert stats["inference_count"] == 2
+
+
 def _children(repository: Path) -> list[psutil.Process]:
     found = []
     for child in psutil.Process().children(recursive=True):
