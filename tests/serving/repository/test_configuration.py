@@ -303,7 +303,6 @@ def test_instance_groups_that_cannot_be_are_refused(group: str, message: str) ->
     ("text", "name"),
     [
         ("model_repository_agents { agents [{ name: 'checksum' }] }", "model_repository_agents"),
-        ("model_operations { op_library_filename: 'x.so' }", "model_operations"),
         ("input [{ name: 'x' is_shape_tensor: true }]", "is_shape_tensor"),
         ("output [{ name: 'x' is_shape_tensor: true }]", "is_shape_tensor"),
         ("input [{ name: 'x' is_non_linear_format_io: true }]", "is_non_linear_format_io"),
@@ -317,8 +316,8 @@ def test_every_feature_that_is_not_there_yet_is_refused_by_its_name(text: str, n
 
 
 def test_several_missing_features_are_named_together() -> None:
-    with pytest.raises(ConfigError, match=r"does not support model_operations, runtime$"):
-        refuse_unsupported(config("model_operations { op_library_filename: 'x.so' } runtime: 'x'"))
+    with pytest.raises(ConfigError, match=r"does not support is_shape_tensor, runtime$"):
+        refuse_unsupported(config("input [{ name: 'x' is_shape_tensor: true }] runtime: 'x'"))
 
 
 @pytest.mark.parametrize(

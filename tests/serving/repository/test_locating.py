@@ -70,8 +70,8 @@ INVALID = [
     ("backend: 'onnxruntime'\nplatform: 'pytorch_libtorch'", 2, "platform"),
     (
         IO + "response_cache {\n enable: true }\nmodel_operations {\n op_library_filename: 'x' }",
-        9,
-        "model_operations",
+        10,
+        "model_operations.op_library_filename",
     ),
 ]
 

@@ -17,6 +17,8 @@ _AUTO, _GPU, _CPU, _MODEL = (
 )
 
 ITERATING = ("python",)
+WITH_OPERATORS = ("onnxruntime",)
+"""Backends that load libraries of custom operators."""
 
 
 def set_name(config: Any, directory_name: str) -> None:
@@ -133,6 +135,11 @@ def validate(config: Any) -> None:
             f"model '{config.name}': sequence_batching.iterative_sequence needs a backend whose models can "
             f"ask for a request again ({', '.join(ITERATING)}), not '{config.backend}'"
         )
+    if config.model_operations.op_library_filename and config.backend not in WITH_OPERATORS:
+        raise ConfigError(
+            f"model '{config.name}': model_operations.op_library_filename needs a backend that loads "
+            f"libraries of operators ({', '.join(WITH_OPERATORS)}), not '{config.backend}'"
+        )
 
 
 def _validate_cache(config: Any) -> None:
@@ -210,7 +217,6 @@ def refuse_unsupported(config: Any) -> None:
             state.use_growable_memory for state in config.sequence_batching.state
         ),
         "model_repository_agents": bool(config.model_repository_agents.agents),
-        "model_operations": bool(config.model_operations.op_library_filename),
         "is_shape_tensor": any(item.is_shape_tensor for item in (*config.input, *config.output)),
         "is_non_linear_format_io": any(
             item.is_non_linear_format_io for item in (*config.input, *config.output)

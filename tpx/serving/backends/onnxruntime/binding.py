@@ -1,0 +1,76 @@
+"""Execution on a device with memory of its own: inputs are copied into buffers that stay there, and nothing
+but the wanted outputs comes back."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy.typing as npt
+import onnxruntime as ort
+
+from tpx.errors import ExecutionError
+from tpx.serving.backends.onnxruntime.execution import Conversions
+from tpx.serving.backends.onnxruntime.failures import ORT_ERRORS
+from tpx.serving.backends.onnxruntime.signature import OnnxTensor
+from tpx.serving.batch import Arrays
+
+_SHAPES_KEPT = 16
+"""Of an input: buffers for the shapes that come again, such as the batch sizes."""
+
+
+def can_bind(tensors: Sequence[OnnxTensor]) -> bool:
+    """Strings stay with the CPU, and numpy, from which buffers are filled, has no bfloat16."""
+    return not {"BYTES", "BF16"} & {tensor.datatype for tensor in tensors}
+
+
+class BoundExecutor:
+    """Runs with the inputs and outputs of a session bound to a device."""
+
+    def __init__(
+        self,
+        session: ort.InferenceSession,
+        inputs: Sequence[OnnxTensor],
+        outputs: Sequence[OnnxTensor],
+        options: ort.RunOptions,
+        device: tuple[str, int],
+    ) -> None:
+        """`device` is ONNX Runtime's name for its kind, "cuda", and its number."""
+        self.session = session
+        self._binding = session.io_binding()
+        self._options = options
+        self._device = device
+        self._names = [tensor.name for tensor in outputs]
+        self._buffers: dict[str, dict[tuple[int, ...], ort.OrtValue]] = {tensor.name: {} for tensor in inputs}
+        self._conversions = Conversions(inputs, outputs)
+
+    def execute(self, inputs: Arrays) -> Arrays:
+        self._conversions.to_runtime(inputs)
+        binding = self._binding
+        try:
+            for name, array in inputs.items():
+                binding.bind_ortvalue_input(name, self._filled(name, array))
+            for name in self._names:
+                binding.bind_output(name, *self._device)  # made by the run: its shape is not known before
+            self.session.run_with_iobinding(binding, self._options)
+            results = binding.copy_outputs_to_cpu()
+        except ORT_ERRORS as exc:
+            raise ExecutionError(f"onnx runtime error: {exc}") from exc
+        finally:
+            # an optional input that the next request does not bring must not be this one's
+            binding.clear_binding_inputs()
+            binding.clear_binding_outputs()
+        return self._conversions.from_runtime(dict(zip(self._names, results, strict=True)))
+
+    def close(self) -> None:
+        self._buffers.clear()
+        del self._binding, self.session
+
+    def _filled(self, name: str, array: npt.NDArray[Any]) -> ort.OrtValue:
+        buffers = self._buffers[name]
+        buffer = buffers.get(array.shape)
+        if buffer is None:
+            if len(buffers) == _SHAPES_KEPT:
+                buffers.pop(next(iter(buffers)))
+            buffer = ort.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype.type, *self._device)
+            buffers[array.shape] = buffer
+        buffer.update_inplace(array)
+        return buffer

@@ -1,0 +1,14 @@
+"""What ONNX Runtime raises: its own exceptions have no common base."""
+
+from onnxruntime.capi import onnxruntime_pybind11_state
+
+ORT_ERRORS: tuple[type[Exception], ...] = (
+    *(
+        kind
+        for kind in vars(onnxruntime_pybind11_state).values()
+        if isinstance(kind, type) and issubclass(kind, Exception)
+    ),
+    RuntimeError,
+    TypeError,
+    ValueError,
+)

@@ -1,0 +1,217 @@
+"""Execution providers: what ONNX Runtime computes an instance with, by the kind of the instance and by
+`optimization.execution_accelerators`. The names and parameters are Triton's
+(onnxruntime_backend/src/onnxruntime.cc)."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import onnxruntime as ort
+
+from tpx.errors import ConfigError, LoadError
+from tpx.options import nearest
+from tpx.serving.backends.onnxruntime.parameters import Parameters
+from tpx.serving.instances.placement import InstanceSpec
+
+CUDA_PARAMETERS = {
+    "cudnn_conv_algo_search": {"0": "EXHAUSTIVE", "1": "HEURISTIC", "2": "DEFAULT"},
+    "arena_extend_strategy": {"0": "kNextPowerOfTwo", "1": "kSameAsRequested"},
+    "gpu_mem_limit": None,
+    "do_copy_in_default_stream": None,
+    "cudnn_conv_use_max_workspace": None,
+    "use_ep_level_unified_stream": None,
+}
+"""Parameters of models for instances on GPUs, with what their numbers mean; None is passed on."""
+_CUDA_OPTIONS = (
+    *CUDA_PARAMETERS,
+    "cudnn_conv1d_pad_to_nc1d",
+    "enable_cuda_graph",
+    "enable_skip_layer_norm_strict_mode",
+    "fuse_conv_bias",
+    "prefer_nhwc",
+    "sdpa_kernel",
+    "tunable_op_enable",
+    "tunable_op_max_tuning_duration_ms",
+    "tunable_op_tuning_enable",
+    "use_tf32",
+)
+_TENSORRT_NAMES = {
+    "max_workspace_size_bytes": "trt_max_workspace_size",
+    "int8_calibration_table_name": "trt_int8_calibration_table_name",
+    "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
+}
+_PRECISIONS = {
+    "FP32": {},
+    "FP16": {"trt_fp16_enable": "1"},
+    "INT8": {"trt_int8_enable": "1"},
+}
+_OPENVINO_OPTIONS = (
+    "device_type",
+    "precision",
+    "num_of_threads",
+    "num_streams",
+    "cache_dir",
+    "load_config",
+    "enable_qdq_optimizer",
+    "enable_opencl_throttling",
+    "disable_dynamic_shapes",
+    "model_priority",
+    "reshape_input",
+    "layout",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provider:
+    """An execution provider and its options."""
+
+    name: str
+    options: Mapping[str, str]
+    install: str = ""
+    """The command that brings it."""
+
+
+CPU = Provider(name="CPUExecutionProvider", options={})
+CUDA = Provider(
+    name="CUDAExecutionProvider",
+    options={},
+    install="pip uninstall onnxruntime && pip install 'tpx[onnx-gpu]'",
+)
+TENSORRT = Provider(
+    name="TensorrtExecutionProvider",
+    options={},
+    install="pip uninstall onnxruntime && pip install 'tpx[onnx-gpu]' 'tpx[tensorrt]'",
+)
+OPENVINO = Provider(
+    name="OpenVINOExecutionProvider",
+    options={},
+    install="pip uninstall onnxruntime && pip install 'tpx[onnx-openvino]'",
+)
+
+
+def providers_of(config: Any, spec: InstanceSpec) -> list[Provider]:
+    """Those of an instance, the most wanted first, the CPU last: it takes what the others leave.
+
+    Raises ConfigError, and LoadError where one is missing.
+    """
+    accelerators = config.optimization.execution_accelerators
+    if spec.kind == "KIND_GPU":
+        out = _of_gpu(config, spec, accelerators.gpu_execution_accelerator)
+    else:
+        out = _of_cpu(config, accelerators.cpu_execution_accelerator)
+    for provider in out:
+        _require(provider, config.name)
+    return [*out, CPU]
+
+
+def check_accelerators(config: Any, specs: Iterable[InstanceSpec]) -> None:
+    """Raise ConfigError for an accelerator that no instance would use."""
+    on_gpu = {spec.kind == "KIND_GPU" for spec in specs}
+    accelerators = config.optimization.execution_accelerators
+    for wanted, place, items in (
+        (True, "a GPU: give it an instance_group of KIND_GPU", accelerators.gpu_execution_accelerator),
+        (False, "the CPU: give it an instance_group of KIND_CPU", accelerators.cpu_execution_accelerator),
+    ):
+        if items and wanted not in on_gpu:
+            raise ConfigError(
+                f"model '{config.name}' asks for execution accelerator '{items[0].name}', but has no "
+                f"instance on {place}"
+            )
+
+
+def check_started(
+    session: ort.InferenceSession, providers: Sequence[Provider], model: str, cause: str
+) -> None:
+    """Raise LoadError if ONNX Runtime left out a provider: it warns, and computes on the CPU instead."""
+    started = session.get_providers()
+    for provider in providers:
+        if provider.name not in started:
+            raise LoadError(
+                f"model '{model}': ONNX Runtime has {provider.name}, but cannot start it on this machine"
+                f"{f': {cause}' if cause else ''}: look for the device, its driver and the libraries of the "
+                f"provider (its own words are on stderr), or install them: {provider.install}"
+            )
+
+
+def _require(provider: Provider, model: str) -> None:
+    available = ort.get_available_providers()
+    if provider.name not in available:
+        raise LoadError(
+            f"model '{model}' needs ONNX Runtime's {provider.name}, which the installed package onnxruntime "
+            f"{ort.__version__} does not have (it has: {', '.join(available)}): {provider.install}"
+        )
+
+
+def _of_gpu(config: Any, spec: InstanceSpec, accelerators: Iterable[Any]) -> list[Provider]:
+    device = {"device_id": str(spec.device_id)}
+    cuda = _cuda_parameters(Parameters.of_model(config))
+    out = []
+    for item in accelerators:
+        given = _parameters(config, item)
+        if item.name == "tensorrt":
+            out.append(replace(TENSORRT, options={**_tensorrt(given), **device}))
+        elif item.name == "cuda":
+            given.warn_of_others(_CUDA_OPTIONS, _PASSED_ON)
+            cuda = {**given.words, **cuda}
+        else:
+            raise _unknown(config, item, ("tensorrt", "cuda"))
+    return [*out, replace(CUDA, options={**cuda, **device})]
+
+
+def _of_cpu(config: Any, accelerators: Iterable[Any]) -> list[Provider]:
+    out = []
+    for item in accelerators:
+        if item.name != "openvino":
+            raise _unknown(config, item, ("openvino",))
+        given = _parameters(config, item)
+        given.warn_of_others(_OPENVINO_OPTIONS, _PASSED_ON)
+        out.append(replace(OPENVINO, options={"device_type": "CPU", **given.words}))
+    return out
+
+
+_PASSED_ON = "is passed on to ONNX Runtime, but tpx does not know it"
+
+
+def _parameters(config: Any, accelerator: Any) -> Parameters:
+    where = f"execution accelerator '{accelerator.name}' of model '{config.name}'"
+    if "device_id" in accelerator.parameters:
+        raise ConfigError(
+            f"parameter 'device_id' of {where}: the device is that of the instance_group, its gpus"
+        )
+    return Parameters(where=where, words=dict(accelerator.parameters))
+
+
+def _unknown(config: Any, accelerator: Any, known: Sequence[str]) -> ConfigError:
+    return ConfigError(
+        f"unknown Execution Accelerator '{accelerator.name}' is requested for model '{config.name}' (there "
+        f"are: {', '.join(known)}){nearest(accelerator.name, known)}"
+    )
+
+
+def _cuda_parameters(given: Parameters) -> dict[str, str]:
+    out = {}
+    for key, meanings in CUDA_PARAMETERS.items():
+        word = given.words.get(key) if meanings is None else given.one_of(key, meanings)
+        if word is not None:
+            out[key] = word
+    return out
+
+
+def _tensorrt(given: Parameters) -> dict[str, str]:
+    """TensorRT's options; those that begin with trt_ are ONNX Runtime's own names."""
+    out: dict[str, str] = {}
+    for key, word in given.words.items():
+        if key == "precision_mode":
+            if word not in _PRECISIONS:
+                raise ConfigError(f"unsupported precision mode '{word}' is requested for {given.where}")
+            out.update(_PRECISIONS[word])
+        elif key in _TENSORRT_NAMES or key.startswith("trt_"):
+            out[_TENSORRT_NAMES.get(key, key)] = word
+        elif key == "max_cached_engines":
+            given.warn(key, "has no effect: ONNX Runtime has no such limit")
+        else:
+            raise ConfigError(
+                f"unknown parameter '{key}' is provided for TensorRT Execution Accelerator by {given.where}"
+                f"{nearest(key, ('precision_mode', *_TENSORRT_NAMES))}"
+            )
+    return out

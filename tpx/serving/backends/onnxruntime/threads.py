@@ -1,0 +1,82 @@
+"""How many threads sessions compute with: pools of their own, or one for all models of the process."""
+
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import onnxruntime as ort
+
+from tpx.errors import LoadError
+from tpx.serving.backends.onnxruntime.failures import ORT_ERRORS
+from tpx.serving.backends.onnxruntime.parameters import Parameters
+from tpx.serving.instances.placement import instance_specs
+
+INTRA, INTER, GLOBAL = "intra_op_thread_count", "inter_op_thread_count", "enable-global-threadpool"
+COMMAND_LINE = "--backend-config onnxruntime"
+_making = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Threads:
+    """Threads of a session's pools, or of the pools of all; 0 leaves the count to ONNX Runtime."""
+
+    intra_op: int
+    inter_op: int
+    common: bool = False
+
+    @classmethod
+    def of(cls, config: Any, settings: Mapping[str, str]) -> "Threads":
+        """As the model says, as --backend-config says, or the cores divided among the instances.
+
+        Raises ConfigError, and LoadError where the pools of all models cannot be as --backend-config says.
+        """
+        told = Parameters(where=COMMAND_LINE, words=settings)
+        if told.switch(GLOBAL, default=False):
+            threads = cls(intra_op=told.whole(INTRA), inter_op=told.whole(INTER), common=True)
+            _make_pools(threads)
+            return threads
+        model = Parameters.of_model(config)
+        share = max(1, len(os.sched_getaffinity(0)) // max(1, len(instance_specs(config))))
+        return cls(
+            intra_op=model.whole(INTRA) or told.whole(INTRA) or share,
+            inter_op=model.whole(INTER) or told.whole(INTER) or 1,
+        )
+
+    @property
+    def in_the_caller(self) -> bool:
+        """A run computes in the thread that asks for it, or in pools that no session owns: sessions can be
+        shared."""
+        return self.common or self.intra_op == 1
+
+    def apply(self, options: ort.SessionOptions) -> None:
+        """Give a session these threads."""
+        if self.common:
+            options.use_per_session_threads = False
+            return
+        options.intra_op_num_threads = self.intra_op
+        options.inter_op_num_threads = self.inter_op
+
+
+def _make_pools(threads: Threads) -> None:
+    with _making:
+        _make_pools_once(threads)
+
+
+@cache
+def _make_pools_once(threads: Threads) -> None:
+    """Pools belong to the process, are made once and cannot be changed."""
+    if not hasattr(ort, "set_global_thread_pool_sizes"):
+        raise LoadError(
+            f"--backend-config onnxruntime,{GLOBAL}: ONNX Runtime {ort.__version__} cannot be told from "
+            "Python to share its threads: pip install --upgrade onnxruntime"
+        )
+    try:
+        ort.set_global_thread_pool_sizes(threads.intra_op, threads.inter_op)
+    except ORT_ERRORS as exc:
+        raise LoadError(
+            f"--backend-config onnxruntime,{GLOBAL}: the threads that all models of this process share have "
+            f"other counts already: {exc}"
+        ) from exc
