@@ -21,11 +21,95 @@ class ModelTensor:
     name: str
     datatype: str
     shape: tuple[int, ...]
+    ranked: bool = True
+    """False: not even the number of dimensions is known, and `shape` is empty."""
+
+
+def complete_tensors(
+    config: Any, inputs: Sequence[ModelTensor], outputs: Sequence[ModelTensor], *, max_batch_size: int
+) -> None:
+    """Fill batching, inputs and outputs where the configuration leaves them open.
+
+    `max_batch_size` is what to set where the model can take batches, 0 where it cannot. What is configured of
+    a tensor hints at whether its shape has a batch dimension (Triton: tensorrt_backend/src/model_state.cc,
+    tensorflow_backend/src/tensorflow.cc). Raises ConfigError.
+    """
+    added, taken = added_inputs(config), taken_outputs(config)
+    sections = (
+        (config.input, {tensor.name: tensor for tensor in inputs if tensor.name not in added}),
+        (config.output, {tensor.name: tensor for tensor in outputs if tensor.name not in taken}),
+    )
+    hint = _batching_hint(config.name, sections)
+    if hint and not max_batch_size:
+        raise ConfigError(
+            f"autofill failed for model '{config.name}': model tensor shape configuration hints for dynamic "
+            "batching but the underlying engine doesn't support batching."
+        )
+    if hint is not False:
+        config.max_batch_size = config.max_batch_size or max_batch_size
+    if config.max_batch_size > 1 and config.WhichOneof("scheduling_choice") is None:
+        config.dynamic_batching.SetInParent()
+    for items, tensors in sections:
+        _fill(config.name, items, tensors, batching=config.max_batch_size > 0)
+
+
+_Sections = Sequence[tuple[Any, Mapping[str, ModelTensor]]]
+
+
+def _batching_hint(model: str, sections: _Sections) -> bool | None:
+    """Whether the configured dims leave out the first dimension; None: they do not tell."""
+    hint: bool | None = None
+    for items, tensors in sections:
+        for item in items:
+            tensor = tensors.get(item.name)
+            dims = item.reshape.shape if item.HasField("reshape") else item.dims
+            if getattr(item, "allow_ragged_batch", False):
+                return True
+            if tensor is None or not tensor.ranked or not item.dims:
+                continue
+            batching = len(tensor.shape) == len(dims) + 1
+            if hint not in (None, batching):
+                raise ConfigError(
+                    f"unable to autofill for '{model}', model tensor configurations are contradicting each "
+                    "other in terms of whether batching is supported"
+                )
+            hint = batching
+    return hint
+
+
+def _fill(model: str, items: Any, tensors: Mapping[str, ModelTensor], *, batching: bool) -> None:
+    if not items:
+        for tensor in tensors.values():
+            _check_ranked(model, tensor)
+            add_tensor(items, tensor, batching=batching)
+    for item in items:
+        known = tensors.get(item.name)
+        if known is None:
+            continue
+        if not item.data_type:
+            item.data_type = BY_NAME[known.datatype].number
+        if not item.dims:
+            _check_ranked(model, known)
+            fill_dims(item, known, batching=batching)
+
+
+def _check_ranked(model: str, tensor: ModelTensor) -> None:
+    if not tensor.ranked:
+        raise ConfigError(
+            f"unable to autofill for '{model}': the model does not tell how many dimensions '{tensor.name}' "
+            "has: give its dims in config.pbtxt"
+        )
 
 
 def add_tensor(items: Any, tensor: ModelTensor, *, batching: bool) -> None:
     """Add a tensor to `config.input` or `config.output`, without its batch dimension."""
-    item = items.add(name=tensor.name, data_type=BY_NAME[tensor.datatype].number)
+    fill_dims(
+        items.add(name=tensor.name, data_type=BY_NAME[tensor.datatype].number), tensor, batching=batching
+    )
+
+
+def fill_dims(item: Any, tensor: ModelTensor, *, batching: bool) -> None:
+    """The dims of an input or output, without its batch dimension."""
     dims = tensor.shape[1:] if batching else tensor.shape
     item.dims.extend(dims or (1,))
     if not dims and batching:
@@ -104,6 +188,8 @@ def _check_datatype(config: Any, kind: str, item: Any, tensor: ModelTensor) -> N
 
 def _check_tensor(config: Any, kind: str, item: Any, tensor: ModelTensor) -> None:
     _check_datatype(config, kind, item, tensor)
+    if not tensor.ranked:
+        return
     if config.max_batch_size > 0 and tensor.shape[:1] != (-1,):
         raise ConfigError(
             f"model '{config.name}', tensor '{item.name}': for the model to support batching the first "

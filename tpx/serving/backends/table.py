@@ -19,6 +19,9 @@ KNOWN: Mapping[str, Known] = {
     "identity": Known("tpx.serving.backends.identity:IdentityBackend"),
     "python": Known("tpx.serving.backends.python.backend:PythonBackend"),
     "repeat": Known("tpx.serving.backends.repeat:RepeatBackend"),
+    "openvino": Known(
+        "tpx.serving.backends.openvino.backend:OpenVinoBackend", "openvino", "pip install 'tpx[openvino]'"
+    ),
 }
 
 PLATFORM_OF_BACKEND = {

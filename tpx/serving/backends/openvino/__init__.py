@@ -1,0 +1,1 @@
+"""Models on OpenVINO: its own format, and whatever else it reads."""

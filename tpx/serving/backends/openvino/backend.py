@@ -1,0 +1,245 @@
+"""Models that OpenVINO reads: its own format, ONNX, TensorFlow, TensorFlow Lite, PaddlePaddle.
+
+A version is compiled once; its instances are infer requests of the one compiled model, which have the weights
+in common. Large inputs are not copied: OpenVINO reads them where they lie.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import openvino as ov
+
+from tpx.errors import Code, ConfigError, LoadError
+from tpx.serving.backends.base import Executor, ModelFiles, inside
+from tpx.serving.backends.model_tensors import ModelTensor, check_signature, complete_tensors
+from tpx.serving.backends.openvino.execution import ERRORS, InferRequestExecutor, Rows, reason
+from tpx.serving.backends.openvino.settings import settings_of
+from tpx.serving.instances.placement import InstanceSpec
+from tpx.serving.stacking.added import added_inputs, taken_outputs
+
+log = logging.getLogger(__name__)
+
+_DATATYPES = {
+    "boolean": "BOOL",
+    "u8": "UINT8",
+    "u16": "UINT16",
+    "u32": "UINT32",
+    "u64": "UINT64",
+    "i8": "INT8",
+    "i16": "INT16",
+    "i32": "INT32",
+    "i64": "INT64",
+    "f16": "FP16",
+    "f32": "FP32",
+    "f64": "FP64",
+    "bf16": "BF16",
+}
+_TOLD = (
+    "NUM_STREAMS",
+    "INFERENCE_NUM_THREADS",
+    "INFERENCE_PRECISION_HINT",
+    "OPTIMAL_NUMBER_OF_INFER_REQUESTS",
+)
+
+
+class OpenVinoBackend:
+    """Opens `model.xml`, or what `default_model_filename` says that OpenVINO can read."""
+
+    default_filename = "model.xml"
+
+    def open(self, files: ModelFiles, config: Any) -> "OpenVinoModel":
+        name = config.default_model_filename or self.default_filename
+        path = inside(files.directory, name, "default_model_filename")
+        if not path.exists():
+            raise LoadError(f"unable to find '{path}' for model '{files.model_name}'", code=Code.NOT_FOUND)
+        return OpenVinoModel(path, files, config)
+
+    def default_instance_count(self, kind: str) -> int:  # noqa: ARG002 (one on every device)
+        return 1
+
+
+class OpenVinoModel:
+    """One open version. It is read when it is opened, and compiled for its first instance."""
+
+    inline = True
+
+    def __init__(self, path: Path, files: ModelFiles, config: Any) -> None:
+        self._name = files.model_name
+        self._settings = settings_of(config)
+        self._core = ov.Core()
+        self._compiled: Any = None
+        if self._settings.extension:
+            extension = files.directory / self._settings.extension
+            self._try(f"load the extension '{extension}'", lambda: self._core.add_extension(str(extension)))
+        self._model = self._try(f"read '{path}'", lambda: self._core.read_model(path))
+
+    def complete(self, config: Any, *, default_max_batch_size: int) -> None:
+        inputs, outputs = self._tensors(config)
+        possible = self._takes_batches(inputs, outputs)
+        if config.max_batch_size and not possible:
+            log.info("the batch dimension of model '%s' is made variable", self._name)
+        complete_tensors(
+            config,
+            inputs,
+            outputs,
+            max_batch_size=config.max_batch_size or (max(1, default_max_batch_size) if possible else 0),
+        )
+
+    def check(self, config: Any) -> None:
+        if config.model_transaction_policy.decoupled:
+            raise ConfigError(
+                f"model '{config.name}' is decoupled, but an OpenVINO model has one response for each "
+                "request: remove model_transaction_policy"
+            )
+        for item in config.input:
+            if item.optional:
+                raise ConfigError(
+                    f"input '{item.name}' of model '{config.name}' is optional, but OpenVINO needs all inputs"
+                )
+        self._reshape(config)
+        inputs, outputs = self._tensors(config)
+        if self._settings.fixed_batch and config.max_batch_size:
+            inputs, outputs = (
+                [_variable(each, config.max_batch_size) for each in tensors] for tensors in (inputs, outputs)
+            )
+        check_signature(config, inputs, outputs)
+        for tensor in (*inputs, *outputs):
+            if tensor.datatype == "FP64" and self._settings.device == "CPU":
+                log.warning(
+                    "tensor '%s' of model '%s' is FP64, which OpenVINO computes in FP32",
+                    tensor.name,
+                    self._name,
+                )
+
+    def executor(self, spec: InstanceSpec, config: Any) -> Executor:
+        if spec.kind == "KIND_GPU":
+            raise ConfigError(
+                f"unable to load model '{self._name}', instance groups of the OpenVINO backend are KIND_CPU: "
+                "the parameter TARGET_DEVICE says which device computes"
+            )
+        if self._compiled is None:
+            self._compiled = self._compile()
+        inputs, outputs = self._tensors(config)
+        used = {item.name for item in config.output} | set(taken_outputs(config))
+        fixed = config.max_batch_size if self._settings.fixed_batch else 0
+        return InferRequestExecutor(
+            self._compiled.create_infer_request(),
+            {tensor.name: (index, tensor) for index, tensor in enumerate(inputs)},
+            {tensor.name: (index, tensor) for index, tensor in enumerate(outputs) if tensor.name in used},
+            Rows(fixed, padded=self._settings.padded),
+            narrow=self._settings.device == "CPU",
+        )
+
+    def divides_as(self, config: Any) -> bool:
+        """Without other words from the configuration there are as many streams as instances."""
+        return settings_of(config) == self._settings
+
+    def close(self) -> None:
+        self._compiled = None
+        del self._model, self._core
+
+    def _try(self, what: str, act: Callable[[], Any]) -> Any:
+        try:
+            return act()
+        except ERRORS as exc:
+            raise LoadError(f"openvino cannot {what} for model '{self._name}': {reason(exc)}") from exc
+
+    def _tensors(self, config: Any) -> tuple[list[ModelTensor], list[ModelTensor]]:
+        """Inputs and outputs of the model. One that has several names goes by the one that is configured."""
+        wanted = {item.name for item in (*config.input, *config.output)}
+        wanted |= {*added_inputs(config), *taken_outputs(config)}
+        return (
+            [_tensor(port, wanted) for port in self._model.inputs],
+            [_tensor(port, wanted) for port in self._model.outputs],
+        )
+
+    def _takes_batches(self, inputs: list[ModelTensor], outputs: list[ModelTensor]) -> bool:
+        """The first dimension of every tensor varies, or is called a batch by the model's layouts."""
+        if all(tensor.shape[:1] == (-1,) for tensor in (*inputs, *outputs)):
+            return True
+        nodes = [*self._model.get_parameters(), *self._model.get_results()]
+        return all(
+            ov.layout_helpers.has_batch(node.layout) and ov.layout_helpers.batch_idx(node.layout) == 0
+            for node in nodes
+        )
+
+    def _reshape(self, config: Any) -> None:
+        """Give the inputs the batch dimension that they need and, where it is asked for, the configured
+        dims."""
+        shapes = {}
+        rows = config.max_batch_size if self._settings.fixed_batch else -1
+        dims = {
+            item.name: item.reshape.shape if item.HasField("reshape") else item.dims for item in config.input
+        }
+        inputs, _ = self._tensors(config)
+        for port, tensor in zip(self._model.inputs, inputs, strict=True):
+            shape = list(tensor.shape)
+            start = 1 if config.max_batch_size else 0
+            if self._settings.reshaped and tensor.name in dims:
+                shape = [-1, *dims[tensor.name]][1 - start :]
+            if start and shape:
+                shape[0] = rows
+            if tuple(shape) != tensor.shape:
+                shapes[port] = ov.PartialShape(shape)
+        if not shapes:
+            return
+        try:
+            self._model.reshape(shapes)
+        except ERRORS as exc:
+            raise ConfigError(
+                f"model '{self._name}' cannot take inputs of the shapes "
+                f"{', '.join(str(shape) for shape in shapes.values())}: {reason(exc)} (max_batch_size 0 "
+                "leaves its batch dimension as it is, SKIP_OV_DYNAMIC_BATCHSIZE makes it max_batch_size)"
+            ) from exc
+
+    def _compile(self) -> Any:
+        device = self._settings.device
+        there = self._core.available_devices
+        if device.isalnum() and device not in ("AUTO", "MULTI", "HETERO", "BATCH") and device not in there:
+            raise ConfigError(
+                f"model '{self._name}' asks for TARGET_DEVICE {device}, which OpenVINO does not find (it "
+                f"has: {', '.join(there)})"
+            )
+        compiled = self._try(
+            f"compile it for {device}",
+            lambda: self._core.compile_model(self._model, device, dict(self._settings.properties)),
+        )
+        supported = compiled.get_property("SUPPORTED_PROPERTIES")
+        told = {name: compiled.get_property(name) for name in _TOLD if name in supported}
+        log.info("model '%s' is compiled for %s: %s", self._name, device, _words(told))
+        return compiled
+
+
+def _words(properties: Mapping[str, Any]) -> str:
+    types = {name: getattr(value, "get_type_name", lambda: None)() for name, value in properties.items()}
+    return ", ".join(f"{name} {types[name] or value}" for name, value in properties.items())
+
+
+def _tensor(port: Any, wanted: set[str]) -> ModelTensor:
+    names: set[str] = port.names
+    chosen = sorted(names & wanted) or ([port.get_any_name()] if names else [port.node.friendly_name])
+    kind = port.element_type.get_type_name()
+    datatype = _DATATYPES.get(kind)
+    if datatype is None:
+        raise LoadError(
+            f"'{chosen[0]}' has OpenVINO's type {kind}, which tpx cannot carry to it (it can: "
+            f"{', '.join(_DATATYPES.values())})"
+        )
+    shape = port.partial_shape
+    if shape.rank.is_dynamic:
+        return ModelTensor(name=chosen[0], datatype=datatype, shape=(), ranked=False)
+    return ModelTensor(
+        name=chosen[0],
+        datatype=datatype,
+        shape=tuple(-1 if dim.is_dynamic else dim.get_length() for dim in shape),
+    )
+
+
+def _variable(tensor: ModelTensor, rows: int) -> ModelTensor:
+    """As requests see a tensor of so many rows: with those that they have."""
+    if tensor.shape[:1] != (rows,):
+        return tensor
+    return replace(tensor, shape=(-1, *tensor.shape[1:]))

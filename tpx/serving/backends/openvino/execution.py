@@ -1,0 +1,122 @@
+"""An instance of an OpenVINO model: one infer request, and how tensors get into it and out of it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import openvino as ov
+
+from tpx.errors import ExecutionError, InvalidRequest
+from tpx.serving.backends.model_tensors import ModelTensor
+from tpx.serving.batch import Arrays
+
+# OpenVINO raises plain RuntimeErrors, its binding what Python's conversions raise
+ERRORS = (RuntimeError, TypeError, ValueError, KeyError)
+_KEPT_BELOW_BYTES = 64 << 10
+
+
+class Rows:
+    """How many rows an execution has: as many as there are, or as many as the model was compiled for."""
+
+    def __init__(self, fixed: int, *, padded: bool) -> None:
+        """`fixed` is 0 where the model takes any number."""
+        self._fixed = fixed
+        self._padded = padded
+
+    def missing(self, inputs: Arrays) -> int:
+        """How many rows are to be added. Raises ExecutionError where none may."""
+        if not self._fixed:
+            return 0
+        rows = max(len(array) for array in inputs.values())
+        if rows != self._fixed and not self._padded:
+            raise ExecutionError(
+                f"expected requests with batch size '{self._fixed}', got '{rows}'... this error can be "
+                "avoided by setting 'ENABLE_BATCH_PADDING' parameter in model configuration to 'YES' at a "
+                "performance cost."
+            )
+        return self._fixed - rows
+
+
+class InferRequestExecutor:
+    """An infer request. What it gives is copied: OpenVINO writes the next outputs to the same place."""
+
+    def __init__(
+        self,
+        request: Any,
+        inputs: Mapping[str, tuple[int, ModelTensor]],
+        outputs: Mapping[str, tuple[int, ModelTensor]],
+        rows: Rows,
+        *,
+        narrow: bool,
+    ) -> None:
+        self._request = request
+        self._inputs = inputs
+        self._outputs = outputs
+        self._rows = rows
+        self._narrow = [
+            name for name, (_, tensor) in inputs.items() if narrow and tensor.datatype in ("INT64", "UINT64")
+        ]
+        self._own = {name: request.get_input_tensor(index) for name, (index, _) in inputs.items()}
+        """What is read again once a large input is done with, so that its memory is not kept."""
+
+    def execute(self, inputs: Arrays) -> Arrays:
+        missing = self._rows.missing(inputs)
+        if missing:
+            inputs = {name: _padded(array, missing) for name, array in inputs.items()}
+        for name in self._narrow:
+            _check_narrow(name, inputs[name])
+        try:
+            tensors = {}
+            for name, array in inputs.items():
+                index, tensor = self._inputs[name]
+                tensors[index] = _to_runtime(array, tensor)
+            results = self._request.infer(tensors)
+            for name, array in inputs.items():
+                if array.nbytes >= _KEPT_BELOW_BYTES:
+                    self._request.set_input_tensor(self._inputs[name][0], self._own[name])
+        except ERRORS as exc:
+            raise ExecutionError(f"openvino error: {reason(exc)}") from exc
+        outputs = {
+            name: _from_runtime(results[index], tensor) for name, (index, tensor) in self._outputs.items()
+        }
+        return {name: array[:-missing] for name, array in outputs.items()} if missing else outputs
+
+    def close(self) -> None:
+        del self._request, self._own
+
+
+def _to_runtime(array: npt.NDArray[Any], tensor: ModelTensor) -> Any:
+    if tensor.ranked and not tensor.shape:
+        array = array.reshape(())  # to the client a scalar is one element
+    if tensor.datatype == "BF16":
+        return ov.Tensor(np.ascontiguousarray(array), ov.Shape(array.shape), ov.Type.bf16)
+    if array.flags.writeable:
+        return ov.Tensor(array, shared_memory=True)
+    return ov.Tensor(array)  # OpenVINO shares no memory that it may not write to
+
+
+def _from_runtime(array: npt.NDArray[Any], tensor: ModelTensor) -> npt.NDArray[Any]:
+    array = np.atleast_1d(array)
+    return array.view(np.uint16) if tensor.datatype == "BF16" else array
+
+
+def _padded(array: npt.NDArray[Any], rows: int) -> npt.NDArray[Any]:
+    return np.concatenate([array, np.zeros((rows, *array.shape[1:]), dtype=array.dtype)])
+
+
+def _check_narrow(name: str, array: npt.NDArray[Any]) -> None:
+    """OpenVINO's CPU device computes 64-bit integers in 32 bits: values beyond them would be others.
+
+    Raises InvalidRequest.
+    """
+    if array.size and (array.max() > 2**31 - 1 or (array.dtype.kind == "i" and array.min() < -(2**31))):
+        raise InvalidRequest(
+            f"input '{name}' has values beyond 32 bits, in which OpenVINO computes 64-bit integers on a CPU"
+        )
+
+
+def reason(exc: Exception) -> str:
+    """What OpenVINO says, without the lines that only say where in its sources it was."""
+    lines = [line.strip() for line in str(exc).splitlines()]
+    return " ".join(line for line in lines if line and not line.startswith("Exception from ")) or str(exc)

@@ -1,0 +1,131 @@
+"""What a configuration's `parameters` ask of OpenVINO, in the words of Triton's backend.
+
+A parameter that is none of ours is a property of OpenVINO's device, by OpenVINO's own name, and goes there.
+"""
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tpx.errors import ConfigError
+from tpx.serving.instances.placement import instance_specs
+
+log = logging.getLogger(__name__)
+
+_PROPERTY = re.compile(r"[A-Z][A-Z0-9_]*")
+_HINTS = ("LATENCY", "THROUGHPUT", "CUMULATIVE_THROUGHPUT")
+_EARLIER_NAMES = {
+    "CPU_THREADS_NUM": "INFERENCE_NUM_THREADS",
+    "CPU_THROUGHPUT_STREAMS": "NUM_STREAMS",
+    "CPU_BIND_THREAD": "ENABLE_CPU_PINNING",
+    "ENFORCE_BF16": "HINT_BF16",
+    "SKIP_DYNAMIC_BATCHSIZE": "SKIP_OV_DYNAMIC_BATCHSIZE",
+}
+"""Of Triton's backend before OpenVINO 2022."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenVinoSettings:
+    """How a model is compiled, and how its batches are made."""
+
+    device: str = "CPU"
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """OpenVINO's, by its names."""
+    extension: str = ""
+    """A library with operators of the model's own."""
+    fixed_batch: bool = False
+    """Every execution has max_batch_size rows."""
+    padded: bool = False
+    """Rows are added to batches that are smaller than a fixed one."""
+    reshaped: bool = False
+    """The model takes the configured dims, instead of having to have them."""
+
+
+def settings_of(config: Any) -> OpenVinoSettings:
+    """The settings of a ModelConfig. Raises ConfigError, naming the parameter."""
+    given = {}
+    for key, value in config.parameters.items():
+        given[_EARLIER_NAMES.get(key, key)] = value.string_value
+    fixed, padded, reshaped = (
+        _yes(config.name, given, key)
+        for key in ("SKIP_OV_DYNAMIC_BATCHSIZE", "ENABLE_BATCH_PADDING", "RESHAPE_IO_LAYERS")
+    )
+    device = given.pop("TARGET_DEVICE", "") or "CPU"
+    extension = given.pop("CPU_EXTENSION_PATH", "")
+    return OpenVinoSettings(
+        device=device,
+        properties=_properties(config, device, given),
+        extension=extension,
+        fixed_batch=fixed,
+        padded=padded,
+        reshaped=reshaped,
+    )
+
+
+def _properties(config: Any, device: str, given: dict[str, str]) -> dict[str, str]:
+    properties: dict[str, str] = {}
+    if _yes(config.name, given, "HINT_BF16"):
+        properties["INFERENCE_PRECISION_HINT"] = "bf16"
+    for key, text in given.items():
+        if not _PROPERTY.fullmatch(key):
+            log.warning("parameter '%s' of model '%s' has no effect", key, config.name)
+            continue
+        properties[key] = _CHECKS.get(key, _as_it_is)(config.name, key, text)
+    if device == "CPU":
+        # what a model computes is not to depend on whether the machine at hand is quick with bfloat16
+        if not {"INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT"} & properties.keys():
+            properties["INFERENCE_PRECISION_HINT"] = "f32"
+        # a stream computes one request at a time: instances without one of their own would wait
+        if not {"NUM_STREAMS", "PERFORMANCE_HINT"} & properties.keys():
+            properties["NUM_STREAMS"] = str(len(instance_specs(config)))
+    return properties
+
+
+def _yes(model: str, given: dict[str, str], key: str) -> bool:
+    text = given.pop(key, "NO")
+    if text.upper() not in ("YES", "NO"):
+        raise ConfigError(
+            f"expected the parameter '{key}' of model '{model}' to be either YES or NO, got {text}"
+        )
+    return text.upper() == "YES"
+
+
+def _whole(model: str, key: str, text: str) -> str:
+    if not (text.isascii() and text.isdigit()):
+        raise ConfigError(
+            f"expected the parameter '{key}' of model '{model}' to be a non-negative number, got {text}"
+        )
+    return text
+
+
+def _streams(model: str, key: str, text: str) -> str:
+    if text.upper() in ("AUTO", "NUMA"):
+        return text.upper()
+    if not (text.isascii() and text.isdigit()):
+        raise ConfigError(
+            f"expected the parameter '{key}' of model '{model}' to be either AUTO/NUMA/<int_value>, got "
+            f"{text}"
+        )
+    return text
+
+
+def _hint(model: str, key: str, text: str) -> str:
+    if text.upper() not in _HINTS:
+        raise ConfigError(
+            f"expected the parameter '{key}' of model '{model}' to be {'/'.join(_HINTS)}, got {text}"
+        )
+    return text.upper()
+
+
+def _as_it_is(_model: str, _key: str, text: str) -> str:
+    return text
+
+
+_CHECKS = {
+    "INFERENCE_NUM_THREADS": _whole,
+    "COMPILATION_NUM_THREADS": _whole,
+    "NUM_STREAMS": _streams,
+    "PERFORMANCE_HINT": _hint,
+}
