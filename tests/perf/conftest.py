@@ -17,6 +17,7 @@ from tpx.perf.clients.model import (
     ServerDescription,
     TensorSpec,
 )
+from tpx.perf.inputs.feed import RoundRobin
 from tpx.perf.latency import LatencySummary, summarize
 from tpx.perf.records import Records
 from tpx.perf.results import (
@@ -27,6 +28,7 @@ from tpx.perf.results import (
     Window,
 )
 from tpx.perf.server_statistics import ModelTree, ServerStatistics
+from tpx.perf.settings import Level
 from tpx.perf.target import Target
 from tpx.protocol.tensors import Tensor
 
@@ -160,7 +162,7 @@ def make_target(client: FakeClient, control: FakeControl | None = None, batch_si
         batch_size=batch_size,
         client=client,
         control=control,
-        requests=(b"request",),
+        feed=RoundRobin((b"request",)),
         statistics=ServerStatistics(control, ModelTree(ModelKey("m")), available=True),
     )
 
@@ -192,8 +194,7 @@ def make_level(value: int = 1, throughput: float = 4478.72, **changes: Any) -> L
         percentiles_ns={50.0: 211_900, 90.0: 275_100, 95.0: 295_500, 99.0: 340_000, 99.9: 900_000},
     )
     fields: dict[str, Any] = {
-        "mode": "concurrency",
-        "value": value,
+        "level": Level("concurrency", value),
         "batch_size": 1,
         "verdict": Verdict.OK,
         "stable": True,

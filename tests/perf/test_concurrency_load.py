@@ -7,13 +7,14 @@ import pytest
 
 from tests.perf.conftest import FakeClient
 from tpx.perf.clients.base import LOST, TIMED_OUT
+from tpx.perf.inputs.feed import RoundRobin
 from tpx.perf.load.concurrency import ConcurrencyLoad
 
 
 async def load_of(
     client: FakeClient, concurrency: int, requests: tuple[str, ...] = ("a",), timeout_s: float = 0.0
 ) -> ConcurrencyLoad:
-    return ConcurrencyLoad(client, await client.open(concurrency), requests, timeout_s)
+    return ConcurrencyLoad(client, await client.open(concurrency), RoundRobin(requests), timeout_s)
 
 
 async def until(true: Callable[[], bool]) -> None:

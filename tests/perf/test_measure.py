@@ -12,15 +12,19 @@ from tpx.perf.clients.model import ModelKey
 from tpx.perf.measure import HOPELESS_FAILURES, measure_level
 from tpx.perf.observer import Progress, Silent
 from tpx.perf.results import LevelResult, Verdict
-from tpx.perf.settings import ErrorBudget, LevelSettings
+from tpx.perf.settings import ErrorBudget, Level, LevelSettings
 
 QUICK = LevelSettings(interval_ms=30, stability=3.0)
+
+
+def at(concurrency: int) -> Level:
+    return Level("concurrency", concurrency)
 
 
 def measured(
     client: FakeClient, settings: LevelSettings = QUICK, concurrency: int = 2, batch_size: int = 1
 ) -> LevelResult:
-    return asyncio.run(measure_level(make_target(client, batch_size=batch_size), concurrency, settings))
+    return asyncio.run(measure_level(make_target(client, batch_size=batch_size), at(concurrency), settings))
 
 
 def test_a_steady_server_is_stable_after_three_windows() -> None:
@@ -29,8 +33,7 @@ def test_a_steady_server_is_stable_after_three_windows() -> None:
     assert result.latency is not None
     assert 1_900_000 <= result.latency.percentiles_ns[50.0] <= 6_000_000
     assert result.requests == sum(w.requests for w in result.windows)
-    assert result.mode == "concurrency"
-    assert result.value == 2
+    assert result.level == at(2)
 
 
 def test_windows_are_back_to_back_and_last_one_point_two_intervals() -> None:
@@ -148,7 +151,7 @@ def test_an_interrupt_ends_the_window_and_keeps_what_was_measured() -> None:
         stop = asyncio.Event()
         asyncio.get_running_loop().call_later(0.05, stop.set)
         target = make_target(FakeClient(service_s=0.001))
-        return await measure_level(target, 2, replace(QUICK, interval_ms=60_000), stop=stop)
+        return await measure_level(target, at(2), replace(QUICK, interval_ms=60_000), stop=stop)
 
     result = asyncio.run(scene())
     assert result.interrupted
@@ -161,7 +164,7 @@ def test_cancelling_stops_the_load_at_once() -> None:
     async def scene() -> int:
         client = FakeClient(service_s=0.001)
         level = asyncio.ensure_future(
-            measure_level(make_target(client), 2, replace(QUICK, interval_ms=60_000))
+            measure_level(make_target(client), at(2), replace(QUICK, interval_ms=60_000))
         )
         await asyncio.sleep(0.05)
         level.cancel()
@@ -192,8 +195,8 @@ def test_levels_reuse_the_lanes_of_the_target() -> None:
         client = FakeClient()
         target = make_target(client)
         for concurrency in (4, 1, 2):
-            result = await measure_level(target, concurrency, QUICK)
-            assert result.value == concurrency
+            result = await measure_level(target, at(concurrency), QUICK)
+            assert result.level.value == concurrency
             assert client.in_flight == 0
         assert client.renewed == 0
 
@@ -204,9 +207,9 @@ def test_the_load_falls_with_the_level() -> None:
     async def scene() -> None:
         client = FakeClient()
         target = make_target(client)
-        await measure_level(target, 8, QUICK)
+        await measure_level(target, at(8), QUICK)
         client.most_in_flight = 0
-        await measure_level(target, 2, QUICK)
+        await measure_level(target, at(2), QUICK)
         assert client.most_in_flight == 2
 
     asyncio.run(scene())
@@ -225,7 +228,7 @@ def test_server_counters_are_those_of_the_measured_windows() -> None:
 
     async def scene() -> LevelResult:
         target = make_target(FakeClient(answer=answer), control)
-        return await measure_level(target, 1, replace(QUICK, request_count=10))
+        return await measure_level(target, at(1), replace(QUICK, request_count=10))
 
     result = asyncio.run(scene())
     assert result.server is not None
@@ -252,9 +255,9 @@ class Listener(Silent):
 def test_an_observer_sees_throughput_and_p99_while_the_level_runs() -> None:
     listener = Listener()
     target = make_target(FakeClient(service_s=0.002))
-    asyncio.run(measure_level(target, 4, replace(QUICK, interval_ms=100), observer=listener))
+    asyncio.run(measure_level(target, at(4), replace(QUICK, interval_ms=100), observer=listener))
     look = listener.looks[1]
-    assert look.value == 4
+    assert look.level.value == 4
     assert look.window >= 1
     assert look.throughput_infer_per_s > 100
     assert look.p99_ns is not None
@@ -266,7 +269,7 @@ def test_missing_statistics_are_a_notice_and_not_the_end() -> None:
     control.fails = WireError("no such verb")
     listener = Listener()
     target = make_target(FakeClient(), control)
-    result = asyncio.run(measure_level(target, 1, QUICK, observer=listener))
+    result = asyncio.run(measure_level(target, at(1), QUICK, observer=listener))
     assert result.verdict is Verdict.OK
     assert result.server is None
     assert listener.notices == ["no server-side statistics for a while: no such verb"]

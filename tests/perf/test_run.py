@@ -15,6 +15,7 @@ from tpx.perf.options import PerfConfig
 from tpx.perf.report.model import Report
 from tpx.perf.results import LevelResult, Verdict
 from tpx.perf.run import event_loop, measure_level, open_target, run
+from tpx.perf.settings import Level
 from tpx.protocol import messages
 
 Serve = Callable[[Behaviour], AbstractContextManager[str]]
@@ -34,7 +35,7 @@ def ran(protocol: str, behaviour: Behaviour, *words: str) -> Report:
 @BOTH
 def test_a_sweep_gives_a_result_for_each_level(protocol: str) -> None:
     report = ran(protocol, Behaviour(), "--concurrency-range", "1:3")
-    assert [r.value for r in report.levels] == [1, 2, 3]
+    assert [r.level.value for r in report.levels] == [1, 2, 3]
     for result in report.levels:
         assert (result.verdict, result.failed) == (Verdict.OK, 0)
         assert result.requests > 0
@@ -150,7 +151,9 @@ def test_levels_share_connections_and_many_lanes_open_at_once() -> None:
     async def scene(config: PerfConfig) -> list[LevelResult]:
         async with open_target(config) as target:
             settings = replace(config.level_settings, request_count=200)
-            return [await measure_level(target, level, settings) for level in (100, 3, 17)]
+            return [
+                await measure_level(target, Level("concurrency", value), settings) for value in (100, 3, 17)
+            ]
 
     for protocol, serve in SERVERS.items():
         with serve(Behaviour()) as url:

@@ -7,7 +7,7 @@ import pytest
 from tests.perf.conftest import make_level
 from tpx.errors import WireError
 from tpx.perf.results import LevelResult, Verdict
-from tpx.perf.settings import ErrorBudget, LevelRange, LevelSettings, parse_levels
+from tpx.perf.settings import ErrorBudget, Level, LevelRange, LevelSettings, parse_levels
 from tpx.perf.sweep import Levels, sweep
 
 
@@ -23,7 +23,8 @@ class Ladder:
         self.interrupt_at = 0
         self.gone_at = 0
 
-    async def measure(self, value: int, settings: LevelSettings) -> LevelResult:
+    async def measure(self, level: Level, settings: LevelSettings) -> LevelResult:
+        value = level.value
         self.seen.append(value)
         self.budgets.append(settings.max_errors)
         if value == self.gone_at:
@@ -54,7 +55,7 @@ class Ladder:
 def test_a_range_is_measured_level_by_level(text: str, levels: list[int]) -> None:
     ladder = Ladder()
     results = ladder.climb(parse_levels(text))
-    assert ladder.seen == levels == [r.value for r in results]
+    assert ladder.seen == levels == [r.level.value for r in results]
 
 
 def test_an_open_range_goes_on_until_the_limit_and_keeps_the_level_over_it() -> None:
@@ -85,7 +86,7 @@ def test_a_level_without_success_ends_the_sweep() -> None:
 def test_an_interrupt_ends_the_sweep_behind_the_level_it_met() -> None:
     ladder = Ladder()
     ladder.interrupt_at = 3
-    assert [r.value for r in ladder.climb(LevelRange(start=1, end=5))] == [1, 2, 3]
+    assert [r.level.value for r in ladder.climb(LevelRange(start=1, end=5))] == [1, 2, 3]
 
 
 def test_failures_of_a_level_are_taken_from_the_budget_of_the_next() -> None:
@@ -98,7 +99,7 @@ def test_a_server_that_goes_away_between_levels_leaves_those_that_were_measured(
     ladder = Ladder()
     ladder.gone_at = 3
     levels = ladder.all(LevelRange(start=1, end=5))
-    assert [r.value for r in levels.results] == [1, 2]
+    assert [r.level.value for r in levels.results] == [1, 2]
     assert levels.error == "cannot connect"
 
 

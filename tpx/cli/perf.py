@@ -22,6 +22,7 @@ from tpx.perf.report.live import live_line
 from tpx.perf.report.model import Report
 from tpx.perf.results import LevelResult
 from tpx.perf.run import event_loop, run
+from tpx.perf.settings import Level
 
 LIVE_INTERVAL_S = 0.5
 
@@ -122,10 +123,10 @@ class Terminal:
     def __exit__(self, *_: object) -> None:
         self._hide()
 
-    def level_started(self, value: int) -> None:
+    def level_started(self, level: Level) -> None:
         if self.progress_interval_s:
             self._live = Live(
-                f"concurrency {value}",
+                f"{level.mode} {level.value}",
                 console=self._console,
                 transient=True,
                 auto_refresh=False,

@@ -15,7 +15,7 @@ from tpx.perf.observer import SILENT, Observer, Progress
 from tpx.perf.records import Rows, succeeded
 from tpx.perf.results import ErrorCount, LevelResult, Window
 from tpx.perf.server_statistics import ServerStatistics
-from tpx.perf.settings import LevelSettings
+from tpx.perf.settings import Level, LevelSettings
 from tpx.perf.stability import STABILITY_WINDOWS
 from tpx.perf.target import Target
 from tpx.perf.verdict import is_done, judge
@@ -41,25 +41,25 @@ HOPELESS_FAILURES = 50
 
 async def measure_level(
     target: Target,
-    concurrency: int,
+    level: Level,
     settings: LevelSettings,
     *,
     observer: Observer = SILENT,
     stop: asyncio.Event | None = None,
 ) -> LevelResult:
-    """Measure one concurrency; connections of an earlier level are used again.
+    """Measure one level; connections of an earlier level are used again.
 
     When `stop` is set the window ends at once, and the result says that it was interrupted.
     """
     stop = stop or asyncio.Event()
-    observer.level_started(concurrency)
-    lanes = await target.client.open(concurrency)
+    observer.level_started(level)
+    lanes = await target.client.open(level.value)
     with _quiet_memory():
         if settings.warmup_requests:
-            warmup = ConcurrencyLoad(target.client, lanes, target.requests, settings.timeout_s)
+            warmup = ConcurrencyLoad(target.client, lanes, target.feed, settings.timeout_s)
             await _warm_up(warmup, settings, stop)
-        load = ConcurrencyLoad(target.client, lanes, target.requests, settings.timeout_s)
-        measurement = LevelMeasurement(load, target.statistics, settings, concurrency, target.batch_size)
+        load = ConcurrencyLoad(target.client, lanes, target.feed, settings.timeout_s)
+        measurement = LevelMeasurement(load, target.statistics, settings, level, target.batch_size)
         result = await measurement.run(observer, stop)
     for notice in target.statistics.take_notices():
         observer.notice(notice)
@@ -108,13 +108,13 @@ class LevelMeasurement:
         load: Load,
         statistics: ServerStatistics,
         settings: LevelSettings,
-        value: int,
+        level: Level,
         batch_size: int,
     ) -> None:
         self._load = load
         self._statistics = statistics
         self._settings = settings
-        self._value = value
+        self._level = level
         self._rules = WindowRules(
             batch_size=batch_size, percentile=settings.percentile, clamped=settings.request_count > 0
         )
@@ -204,7 +204,7 @@ class LevelMeasurement:
         self._looked_ns, self._looked_index = now_ns, len(self._load.records)
         observer.progress(
             Progress(
-                value=self._value,
+                level=self._level,
                 window=len(self._marks),
                 max_windows=self._settings.max_windows,
                 throughput_infer_per_s=len(good) * self._rules.batch_size * 1e9 / elapsed_ns,
@@ -219,10 +219,9 @@ class LevelMeasurement:
         merged = self._window(first, last)
         errors = self._errors()
         over_budget = self._over_budget()
-        judgement = judge(self._value, windows, merged, errors, self._settings, over_budget=over_budget)
+        judgement = judge(self._level, windows, merged, errors, self._settings, over_budget=over_budget)
         return LevelResult(
-            mode="concurrency",
-            value=self._value,
+            level=self._level,
             batch_size=self._rules.batch_size,
             verdict=judgement.verdict,
             stable=judgement.stable,

@@ -4,13 +4,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tpx.perf.results import LevelResult
+from tpx.perf.settings import Level
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """A look at a level that is being measured; the figures are those of the time since the last look."""
 
-    value: int
+    level: Level
     window: int
     max_windows: int
     throughput_infer_per_s: float
@@ -24,7 +25,7 @@ class Observer(Protocol):
     progress_interval_s: float
     """Seconds between two calls of `progress`; 0 for none, which costs the load nothing."""
 
-    def level_started(self, value: int) -> None: ...
+    def level_started(self, level: Level) -> None: ...
 
     def progress(self, progress: Progress) -> None: ...
 
@@ -39,7 +40,7 @@ class Silent:
 
     progress_interval_s = 0.0
 
-    def level_started(self, value: int) -> None:
+    def level_started(self, level: Level) -> None:
         """Nobody listens."""
 
     def progress(self, progress: Progress) -> None:

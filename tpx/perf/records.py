@@ -9,7 +9,17 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-FIELDS = ("start_ns", "intended_ns", "sent_ns", "first_byte_ns", "end_ns", "status")
+FIELDS = (
+    "start_ns",
+    "intended_ns",
+    "sent_ns",
+    "first_byte_ns",
+    "end_ns",
+    "status",
+    "responses",
+    "step",
+    "sequence",
+)
 ROW = np.dtype([(name, "<i8") for name in FIELDS])
 
 ROW_BYTES = ROW.itemsize
@@ -27,7 +37,7 @@ class Records:
 
     start: the request was handed to the connection; sent: it was with the kernel, or in the connection's
     buffer; first_byte: the first byte of the answer was read; intended: when it should have started (equal
-    to start in a closed loop).
+    to start in a closed loop); responses: how many it had; step and sequence: those of its Source.
     """
 
     __slots__ = ("_block", "_buffer", "_full", "_limit", "_offset", "_pack")
@@ -43,11 +53,32 @@ class Records:
         self._buffer = self._block.view(np.uint8).data
         self._offset = 0
 
-    def append(
-        self, start_ns: int, intended_ns: int, sent_ns: int, first_byte_ns: int, end_ns: int, status: int
+    def append(  # noqa: PLR0913 (a row)
+        self,
+        start_ns: int,
+        intended_ns: int,
+        sent_ns: int,
+        first_byte_ns: int,
+        end_ns: int,
+        status: int,
+        responses: int = 1,
+        step: int = 0,
+        sequence: int = 0,
     ) -> None:
         offset = self._offset
-        self._pack(self._buffer, offset, start_ns, intended_ns, sent_ns, first_byte_ns, end_ns, status)
+        self._pack(
+            self._buffer,
+            offset,
+            start_ns,
+            intended_ns,
+            sent_ns,
+            first_byte_ns,
+            end_ns,
+            status,
+            responses,
+            step,
+            sequence,
+        )
         self._offset = offset = offset + ROW_BYTES
         if offset == self._limit:
             self._full.append(self._block)

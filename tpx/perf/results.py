@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tpx.perf.latency import LatencySummary
+from tpx.perf.settings import Level
 from tpx.perf.stability import Observation
 
 
@@ -105,12 +106,11 @@ class Window:
 class LevelResult:
     """One load level: its figures are those of the last three windows together, also where it is not stable.
 
-    `value` is the number of requests kept in flight. `latency`, `client` are None where no request succeeded.
+    `latency`, `client` are None where no request succeeded.
     `percentile` is the one that stands for latency (stability, limit, summary); None is the mean.
     """
 
-    mode: str
-    value: int
+    level: Level
     batch_size: int
     verdict: Verdict
     stable: bool

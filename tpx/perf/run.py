@@ -10,6 +10,7 @@ from tpx.errors import MeasurementError
 from tpx.perf.clients.endpoint import Endpoint, connect, parse_address
 from tpx.perf.clients.model import ModelDescription, ModelKey
 from tpx.perf.inputs.base import InputSettings
+from tpx.perf.inputs.feed import RoundRobin
 from tpx.perf.inputs.shapes import resolve_shapes
 from tpx.perf.inputs.synthetic import make_inputs
 from tpx.perf.measure import measure_level
@@ -18,7 +19,7 @@ from tpx.perf.options import PerfConfig
 from tpx.perf.report.model import Report
 from tpx.perf.results import LevelResult
 from tpx.perf.server_statistics import ServerStatistics, model_tree
-from tpx.perf.settings import LevelSettings
+from tpx.perf.settings import Level, LevelSettings
 from tpx.perf.sweep import sweep
 from tpx.perf.target import Target
 
@@ -61,7 +62,7 @@ async def open_target(config: PerfConfig) -> AsyncIterator[Target]:
             batch_size=config.batch_size,
             client=client,
             control=control,
-            requests=(await client.prepare(tensors),),
+            feed=RoundRobin((await client.prepare(tensors),)),
             statistics=ServerStatistics(
                 control, await model_tree(control, model, key), available="statistics" in server.extensions
             ),
@@ -83,8 +84,8 @@ async def run(
         for notice in target.notices:
             observer.notice(notice)
 
-        async def measured(value: int, settings: LevelSettings) -> LevelResult:
-            return await measure_level(target, value, settings, observer=observer, stop=stop)
+        async def measured(level: Level, settings: LevelSettings) -> LevelResult:
+            return await measure_level(target, level, settings, observer=observer, stop=stop)
 
         levels = await sweep(config.concurrency_range, config.level_settings, measured, stop)
         return Report(

@@ -12,6 +12,18 @@ def refuse(flag: str, reason: str) -> NoReturn:
     raise UsageError(f"Failed to parse {flag}. {reason}")
 
 
+LoadMode = Literal["concurrency"]
+"""What is held at a level: the number of requests in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One load: how much of what."""
+
+    mode: LoadMode
+    value: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelRange:
     """The loads to measure, in order: start to end by `step`, by `factor`, or as a list.

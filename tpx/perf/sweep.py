@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from tpx.errors import WireError
 from tpx.perf.results import LevelResult, Verdict
-from tpx.perf.settings import LevelRange, LevelSettings
+from tpx.perf.settings import Level, LevelRange, LevelSettings
 
-Measure = Callable[[int, LevelSettings], Awaitable[LevelResult]]
+Measure = Callable[[Level, LevelSettings], Awaitable[LevelResult]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ async def sweep(levels: LevelRange, settings: LevelSettings, measure: Measure, s
         if stop.is_set():
             break
         try:
-            result = await measure(value, settings)
+            result = await measure(Level("concurrency", value), settings)
         except WireError as exc:
             if not results:
                 raise

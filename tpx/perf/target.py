@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-from tpx.perf.clients.base import Client, Control, Prepared
+from tpx.perf.clients.base import Client, Control
 from tpx.perf.clients.model import ModelDescription, ServerDescription
+from tpx.perf.inputs.feed import Feed
 from tpx.perf.server_statistics import ServerStatistics
 
 
@@ -19,7 +20,7 @@ class Target:
     batch_size: int
     client: Client
     control: Control
-    requests: tuple[Prepared, ...]
+    feed: Feed
     statistics: ServerStatistics
     notices: tuple[str, ...] = ()
     """What was assumed about the model's inputs."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tpx.perf.results import ErrorCount, Verdict, Window
-from tpx.perf.settings import LevelSettings
+from tpx.perf.settings import Level, LevelSettings
 from tpx.perf.stability import STABILITY_WINDOWS, describe_spread, is_over_limit, is_stable
 
 NANOSECONDS_PER_MS = 1_000_000
@@ -29,7 +29,7 @@ def is_done(windows: Sequence[Window], settings: LevelSettings) -> bool:
 
 
 def judge(
-    value: int,
+    level: Level,
     windows: Sequence[Window],
     merged: Window,
     errors: Sequence[ErrorCount],
@@ -53,7 +53,7 @@ def judge(
         reason = f"Measured latency went over the set limit of {limit} msec."
         return Judgement(verdict=Verdict.OVER_LIMIT, stable=stable, reason=reason)
     if not stable:
-        return Judgement(verdict=Verdict.UNSTABLE, stable=False, reason=_unstable(value, windows, settings))
+        return Judgement(verdict=Verdict.UNSTABLE, stable=False, reason=_unstable(level, windows, settings))
     return Judgement(verdict=Verdict.OK, stable=True)
 
 
@@ -77,11 +77,11 @@ def _no_valid_request(window: Window, errors: Sequence[ErrorCount]) -> str:
     return "No valid requests recorded within time interval. Please use a larger time window."
 
 
-def _unstable(value: int, windows: Sequence[Window], settings: LevelSettings) -> str:
+def _unstable(level: Level, windows: Sequence[Window], settings: LevelSettings) -> str:
     option = "request-count" if settings.mode == "count_windows" else "interval"
     text = (
         f"Failed to obtain stable measurement within {settings.max_windows} measurement windows "
-        f"for concurrency {value}. Please try to increase the --measurement-{option}."
+        f"for {level.mode} {level.value}. Please try to increase the --measurement-{option}."
     )
     if len(windows) < STABILITY_WINDOWS:
         return text + f" ({STABILITY_WINDOWS} windows are needed, there were {len(windows)})"

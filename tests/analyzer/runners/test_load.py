@@ -6,11 +6,11 @@ from tpx.analyzer.results.measurement import Breakdown, Latency, Load
 from tpx.analyzer.runners.load import to_measurement
 from tpx.perf.latency import LatencySummary
 from tpx.perf.results import ClientTimes, LevelResult, ServerBreakdown, Verdict
+from tpx.perf.settings import Level
 
 LOAD = Load(value=8, batch_size=2)
 LEVEL = LevelResult(
-    mode="concurrency",
-    value=8,
+    level=Level("concurrency", 8),
     batch_size=2,
     verdict=Verdict.OK,
     stable=True,

@@ -2,12 +2,18 @@
 
 from tpx.perf.observer import Progress
 from tpx.perf.report.live import live_line
+from tpx.perf.settings import Level
 
 
 def line(p99_ns: int | None = 812_345, failed: int = 0) -> str:
     return live_line(
         Progress(
-            value=4, window=2, max_windows=10, throughput_infer_per_s=5123.4, p99_ns=p99_ns, failed=failed
+            level=Level("concurrency", 4),
+            window=2,
+            max_windows=10,
+            throughput_infer_per_s=5123.4,
+            p99_ns=p99_ns,
+            failed=failed,
         )
     ).plain
 

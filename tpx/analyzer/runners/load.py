@@ -10,7 +10,7 @@ from tpx.perf.options import PerfConfig
 from tpx.perf.results import ClientTimes, LevelResult, ServerBreakdown, Verdict
 from tpx.perf.run import measure_level as measure
 from tpx.perf.run import open_target
-from tpx.perf.settings import Shape
+from tpx.perf.settings import Level, Shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ async def measure_level(
         input_data=settings.input_data,
     )
     async with open_target(config) as target:
-        level = await measure(target, load.value, config.level_settings)
+        level = await measure(target, Level("concurrency", load.value), config.level_settings)
     if level.verdict is Verdict.ERRORS:
         raise MeasurementError(level.reason)
     return to_measurement(level, variant, load)

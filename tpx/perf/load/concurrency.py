@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import cycle
 from time import perf_counter_ns
 from typing import Any
 
 from tpx.errors import WireError
-from tpx.perf.clients.base import LOST, TIMED_OUT, Client, Failure, Lane, Prepared, nobody_listens
+from tpx.perf.clients.base import LOST, TIMED_OUT, Client, Failure, Lane, nobody_listens
+from tpx.perf.inputs.feed import Feed, Source
 from tpx.perf.records import SUCCESS, Records
 
 UNLIMITED = 1 << 62
@@ -19,10 +19,12 @@ LAST_RETRY_S = 1.0
 class _Slot:
     """One unit of concurrency: sends on its lane, and sends again from within the callback of the answer."""
 
-    __slots__ = ("_call", "_lane", "_load", "_on_response", "_sent_ns", "start_ns")
+    __slots__ = ("_call", "_lane", "_load", "_next", "_on_response", "_sent_ns", "source", "start_ns")
 
-    def __init__(self, load: "ConcurrencyLoad", lane: Lane) -> None:
+    def __init__(self, load: "ConcurrencyLoad", lane: Lane, source: Source) -> None:
         self._load = load
+        self.source = source
+        self._next = source.next
         self._lane = lane
         self._on_response = self.on_response
         self._call: object = None
@@ -41,7 +43,7 @@ class _Slot:
         load.allowance -= 1
         self.start_ns = perf_counter_ns()
         try:
-            self._call = self._lane.send(load.next_request(), self._on_response)
+            self._call = self._lane.send(self._next(), self._on_response)
         except WireError as exc:
             load.allowance += 1
             self._not_sent(exc)
@@ -55,7 +57,18 @@ class _Slot:
         if not start_ns:
             return  # the answer to a request that was given up
         status = SUCCESS if response.status == load.success else load.count_failure(response)
-        load.append(start_ns, start_ns, self._sent_ns, response.first_byte_ns, end_ns, status)
+        source = self.source
+        load.append(
+            start_ns,
+            start_ns,
+            self._sent_ns,
+            response.first_byte_ns,
+            end_ns,
+            status,
+            1,
+            source.step,
+            source.sequence,
+        )
         self.send()
 
     def on_lost(self, error: WireError) -> None:
@@ -80,7 +93,9 @@ class _Slot:
         now_ns = perf_counter_ns()
         load = self._load
         load.count_local_failure(status, message)
-        load.append(self.start_ns, self.start_ns, max(self._sent_ns, self.start_ns), now_ns, now_ns, status)
+        sent_ns = max(self._sent_ns, self.start_ns)
+        step, sequence = self.source.step, self.source.sequence
+        load.append(self.start_ns, self.start_ns, sent_ns, now_ns, now_ns, status, 0, step, sequence)
         self.start_ns = 0
         load.renew(self._lane, self._call, load.replace(self, self._lane).send)
 
@@ -91,23 +106,20 @@ class _Slot:
 
 
 class ConcurrencyLoad:
-    """`len(lanes)` requests in flight, walking through `requests` round robin.
+    """`len(lanes)` requests in flight, each slot sending what its source of `feed` gives.
 
     Requests that outlive `timeout_s` (0: none does) fail; so does the one in flight on a connection that
     breaks.
     """
 
-    def __init__(
-        self, client: Client, lanes: Sequence[Lane], requests: Sequence[Prepared], timeout_s: float = 0.0
-    ) -> None:
+    def __init__(self, client: Client, lanes: Sequence[Lane], feed: Feed, timeout_s: float = 0.0) -> None:
         self.records = Records()
         self.append = self.records.append
         self.success = client.success
-        self.next_request = cycle(requests).__next__
         self.allowance = 0
         self.failed = 0
         self._client = client
-        self._slots = [_Slot(self, lane) for lane in lanes]
+        self._slots = [_Slot(self, lane, feed.source(i)) for i, lane in enumerate(lanes)]
         self._failures: dict[int, Failure] = {}
         self._resting = len(self._slots)
         self._all_rest = asyncio.Event()
@@ -151,7 +163,7 @@ class ConcurrencyLoad:
 
     def replace(self, slot: _Slot, lane: Lane) -> _Slot:
         """A new slot on the lane of one whose request was given up, so that a late answer meets nobody."""
-        fresh = _Slot(self, lane)
+        fresh = _Slot(self, lane, slot.source)
         self._slots[self._slots.index(slot)] = fresh
         return fresh
 
@@ -199,7 +211,7 @@ class ConcurrencyLoad:
                 self.allowance -= 1
                 now_ns = perf_counter_ns()
                 self.count_local_failure(LOST, str(exc))
-                self.append(now_ns, now_ns, now_ns, now_ns, now_ns, LOST)
+                self.append(now_ns, now_ns, now_ns, now_ns, now_ns, LOST, 0)
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, LAST_RETRY_S)
             else:

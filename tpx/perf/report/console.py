@@ -66,7 +66,7 @@ def _windows_lines(config: PerfConfig) -> list[str]:
 
 def level_block(result: LevelResult, protocol: str, *, verbose: bool) -> str:
     """One level; `protocol` is http or grpc."""
-    lines = [f"Request concurrency: {result.value}"]
+    lines = [f"Request concurrency: {result.level.value}"]
     if verbose:
         lines += [_pass_line(i, w) for i, w in enumerate(result.windows, 1)]
     lines += ["  Client: ", f"    Request count: {result.requests}"]
@@ -201,7 +201,7 @@ def summary(results: Sequence[LevelResult]) -> str:
         if not result.meets_limits:
             flag = f" ({result.verdict.value}{flag})"
         lines.append(
-            f"Concurrency: {result.value}, throughput: {rate(result.throughput_infer_per_s)} infer/sec, "
+            f"Concurrency: {result.level.value}, throughput: {rate(result.throughput_infer_per_s)} infer/sec, "
             f"latency {usec(result.stabilizing_latency_ns)} usec{flag}"
         )
     return "\n".join(lines) + "\n"

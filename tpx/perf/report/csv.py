@@ -60,7 +60,7 @@ class _Columns:
         return names
 
     def row(self, result: LevelResult, latency: LatencySummary, client: ClientTimes) -> list[object]:
-        values: list[object] = [result.value, rate(result.throughput_infer_per_s), usec(client.send_ns)]
+        values: list[object] = [result.level.value, rate(result.throughput_infer_per_s), usec(client.send_ns)]
         if self._with_server:
             values += [usec(result.network_ns), *self._server(result.server)]
         values.append(usec(client.receive_ns))

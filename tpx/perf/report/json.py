@@ -48,14 +48,14 @@ def _document(report: Report, argv: Sequence[str]) -> dict[str, Any]:
             "server": {"name": report.server.name, "version": report.server.version},
         },
         "levels": [_level(r) for r in report.levels],
-        "best": None if best is None else {"mode": best.mode, "value": best.value},
+        "best": None if best is None else {"mode": best.level.mode, "value": best.level.value},
     }
 
 
 def _level(result: LevelResult) -> dict[str, Any]:
     return {
-        "mode": result.mode,
-        "value": result.value,
+        "mode": result.level.mode,
+        "value": result.level.value,
         "batch_size": result.batch_size,
         "verdict": result.verdict.value,
         "stable": result.stable,

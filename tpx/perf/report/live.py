@@ -10,7 +10,7 @@ def live_line(progress: Progress) -> Text:
     """`concurrency 4  window 2/10  5123 infer/sec  p99 812 usec`, with failures in red."""
     line = Text.assemble(
         ("concurrency ", "dim"),
-        (str(progress.value), "bold"),
+        (str(progress.level.value), "bold"),
         ("  window ", "dim"),
         f"{progress.window}/{progress.max_windows}",
         "  ",

@@ -1,0 +1,57 @@
+"""What is sent next: requests made beforehand, in an order that depends on the kind of model."""
+
+from collections.abc import Callable, Sequence
+from itertools import cycle
+from typing import Protocol
+
+from tpx.perf.clients.base import Prepared
+
+
+class Source(Protocol):
+    """The requests of one slot of a load, one after the other."""
+
+    step: int
+    """Which of the data's steps the last one carries."""
+    sequence: int
+    """The number of its sequence; 0 where it belongs to none."""
+
+    def next(self) -> Prepared:
+        """The request to send now."""
+
+    def closing(self) -> Prepared | None:
+        """What ends the sequence that is open, before the slot rests; None where nothing is."""
+
+
+class Feed(Protocol):
+    """Gives every slot of a load its source."""
+
+    def source(self, slot: int) -> Source:
+        """That of a slot, which starts anew with each load."""
+
+
+class RoundRobin:
+    """Implements Feed: all slots together walk through the requests, again and again."""
+
+    def __init__(self, requests: Sequence[Prepared]) -> None:
+        self._turn = cycle(enumerate(requests)).__next__
+
+    def source(self, slot: int) -> "Turns":  # noqa: ARG002 (all take from the same)
+        return Turns(self._turn)
+
+
+class Turns:
+    """Implements Source."""
+
+    __slots__ = ("_turn", "sequence", "step")
+
+    def __init__(self, turn: Callable[[], tuple[int, Prepared]]) -> None:
+        self._turn = turn
+        self.step = 0
+        self.sequence = 0
+
+    def next(self) -> Prepared:
+        self.step, request = self._turn()
+        return request
+
+    def closing(self) -> None:
+        """Nothing is ever open."""
