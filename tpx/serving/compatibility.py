@@ -49,9 +49,6 @@ def _port_range(text: str) -> str:
 class CompatibilityOptions:
     """The options that tpx knows only by name."""
 
-    repoagent_directory: Annotated[
-        Path, Option("there are no repository agents", section=_INERT, inert=True)
-    ] = Path("/opt/tritonserver/repoagents")
     cache_directory: Annotated[Path, Option("caches are part of tpx", section=_INERT, inert=True)] = Path(
         "/opt/tritonserver/caches"
     )

@@ -66,9 +66,9 @@ def make(kind: Kind, name: str) -> object:
     return None if offer is None else _made_by(kind, offer)
 
 
-def known_of(kind: Kind, name: str, fault: str) -> str:
-    """The end of an error about a name: those that there are, and the one that may be meant."""
-    there = names(kind)
+def unknown(kind: Kind, name: str, fault: str, others: Sequence[str] = ()) -> str:
+    """An error about a name that there is not: those that there are, and the one that may be meant."""
+    there = [*names(kind), *others]
     return f"{fault} (tpx has: {', '.join(there)}){nearest(name, there)}"
 
 

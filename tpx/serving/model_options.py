@@ -137,6 +137,9 @@ class ModelOptions(CompatibilityOptions):
             section="Models",
         ),
     ] = Path("/opt/tritonserver/backends")
+    repoagent_directory: Annotated[
+        Path, Option("where repository agents are: `<name>/agent.py`", section="Models")
+    ] = Path("/opt/tritonserver/repoagents")
     backend_config: Annotated[
         tuple[str, ...],
         Option("backend setting; repeatable", section="Models", metavar="BACKEND,KEY=VALUE"),

@@ -115,6 +115,7 @@ class Server:
             cache=self._cache,
             limiter=_limiter(config),
             backend_directory=config.backend_directory,
+            agent_directory=config.repoagent_directory,
             backend_settings=_backend_settings(config.backend_config),
         )
         self.repository = ModelRepository()

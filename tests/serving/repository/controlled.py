@@ -99,12 +99,15 @@ async def ask(model: Served) -> float:
 
 
 @asynccontextmanager
-async def controlled(*paths: Place, limiter: Any = None, **settings: Any) -> AsyncIterator[Scene]:
-    """Control in explicit mode, unless told otherwise, perhaps with a RateLimiter; at the end nothing may be
-    left."""
+async def controlled(
+    *paths: Place, limiter: Any = None, agents: Any = Path("/nowhere"), **settings: Any
+) -> AsyncIterator[Scene]:
+    """Control in explicit mode, unless told otherwise, perhaps with a RateLimiter or a directory of
+    repository agents; at the end nothing may be left."""
     loop = asyncio.get_running_loop()
     repository = ModelRepository()
-    loader = Loader(LoadSettings(backend_settings={}, limiter=limiter), Completions(loop), loop)
+    loading = LoadSettings(backend_settings={}, limiter=limiter, agent_directory=agents)
+    loader = Loader(loading, Completions(loop), loop)
     chosen = ControlSettings(paths=paths, **{"mode": "explicit", "load_threads": 2, **settings})
     control = ModelControl(repository, loader, chosen)
     try:

@@ -302,7 +302,6 @@ def test_instance_groups_that_cannot_be_are_refused(group: str, message: str) ->
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ("model_repository_agents { agents [{ name: 'checksum' }] }", "model_repository_agents"),
         ("input [{ name: 'x' is_shape_tensor: true }]", "is_shape_tensor"),
         ("output [{ name: 'x' is_shape_tensor: true }]", "is_shape_tensor"),
         ("input [{ name: 'x' is_non_linear_format_io: true }]", "is_non_linear_format_io"),

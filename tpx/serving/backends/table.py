@@ -10,7 +10,7 @@ from typing import cast
 
 from tpx.errors import LoadError
 from tpx.serving.backends.base import Backend
-from tpx.serving.extensions import Kind, Known, imported, known_of, make, offer_of
+from tpx.serving.extensions import Kind, Known, imported, make, offer_of, unknown
 
 KNOWN: Mapping[str, Known] = {
     "onnxruntime": Known(
@@ -68,7 +68,7 @@ def backend(name: str, directory: Path | None = None) -> Backend:
             f"unable to find backend library for backend '{name}', try specifying runtime on the model "
             "configuration."
         )
-        raise LoadError(known_of(BACKENDS, name, fault))
+        raise LoadError(unknown(BACKENDS, name, fault, _runtimes(directory)))
     return cast("Backend", made)
 
 
@@ -79,6 +79,11 @@ def whereabouts(name: str, directory: Path | None = None) -> str:
         return str(runtime)
     found = KNOWN.get(name) or offer_of(BACKENDS, name)
     return found.target.partition(":")[0] if found is not None else ""
+
+
+def _runtimes(directory: Path | None) -> list[str]:
+    """Of the python-based backends."""
+    return [] if directory is None else sorted(path.parent.name for path in directory.glob("*/model.py"))
 
 
 def _runtime(name: str, directory: Path | None) -> Path | None:

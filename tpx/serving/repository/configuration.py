@@ -107,6 +107,8 @@ def validate_ensemble(config: Any) -> None:
         raise ConfigError(f"instance group should not be specified for ensemble '{name}'")
     if config.HasField("optimization"):
         raise ConfigError(f"optimization should not be specified for ensemble '{name}'")
+    if config.model_repository_agents.agents:
+        raise ConfigError(f"model_repository_agents are for models with files, ensemble '{name}' has none")
     if config.model_warmup:
         raise ConfigError(f"model_warmup can not be specified for ensemble '{name}'")
 
@@ -216,7 +218,6 @@ def refuse_unsupported(config: Any) -> None:
         "sequence_batching.state.use_growable_memory": any(
             state.use_growable_memory for state in config.sequence_batching.state
         ),
-        "model_repository_agents": bool(config.model_repository_agents.agents),
         "is_shape_tensor": any(item.is_shape_tensor for item in (*config.input, *config.output)),
         "is_non_linear_format_io": any(
             item.is_non_linear_format_io for item in (*config.input, *config.output)

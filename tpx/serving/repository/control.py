@@ -21,13 +21,14 @@ from tpx.errors import (
     UsageError,
 )
 from tpx.serving.repository import layout
+from tpx.serving.repository.agents.custody import Custody
 from tpx.serving.repository.decisions import Plan, plan_load, plan_poll, plan_start
 from tpx.serving.repository.demand import Demand
 from tpx.serving.repository.dependencies import plan_cascade, plan_order
 from tpx.serving.repository.ensembles import Ensembles
 from tpx.serving.repository.layout import ModelSource, NoVersion
 from tpx.serving.repository.loading import Loader, Regroup, Wanted, reason_of
-from tpx.serving.repository.overrides import Override, OverrideFiles
+from tpx.serving.repository.overrides import Override
 from tpx.serving.repository.repository import Loaded, ModelRepository
 from tpx.serving.repository.retirement import Retirement
 from tpx.serving.repository.room import Room, Tenancy
@@ -228,11 +229,14 @@ class ModelControl:
             sighting = await self._seen(name, look)
             if sighting is None:
                 raise InvalidRequest(_ABSENT.format(name))
-            self.retirement.hold(sighting.files)
+            custody = Custody(sighting.files)
+            self.retirement.hold(custody)
             try:
-                wanted = await self._want(sighting.source)
+                wanted = await self._want(sighting.source, custody)
                 await self._load_parts(wanted, parts)
-                await self._replace(wanted, sighting.files)
+                await self._replace(wanted, custody)
+                if custody.agents:
+                    await _in_thread(custody.complete)
             except InvalidRequest:
                 if sighting.files is not None and sighting.source.origin is None:
                     self._repository.forget_unused(name)  # nobody can correct what only a request held
@@ -240,7 +244,7 @@ class ModelControl:
                         self._ensembles.forget(name)
                 raise
             finally:
-                await self.retirement.release(sighting.files)
+                await self.retirement.release(custody)
         log.info("successfully loaded '%s'", name)
 
     async def _seen(self, name: str, look: Callable[[], Sighting | None]) -> Sighting | None:
@@ -251,9 +255,10 @@ class ModelControl:
             self._repository.fault(name, reason_of(exc))
             raise InvalidRequest(f"{_ABSENT.format(name)}: {reason_of(exc)}") from exc
 
-    async def _want(self, source: ModelSource) -> Wanted:
+    async def _want(self, source: ModelSource, custody: Custody) -> Wanted:
+        served = self._repository.custody(source.name)
         try:
-            return await _in_thread(lambda: self._loader.want(source))
+            return await _in_thread(lambda: self._loader.want(source, custody, served))
         except Exception as exc:
             reason = source.fault or reason_of(exc)
             log.error("failed to load '%s': %s", source.name, reason)
@@ -279,7 +284,7 @@ class ModelControl:
         finally:
             del self._composing[name]
 
-    async def _replace(self, wanted: Wanted, files: OverrideFiles | None) -> None:
+    async def _replace(self, wanted: Wanted, custody: Custody) -> None:
         """Put what is wanted in the place of what serves: all of its versions or none."""
         name, repository = wanted.source.name, self._repository
         recipes = repository.recipes(name)
@@ -297,9 +302,8 @@ class ModelControl:
         loaded = {}
         for version, outcome in outcomes.items():
             if not isinstance(outcome, BaseException):
-                loaded[version] = Loaded(served=outcome, recipe=wanted.recipes[version], files=files)
-                if files is not None:
-                    files.share()
+                loaded[version] = Loaded(served=outcome, recipe=wanted.recipes[version], custody=custody)
+                custody.share()
         ends = {**outcomes, **regroups}
         reasons = {v: reason_of(o) for v, o in ends.items() if isinstance(o, BaseException)}
         if reasons:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from tpx.serving.instances.base import Instance
 from tpx.serving.instances.completions import Completions
 from tpx.serving.instances.placement import InstanceSpec, instance_specs, plan_regroup
 from tpx.serving.model import Parts, Placed, ServedModel
+from tpx.serving.repository.agents.custody import Custody
 from tpx.serving.repository.batching import fill_batching
 from tpx.serving.repository.configuration import (
     complete_ensemble,
@@ -36,6 +37,7 @@ from tpx.serving.repository.configuration import (
 from tpx.serving.repository.decisions import Recipe
 from tpx.serving.repository.layout import ModelSource, read_labels, wanted_versions
 from tpx.serving.repository.locating import located
+from tpx.serving.repository.preparing import prepare, recipe_of
 from tpx.serving.repository.scheduling import scheduler_of, stacking_of
 from tpx.serving.repository.stamps import Stamps, stamps_of
 from tpx.serving.repository.warmup import warm_up
@@ -60,6 +62,8 @@ class LoadSettings:
     """Of --rate-limit, for all models."""
     backend_directory: Path | None = None
     """--backend-directory, where python-based backends are."""
+    agent_directory: Path = Path("/opt/tritonserver/repoagents")
+    """--repoagent-directory, where repository agents are."""
     backend_settings: Mapping[str, Mapping[str, str]]
     """--backend-config by backend; "" holds those for all."""
 
@@ -118,16 +122,36 @@ class Loader:
         self._completions = completions
         self._loop = loop
 
-    def want(self, source: ModelSource) -> Wanted:
-        """What to load of a model as it lies there. Raises ConfigError, LoadError."""
+    def want(self, source: ModelSource, custody: Custody, served: Custody | None = None) -> Wanted:
+        """What to load of a model as it lies there, or as its repository agents make it.
+
+        `served` is what serves in the custody of agents: they are not asked again for the same. Raises
+        ConfigError, LoadError.
+        """
         try:
-            return self._want(source)
+            return self._want(source, custody, served)
         except ConfigError as exc:
             raise located(exc, source) from exc
 
-    def _want(self, source: ModelSource) -> Wanted:
+    def _want(self, source: ModelSource, custody: Custody, served: Custody | None) -> Wanted:
         stamps = stamps_of(source)  # first: what changes while it is read is seen the next time
+        written = self._read_config(source)
+        agents = written.model_repository_agents
+        if not agents.agents:
+            return self._wanted(source, written, stamps)
+        recipe = recipe_of(source, written, stamps)
+        same = None if served is None else served.wanted
+        if same is not None and recipe in same.recipes.values():
+            return replace(same, stamps=stamps)
+        source = prepare(source, written, custody, self.settings.agent_directory)
         config = self._read_config(source)
+        config.model_repository_agents.CopyFrom(agents)
+        wanted = self._wanted(source, config, stamps)
+        custody.wanted = replace(wanted, recipes=dict.fromkeys(wanted.recipes, recipe))
+        return custody.wanted
+
+    def _wanted(self, source: ModelSource, config: Any, stamps: Stamps) -> Wanted:
+        self._fill(config, source)
         composed = is_ensemble(config)
         return Wanted(
             source=source,
@@ -139,7 +163,7 @@ class Loader:
                     groups=_groups(config),
                     directory=_place_of(source, version),
                     shared=stamps.shared,
-                    files=stamps.versions[version],
+                    files=stamps.versions.get(version, ""),
                 )
                 for version in wanted_versions(config, source.versions)
             },
@@ -156,18 +180,21 @@ class Loader:
             )
         config = source.read_config()
         set_name(config, source.name)
+        return config
+
+    def _fill(self, config: Any, source: ModelSource) -> None:
+        """What the configuration leaves open and needs no open file."""
         refuse_unsupported(config)
         if is_ensemble(config):
             complete_ensemble(config, auto_complete=self.settings.auto_complete)
             validate_ensemble(config)
             graph_of(config)
             validate(config)
-            return config
+            return
         first = source.versions[min(source.versions)] if source.versions else None
         fill_backend(config, first)
         fill_defaults(config, find_backend(config.backend, self.settings.backend_directory))
         validate_instance_groups(config)
-        return config
 
     def load(self, source: ModelSource, version: int, written: Any) -> ServedModel:
         """One version, ready to serve; its own copy of the configuration is completed from its file.

@@ -90,7 +90,7 @@ def _inner_path(key: str) -> str:
 
 
 class OverrideFiles:
-    """A private directory with the files of one load, and how many need it. Counted on the event loop."""
+    """A private directory with the files of one load."""
 
     def __init__(self, files: Mapping[str, bytes], parent: Path | None = None) -> None:
         """Write them, into a directory below `parent` or where temporary files go.
@@ -101,7 +101,6 @@ class OverrideFiles:
             self.directory = Path(tempfile.mkdtemp(prefix="tpx-model-", dir=parent))
         except OSError as exc:
             raise LoadError(f"cannot make a directory for the files of the model: {exc}") from exc
-        self._shares = 1
         try:
             for path, content in files.items():
                 self._write(path, content)
@@ -122,15 +121,6 @@ class OverrideFiles:
             ) from exc
         except OSError as exc:
             raise LoadError(f"cannot write file parameter '{_FILE}{path}': {exc.strerror}") from exc
-
-    def share(self) -> None:
-        """One more needs them."""
-        self._shares += 1
-
-    def release(self) -> bool:
-        """One less needs them; tells whether that was the last, who must remove them."""
-        self._shares -= 1
-        return self._shares == 0
 
     def remove(self) -> None:
         """Delete the directory."""

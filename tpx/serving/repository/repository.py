@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from tpx.errors import InvalidRequest, NotFound, NotReady
+from tpx.serving.repository.agents.custody import Custody
 from tpx.serving.repository.decisions import Plan, Recipe
-from tpx.serving.repository.overrides import OverrideFiles
 from tpx.serving.repository.stamps import Stamps
 from tpx.serving.served import Served
 
@@ -27,11 +27,11 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """A version that serves, what it was made from, and the files that were made for it."""
+    """A version that serves, what it was made from, and what came into being with it."""
 
     served: Served
     recipe: Recipe
-    files: OverrideFiles | None = None
+    custody: Custody | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -260,6 +260,12 @@ class ModelRepository:
         record = self._models.get(name, _Record())
         entry = record.versions.get(version)
         return entry.loaded if entry is not None else None
+
+    def custody(self, name: str) -> Custody | None:
+        """In whose custody the versions of a model are that serve, if it is one for all."""
+        record = self._models.get(name, _Record())
+        found = {e.loaded.custody for e in record.versions.values() if e.loaded is not None}
+        return found.pop() if len(found) == 1 else None
 
     def forget(self, present: Iterable[str]) -> None:
         """Drop what is neither there nor in any use."""

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable, Iterable
 
 from tpx.serving.instances.base import Instance
+from tpx.serving.repository.agents.custody import Custody
 from tpx.serving.repository.loading import Regroup
-from tpx.serving.repository.overrides import OverrideFiles
 from tpx.serving.repository.repository import Loaded
 from tpx.serving.repository.tasks import Tasks
 from tpx.serving.served import Served
@@ -29,7 +29,7 @@ class Retirement:
         self._tasks = tasks
         self._on_end = on_end
         self._draining: list[Served] = []
-        self._files: set[OverrideFiles] = set()
+        self._held: set[Custody] = set()
         self._reclaiming = False
         self._modules = len(sys.modules)
         self.last = False
@@ -75,24 +75,26 @@ class Retirement:
             self._modules = len(sys.modules)
             gc.freeze()
 
-    def hold(self, files: OverrideFiles | None) -> None:
-        """Remember files that have to be removed, by `release` or by `abandon`."""
-        if files is not None:
-            self._files.add(files)
+    def hold(self, custody: Custody) -> None:
+        """Remember what has to come to its end, by `release` or by `abandon`."""
+        self._held.add(custody)
 
     def abandon(self) -> None:
         """Remove all files, whoever needs them: the process ends."""
-        for files in self._files:
-            files.remove()
+        for custody in self._held:
+            custody.abandon()
 
-    async def release(self, files: OverrideFiles | None) -> None:
-        """One less needs these files: the last one removes them."""
-        if files is not None and files.release():
-            self._files.discard(files)
-            await _in_thread(files.remove)
+    async def release(self, custody: Custody | None) -> None:
+        """One less needs it: the last one ends it."""
+        if custody is not None and custody.release():
+            self._held.discard(custody)
+            if not custody.empty:
+                await _in_thread(custody.end)
 
     async def _drain(self, loaded: Loaded) -> None:
-        served = loaded.served
+        served, custody = loaded.served, loaded.custody
+        if custody is not None and custody.agents:
+            await _in_thread(custody.unload)
         # what was bound to it before the swap is submitted by the time the loop comes back here
         await asyncio.sleep(_LOOK_EVERY_S)
         while self._is_needed(served):  # noqa: ASYNC110 (an event would cost every request a test)
@@ -115,7 +117,7 @@ class Retirement:
         try:
             await _in_thread(loaded.served.close)
         finally:
-            await self.release(loaded.files)
+            await self.release(loaded.custody)
             self._reclaim_soon()
 
     def _reclaim_soon(self) -> None:

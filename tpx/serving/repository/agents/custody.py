@@ -1,0 +1,153 @@
+"""What one load of a model brings into being beside the model: files, and agents that are told of it.
+
+Lives as long as any version of that load does. Who needs it counts on the event loop; what takes time is done
+in threads.
+"""
+
+import logging
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tpx.errors import ConfigError, LoadError
+from tpx.protocol import messages
+from tpx.serving.repository.agents.base import Action, AgentModel, RepositoryAgent
+from tpx.serving.repository.agents.table import agent as find_agent
+from tpx.serving.repository.overrides import OverrideFiles
+
+if TYPE_CHECKING:
+    from tpx.serving.repository.loading import Wanted
+
+log = logging.getLogger(__name__)
+
+_NEXT = {
+    None: (Action.LOAD,),
+    Action.LOAD: (Action.LOAD_COMPLETE, Action.LOAD_FAIL),
+    Action.LOAD_COMPLETE: (Action.UNLOAD,),
+    Action.UNLOAD: (Action.UNLOAD_COMPLETE,),
+}
+_IN_ORDER = (Action.LOAD, Action.UNLOAD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Engaged:
+    """An agent and the model that it looks after."""
+
+    name: str
+    agent: RepositoryAgent
+    model: AgentModel
+
+
+class Custody:
+    """The files and the agents of one load."""
+
+    def __init__(self, files: OverrideFiles | None = None) -> None:
+        self._files = files
+        self._shares = 1
+        self.wanted: Wanted | None = None
+        """What the agents made of the model."""
+        self._engaged: list[_Engaged] = []
+        """Those that heard of LOAD."""
+        self._last: Action | None = None
+        self._acting = threading.Lock()
+
+    @property
+    def agents(self) -> bool:
+        """Whether agents look after the model."""
+        return bool(self._engaged)
+
+    @property
+    def empty(self) -> bool:
+        """Whether its end takes no time."""
+        return self._files is None and not self._engaged
+
+    def load(
+        self, config: Any, location: Path, agent_directory: Path, private_parent: Path | None = None
+    ) -> Path:
+        """Have the agents of a configuration prepare a model; returns the directory to load it from.
+
+        Raises LoadError of the agent that refuses it, and ConfigError for one that there is not.
+        """
+        model_name, wanted = config.name, config.model_repository_agents.agents
+        found = [(each, find_agent(each.name, agent_directory)) for each in wanted]
+        with self._acting:
+            self._last = Action.LOAD
+            for each, one in found:
+                copy = messages.ModelConfig()
+                copy.CopyFrom(config)
+                model = AgentModel(model_name, copy, each.parameters, location, private_parent)
+                self._engaged.append(_Engaged(name=each.name, agent=one, model=model))
+                _load(self._engaged[-1])
+                model.settle()
+                location = model.location
+        return location
+
+    def complete(self) -> None:
+        """The model serves. In a thread."""
+        self._tell(Action.LOAD_COMPLETE)
+
+    def unload(self) -> None:
+        """The model serves no more; whoever says so first is heard. In a thread."""
+        self._tell(Action.UNLOAD)
+
+    def end(self) -> None:
+        """The model is gone, or was never there: tell the agents, and remove all files. In a thread."""
+        if self._last is Action.LOAD:
+            self._tell(Action.LOAD_FAIL)
+        self._tell(Action.UNLOAD)
+        self._tell(Action.UNLOAD_COMPLETE)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Remove all files, whoever needs them: the process ends."""
+        for one in self._engaged:
+            one.model.release()
+        if self._files is not None:
+            self._files.remove()
+
+    def share(self) -> None:
+        """One more needs it."""
+        self._shares += 1
+
+    def release(self) -> bool:
+        """One less needs it; tells whether that was the last, who must end it."""
+        self._shares -= 1
+        return self._shares == 0
+
+    def _tell(self, action: Action) -> None:
+        """Tell all agents, unless that is not what comes next for them."""
+        with self._acting:
+            if not self._engaged or action not in _NEXT.get(self._last, ()):
+                return
+            self._last = action
+            for one in _ordered(self._engaged, action):
+                try:
+                    one.agent.act(action, one.model)
+                except (Exception, SystemExit) as exc:  # noqa: BLE001 (the other agents are told, too)
+                    log.error(
+                        "repository agent '%s' fails at %s of model '%s': %s: %s",
+                        one.name,
+                        action.value,
+                        one.model.name,
+                        type(exc).__name__,
+                        exc,
+                    )
+
+
+def _ordered(engaged: Sequence[_Engaged], action: Action) -> Iterable[_Engaged]:
+    return engaged if action in _IN_ORDER else reversed(engaged)
+
+
+def _load(one: _Engaged) -> None:
+    where = f"repository agent '{one.name}' of model '{one.model.name}'"
+    try:
+        one.agent.act(Action.LOAD, one.model)
+    except ConfigError as exc:
+        raise ConfigError(f"{where}, in model_repository_agents.agents: {exc.message}") from exc
+    except LoadError as exc:
+        raise LoadError(f"{where}: {exc.message}", code=exc.code) from exc
+    except (Exception, SystemExit) as exc:
+        log.error("%s fails at LOAD", where, exc_info=exc)
+        raise LoadError(f"{where}: {type(exc).__name__}: {exc}") from exc
