@@ -202,6 +202,7 @@ def summary(results: Sequence[LevelResult]) -> str:
             flag = f" ({result.verdict.value}{flag})"
         lines.append(
             f"Concurrency: {result.level.value}, "
-            f"throughput: {rate(result.throughput_infer_per_s)} infer/sec, latency {usec(result.stabilizing_latency_ns)} usec{flag}"
+            f"throughput: {rate(result.throughput_infer_per_s)} infer/sec, "
+            f"latency {usec(result.stabilizing_latency_ns)} usec{flag}"
         )
     return "\n".join(lines) + "\n"
