@@ -1,6 +1,7 @@
 """Values that a user sets and several layers read: levels, shapes, headers, the error budget, the rules of
 a level."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, NoReturn
 
@@ -14,6 +15,17 @@ def refuse(flag: str, reason: str) -> NoReturn:
 
 LoadMode = Literal["concurrency"]
 """What is held at a level: the number of requests in flight."""
+
+
+def one_of(flag: str, choices: tuple[str, ...], message: str) -> Callable[[str], str]:
+    """Reads one of some words, in any case; the message for all others has a place for the word."""
+
+    def parse(text: str) -> str:
+        if text.lower() not in choices:
+            refuse(flag, message.format(text))
+        return text.lower()
+
+    return parse
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,52 @@
+"""The options that say what is measured, and how it is reached."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from tpx.options import Option
+from tpx.perf.clients.endpoint import DEFAULT_PORTS
+from tpx.perf.settings import Header, one_of, parse_header, refuse
+
+_TARGET = "Target"
+_protocol = one_of("-i (protocol)", ("http", "grpc"), "The value should be either HTTP or gRPC.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetOptions:
+    """A model, a server, and the way there."""
+
+    model: Annotated[str, Option("model to send requests to", ("-m",), _TARGET, "NAME")] = ""
+    model_version: Annotated[
+        str, Option("its version; the server's policy decides when not given", ("-x",), _TARGET)
+    ] = ""
+    url: Annotated[
+        str, Option("host:port of the server (localhost:8000, for grpc localhost:8001)", ("-u",), _TARGET)
+    ] = ""
+    protocol: Annotated[
+        Literal["http", "grpc"], Option("http or grpc", ("-i",), _TARGET, parse=_protocol)
+    ] = "http"
+    header: Annotated[
+        tuple[Header, ...],
+        Option(
+            "header, or gRPC metadata, of every request (repeatable)",
+            ("-H",),
+            _TARGET,
+            "NAME:VALUE",
+            parse=parse_header,
+        ),
+    ] = ()
+    timeout: Annotated[
+        float, Option("seconds after which a request has failed; 0: never", (), _TARGET, "SECONDS")
+    ] = 0.0
+
+    def check_target(self) -> None:
+        """Raise UsageError for a value out of range."""
+        if not self.model:
+            refuse("-m (model name)", "The value must be specified.")
+        if not self.timeout >= 0:
+            refuse("--timeout", "The value must be >= 0 seconds.")
+
+    @property
+    def address(self) -> str:
+        """host:port of the server, the protocol's default where no URL was given."""
+        return self.url or f"localhost:{DEFAULT_PORTS[self.protocol]}"
