@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.serving.live import serving
+from tests.serving.onnx_files import doubling, write_model
+from tests.serving.repository.agents.journal import Journal, asks_for, journals
 from tpx import __version__
-from tpx.cli.startup import model_rows, option_rows, table
+from tpx.cli.startup import log_models, model_rows, option_rows, table
 from tpx.options import from_argv
 from tpx.serving.dataplane import IndexEntry
 from tpx.serving.options import ServeConfig
@@ -62,3 +65,19 @@ def test_options_are_tritons_in_its_order() -> None:
         ("exit_timeout", "7"),
         ("cache_enabled", "1"),
     ]
+
+
+def test_agents_and_backends_of_the_models_are_listed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_model(tmp_path / "models", "net", doubling())
+    journal = Journal(tmp_path)
+    asks_for(tmp_path / "models" / "net", journals())
+    with serving(tmp_path / "models", repoagent_directory=journal.agents) as live:
+        config = from_argv(ServeConfig, [f"--repoagent-directory={journal.agents}"])
+        with caplog.at_level("INFO", "tpx.cli.startup"):
+            log_models(live.server, config)
+    agents, backends, models = (record.block for record in caplog.records if hasattr(record, "block"))
+    assert f"| journal          | {journal.agents}/journal/agent.py |" in agents
+    assert "| onnxruntime | tpx.serving.backends.onnxruntime" in backends
+    assert "| net   | 1       | READY  |" in models

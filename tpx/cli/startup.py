@@ -8,6 +8,7 @@ from tpx import __version__
 from tpx.serving.backends.table import whereabouts
 from tpx.serving.dataplane import IndexEntry
 from tpx.serving.options import ServeConfig
+from tpx.serving.repository.agents.table import whereabouts as where_agent_is
 from tpx.serving.server import Server
 
 log = logging.getLogger(__name__)
@@ -17,7 +18,7 @@ Row = tuple[str, ...]
 
 def log_models(server: Server, config: ServeConfig) -> None:
     """Repository agents, backends and models: after loading, also if that failed."""
-    _log(table(("Repository Agent", "Path"), []))
+    _log(table(("Repository Agent", "Path"), _agent_rows(server, config)))
     _log(table(("Backend", "Path", "Config"), _backend_rows(server, config)))
     models = server.status()
     _log(table(("Model", "Version", "Status"), model_rows(models)))
@@ -70,6 +71,14 @@ def option_rows(config: ServeConfig, extensions: Sequence[str]) -> list[Row]:
         ("exit_timeout", str(config.exit_timeout_secs)),
         ("cache_enabled", str(int(bool(config.cache_config or config.response_cache_byte_size)))),
     ]
+
+
+def _agent_rows(server: Server, config: ServeConfig) -> list[Row]:
+    """The agents that look after the models that are served."""
+    asked = {
+        each.name for model in server.plane.served() for each in model.config.model_repository_agents.agents
+    }
+    return [(name, where_agent_is(name, config.repoagent_directory)) for name in sorted(asked)]
 
 
 def _backend_rows(server: Server, config: ServeConfig) -> list[Row]:
