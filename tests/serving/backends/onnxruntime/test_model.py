@@ -6,45 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from tests.serving import onnx_files
+from tests.serving.backends.onnxruntime.opening import executors, opened, run
 from tests.serving.onnx_files import graph, node, value
 from tpx.errors import ConfigError, ExecutionError, InvalidRequest, LoadError
-from tpx.protocol import model_config
 from tpx.protocol.datatypes import BY_NAME
-from tpx.serving.backends.base import Executor, ModelFiles
-from tpx.serving.backends.onnxruntime.model import OnnxModel, OnnxRuntimeBackend
-from tpx.serving.instances.placement import instance_specs
-
-CPU = "instance_group [{ name: 'net' kind: KIND_CPU count: 1 }]"
-
-
-def config(text: str = "") -> Any:
-    """A ModelConfig with one instance unless the text says otherwise."""
-    return model_config.parse(f"name: 'net' {text if 'instance_group' in text else text + CPU}", "test")
-
-
-def opened(directory: Path, text: str = "", settings: dict[str, str] | None = None) -> OnnxModel:
-    """The model in `directory`."""
-    files = ModelFiles(model_name="net", version=1, directory=directory, settings=settings or {})
-    return OnnxRuntimeBackend().open(files, config(text))
-
-
-def executors(directory: Path, text: str = "") -> list[Executor]:
-    """Every instance of the model in `directory`, its configuration completed."""
-    model = opened(directory, text)
-    full = config(text)
-    model.complete(full, default_max_batch_size=4)
-    model.check(full)
-    return [model.executor(spec, full) for spec in instance_specs(full)]
-
-
-def run(directory: Path, **inputs: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
-    """The outputs of the model in `directory`."""
-    [executor] = executors(directory)
-    return executor.execute(dict(inputs))
+from tpx.serving.backends.onnxruntime.model import OnnxRuntimeBackend
 
 
 @pytest.mark.parametrize("datatype", [name for name in BY_NAME if name not in ("BYTES", "BF16")])
@@ -222,7 +191,7 @@ def test_a_graph_of_unknown_operations_is_a_load_error(tmp_path: Path) -> None:
         opened(tmp_path)
 
 
-# instances and options
+# instances
 
 
 def test_instances_of_one_thread_share_the_weights(tmp_path: Path) -> None:
@@ -248,75 +217,6 @@ def test_threads_default_to_the_cores_divided_among_the_instances(
     model = opened(tmp_path, f"instance_group [{{ name: 'net' kind: KIND_CPU count: {instances} }}]")
     assert model.session_options.intra_op_num_threads == max(1, cores // instances)
     assert model.session_options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
-
-
-def test_options_come_from_the_parameters_of_the_model(tmp_path: Path) -> None:
-    onnx_files.save(onnx_files.doubling(), tmp_path / "model.onnx")
-    given = {
-        "intra_op_thread_count": "3",
-        "inter_op_thread_count": "2",
-        "execution_mode": "1",
-        "enable_mem_arena": "0",
-        "enable_mem_pattern": "0",
-        "session.intra_op.allow_spinning": "1",
-    }
-    text = "".join(
-        f"parameters {{ key: '{key}' value {{ string_value: '{text}' }} }} " for key, text in given.items()
-    )
-    options = opened(tmp_path, text + "optimization { graph { level: -1 } } ").session_options
-    assert options.intra_op_num_threads == 3
-    assert options.inter_op_num_threads == 2
-    assert options.execution_mode.name == "ORT_PARALLEL"
-    assert not options.enable_cpu_mem_arena
-    assert not options.enable_mem_pattern
-    assert options.graph_optimization_level.name == "ORT_ENABLE_BASIC"
-    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "1"
-
-
-@pytest.mark.parametrize(
-    ("level", "name"),
-    [(0, "ORT_ENABLE_ALL"), (1, "ORT_ENABLE_EXTENDED"), (2, "ORT_DISABLE_ALL"), (-1, "ORT_ENABLE_BASIC")],
-)
-def test_graph_levels_are_tritons(tmp_path: Path, level: int, name: str) -> None:
-    onnx_files.save(onnx_files.doubling(), tmp_path / "model.onnx")
-    options = opened(tmp_path, f"optimization {{ graph {{ level: {level} }} }} ").session_options
-    assert options.graph_optimization_level.name == name
-
-
-def test_threads_of_the_command_line_yield_to_those_of_the_model(tmp_path: Path) -> None:
-    onnx_files.save(onnx_files.doubling(), tmp_path / "model.onnx")
-    settings = {"intra_op_thread_count": "5"}
-    assert opened(tmp_path, "", settings).session_options.intra_op_num_threads == 5
-    text = "parameters { key: 'intra_op_thread_count' value { string_value: '2' } } "
-    assert opened(tmp_path, text, settings).session_options.intra_op_num_threads == 2
-
-
-@pytest.mark.parametrize("key", ["intra_op_thread_count", "inter_op_thread_count"])
-@pytest.mark.parametrize("text", ["two", "-1", "1.5", "²"])
-def test_thread_counts_that_are_no_numbers_are_refused(tmp_path: Path, key: str, text: str) -> None:
-    onnx_files.save(onnx_files.doubling(), tmp_path / "model.onnx")
-    with pytest.raises(ConfigError, match=f"parameter '{key}' of model 'net' must be a whole number"):
-        opened(tmp_path, f"parameters {{ key: '{key}' value {{ string_value: '{text}' }} }} ")
-
-
-@pytest.mark.parametrize("key", ["execution_mode", "enable_mem_arena", "enable_mem_pattern"])
-def test_switches_that_are_neither_0_nor_1_are_refused(tmp_path: Path, key: str) -> None:
-    onnx_files.save(onnx_files.doubling(), tmp_path / "model.onnx")
-    with pytest.raises(ConfigError, match=f"parameter '{key}' of model 'net' must be 0 or 1, got 'yes'"):
-        opened(tmp_path, f"parameters {{ key: '{key}' value {{ string_value: 'yes' }} }} ")
-
-
-def test_session_entries_that_onnx_runtime_refuses_are_load_errors(tmp_path: Path) -> None:
-    onnx_files.save(onnx_files.doubling(), tmp_path / "model.onnx")
-    key = "session." + "x" * 5000
-    with pytest.raises(LoadError, match="'net'"):
-        opened(tmp_path, f"parameters {{ key: '{key}' value {{ string_value: '1' }} }} ")
-
-
-def test_parameters_that_nothing_reads_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    onnx_files.save(onnx_files.doubling(), tmp_path / "model.onnx")
-    opened(tmp_path, "parameters { key: 'gpu_mem_limit' value { string_value: '1' } } ")
-    assert "parameter 'gpu_mem_limit' of model 'net' has no effect" in caplog.text
 
 
 def test_a_cpu_group_has_two_instances_by_default_and_others_one() -> None:

@@ -4,6 +4,7 @@ but the wanted outputs comes back."""
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
@@ -72,5 +73,5 @@ class BoundExecutor:
                 buffers.pop(next(iter(buffers)))
             buffer = ort.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype.type, *self._device)
             buffers[array.shape] = buffer
-        buffer.update_inplace(array)
+        buffer.update_inplace(np.ascontiguousarray(array))  # it takes the bytes as they lie
         return buffer

@@ -34,11 +34,13 @@ class Threads:
         Raises ConfigError, and LoadError where the pools of all models cannot be as --backend-config says.
         """
         told = Parameters(where=COMMAND_LINE, words=settings)
+        model = Parameters.of_model(config)
         if told.switch(GLOBAL, default=False):
+            for key in {INTRA, INTER} & model.words.keys():
+                model.warn(key, f"has no effect: {COMMAND_LINE},{GLOBAL} gives all models the same threads")
             threads = cls(intra_op=told.whole(INTRA), inter_op=told.whole(INTER), common=True)
             _make_pools(threads)
             return threads
-        model = Parameters.of_model(config)
         share = max(1, len(os.sched_getaffinity(0)) // max(1, len(instance_specs(config))))
         return cls(
             intra_op=model.whole(INTRA) or told.whole(INTRA) or share,
