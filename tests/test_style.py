@@ -40,10 +40,14 @@ BOUNDARIES = {
     "tpx/serving/backends/python/services.py": 1,
     "tpx/serving/backends/python/worker/execution.py": 1,
     "tpx/serving/backends/python/worker/main.py": 4,
+    # a PyTorch model that is a Python file runs in the server: whatever its code raises is told
+    "tpx/serving/backends/pytorch/executor.py": 1,
+    "tpx/serving/backends/pytorch/module.py": 2,
 }
 # They are let through, after something was put in order; `except BaseException: ...; raise`.
 CLEANING_UP = {
     "tpx/serving/backends/python/backend.py": 1,
+    "tpx/serving/backends/pytorch/module.py": 1,
     "tpx/serving/repository/loading.py": 2,
     "tpx/serving/repository/overrides.py": 1,
     "tpx/serving/repository/sightings.py": 1,

@@ -18,9 +18,15 @@ KNOWN: Mapping[str, Known] = {
     ),
     "identity": Known("tpx.serving.backends.identity:IdentityBackend"),
     "python": Known("tpx.serving.backends.python.backend:PythonBackend"),
+    "pytorch": Known("tpx.serving.backends.pytorch:PytorchBackend", "torch", "pip install 'tpx[torch]'"),
     "repeat": Known("tpx.serving.backends.repeat:RepeatBackend"),
     "openvino": Known(
         "tpx.serving.backends.openvino.backend:OpenVinoBackend", "openvino", "pip install 'tpx[openvino]'"
+    ),
+    "tensorflow": Known(
+        "tpx.serving.backends.tensorflow.backend:TensorFlowBackend",
+        "tensorflow",
+        "pip install 'tpx[tensorflow]'",
     ),
 }
 
@@ -28,13 +34,17 @@ PLATFORM_OF_BACKEND = {
     "onnxruntime": "onnxruntime_onnx",
     "tensorrt": "tensorrt_plan",
     "pytorch": "pytorch_libtorch",
+    "tensorflow": "tensorflow_savedmodel",
 }
 """Platform and backend fill each other in."""
 BACKEND_OF_PLATFORM = {platform: backend for backend, platform in PLATFORM_OF_BACKEND.items()} | {
-    "torch_aoti": "pytorch"
+    "torch_aoti": "pytorch",
+    "tensorflow_graphdef": "tensorflow",
 }
 
 RECOGNISED_FILES = {
+    "model.savedmodel": ("tensorflow", "tensorflow_savedmodel"),
+    "model.graphdef": ("tensorflow", "tensorflow_graphdef"),
     "model.plan": ("tensorrt", "tensorrt_plan"),
     "model.onnx": ("onnxruntime", "onnxruntime_onnx"),
     "model.xml": ("openvino", ""),

@@ -17,6 +17,8 @@ _AUTO, _GPU, _CPU, _MODEL = (
 )
 
 ITERATING = ("python",)
+RUNTIMES = {"pytorch": ("model.py",)}
+"""What `runtime` may say, by backend."""
 WITH_OPERATORS = ("onnxruntime",)
 """Backends that load libraries of custom operators."""
 
@@ -211,6 +213,10 @@ def validate_instance_groups(config: Any) -> None:
             raise ConfigError(f"{where} specifies profile field which is only supported for TensorRT models")
 
 
+def _backend_of(config: Any) -> str:
+    return config.backend or BACKEND_OF_PLATFORM.get(config.platform, "")
+
+
 def refuse_unsupported(config: Any) -> None:
     """What this version of tpx does not do is refused: a model that loads does what its configuration
     says."""
@@ -222,7 +228,7 @@ def refuse_unsupported(config: Any) -> None:
         "is_non_linear_format_io": any(
             item.is_non_linear_format_io for item in (*config.input, *config.output)
         ),
-        "runtime": bool(config.runtime),
+        "runtime": bool(config.runtime) and config.runtime not in RUNTIMES.get(_backend_of(config), ()),
     }
     names = [name for name, there in present.items() if there]
     if names:

@@ -1,0 +1,233 @@
+"""`backend: "pytorch"`: opens a model of any of PyTorch's formats, and makes instances of it."""
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from tpx.errors import ConfigError, LoadError
+from tpx.protocol.datatypes import BY_NUMBER
+from tpx.serving.backends.base import Executor, ModelFiles
+from tpx.serving.backends.pytorch.archive import Format, Source, source_of
+from tpx.serving.backends.pytorch.completion import check, complete
+from tpx.serving.backends.pytorch.cuda import CudaExecutor, GpuSettings
+from tpx.serving.backends.pytorch.devices import device_of
+from tpx.serving.backends.pytorch.executor import Call, CpuExecutor
+from tpx.serving.backends.pytorch.exported import ExportedProgram
+from tpx.serving.backends.pytorch.inductor import InductorProgram
+from tpx.serving.backends.pytorch.module import ModuleProgram
+from tpx.serving.backends.pytorch.naming import Places
+from tpx.serving.backends.pytorch.parameters import Parameters, jit_switches, parameters_of
+from tpx.serving.backends.pytorch.program import Program
+from tpx.serving.backends.pytorch.tensors import Inputs, Outputs
+from tpx.serving.backends.pytorch.threads import PROCESS
+from tpx.serving.backends.pytorch.torchscript import TorchScriptProgram
+from tpx.serving.batch import Arrays
+from tpx.serving.instances.placement import InstanceSpec, instance_specs
+from tpx.serving.stacking.added import added_inputs, taken_outputs
+
+log = logging.getLogger(__name__)
+
+_SETTINGS = ("default-max-batch-size",)
+
+
+class PytorchBackend:
+    """Opens `model.pt`, `model.pt2` or `model.py`, whichever is there."""
+
+    default_filename = ""
+
+    def open(self, files: ModelFiles, config: Any) -> "PytorchModel":
+        for key in files.settings:
+            if key not in _SETTINGS:
+                log.warning(
+                    "--backend-config pytorch,%s has no effect (there is: %s)", key, ", ".join(_SETTINGS)
+                )
+        return PytorchModel(source_of(files, config), config)
+
+    def default_instance_count(self, kind: str) -> int:  # noqa: ARG002 (the seam's signature)
+        return 1
+
+
+class PytorchModel:
+    """One open version. What is loaded to look at it becomes the first instance."""
+
+    def __init__(self, source: Source, config: Any) -> None:
+        """Raises LoadError, ConfigError."""
+        specs = instance_specs(config)
+        on_gpu = any(spec.kind != "KIND_CPU" for spec in specs)
+        self.inline = source.format is not Format.MODULE and not on_gpu
+        self._name: str = config.name
+        self._source = source
+        self._parameters = parameters_of(config, source.format, on_gpu=on_gpu)
+        self._instances = len(specs)
+        devices = [device_of(spec, self._name) for spec in specs]
+        PROCESS.ask(
+            self._name,
+            intra=self._parameters.intra_op_threads,
+            inter=self._parameters.inter_op_threads,
+            instances=len(specs),
+        )
+        if source.format is Format.TORCHSCRIPT:
+            log.info(
+                "model '%s' is TorchScript, which PyTorch has deprecated: torch.export follows it", self._name
+            )
+        self._shared: dict[torch.device | None, Program] = {}
+        self._first: tuple[torch.device | None, Program] | None = (devices[0], self._load(devices[0]))
+        self._interface = self._first[1].interface
+        self._places: Places | None = None
+
+    def complete(self, config: Any, *, default_max_batch_size: int) -> None:
+        config.default_model_filename = config.default_model_filename or self._source.path.name
+        complete(config, self._interface, self._source.format, default_max_batch_size=default_max_batch_size)
+
+    def check(self, config: Any) -> None:
+        if config.model_transaction_policy.decoupled:
+            raise ConfigError(
+                f"model '{config.name}' is decoupled, but a PyTorch model has one response for each request: "
+                "remove model_transaction_policy"
+            )
+        self._places = check(config, self._interface)
+
+    def executor(self, spec: InstanceSpec, config: Any) -> Executor:
+        device = device_of(spec, config.name)
+        program = self._program(device)
+        parameters = self._parameters
+        datatypes = _datatypes(config)
+        places = self._places or check(config, self._interface)
+        call = Call(
+            model=config.name,
+            program=program,
+            inputs=Inputs(places.inputs, datatypes, self._scalars(places.inputs)),
+            outputs=Outputs(places.outputs, datatypes, program.storages),
+            switches=self._switches(),
+            inference_mode=parameters.inference_mode,
+            shared=parameters.weight_sharing,
+        )
+        if program.device.type == "cpu" and (device is not None or not torch.cuda.is_available()):
+            return CpuExecutor(call)
+        executor = CudaExecutor(call, _gpu_settings(config, device, parameters))
+        if parameters.graph_batch_sizes and device is not None:
+            executor.record(_samples(config, places.inputs, parameters.graph_batch_sizes))
+        return executor
+
+    def divides_as(self, config: Any) -> bool:
+        """Whether the threads that each instance has suit a configuration with other instance groups."""
+        if self._parameters.intra_op_threads:
+            return True
+        cores = len(os.sched_getaffinity(0))
+        return max(1, cores // self._instances) == max(1, cores // len(instance_specs(config)))
+
+    def close(self) -> None:
+        if self._first is not None:
+            self._first[1].close()
+        for program in self._shared.values():
+            program.close()
+        self._first = None
+        self._shared = {}
+
+    def _program(self, device: torch.device | None) -> Program:
+        """Of an instance alone, or of all on this device."""
+        shared = self._shared.get(device)
+        if shared is not None:
+            log.info("sharing the weights of model '%s' between its instances", self._name)
+            return shared
+        if self._first is not None and self._first[0] == device:
+            program, self._first = self._first[1], None
+        else:
+            program = self._load(device)
+        if self._parameters.weight_sharing:
+            self._shared[device] = program
+        return program
+
+    def _load(self, device: torch.device | None) -> Program:
+        path, options = self._source.path, self._parameters.compile_options
+        if self._source.format is Format.TORCHSCRIPT:
+            return TorchScriptProgram(path, device, self._name)
+        if self._source.format is Format.INDUCTOR:
+            runs = self._instances if self._parameters.weight_sharing else 1
+            return InductorProgram(path, device, self._name, runs=runs)
+        program: ExportedProgram | ModuleProgram
+        if self._source.format is Format.EXPORTED:
+            program = ExportedProgram(path, device, self._name)
+        else:
+            program = ModuleProgram(path, device, self._name, class_name=self._parameters.class_name)
+        if options is not None:
+            _compile(program.compile, dict(options), self._name, program.device)
+        return program
+
+    def _switches(self) -> list[Any]:
+        if self._source.format is not Format.TORCHSCRIPT:
+            return []
+        return jit_switches(self._parameters, torch._C, self._name)
+
+    def _scalars(self, positions: Mapping[str, int]) -> list[str]:
+        arguments = self._interface.arguments or ()
+        return [
+            name
+            for name, place in positions.items()
+            if place < len(arguments) and arguments[place].shape == ()
+        ]
+
+
+def _compile(
+    compiler: Callable[[dict[str, Any]], None], options: dict[str, Any], model: str, device: torch.device
+) -> None:
+    """Raises LoadError where torch.compile cannot work, ConfigError for options that it does not have."""
+    from shutil import which
+
+    backend = options.get("backend", "inductor")
+    found = any(which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++") if name)
+    if backend == "inductor" and device.type == "cpu" and not found:
+        raise LoadError(
+            f"model '{model}': torch.compile needs a C++ compiler to compile for the CPU: install g++, or "
+            f"set CXX"
+        )
+    try:
+        compiler(options)
+    except (TypeError, RuntimeError, ValueError, AssertionError) as exc:
+        raise ConfigError(
+            f"model '{model}': TORCH_COMPILE_OPTIONAL_PARAMETERS {options}: torch.compile refuses them: {exc}"
+        ) from exc
+
+
+def _datatypes(config: Any) -> dict[str, str]:
+    """The wire names of all tensors of the model."""
+    numbers = {**added_inputs(config), **taken_outputs(config)}
+    numbers |= {item.name: item.data_type for item in (*config.input, *config.output)}
+    return {name: BY_NUMBER[number].name for name, number in numbers.items() if number in BY_NUMBER}
+
+
+def _gpu_settings(config: Any, device: torch.device | None, parameters: Parameters) -> GpuSettings:
+    return GpuSettings(
+        device=device,
+        pinned_input=config.optimization.input_pinned_memory.enable,
+        pinned_output=config.optimization.output_pinned_memory.enable,
+        cudnn=parameters.cudnn,
+        cache_cleaning=parameters.cache_cleaning,
+    )
+
+
+def _samples(config: Any, positions: Mapping[str, int], sizes: tuple[int, ...]) -> dict[int, Arrays]:
+    """Inputs of zeros for batches of these sizes. Raises ConfigError where the shapes are not fixed."""
+    items = {item.name: item for item in config.input}
+    samples: dict[int, Arrays] = {}
+    for size in sizes:
+        arrays: Arrays = {}
+        for name in positions:
+            item = items.get(name)
+            dims = (
+                (item.reshape.shape if item.HasField("reshape") else item.dims) if item is not None else [-1]
+            )
+            datatype = BY_NUMBER[item.data_type] if item is not None else None
+            if item is None or -1 in dims or datatype is None or datatype.name == "BYTES":
+                raise ConfigError(
+                    f"model '{config.name}': CUDA_GRAPH_BATCH_SIZES needs inputs of fixed dims, and numbers: "
+                    f"'{name}' is none"
+                )
+            rows = [size] if config.max_batch_size else []
+            arrays[name] = np.zeros([*rows, *dims], datatype.numpy)
+        samples[size] = arrays
+    return samples

@@ -1,0 +1,166 @@
+"""`torch.export` archives (`model.pt2`), as torch.export.save writes them: a graph with types and shapes."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from tpx.errors import ConfigError, LoadError
+from tpx.serving.backends.pytorch.call_spec import Leaf, leaves_of
+from tpx.serving.backends.pytorch.interface import Interface, Slot, datatype_of
+from tpx.serving.backends.pytorch.program import storages_of
+
+_GUARDS = "_guards_fn"
+
+
+class ExportedProgram:
+    """The graph of an exported program, called with its tensors in a row."""
+
+    writes: bool | None = None
+
+    def __init__(self, path: Path, device: torch.device | None, model: str) -> None:
+        """With `device` None the weights stay where their archive says."""
+        program = _load(path, model)
+        if device is not None and device.type != "cpu":
+            program = _moved(program, device)
+        self.device = device or torch.device("cpu")
+        self._in_spec = program.call_spec.in_spec
+        signature = program.graph_signature
+        specs = [spec for spec in signature.input_specs if spec.kind.name == "USER_INPUT"]
+        self._constants = [getattr(spec.arg, "value", None) for spec in specs]
+        self._places = [index for index, spec in enumerate(specs) if _is_tensor(spec.arg)]
+        _refuse_numbers(specs, model)
+        outputs = [spec for spec in signature.output_specs if spec.kind.name == "USER_OUTPUT"]
+        self._kept = [index for index, spec in enumerate(outputs) if _is_tensor(spec.arg)]
+        self.interface = _interface(program, self._places, self._kept, model)
+        module = program.module()
+        self.storages = storages_of(module)
+        self.flat = _is_guarded(module)
+        if self.flat:
+            # the graph checks its inputs itself: without the nesting of arguments a call costs half
+            module.graph.set_codegen(torch.fx.graph.CodeGen())
+            module.recompile()
+        self._module = module
+        self._call = module.forward if self.flat else module
+
+    def compile(self, options: dict[str, Any]) -> None:
+        """Let torch.compile make code of it, at the first run."""
+        self._call = torch.compile(self._call, **options)
+
+    def arguments(self, count: int) -> list[Any]:  # noqa: ARG002 (the seam's signature)
+        return [None] * len(self._places)
+
+    def run(self, values: list[Any], names: list[str]) -> Any:  # noqa: ARG002
+        everything = list(self._constants)
+        for place, value in zip(self._places, values, strict=True):
+            everything[place] = value
+        if self.flat:
+            results = self._call(*everything)
+        else:
+            args, kwargs = pytree.tree_unflatten(everything, self._in_spec)
+            results = pytree.tree_leaves(self._call(*args, **kwargs), is_leaf=lambda value: value is None)
+        return [results[index] for index in self._kept]
+
+    def close(self) -> None:
+        """Nothing but memory is held."""
+
+
+def _load(path: Path, model: str) -> Any:
+    try:
+        with path.open("rb") as file:  # a path must end in .pt2
+            return torch.export.load(file)
+    except (RuntimeError, ValueError, OSError, AttributeError, KeyError, TypeError) as exc:
+        raise LoadError(
+            f"failed to load model '{model}': PyTorch {torch.__version__} cannot read '{path}': {exc}"
+        ) from exc
+
+
+def _moved(program: Any, device: torch.device) -> Any:
+    from torch.export.passes import move_to_device_pass
+
+    return move_to_device_pass(program, device)
+
+
+def _is_tensor(argument: Any) -> bool:
+    return type(argument).__name__ == "TensorArgument"
+
+
+def _refuse_numbers(specs: list[Any], model: str) -> None:
+    for spec in specs:
+        if not _is_tensor(spec.arg) and not hasattr(spec.arg, "value"):
+            raise ConfigError(
+                f"unable to load model '{model}', its forward takes '{spec.arg.name}', which is no tensor "
+                f"({type(spec.arg).__name__}): export it with a constant, or with a tensor of one element"
+            )
+
+
+def _is_guarded(module: Any) -> bool:
+    return any(node.op == "call_module" and node.target == _GUARDS for node in module.graph.nodes)
+
+
+def _interface(program: Any, places: list[int], kept: list[int], model: str) -> Interface:
+    inputs = leaves_of(pytree.treespec_dumps(program.call_spec.in_spec))
+    outputs = leaves_of(pytree.treespec_dumps(program.call_spec.out_spec))
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    signature = program.graph_signature
+    names = _argument_names(program, inputs)
+    arguments = [
+        _slot(names[place], inputs[place].argument_label, values[signature.user_inputs[place]], model)
+        for place in places
+    ]
+    results = [
+        _slot(_key(outputs[place]), outputs[place].result_label, values[signature.user_outputs[place]], model)
+        for place in kept
+    ]
+    least, most = _rows(program, [values[signature.user_inputs[place]] for place in places])
+    return Interface(arguments=tuple(arguments), results=tuple(results), least_rows=least, most_rows=most)
+
+
+def _argument_names(program: Any, leaves: list[Leaf]) -> list[str]:
+    """Forward's own names; of a single argument that is a dict its keys."""
+    forward = program.module_call_graph[0].signature.forward_arg_names or []
+    alone = len({leaf.path[:2] for leaf in leaves}) == 1
+    names = []
+    for leaf in leaves:
+        which, argument, *keys = leaf.path
+        name = str(argument)
+        if not which:
+            name = forward[int(argument)] if int(argument) < len(forward) else leaf.argument_label
+        if alone and len(keys) == 1 and isinstance(keys[0], str):
+            names.append(keys[0])
+        else:
+            names.append(name + "".join(f"[{key}]" for key in keys))
+    return names
+
+
+def _key(leaf: Leaf) -> str:
+    """The name of a result in a dict."""
+    if not leaf.path or not isinstance(leaf.path[0], str):
+        return ""
+    return leaf.path[0] + "".join(f"[{key}]" for key in leaf.path[1:])
+
+
+def _slot(name: str, label: str, value: torch.Tensor, model: str) -> Slot:
+    return Slot(
+        name=name,
+        label=label,
+        datatype=datatype_of(value.dtype, f"model '{model}': tensor '{name or label}'"),
+        shape=tuple(dim if isinstance(dim, int) else -1 for dim in value.shape),
+    )
+
+
+def _rows(program: Any, values: list[torch.Tensor]) -> tuple[int, int]:
+    """The fewest and the most rows that all inputs take, as far as they vary; 0 is no limit."""
+    least, most = 0, 0
+    ranges = {str(symbol): limits for symbol, limits in program.range_constraints.items()}
+    for value in values:
+        limits = ranges.get(str(value.shape[0])) if len(value.shape) else None
+        if limits is None:
+            continue
+        lower, upper = str(limits.lower), str(limits.upper)
+        # an archive says 2 where it means that nobody knows
+        least = max(least, int(lower) if lower.isdigit() and int(lower) > 2 else 0)
+        if upper.isdigit():
+            most = min(most or int(upper), int(upper))
+    return least, most

@@ -1,0 +1,170 @@
+"""An `nn.Module` in a Python file, as Triton's "PyTorch runtime" takes it (pytorch_backend/src/model.py)."""
+
+import inspect
+import logging
+import sys
+from itertools import count
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from tpx.errors import LoadError
+from tpx.serving.backends.pytorch.interface import Interface, Slot
+from tpx.serving.backends.pytorch.program import storages_of
+from tpx.serving.backends.pytorch.weights import read_weights, weights_file
+
+log = logging.getLogger(__name__)
+
+CLASS_PARAMETER = "MODULE_CLASS"
+_numbers = count()
+_DICTS = ("dict[", "Dict[", "typing.Dict[", "Mapping[", "typing.Mapping[", "collections.abc.Mapping[")
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class ModuleProgram:
+    """An instance of the class, with its weights, in evaluation mode."""
+
+    writes: bool | None = None
+
+    def __init__(self, path: Path, device: torch.device | None, model: str, *, class_name: str = "") -> None:
+        """With `device` None the module stays where its constructor puts it. Raises LoadError."""
+        self._python = _imported(path, model)
+        try:
+            module = _made(_class_of(self._python, class_name, path, model), path, model)
+            weights = weights_file(path)
+            if weights is not None:
+                _fill(module, weights, device or torch.device("cpu"), model)
+            else:
+                log.info("model '%s' has no file of weights beside '%s'", model, path.name)
+        except BaseException:
+            sys.modules.pop(self._python.__name__, None)
+            raise
+        if device is not None:
+            module.to(device)
+        module.eval()
+        first = next(module.parameters(), None)
+        self.device = device or (first.device if first is not None else torch.device("cpu"))
+        self.storages = storages_of(module)
+        self._module = module
+        self._call = module
+        parameters = list(inspect.signature(module.forward).parameters.values())
+        self._read_signature(parameters)
+
+    def _read_signature(self, parameters: list[inspect.Parameter]) -> None:
+        named = [p for p in parameters if p.kind in _POSITIONAL]
+        keywords = [p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+        self._defaults = [None if p.default is p.empty else p.default for p in (*named, *keywords)]
+        self._keywords = [p.name for p in keywords]
+        self._dict = len(parameters) == 1 and len(named) == 1 and _takes_dict(named[0])
+        any_number = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
+        self._any = any_number and not named and not keywords
+        slots = [
+            Slot(name=p.name, required=p.default is p.empty, strings=_takes_strings(p))
+            for p in (*named, *keywords)
+        ]
+        self.interface = Interface(arguments=None if self._dict or self._any else tuple(slots))
+
+    def compile(self, options: dict[str, Any]) -> None:
+        """Let torch.compile make code of it, at the first run."""
+        self._call = torch.compile(self._module, **options)
+
+    def arguments(self, count: int) -> list[Any]:
+        return [None] * count if self.interface.arguments is None else list(self._defaults)
+
+    def run(self, values: list[Any], names: list[str]) -> Any:
+        if self._dict:
+            return self._call(
+                {name: value for name, value in zip(names, values, strict=True) if value is not None}
+            )
+        if not self._keywords:
+            return self._call(*values)
+        first = len(values) - len(self._keywords)
+        return self._call(*values[:first], **dict(zip(self._keywords, values[first:], strict=True)))
+
+    def close(self) -> None:
+        """Forget the imported file."""
+        sys.modules.pop(self._python.__name__, None)
+
+
+def _imported(path: Path, model: str) -> ModuleType:
+    """The file as a module of its own, whose neighbours it may import relatively (`from .layers import ...`).
+
+    Nothing is written beside it, and no name of one model hides another's.
+    """
+    module = ModuleType(f"tpx_model_{next(_numbers)}")
+    module.__file__ = str(path)
+    module.__path__ = [str(path.parent)]
+    module.__package__ = module.__name__
+    sys.modules[module.__name__] = module
+    try:
+        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
+    except Exception as exc:
+        sys.modules.pop(module.__name__, None)
+        raise LoadError(
+            f"failed to load model '{model}': importing '{path}' fails: {type(exc).__name__}: {exc}"
+        ) from exc
+    return module
+
+
+def _class_of(module: ModuleType, name: str, path: Path, model: str) -> type:
+    """The class that is named, or the first one by the alphabet, as in Triton; first those of the file
+    itself."""
+    classes = {
+        key: value
+        for key, value in sorted(vars(module).items())
+        if isinstance(value, type)
+        and issubclass(value, torch.nn.Module)
+        and not value.__module__.startswith("torch.")
+    }
+    if name:
+        if name not in classes:
+            raise LoadError(
+                f"model '{model}': '{path}' has no class '{name}' that is an nn.Module (has: "
+                f"{', '.join(classes) or 'none'}), which its parameter {CLASS_PARAMETER} names"
+            )
+        return classes[name]
+    own = [value for value in classes.values() if value.__module__ == module.__name__] or [*classes.values()]
+    if not own:
+        raise LoadError(f"model '{model}': Cannot find a subclass of torch.nn.Module in '{path}'")
+    if len(own) > 1:
+        log.warning(
+            "model '%s': '%s' has the classes %s, of which '%s' is the model: parameter %s names another",
+            model,
+            path,
+            ", ".join(each.__name__ for each in own),
+            own[0].__name__,
+            CLASS_PARAMETER,
+        )
+    return own[0]
+
+
+def _made(made_of: type, path: Path, model: str) -> Any:
+    try:
+        return made_of()
+    except Exception as exc:
+        raise LoadError(
+            f"failed to load model '{model}': class '{made_of.__name__}' of '{path}' cannot be made without "
+            f"arguments: {type(exc).__name__}: {exc}"
+        ) from exc
+
+
+def _fill(module: Any, path: Path, device: torch.device, model: str) -> None:
+    try:
+        module.load_state_dict(read_weights(path, device))
+    except RuntimeError as exc:
+        raise LoadError(f"failed to load model '{model}': '{path}' does not fit its class: {exc}") from exc
+
+
+def _takes_dict(parameter: inspect.Parameter) -> bool:
+    return _written(parameter).startswith(_DICTS)
+
+
+def _takes_strings(parameter: inspect.Parameter) -> bool:
+    return _written(parameter) in ("list[str]", "List[str]", "typing.List[str]")
+
+
+def _written(parameter: inspect.Parameter) -> str:
+    annotation = parameter.annotation
+    return annotation if isinstance(annotation, str) else str(annotation)

@@ -1,0 +1,185 @@
+"""Which configured tensor is which argument or result of forward, by Triton's conventions.
+
+Inputs are called as forward's arguments, or NAME__INDEX, or they come in the order of the configuration; all
+of
+them follow one convention. Outputs are called as the keys of a dict, NAME__INDEX, or come in order. Archives
+of
+AOTInductor know ARGS[0], KWARGS[key] and RESULT[0] (pytorch_backend/src/pt/model_instance_state.cc,
+src/pt2/model_state.cc).
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tpx.errors import ConfigError
+from tpx.serving.backends.pytorch.interface import Interface, Slot
+from tpx.serving.stacking.added import added_inputs, taken_outputs
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where forward takes each input and gives each output."""
+
+    inputs: Mapping[str, int]
+    outputs: Mapping[str, int]
+
+
+_SEPARATOR = "__"
+_INDEX = "follow the <name>__<index> naming convention"
+
+
+def index_in(name: str) -> int | None:
+    """The index that a name ends with: 1 of `INPUT__1`."""
+    _, found, text = name.partition(_SEPARATOR)
+    return int(text) if found and text.isascii() and text.isdigit() else None
+
+
+def input_positions(config: Any, interface: Interface) -> dict[str, int]:
+    """The place in forward's arguments of each input, those that the server adds among them.
+
+    Raises ConfigError for names that follow no convention together, or that lead to no argument.
+    """
+    names = [item.name for item in config.input]
+    added = [name for name in added_inputs(config) if name not in names]
+    if not names:
+        raise ConfigError(
+            f"model '{config.name}': model configuration must contain at least one input, none were "
+            f"specified."
+        )
+    if interface.arguments is None:
+        positions = _indices([*names, *added]) or {name: at for at, name in enumerate([*names, *added])}
+        _check_states(config, "input_name", positions, named=True)
+        return _checked(config, "input", positions, len(positions))
+    known = _known(interface.arguments)
+    positions = _chosen(config, "input", names, known)
+    _check_states(config, "input_name", known, named=_is_named(positions, known))
+    batch = [name for item in config.batch_input for name in item.target_name]
+    for name in added:
+        index = known.get(name, index_in(name))
+        if index is None and name in batch:
+            index = len(names) + batch.index(name)
+        if index is None:
+            raise ConfigError(
+                f"model '{config.name}': input '{name}' does not follow <name>__<index> naming convention."
+            )
+        positions[name] = index
+    _check_count(config, positions, interface.arguments)
+    return _checked(config, "input", positions, len(interface.arguments))
+
+
+def output_positions(config: Any, interface: Interface) -> dict[str, int]:
+    """The place in forward's results of each output, states among them. Raises ConfigError."""
+    names = [item.name for item in config.output]
+    states = [name for name in taken_outputs(config) if name not in names]
+    known = _known(interface.results or ())
+    positions = _chosen(config, "output", names, known)
+    _check_states(config, "output_name", known, named=_is_named(positions, known))
+    for name in states:
+        positions[name] = known[name] if name in known else index_in(name) or 0
+    if interface.results is not None:
+        count = len(interface.results)
+        for name, position in positions.items():
+            if position >= count:
+                raise ConfigError(beyond(name, count))
+    return positions
+
+
+def beyond(name: str, count: int) -> str:
+    """What to say of an output that forward does not give."""
+    return (
+        f"The output {name} in the model configuration refers to an output index which doesn't exist. This "
+        f"model "
+        f"has {count} outputs"
+    )
+
+
+def _known(slots: Sequence[Slot]) -> dict[str, int]:
+    """The names that a file itself has for its tensors."""
+    names = {slot.label: index for index, slot in enumerate(slots) if slot.label}
+    return names | {slot.name: index for index, slot in enumerate(slots) if slot.name}
+
+
+def _chosen(config: Any, kind: str, names: Sequence[str], known: Mapping[str, int]) -> dict[str, int]:
+    """By the first convention that all of the names follow."""
+    if known and all(name in known for name in names):
+        return {name: known[name] for name in names}
+    indices = _indices(names)
+    if indices is not None:
+        return indices
+    if known or any(_SEPARATOR in name for name in names):
+        log.warning(
+            "%s of model '%s' (%s) are neither called as the model calls them (%s) nor do they all %s: they "
+            "are "
+            "taken in the order of the configuration",
+            f"{kind}s",
+            config.name,
+            ", ".join(names),
+            ", ".join(known) or "it does not tell",
+            _INDEX,
+        )
+    return {name: index for index, name in enumerate(names)}
+
+
+def _is_named(positions: Mapping[str, int], known: Mapping[str, int]) -> bool:
+    return positions == _indices([*positions]) or positions.items() <= known.items()
+
+
+def _indices(names: Sequence[str]) -> dict[str, int] | None:
+    indices = {name: index for name in names if (index := index_in(name)) is not None}
+    return indices if len(indices) == len(names) else None
+
+
+def _check_states(config: Any, field: str, known: Mapping[str, int], *, named: bool) -> None:
+    """States need names that lead to a place, and the tensors beside them, too: order is not enough."""
+    states = config.sequence_batching.state
+    if states and not named:
+        raise ConfigError(
+            f"PyTorch model '{config.name}' is using sequence batching with state but not all inputs and "
+            f"outputs "
+            f"{_INDEX}. "
+        )
+    for state in states:
+        name = getattr(state, field)
+        if name not in known and index_in(name) is None:
+            raise ConfigError(
+                f"PyTorch model '{config.name}' is using sequence batching with state but state '{name}' "
+                f"does "
+                f"not {_INDEX}. "
+            )
+
+
+def _check_count(config: Any, positions: Mapping[str, int], arguments: Sequence[Slot]) -> None:
+    given = set(positions.values())
+    required = [index for index, slot in enumerate(arguments) if slot.required]
+    if len(positions) <= len(arguments) and given.issuperset(required):
+        return
+    if len(positions) == len(arguments):
+        return  # two of them have the same place, or one has none: that is said of its name
+    raise ConfigError(
+        f"unable to load model '{config.name}', configuration expects {len(positions)} inputs, model "
+        f"provides "
+        f"{len(arguments)}"
+        + (f" ({', '.join(names)})" if (names := [slot.name or slot.label for slot in arguments]) else "")
+    )
+
+
+def _checked(config: Any, kind: str, positions: dict[str, int], count: int) -> dict[str, int]:
+    taken: dict[int, str] = {}
+    for name, position in positions.items():
+        if position >= count:
+            raise ConfigError(
+                f"model '{config.name}': {kind} '{name}' refers to index {position}, but the model has "
+                f"{count} "
+                f"{kind}s, from 0 on"
+            )
+        if position in taken:
+            raise ConfigError(
+                f"model '{config.name}': {kind}s '{taken[position]}' and '{name}' both refer to index "
+                f"{position}"
+            )
+        taken[position] = name
+    return positions

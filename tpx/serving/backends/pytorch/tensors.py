@@ -1,0 +1,185 @@
+"""Arrays as tensors and back, without a copy where none is needed."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tpx.errors import ExecutionError, InvalidRequest
+from tpx.protocol.datatypes import BY_NAME
+from tpx.serving.backends.pytorch.interface import DTYPES
+from tpx.serving.backends.pytorch.naming import beyond
+from tpx.serving.batch import Arrays
+
+log = logging.getLogger(__name__)
+
+_COPY_BELOW_BYTES = 64 << 10  # where finding out costs more than the copy
+
+
+class _Window:
+    """An array that may be written through; PyTorch has no other tensors. Keeps the array."""
+
+    __slots__ = ("__array_interface__", "array")
+
+    def __init__(self, array: npt.NDArray[Any]) -> None:
+        interface = array.__array_interface__
+        interface["data"] = (interface["data"][0], False)
+        self.__array_interface__ = interface
+        self.array = array
+
+
+class Lender:
+    """Makes tensors of arrays that are not the model's own.
+
+    Small arrays are copied. Others are lent to models that do not write into them, which is known after the
+    first
+    run: in-place operations count on a tensor's version.
+    """
+
+    def __init__(self, model: str, *, writes: bool | None) -> None:
+        self._model = model
+        self._copies = writes is not False
+        self._watches = writes is None
+        self._lent: list[torch.Tensor] = []
+
+    def tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
+        if array.nbytes < _COPY_BELOW_BYTES:
+            return torch.from_numpy(array.copy())
+        flags = array.flags
+        if self._copies or not flags.aligned:
+            tensor = torch.from_numpy(array.copy())
+        else:
+            tensor = torch.from_numpy(array if flags.writeable else np.asarray(_Window(array)))
+        if self._watches:
+            self._lent.append(tensor)
+        return tensor
+
+    def settle(self) -> None:
+        """After a run: from now on the model is lent what it does not write into."""
+        if not self._lent:
+            return
+        written = any(tensor._version for tensor in self._lent)
+        self._lent.clear()
+        if written:
+            log.warning(
+                "model '%s' writes into its inputs: they are copied for it from now on, which takes time",
+                self._model,
+            )
+            self._watches = False
+        self._copies = written
+
+
+class Inputs:
+    """The values that forward takes, of the arrays of a batch."""
+
+    def __init__(
+        self, positions: Mapping[str, int], datatypes: Mapping[str, str], scalars: Sequence[str]
+    ) -> None:
+        """`scalars` are of no dimension to the model, and of one element to the client."""
+        self._slots = [
+            (name, place, datatypes.get(name, ""), name in scalars) for name, place in positions.items()
+        ]
+        places = {place: name for name, place in positions.items()}
+        self.names = [places.get(place, "") for place in range(max(places, default=-1) + 1)]
+
+    def fill(self, values: list[Any], arrays: Arrays, lender: Any) -> None:
+        """Put a tensor, or a list of strings, where forward takes it. Raises InvalidRequest."""
+        for name, place, datatype, scalar in self._slots:
+            array = arrays.get(name)
+            if array is None:
+                continue
+            if datatype == "BYTES":
+                values[place] = _texts(name, array)
+                continue
+            tensor = lender.tensor(array)
+            if datatype == "BF16":
+                tensor = tensor.view(torch.bfloat16)
+            values[place] = tensor.reshape(()) if scalar else tensor
+
+
+class Outputs:
+    """The arrays that the server wants, of what forward gives."""
+
+    def __init__(
+        self, positions: Mapping[str, int], datatypes: Mapping[str, str], storages: frozenset[int]
+    ) -> None:
+        self._wanted = [(name, place, datatypes.get(name, "")) for name, place in positions.items()]
+        self._storages = storages
+
+    def tensors(self, raw: Any) -> dict[str, Any]:
+        """The results by name, of the right types. Raises ExecutionError."""
+        results = _by_place(raw, [name for name, _, _ in self._wanted])
+        if isinstance(results, Mapping):
+            found = {name: results[name] for name, _, _ in self._wanted}
+        else:
+            found = {}
+            for name, place, _ in self._wanted:
+                if place >= len(results):
+                    raise ExecutionError(beyond(name, len(results)))
+                found[name] = results[place]
+        for name, _, datatype in self._wanted:
+            _check(name, found[name], datatype)
+        return found
+
+    def array(self, value: Any) -> npt.NDArray[Any]:
+        """A result that is in the memory of this process, as an array: a view where it is the model's no
+        more."""
+        if isinstance(value, list):
+            return np.array([text.encode() for text in value], dtype=np.object_)
+        tensor: torch.Tensor = value.detach() if value.requires_grad else value
+        tensor = tensor.contiguous()
+        if tensor.untyped_storage().data_ptr() in self._storages:
+            tensor = tensor.clone()
+        if tensor.dtype is torch.bfloat16:
+            tensor = tensor.view(torch.uint16)
+        array: npt.NDArray[Any] = tensor.numpy()
+        return array if array.shape else array.reshape(1)
+
+
+def _texts(name: str, array: npt.NDArray[Any]) -> list[str]:
+    try:
+        return [element.decode() for element in array.flat]
+    except UnicodeDecodeError as exc:
+        raise InvalidRequest(
+            f"input '{name}' is not UTF-8, which strings in PyTorch are: {exc.reason}"
+        ) from exc
+
+
+def _by_place(raw: Any, names: list[str]) -> Any:
+    """The results in order, or by their keys."""
+    if isinstance(raw, torch.Tensor) or _is_texts(raw):
+        return [raw]
+    if isinstance(raw, Mapping):
+        return raw if all(name in raw for name in names) else _in_order(raw, names)
+    if isinstance(raw, (list, tuple)):
+        return raw
+    raise ExecutionError(
+        f"output must be of type Tensor, List[str], or a list, tuple or dict of these, received "
+        f"{type(raw).__name__}"
+    )
+
+
+def _in_order(raw: Mapping[str, Any], names: list[str]) -> list[Any]:
+    missing = [name for name in names if name not in raw]
+    if len(missing) == len(names):  # no name is a key: they count by their index, or in order
+        return list(raw.values())
+    raise ExecutionError(f"the model gave no output '{missing[0]}' (it gave: {', '.join(map(str, raw))})")
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(each, str) for each in value)
+
+
+def _check(name: str, value: Any, datatype: str) -> None:
+    if isinstance(value, torch.Tensor):
+        wanted = DTYPES.get(datatype)
+        if value.dtype is not wanted:
+            said = BY_NAME[datatype].config_name if datatype else "nothing"
+            raise ExecutionError(f"output '{name}' has type {value.dtype}, the configuration says {said}")
+    elif datatype != "BYTES" or not (value == [] or _is_texts(value)):
+        raise ExecutionError(
+            f"output '{name}' must be of type Tensor or List[str], received {type(value).__name__}"
+        )
