@@ -32,7 +32,7 @@ class Lane:
     """Instances that share an inbox, whichever is free first, and the batches that they hold: one each in
     work and one each in hand."""
 
-    __slots__ = ("depth", "held", "held_long", "inbox", "index", "instances", "put", "remote", "run", "turn")
+    __slots__ = ("held", "held_long", "inbox", "index", "instances", "put", "remote", "run", "turn")
 
     def __init__(self, index: int, turn: Turn | None) -> None:
         self.index = index
@@ -42,8 +42,6 @@ class Lane:
         self.put: Callable[[Batch | None], None] = self.inbox.put
         self.instances: list[Instance] = []
         self.held: set[Batch] = set()
-        self.depth = _IN_HAND
-        """Batches for each instance: the one in work, and those in hand."""
         self.held_long = 0
         """Those of them that may take long, for which the loop does not wait."""
         self.run: Callable[[Batch], None] | None = None
@@ -340,7 +338,8 @@ class Dispatcher:
         """Keep as many batches in hand as there are instances, so that none waits for the loop."""
         if self._limiter is not None:
             return  # nothing is taken before it is its turn
-        most = lane.depth * len(lane.instances)
+        depth = _IN_HAND if lane.remote is None else lane.remote.depth
+        most = depth * len(lane.instances)
         while len(lane.held) < most:
             requests = self._scheduler.take(_clock(), idle=False, lane=lane.index)
             if not requests:

@@ -17,8 +17,8 @@ from tpx.serving.instances.base import Instance
 from tpx.serving.instances.completions import Completions
 from tpx.serving.instances.decoupled import DecoupledAnswer, DecoupledCallbacks, DecoupledInstance
 from tpx.serving.instances.placement import InstanceSpec
-from tpx.serving.instances.remote import REMOTE_DEPTH, RemoteInbox, RemoteInstance
 from tpx.serving.instances.remote import Outcomes as RemoteOutcomes
+from tpx.serving.instances.remote import RemoteInbox, RemoteInstance
 from tpx.serving.instances.thread import ThreadInstance
 from tpx.serving.ordering import ReplyOrder
 from tpx.serving.request import NOT_COMPUTED, InferRequest, InferResponse, RequestHead
@@ -162,11 +162,10 @@ class ServedModel:
     def _remote(self, name: str, executor: RemoteExecutor, lane: Lane) -> RemoteInstance:
         dispatcher = self._dispatcher
         outcomes = RemoteOutcomes(dispatcher.answered, dispatcher.released, self._responded, dispatcher.again)
-        instance = RemoteInstance(name, executor, self._loop, outcomes)
         if lane.remote is None:
             lane.remote = RemoteInbox(dispatcher.refused)
-            lane.depth = REMOTE_DEPTH
             lane.put = lane.remote.put
+        instance = RemoteInstance(name, executor, self._loop, outcomes, lane.remote)
         executor.use(self._stacking)
         executor.on_change = lane.remote.look
         return instance

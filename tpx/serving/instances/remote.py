@@ -15,8 +15,11 @@ from tpx.serving.request import InferRequest
 
 _clock = time.perf_counter_ns
 _WARM_UP_S = 600
-REMOTE_DEPTH = 4
-"""Batches for each process, in work or in hand: waking it costs more than the execution of a short model."""
+_DEPTHS = ((300_000, 8), (3_000_000, 2))
+"""Batches for each process, in work or in hand, by what an execution takes at most: handing one over costs
+more than the execution of a short model. Of long models none is in hand: another process could have begun
+it."""
+_FIRST_GUESS_NS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ class Outcomes:
 class RemoteInstance:
     """One of them, and how many batches it holds; implements RemoteOutcomes for them."""
 
-    __slots__ = ("_executor", "_held", "_loop", "_outcomes", "leaving", "name")
+    __slots__ = ("_executor", "_held", "_inbox", "_loop", "_outcomes", "leaving", "name")
 
     def __init__(
         self,
@@ -40,6 +43,7 @@ class RemoteInstance:
         executor: RemoteExecutor,
         loop: asyncio.AbstractEventLoop,
         outcomes: RemoteOutcomes,
+        inbox: "RemoteInbox",
     ) -> None:
         self.name = name
         self._held: deque[Batch] = deque()
@@ -47,6 +51,7 @@ class RemoteInstance:
         self._executor = executor
         self._loop = loop
         self._outcomes = outcomes
+        self._inbox = inbox
         self.leaving = False
 
     def begin(self) -> None:
@@ -82,9 +87,12 @@ class RemoteInstance:
         self._outcomes.answered(batch)
 
     def released(self, batch: Batch) -> None:
-        self._held.remove(batch)
-        if self._held and not self._held[0].started_ns:
-            self._held[0].started_ns = _clock()
+        held = self._held
+        held.remove(batch)
+        if held and not held[0].started_ns:
+            held[0].started_ns = _clock()
+        if batch.gathered_ns:
+            self._inbox.computed(batch)
         self._outcomes.released(batch)
 
     def responded(self, answer: DecoupledAnswer) -> None:
@@ -152,6 +160,9 @@ class RemoteInbox:
         self.instances: list[RemoteInstance] = []
         self._waiting: deque[Batch] = deque()
         self._on_refused = on_refused
+        self._took_ns = _FIRST_GUESS_NS
+        self.depth = 2
+        """Batches for each instance."""
 
     def put(self, batch: Batch | None) -> None:
         """Called on the event loop; None, from any thread, means nothing here."""
@@ -159,18 +170,24 @@ class RemoteInbox:
             self._waiting.append(batch)
             self.look()
 
+    def computed(self, batch: Batch) -> None:
+        """An instance has computed a batch: how many to hand over depends on how long that takes."""
+        took_ns = self._took_ns
+        took_ns += (batch.computed_ns - batch.gathered_ns - took_ns) >> 3
+        self._took_ns = took_ns
+        self.depth = next((depth for most_ns, depth in _DEPTHS if took_ns <= most_ns), 1)
+
     def look(self) -> None:
         """An instance may have become alive, or doomed."""
         while self._waiting:
-            alive = [instance for instance in self.instances if instance.alive]
-            if alive:
-                min(alive, key=_held).submit(self._waiting.popleft())
+            best = None
+            for instance in self.instances:
+                if instance.alive and (best is None or instance.held < best.held):
+                    best = instance
+            if best is not None:
+                best.submit(self._waiting.popleft())
             elif all(instance.doomed for instance in self.instances):
                 why = self.instances[0].doomed if self.instances else "the instance was taken away"
                 self._on_refused(self._waiting.popleft(), NotReady(why))
             else:
                 return
-
-
-def _held(instance: RemoteInstance) -> int:
-    return instance.held

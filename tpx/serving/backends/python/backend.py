@@ -14,6 +14,7 @@ from tpx.serving.backends.python.completion import ask_to_complete, merge
 from tpx.serving.backends.python.environment import interpreter_of
 from tpx.serving.backends.python.executor import InstanceSettings, PythonExecutor
 from tpx.serving.backends.python.process import ChildProcess, Interpreter
+from tpx.serving.backends.python.processors import usable_processors
 from tpx.serving.host import Host
 from tpx.serving.instances.placement import InstanceSpec
 
@@ -28,10 +29,12 @@ _SETTINGS = frozenset(
         "stub-timeout-seconds",
         "stub-health-check-interval",
         "default-max-batch-size",
+        "spin-microseconds",
         "cmdline",
     )
 )
-_END_TIMEOUT_S = 30.0
+_END_TIMEOUT_S = 30
+_SPIN_US = 100
 
 
 class PythonBackend:
@@ -112,11 +115,12 @@ class PythonModel:
             model=config.name,
             decoupled=config.model_transaction_policy.decoupled,
             batched=config.max_batch_size > 0,
-            end_timeout_s=_seconds(self._files.settings.get("stub-timeout-seconds")),
+            end_timeout_s=float(self._number("stub-timeout-seconds", _END_TIMEOUT_S)),
             start=lambda: self._start(config),
             words={
                 **self._source,
                 "instance": spec.name,
+                "spin_ns": self._spin_ns(),
                 "decoupled": config.model_transaction_policy.decoupled,
                 "args": {
                     "model_config": json.dumps(model_config.to_json(config)),
@@ -145,6 +149,17 @@ class PythonModel:
             process.socket.close()
             process.end(1.0)
 
+    def _spin_ns(self) -> int:
+        """With one processor, who looks keeps from working whoever he waits for."""
+        default = _SPIN_US if usable_processors() >= 2 else 0
+        return self._number("spin-microseconds", default) * 1000
+
+    def _number(self, key: str, default: int) -> int:
+        text = self._files.settings.get(key, str(default))
+        if not (text.isascii() and text.isdigit()):
+            raise ConfigError(f"--backend-config python,{key} must be a whole number, got '{text}'")
+        return int(text)
+
     def _start(self, config: Any) -> ChildProcess:
         if self._interpreter is None:
             self._interpreter = interpreter_of(config, self._files.directory.parent)
@@ -157,13 +172,3 @@ def _written(config: Any) -> dict[str, Any]:
     if not config.HasField("model_transaction_policy"):
         out.pop("model_transaction_policy", None)
     return out
-
-
-def _seconds(text: str | None) -> float:
-    if text is None:
-        return _END_TIMEOUT_S
-    if not (text.isascii() and text.isdigit()):
-        raise ConfigError(
-            f"--backend-config python,stub-timeout-seconds must be a whole number, got '{text}'"
-        )
-    return float(text)

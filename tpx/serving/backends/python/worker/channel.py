@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import array
 import os
-import select
 import socket
 import threading
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from collections.abc import Callable
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.backends.python.worker.frames import HEADER, Buffer
 from tpx.serving.backends.python.worker.rings import GrowingRing, Segment
+from tpx.serving.backends.python.worker.waiting import Waiting
 
 _READ_BYTES = 32 << 10
 """Below the size from which memory is mapped anew for each read."""
@@ -32,8 +32,7 @@ class Channel:
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._poll = select.poll()
-        self._poll.register(sock.fileno(), select.POLLIN)
+        self.waiting = Waiting(sock.fileno())
         self._sending = threading.RLock()
         self._changed = threading.Condition(threading.Lock())
         self._reading = False
@@ -123,7 +122,7 @@ class Channel:
                 return
             self._reading = True
         try:
-            while self._poll.poll(0):
+            while self.waiting.here():
                 self._read()
         finally:
             with self._changed:
@@ -149,6 +148,8 @@ class Channel:
 
     def _read(self) -> None:
         """Wait for bytes, and take the frames that are complete."""
+        if self._pump is None:  # it waits where nobody is in a hurry, and would take turns from those who are
+            self.waiting.until_readable()
         try:
             data, ancillary, _, _ = self._sock.recvmsg(_READ_BYTES, _FDS_BYTES)
         except OSError as exc:

@@ -85,13 +85,17 @@ class _Process:
             frames.INITIALIZE: self._initialize,
             frames.ASK_READY: self._tell_ready,
         }
+        half = 0
         while True:
             if not work:
                 channel.flush()
                 channel.wait(lambda: bool(work))
+                half = len(work) // 2
             kind, body = work.popleft()
             if kind == frames.EXECUTE:
-                self._execution.run(*body, more=bool(work))  # type: ignore[union-attr]
+                # the server answers the first half while the second is computed
+                more = bool(work) and len(work) != half
+                self._execution.run(*body, more=more)  # type: ignore[union-attr]
                 del body
             elif kind == frames.FINALIZE:
                 self._finalize()
@@ -147,6 +151,7 @@ class _Process:
         try:
             module = self._import(words)
             execution = Execution(self._channel, words["instance"], decoupled=words["decoupled"])
+            self._channel.waiting.spin_for(words["spin_ns"])
             execution.model = module.TritonPythonModel()
             if hasattr(execution.model, "initialize"):
                 execution.model.initialize(words["args"])
