@@ -6,8 +6,9 @@ import pytest
 
 from tests.perf.conftest import make_level
 from tpx.errors import WireError
+from tpx.perf.levels import parse_concurrency
 from tpx.perf.results import LevelResult, Verdict
-from tpx.perf.settings import ErrorBudget, Level, LevelRange, LevelSettings, parse_levels
+from tpx.perf.settings import ErrorBudget, Level, LevelRange, LevelSettings
 from tpx.perf.sweep import Levels, sweep
 
 
@@ -54,7 +55,7 @@ class Ladder:
 )
 def test_a_range_is_measured_level_by_level(text: str, levels: list[int]) -> None:
     ladder = Ladder()
-    results = ladder.climb(parse_levels(text))
+    results = ladder.climb(parse_concurrency(text))
     assert ladder.seen == levels == [r.level.value for r in results]
 
 

@@ -53,7 +53,7 @@ async def measure_level(
     """
     stop = stop or asyncio.Event()
     observer.level_started(level)
-    lanes = await target.client.open(level.value)
+    lanes = await target.client.open(int(level.value))
     with _quiet_memory():
         if settings.warmup_requests:
             warmup = ConcurrencyLoad(target.client, lanes, target.feed, settings.timeout_s)

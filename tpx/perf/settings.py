@@ -6,15 +6,12 @@ from dataclasses import dataclass, field
 from typing import Literal, NoReturn
 
 from tpx.errors import UsageError
+from tpx.perf.plan import LoadPlan
 
 
 def refuse(flag: str, reason: str) -> NoReturn:
     """Raise perf_analyzer's message for a bad value."""
     raise UsageError(f"Failed to parse {flag}. {reason}")
-
-
-LoadMode = Literal["concurrency"]
-"""What is held at a level: the number of requests in flight."""
 
 
 def one_of(flag: str, choices: tuple[str, ...], message: str) -> Callable[[str], str]:
@@ -28,55 +25,93 @@ def one_of(flag: str, choices: tuple[str, ...], message: str) -> Callable[[str],
     return parse
 
 
+LoadMode = Literal[
+    "concurrency",
+    "request_rate",
+    "custom_intervals",
+    "fixed_schedule",
+    "periodic_concurrency",
+    "single_stream",
+    "multi_stream",
+    "offline",
+]
+"""What is held at a level: requests in flight, requests per second, a schedule, or a scenario of MLPerf."""
+
+OPEN_LOOP: frozenset[LoadMode] = frozenset({"request_rate", "custom_intervals", "fixed_schedule", "offline"})
+"""The modes in which requests have a time of their own, whatever becomes of those before them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One load: how much of what."""
+    """One load: how much of what; requests in flight are whole, requests per second may not be."""
 
     mode: LoadMode
-    value: int
+    value: float
+
+    @property
+    def open_loop(self) -> bool:
+        return self.mode in OPEN_LOOP
+
+    def __str__(self) -> str:
+        return f"{self.mode} {self.value:g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelRange:
     """The loads to measure, in order: start to end by `step`, by `factor`, or as a list.
 
-    `end` None is one level; 0 goes on from level to level until the latency limit is met.
+    `end` None is one level; 0 goes on from level to level until the latency limit is met. `binary` halves
+    the range until it is no wider than `step`, towards the highest load under the latency limit.
     """
 
-    start: int = 1
-    end: int | None = None
-    step: int = 1
+    mode: LoadMode = "concurrency"
+    start: float = 1
+    end: float | None = None
+    step: float = 1
     factor: float = 0.0
-    listed: tuple[int, ...] = ()
+    listed: tuple[float, ...] = ()
+    binary: bool = False
+    given: bool = field(default=True, compare=False)
+    """Whether the user said so; only one kind of load can be given."""
 
     def __post_init__(self) -> None:
-        if min(self.listed or (self.start,)) <= 0:
+        if not min(self.listed or (self.start,)) > 0:
             raise UsageError("The start of the search range must be > 0")
-        if self.step <= 0 or (self.factor and not self.factor > 1):
-            refuse("--concurrency-range", "The <step> must be > 0, or a factor > 1 such as x2.")
-        if self.end is not None and 0 != self.end < self.start:
-            refuse("--concurrency-range", "The <start> must be <= <end>.")
+        if not self.step > 0 or (self.factor and not self.factor > 1):
+            refuse(self.flag, "The <step> must be > 0, or a factor > 1 such as x2.")
+        if self.end is not None and not (self.end == 0 or self.end >= self.start):
+            refuse(self.flag, "The <start> must be <= <end>.")
 
     def __str__(self) -> str:
         if self.listed:
-            return ",".join(map(str, self.listed))
-        step = f"x{self.factor:g}" if self.factor else str(self.step)
-        return str(self.start) if self.end is None else f"{self.start}:{self.end}:{step}"
+            return ",".join(f"{value:g}" for value in self.listed)
+        step = f"x{self.factor:g}" if self.factor else f"{self.step:g}"
+        return f"{self.start:g}" if self.end is None else f"{self.start:g}:{self.end:g}:{step}"
+
+    @property
+    def flag(self) -> str:
+        return "--request-rate-range" if self.mode == "request_rate" else "--concurrency-range"
+
+    @property
+    def whole(self) -> bool:
+        """Whether there is nothing between two neighbouring integers."""
+        return self.mode != "request_rate"
 
     @property
     def unbounded(self) -> bool:
         return self.end == 0
 
     @property
-    def highest(self) -> int | None:
+    def highest(self) -> float | None:
         """The greatest level; None where there is no end."""
         if self.listed:
             return max(self.listed)
         return None if self.unbounded else max(self.start, self.end or 0)
 
-    def after(self, level: int) -> int | None:
+    def after(self, level: float) -> float | None:
         """The level that follows `level` in a linear or geometric range; None past the end."""
-        following = max(level + 1, int(level * self.factor)) if self.factor else level + self.step
+        following = level * self.factor if self.factor else level + self.step
+        following = max(level + 1, int(following)) if self.whole else round(following, 9)
         return following if self.unbounded or following <= (self.end or 0) else None
 
 
@@ -142,6 +177,7 @@ class LevelSettings:
     warmup_requests: int = 0
     timeout_s: float = 0.0
     max_errors: ErrorBudget = field(default_factory=ErrorBudget)
+    load: LoadPlan = field(default_factory=LoadPlan)
 
     @property
     def window_ns(self) -> int:
@@ -153,30 +189,6 @@ def _integer(text: str, flag: str, whole: str) -> int:
         return int(text)
     except ValueError:
         refuse(flag, f"Invalid value provided: {whole}")
-
-
-def parse_levels(text: str) -> LevelRange:
-    """`start:end:step` with empty parts for defaults, `start:end:xFACTOR`, or a list `1,2,8`."""
-    flag = "--concurrency-range"
-    if "," in text:
-        return LevelRange(listed=tuple(_integer(part, flag, text) for part in text.split(",")))
-    parts = text.split(":")
-    if len(parts) > 3:
-        refuse(flag, "The value does not match <start:end:step>.")
-    start, end, step = [*parts, "", ""][:3]
-    factor = 0.0
-    if step.startswith("x"):
-        try:
-            factor = float(step[1:])
-        except ValueError:
-            refuse(flag, f"Invalid value provided: {text}")
-        step = ""
-    return LevelRange(
-        start=_integer(start or "1", flag, text),
-        end=_integer(end, flag, text) if end else None,
-        step=_integer(step or "1", flag, text),
-        factor=factor,
-    )
 
 
 def parse_shape(text: str) -> Shape:

@@ -31,7 +31,7 @@ async def sweep(levels: LevelRange, settings: LevelSettings, measure: Measure, s
         if stop.is_set():
             break
         try:
-            result = await measure(Level("concurrency", value), settings)
+            result = await measure(Level(levels.mode, value), settings)
         except WireError as exc:
             if not results:
                 raise
@@ -44,11 +44,11 @@ async def sweep(levels: LevelRange, settings: LevelSettings, measure: Measure, s
     return Levels(tuple(results))
 
 
-def _values(levels: LevelRange) -> Iterator[int]:
+def _values(levels: LevelRange) -> Iterator[float]:
     if levels.listed:
         yield from levels.listed
         return
-    value: int | None = levels.start
+    value: float | None = levels.start
     while value is not None:
         yield value
         value = levels.after(value)

@@ -5,10 +5,11 @@ from typing import Annotated
 
 from tpx.errors import UsageError
 from tpx.options import Option
-from tpx.perf.settings import LevelRange, parse_levels, refuse
+from tpx.perf.levels import parse_concurrency
+from tpx.perf.settings import LevelRange, refuse
 
 _LOAD = "Load"
-ONE_REQUEST = LevelRange()
+ONE_REQUEST = LevelRange(given=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +24,7 @@ class LoadOptions:
             (),
             _LOAD,
             "START:END:STEP",
-            parse=parse_levels,
+            parse=parse_concurrency,
         ),
     ] = ONE_REQUEST
     request_count: Annotated[int, Option("send exactly this many requests a level; 0: off", (), _LOAD)] = 0
