@@ -1,5 +1,6 @@
 """Finding a backend by its name."""
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from tests.serving.installed import install
 from tpx.errors import LoadError
+from tpx.serving.backends.base import Describes
 from tpx.serving.backends.table import BACKENDS, backend, whereabouts
 
 
@@ -119,3 +121,13 @@ def test_a_broken_package_is_named_with_its_cause(site: Path, source: str, targe
     assert caught.value.message.startswith(
         f"backend 'mine' is added by the package mine-backend 1.0 (entry point {target}), which {cause}"
     )
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "python", "pytorch", "openvino"])
+def test_a_backend_with_a_package_of_its_own_describes_itself(name: str) -> None:
+    found = backend(name)
+    assert isinstance(found, Describes)
+    description = found.describe()
+    assert re.match(r"\d+\.\d+", description.version)
+    assert description.providers or description.devices
+    assert not description.lacks

@@ -143,6 +143,29 @@ class DividesMachine(Protocol):
         """Whether those that there are suit a configuration with other instance groups."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What something that `tpx doctor` looks at says of itself on this machine."""
+
+    version: str = ""
+    providers: tuple[str, ...] = ()
+    """What it can compute with."""
+    devices: tuple[str, ...] = ()
+    """Where."""
+    lacks: str = ""
+    """Why it cannot be used although it can be imported; what can be used lacks nothing."""
+    remedy: str = ""
+    """The one command that would help."""
+
+
+@runtime_checkable
+class Describes(Protocol):
+    """A backend that can tell more of itself than that it can be imported."""
+
+    def describe(self) -> Description:
+        """In a process of its own: it may take seconds, and load what there is."""
+
+
 class Backend(Protocol):
     """Opens models of one kind."""
 

@@ -11,8 +11,9 @@ from typing import Any
 import onnxruntime as ort
 
 from tpx.errors import Code, ConfigError, LoadError
-from tpx.serving.backends.base import Executor, ModelFiles, inside
+from tpx.serving.backends.base import Description, Executor, ModelFiles, inside
 from tpx.serving.backends.onnxruntime.binding import BoundExecutor, can_bind
+from tpx.serving.backends.onnxruntime.description import describe
 from tpx.serving.backends.onnxruntime.execution import ArrayExecutor, ValueExecutor
 from tpx.serving.backends.onnxruntime.options import run_options, session_options, warn_of_unknown
 from tpx.serving.backends.onnxruntime.providers import CPU, check_accelerators, providers_of
@@ -39,6 +40,9 @@ class OnnxRuntimeBackend:
 
     def default_instance_count(self, kind: str) -> int:
         return 2 if kind == "KIND_CPU" else 1
+
+    def describe(self) -> Description:
+        return describe()
 
 
 class OnnxModel:

@@ -13,7 +13,7 @@ from typing import Any
 import openvino as ov
 
 from tpx.errors import Code, ConfigError, LoadError
-from tpx.serving.backends.base import Executor, ModelFiles, inside
+from tpx.serving.backends.base import Description, Executor, ModelFiles, inside
 from tpx.serving.backends.model_tensors import ModelTensor, check_signature, complete_tensors
 from tpx.serving.backends.openvino.execution import ERRORS, InferRequestExecutor, Rows, reason
 from tpx.serving.backends.openvino.settings import settings_of
@@ -59,6 +59,14 @@ class OpenVinoBackend:
 
     def default_instance_count(self, kind: str) -> int:  # noqa: ARG002 (one on every device)
         return 1
+
+    def describe(self) -> Description:
+        core = ov.Core()
+        names = {device: core.get_property(device, "FULL_DEVICE_NAME") for device in core.available_devices}
+        return Description(
+            version=ov.__version__.partition("-")[0],
+            devices=tuple(f"{device}: {name}" for device, name in names.items()),
+        )
 
 
 class OpenVinoModel:

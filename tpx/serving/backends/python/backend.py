@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import platform
+import sys
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import Any
 
 from tpx.errors import ConfigError, LoadError
 from tpx.protocol import model_config
-from tpx.serving.backends.base import ModelFiles, inside
+from tpx.serving.backends.base import Description, ModelFiles, inside
 from tpx.serving.backends.python.completion import ask_to_complete, merge
 from tpx.serving.backends.python.environment import interpreter_of
 from tpx.serving.backends.python.executor import InstanceSettings, PythonExecutor
@@ -62,6 +64,9 @@ class PythonBackend:
 
     def default_instance_count(self, kind: str) -> int:  # noqa: ARG002 (the seam's signature)
         return 1
+
+    def describe(self) -> Description:
+        return Description(version=platform.python_version(), devices=(sys.executable,))
 
 
 class PythonModel:

@@ -10,7 +10,7 @@ import torch
 
 from tpx.errors import ConfigError, LoadError
 from tpx.protocol.datatypes import BY_NUMBER
-from tpx.serving.backends.base import Executor, ModelFiles
+from tpx.serving.backends.base import Description, Executor, ModelFiles
 from tpx.serving.backends.pytorch.archive import Format, Source, source_of
 from tpx.serving.backends.pytorch.completion import check, complete
 from tpx.serving.backends.pytorch.cuda import CudaExecutor, GpuSettings
@@ -49,6 +49,14 @@ class PytorchBackend:
 
     def default_instance_count(self, kind: str) -> int:  # noqa: ARG002 (the seam's signature)
         return 1
+
+    def describe(self) -> Description:
+        gpus = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+        return Description(
+            version=torch.__version__,
+            providers=("CPU", *([f"CUDA {torch.version.cuda}"] if torch.version.cuda else [])),
+            devices=("cpu", *(f"cuda:{index}: {torch.cuda.get_device_name(index)}" for index in gpus)),
+        )
 
 
 class PytorchModel:
