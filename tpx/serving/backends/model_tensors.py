@@ -111,7 +111,7 @@ def add_tensor(items: Any, tensor: ModelTensor, *, batching: bool) -> None:
 def fill_dims(item: Any, tensor: ModelTensor, *, batching: bool) -> None:
     """The dims of an input or output, without its batch dimension."""
     dims = tensor.shape[1:] if batching else tensor.shape
-    item.dims.extend(dims or (1,))
+    item.dims.extend([dim or -1 for dim in dims] or (1,))  # a configuration has no dimension of 0
     if not dims and batching:
         item.reshape.SetInParent()  # one element a request, which the file takes without a dimension
 

@@ -48,6 +48,14 @@ def test_a_model_whose_first_dimensions_all_vary_gets_a_batch_dimension_and_batc
     assert tensors(out.output) == [("y", 11, [1000], None)]
 
 
+def test_a_dimension_of_0_varies_to_the_configuration_and_is_no_batch() -> None:
+    io = [onnx("x", 0), onnx("n", -1, 0)], [onnx("y", -1)]
+    out = completed("", *io)
+    assert out.max_batch_size == 0
+    assert tensors(out.input) == [("x", 11, [-1], None), ("n", 11, [-1, -1], None)]
+    check_signature(out, *io)
+
+
 @pytest.mark.parametrize(
     ("inputs", "outputs"),
     [
