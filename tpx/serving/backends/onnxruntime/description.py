@@ -14,7 +14,7 @@ _NOT_FOR_MODELS = "AzureExecutionProvider"  # sends requests elsewhere
 
 
 def describe() -> Description:
-    """Every provider that it was built with is tried with a model: without its libraries one does not work."""
+    """Every provider that it was built with is tried with a model: one may lack its libraries."""
     there = [provider for provider in ort.get_available_providers() if provider != _NOT_FOR_MODELS]
     return Description(
         version=ort.__version__,
