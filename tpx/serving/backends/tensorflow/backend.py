@@ -1,0 +1,232 @@
+"""TensorFlow models: a SavedModel by one of its signatures, or a frozen graph by the names of its operations.
+
+Each instance has a session, and so variables, of its own, unless MAX_SESSION_SHARE_COUNT lets several share
+one.
+"""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tpx.errors import Code, ConfigError, ExecutionError, LoadError
+from tpx.serving.backends.base import Executor, ModelFiles, inside
+from tpx.serving.backends.model_tensors import ModelTensor, check_signature, complete_tensors
+from tpx.serving.backends.tensorflow.sessions import BFLOAT16, ERRORS, Call, Session, gpu_count, init_ops_of
+from tpx.serving.backends.tensorflow.settings import settings_of
+from tpx.serving.backends.tensorflow.signature import Bound, model_tensor, signature_of, tensors_of
+from tpx.serving.batch import Arrays
+from tpx.serving.instances.placement import InstanceSpec, instance_specs
+from tpx.serving.stacking.added import added_inputs, taken_outputs
+
+log = logging.getLogger(__name__)
+
+_GRAPH, _GRAPH_FILE = "tensorflow_graphdef", "model.graphdef"
+
+
+class TensorFlowBackend:
+    """Opens `model.savedmodel`, a directory, or `model.graphdef`, a file."""
+
+    default_filename = "model.savedmodel"
+
+    def open(self, files: ModelFiles, config: Any) -> "TensorFlowModel":
+        path = inside(files.directory, config.default_model_filename, "default_model_filename")
+        default = config.default_model_filename == self.default_filename
+        if default and not path.exists() and (files.directory / _GRAPH_FILE).exists():
+            config.platform, config.default_model_filename = _GRAPH, _GRAPH_FILE
+            path = files.directory / _GRAPH_FILE
+        if not path.exists():
+            raise LoadError(f"unable to find '{path}' for model '{files.model_name}'", code=Code.NOT_FOUND)
+        return TensorFlowModel(path, files, config)
+
+    def default_instance_count(self, kind: str) -> int:  # noqa: ARG002 (one on every device)
+        return 1
+
+
+class TensorFlowModel:
+    """One open version. Opening it makes the session that auto-completion asks and the first instance has."""
+
+    inline = False
+    """Operations may wait: for files, for queues."""
+
+    def __init__(self, path: Path, files: ModelFiles, config: Any) -> None:
+        self._path, self._name = path, files.model_name
+        self._settings = settings_of(config, files.settings)
+        self._graph = config.platform == _GRAPH
+        if self._settings.init_ops_file and not self._graph:
+            raise ConfigError(
+                f"parameter 'TF_INIT_OPS_FILE' of model '{self._name}' is for the platform {_GRAPH}: a "
+                "SavedModel initialises itself"
+            )
+        self._init_ops = init_ops_of(self._settings, self._name, files.directory)
+        self._inputs: list[Bound] = []
+        self._outputs: list[Bound] = []
+        self._sessions: dict[tuple[str, int], list[Session]] = {}
+        self._uses: dict[tuple[str, int], int] = {}
+        first = instance_specs(config)[0]
+        self._sessions[first.kind, first.device_id] = [self._load(first)]
+
+    def complete(self, config: Any, *, default_max_batch_size: int) -> None:
+        if self._graph:
+            return  # a graph does not tell which of its operations are inputs and outputs
+        inputs, outputs = _tensors(self._inputs), _tensors(self._outputs)
+        tensors = [*inputs, *outputs]
+        possible = all(tensor.shape[:1] == (-1,) for tensor in tensors)
+        if not possible and config.max_batch_size and all(tensor.ranked for tensor in tensors):
+            raise ConfigError(
+                f"unable to autofill for '{self._name}', configuration specified max-batch "
+                f"{config.max_batch_size} but model signature does not support batching"
+            )
+        complete_tensors(
+            config,
+            inputs,
+            outputs,
+            max_batch_size=config.max_batch_size or (max(1, default_max_batch_size) if possible else 0),
+        )
+
+    def check(self, config: Any) -> None:
+        if config.model_transaction_policy.decoupled:
+            raise ConfigError(
+                f"model '{config.name}' is decoupled, but a TensorFlow model has one response for each "
+                "request: remove model_transaction_policy"
+            )
+        for item in config.input:
+            if item.optional:
+                raise ConfigError(
+                    f"input '{item.name}' of model '{config.name}' is optional, but TensorFlow needs all "
+                    "inputs"
+                )
+        if self._graph:
+            self._find_in_graph(config)
+        check_signature(config, _tensors(self._inputs), _tensors(self._outputs))
+
+    def executor(self, spec: InstanceSpec, config: Any) -> Executor:
+        if spec.kind == "KIND_GPU" and spec.device_id >= gpu_count():
+            raise ConfigError(
+                f"instance '{spec.name}' of model '{self._name}' asks for GPU {spec.device_id}, but "
+                f"TensorFlow sees {gpu_count()} GPUs (pip install 'tensorflow[and-cuda]' brings CUDA)"
+            )
+        used = {item.name for item in config.output} | set(taken_outputs(config))
+        outputs = [bound for bound in self._outputs if bound.tensor.name in used]
+        session = self._session_for(spec)
+        try:
+            call = session.call([bound.place for bound in self._inputs], [bound.place for bound in outputs])
+        except ERRORS as exc:
+            raise LoadError(f"tensorflow cannot prepare model '{self._name}': {_reason(exc)}") from exc
+        return _CallExecutor(call, _tensors(self._inputs), _tensors(outputs))
+
+    def close(self) -> None:
+        for sessions in self._sessions.values():
+            for session in sessions:
+                session.close()
+        self._sessions.clear()
+
+    def _session_for(self, spec: InstanceSpec) -> Session:
+        """The session of the device that has room for another instance, or one more."""
+        place = spec.kind, spec.device_id
+        used = self._uses.get(place, 0)
+        sessions = self._sessions.setdefault(place, [])
+        if used == len(sessions) * self._settings.sharing:
+            sessions.append(self._load(spec))
+        self._uses[place] = used + 1
+        return sessions[used // self._settings.sharing]
+
+    def _load(self, spec: InstanceSpec) -> Session:
+        session = Session(self._settings, spec)
+        try:
+            if self._graph:
+                session.load_graph(self._path, self._init_ops)
+                return session
+            signatures = session.load_saved_model(self._path, self._settings.tag)
+        except ERRORS as exc:
+            session.close()
+            raise LoadError(
+                f"tensorflow cannot load '{self._path}' of model '{self._name}': {_reason(exc)}"
+            ) from exc
+        if not self._inputs and not self._outputs:
+            chosen = signature_of(self._name, signatures, self._settings.signature)
+            self._inputs = tensors_of(self._name, chosen.inputs)
+            self._outputs = tensors_of(self._name, chosen.outputs)
+        return session
+
+    def _find_in_graph(self, config: Any) -> None:
+        """The tensors that a configuration names in a graph: outputs of its operations."""
+        inputs = {*(item.name for item in config.input), *added_inputs(config)}
+        outputs = {*(item.name for item in config.output), *taken_outputs(config)}
+        self._inputs = self._tensors_in_graph("input", sorted(inputs))
+        self._outputs = self._tensors_in_graph("output", sorted(outputs))
+
+    def _tensors_in_graph(self, kind: str, names: Sequence[str]) -> list[Bound]:
+        [session, *_] = next(iter(self._sessions.values()))
+        graph = session.graph
+        tensors = []
+        for name in names:
+            try:
+                found = graph.get_tensor_by_name(name if ":" in name else f"{name}:0")
+            except ERRORS as exc:
+                allowed = [
+                    op.name
+                    for op in graph.get_operations()
+                    if (op.type == "Placeholder" if kind == "input" else not _is_read(op))
+                ]
+                raise ConfigError(
+                    f"unexpected inference {kind} '{name}', allowed {kind}s are: {', '.join(allowed)}"
+                ) from exc
+            sizes = None if found.shape.rank is None else found.shape.as_list()
+            tensor = model_tensor(self._name, name, found.dtype.as_datatype_enum, sizes)
+            tensors.append(Bound(place=found.name, tensor=tensor))
+        return tensors
+
+
+def _tensors(bound: Sequence[Bound]) -> list[ModelTensor]:
+    return [each.tensor for each in bound]
+
+
+class _CallExecutor:
+    """A session's function. Its outputs are TensorFlow's own memory, which nobody writes to again."""
+
+    def __init__(self, call: Call, inputs: Sequence[ModelTensor], outputs: Sequence[ModelTensor]) -> None:
+        self._call = call
+        self._inputs = inputs
+        self._outputs = outputs
+
+    def execute(self, inputs: Arrays) -> Arrays:
+        given = [_to_runtime(inputs[tensor.name], tensor) for tensor in self._inputs]
+        try:
+            results = self._call(*given)
+        except ERRORS as exc:
+            raise ExecutionError(f"tensorflow error: {_reason(exc)}") from exc
+        return {
+            tensor.name: _from_runtime(result, tensor)
+            for tensor, result in zip(self._outputs, results, strict=True)
+        }
+
+    def close(self) -> None:
+        del self._call
+
+
+def _to_runtime(array: npt.NDArray[Any], tensor: ModelTensor) -> npt.NDArray[Any]:
+    if tensor.ranked and not tensor.shape:
+        array = array.reshape(())  # to the client a scalar is one element
+    return array.view(BFLOAT16) if tensor.datatype == "BF16" else array
+
+
+def _from_runtime(result: Any, tensor: ModelTensor) -> npt.NDArray[Any]:
+    if isinstance(result, bytes):
+        array = np.empty(1, dtype=np.object_)
+        array[0] = result
+        return array
+    array = np.atleast_1d(result)
+    return array.view(np.uint16) if tensor.datatype == "BF16" else array
+
+
+def _is_read(operation: Any) -> bool:
+    """Whether another operation takes what this one gives, or it gives nothing."""
+    return not operation.outputs or any(output.consumers() for output in operation.outputs)
+
+
+def _reason(exc: Exception) -> str:
+    return str(getattr(exc, "message", "") or exc).strip()

@@ -1,0 +1,142 @@
+"""What a configuration and --backend-config ask of TensorFlow, in the words of Triton's backend
+(tensorflow_backend/README.md)."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tpx.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+JitLevel = Literal["OFF", "DEFAULT", "ON_1", "ON_2"]
+
+_KNOWN = frozenset(
+    {
+        "TF_NUM_INTRA_THREADS",
+        "TF_NUM_INTER_THREADS",
+        "TF_USE_PER_SESSION_THREADS",
+        "TF_SIGNATURE_DEF",
+        "TF_GRAPH_TAG",
+        "TF_INIT_OPS_FILE",
+        "MAX_SESSION_SHARE_COUNT",
+    }
+)
+_TRUE, _FALSE = ("true", "on", "1", "yes"), ("false", "off", "0", "no")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorFlowSettings:
+    """How a model's sessions are made."""
+
+    intra_threads: int = 0
+    """Threads of one operation, of the whole process; 0: TensorFlow's choice."""
+    inter_threads: int | None = None
+    """Operations at the same time; 0: TensorFlow's choice, None: the instance's own thread computes."""
+    per_session_threads: bool = False
+    signature: str = ""
+    """Empty: serving_default, or the only one that there is."""
+    tag: str = "serve"
+    init_ops_file: str = ""
+    sharing: int = 1
+    """How many instances share a session at most."""
+    jit: JitLevel = "DEFAULT"
+    mixed_precision: bool = False
+    soft_placement: bool = True
+    gpu_memory_fraction: float = 0.0
+    """0: memory is taken as it is needed."""
+
+
+def settings_of(config: Any, backend: Mapping[str, str]) -> TensorFlowSettings:
+    """The settings of a ModelConfig; `backend` holds those of --backend-config. Raises ConfigError."""
+    given = {key: value.string_value for key, value in config.parameters.items()}
+    for key in given.keys() - _KNOWN:
+        log.warning("parameter '%s' of model '%s' has no effect", key, config.name)
+    inter = given.get("TF_NUM_INTER_THREADS")
+    return TensorFlowSettings(
+        intra_threads=_whole(config.name, given, "TF_NUM_INTRA_THREADS"),
+        inter_threads=None if inter is None else _whole(config.name, given, "TF_NUM_INTER_THREADS"),
+        per_session_threads=_switch(
+            f"parameter 'TF_USE_PER_SESSION_THREADS' of model '{config.name}'",
+            given.get("TF_USE_PER_SESSION_THREADS", "0"),
+        ),
+        signature=given.get("TF_SIGNATURE_DEF", ""),
+        tag=given.get("TF_GRAPH_TAG", "") or "serve",
+        init_ops_file=given.get("TF_INIT_OPS_FILE", ""),
+        sharing=_sharing(config.name, given),
+        jit=_jit(config.optimization.graph.level),
+        mixed_precision=_mixed_precision(config),
+        soft_placement=_switch(
+            "--backend-config tensorflow,allow-soft-placement", backend.get("allow-soft-placement", "true")
+        ),
+        gpu_memory_fraction=_fraction(backend),
+    )
+
+
+def _whole(model: str, given: Mapping[str, str], key: str) -> int:
+    text = given.get(key, "0")
+    if not (text.isascii() and text.isdigit()):
+        raise ConfigError(
+            f"parameter '{key}' must be non-negative number for TensorFlow model '{model}', got '{text}'"
+        )
+    return int(text)
+
+
+def _sharing(model: str, given: Mapping[str, str]) -> int:
+    text = given.get("MAX_SESSION_SHARE_COUNT", "1")
+    if not (text.isascii() and text.isdigit()) or int(text) < 1:
+        raise ConfigError(
+            f"parameter 'MAX_SESSION_SHARE_COUNT' must be positive number for TensorFlow model '{model}', "
+            f"got '{text}'"
+        )
+    return int(text)
+
+
+def _switch(what: str, text: str) -> bool:
+    if text.lower() not in (*_TRUE, *_FALSE):
+        raise ConfigError(f"{what} must be true or false, got '{text}'")
+    return text.lower() in _TRUE
+
+
+def _fraction(backend: Mapping[str, str]) -> float:
+    version = backend.get("version", "2")
+    if version != "2":
+        raise ConfigError(f"--backend-config tensorflow,version={version}: tpx serves with TensorFlow 2 only")
+    text = backend.get("gpu-memory-fraction", "0")
+    try:
+        fraction = float(text)
+    except ValueError:
+        fraction = -1.0
+    if not 0 <= fraction <= 1:
+        raise ConfigError(
+            f"--backend-config tensorflow,gpu-memory-fraction must be between 0 and 1, got '{text}'"
+        )
+    return fraction
+
+
+def _jit(level: int) -> JitLevel:
+    if level == -1:
+        return "OFF"
+    if level >= 1:
+        return "ON_1" if level == 1 else "ON_2"
+    return "DEFAULT"
+
+
+def _mixed_precision(config: Any) -> bool:
+    accelerators = config.optimization.execution_accelerators
+    if accelerators.cpu_execution_accelerator:
+        raise ConfigError(
+            f"model '{config.name}': CPU Execution Accelerator is not supported in TensorFlow backend"
+        )
+    for accelerator in accelerators.gpu_execution_accelerator:
+        if accelerator.name in ("tensorrt", "gpu_io"):
+            raise ConfigError(
+                f"model '{config.name}' asks for execution accelerator '{accelerator.name}', which tpx does "
+                "not have for TensorFlow: TensorRT serves engines by itself (backend 'tensorrt')"
+            )
+        if accelerator.name != "auto_mixed_precision":
+            raise ConfigError(
+                f"model '{config.name}': unknown Execution Accelerator '{accelerator.name}' is requested"
+            )
+    return bool(accelerators.gpu_execution_accelerator)
