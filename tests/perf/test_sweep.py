@@ -1,12 +1,13 @@
 """From level to level."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from tests.perf.conftest import make_level
 from tpx.errors import WireError
-from tpx.perf.levels import parse_concurrency
+from tpx.perf.levels import parse_concurrency, parse_rates
 from tpx.perf.results import LevelResult, Verdict
 from tpx.perf.settings import ErrorBudget, Level, LevelRange, LevelSettings
 from tpx.perf.sweep import Levels, sweep
@@ -15,10 +16,11 @@ from tpx.perf.sweep import Levels, sweep
 class Ladder:
     """Gives every level the verdict that the test wants."""
 
-    def __init__(self, verdicts: dict[int, Verdict] | None = None, failed: int = 0) -> None:
+    def __init__(self, verdicts: dict[float, Verdict] | None = None, failed: int = 0) -> None:
         self.verdicts = verdicts or {}
         self.failed = failed
-        self.seen: list[int] = []
+        self.seen: list[float] = []
+        self.limit = float("inf")
         self.budgets: list[ErrorBudget] = []
         self.stop = asyncio.Event()
         self.interrupt_at = 0
@@ -32,7 +34,8 @@ class Ladder:
             raise WireError("cannot connect")
         if value == self.interrupt_at:
             self.stop.set()
-        return make_level(value, verdict=self.verdicts.get(value, Verdict.OK), failed=self.failed)
+        usual = Verdict.OVER_LIMIT if value > self.limit else Verdict.OK
+        return make_level(level=level, verdict=self.verdicts.get(value, usual), failed=self.failed)
 
     def climb(self, levels: LevelRange, settings: LevelSettings | None = None) -> list[LevelResult]:
         return list(self.all(levels, settings).results)
@@ -57,6 +60,64 @@ def test_a_range_is_measured_level_by_level(text: str, levels: list[int]) -> Non
     ladder = Ladder()
     results = ladder.climb(parse_concurrency(text))
     assert ladder.seen == levels == [r.level.value for r in results]
+
+
+@pytest.mark.parametrize(
+    ("text", "levels"),
+    [
+        ("12.5", [12.5]),
+        ("0.1:0.4:0.1", [0.1, 0.2, 0.3, 0.4]),
+        ("100:1000:x2", [100, 200, 400, 800]),
+        ("1:2:x1.25", [1, 1.25, 1.5625, 1.953125]),
+        ("1e3,50", [1000, 50]),
+    ],
+)
+def test_rates_need_not_be_whole(text: str, levels: list[float]) -> None:
+    ladder = Ladder()
+    results = ladder.climb(parse_rates(text))
+    assert ladder.seen == levels
+    assert {r.level.mode for r in results} == {"request_rate"}
+
+
+def halved(text: str, limit: float, rates: bool = False) -> tuple[Ladder, Levels]:
+    ladder = Ladder()
+    ladder.limit = limit
+    levels = (parse_rates if rates else parse_concurrency)(text)
+    return ladder, ladder.all(replace(levels, binary=True))
+
+
+def test_a_binary_search_ends_with_the_highest_level_under_the_limit() -> None:
+    ladder, levels = halved("1:16", 11)
+    assert ladder.seen == [1, 16, 8, 12, 10, 11]
+    assert levels.answer == Level("concurrency", 11)
+
+
+def test_a_binary_search_is_no_finer_than_its_step() -> None:
+    ladder, levels = halved("100:1000:50", 430.0, rates=True)
+    assert ladder.seen == [100, 1000, 550, 325, 437.5, 381.25, 409.375]
+    assert levels.answer == Level("request_rate", 409.375)
+
+
+def test_a_binary_search_whose_start_is_over_the_limit_has_no_answer() -> None:
+    ladder, levels = halved("4:16", 3)
+    assert (ladder.seen, levels.answer) == ([4], None)
+
+
+def test_a_binary_search_whose_end_is_under_the_limit_ends_there() -> None:
+    ladder, levels = halved("4:16", 99)
+    assert (ladder.seen, levels.answer) == ([4, 16], Level("concurrency", 16))
+
+
+def test_an_unstable_level_under_the_limit_sends_a_binary_search_upwards() -> None:
+    ladder = Ladder({8: Verdict.UNSTABLE, 16: Verdict.OVER_LIMIT})
+    ladder.all(LevelRange(start=1, end=16, step=4, binary=True))
+    assert ladder.seen == [1, 16, 8, 12]
+
+
+def test_a_level_where_everything_fails_is_too_much_for_a_binary_search() -> None:
+    ladder = Ladder({16: Verdict.ERRORS})
+    levels = ladder.all(LevelRange(start=1, end=16, step=8, binary=True))
+    assert (ladder.seen, levels.answer) == ([1, 16, 8], Level("concurrency", 8))
 
 
 def test_an_open_range_goes_on_until_the_limit_and_keeps_the_level_over_it() -> None:

@@ -1,7 +1,7 @@
-"""Going from level to level."""
+"""Going from level to level, along a range or by halving it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 
 from tpx.errors import WireError
@@ -10,6 +10,9 @@ from tpx.perf.settings import Level, LevelRange, LevelSettings
 
 Measure = Callable[[Level, LevelSettings], Awaitable[LevelResult]]
 
+Course = Generator[float, bool, None]
+"""Yields the value to measure next and is told whether that level met the limits."""
+
 
 @dataclass(frozen=True, slots=True)
 class Levels:
@@ -17,31 +20,82 @@ class Levels:
 
     results: tuple[LevelResult, ...]
     error: str = ""
+    answer: Level | None = None
+    """Of a binary search, the highest level that met the limits; None where none did."""
 
 
-async def sweep(levels: LevelRange, settings: LevelSettings, measure: Measure, stop: asyncio.Event) -> Levels:
-    """Measure every level in order.
+def within_limits(result: LevelResult) -> bool:
+    """Whether more load may be tried: an unstable level under the latency limit does not end a search."""
+    return result.verdict not in (Verdict.OVER_LIMIT, Verdict.ERRORS)
 
-    Ends early with a level over the latency limit (except in a list, whose order says nothing), one where
-    every request failed or the error budget was spent, or an interrupt. An unstable level does not end it,
-    as it does in perf_analyzer.
+
+async def sweep(
+    levels: LevelRange,
+    settings: LevelSettings,
+    measure: Measure,
+    stop: asyncio.Event,
+    *,
+    meets: Callable[[LevelResult], bool] = within_limits,
+) -> Levels:
+    """Measure level after level, as `course` has them.
+
+    Ends early with one where every request failed or the error budget was spent, or an interrupt. An
+    unstable level does not end it, as it does in perf_analyzer.
     """
     results: list[LevelResult] = []
-    for value in _values(levels):
-        if stop.is_set():
-            break
+    steps = course(levels)
+    value = next(steps, None)
+    error = ""
+    while value is not None and not stop.is_set():
         try:
             result = await measure(Level(levels.mode, value), settings)
         except WireError as exc:
             if not results:
                 raise
-            return Levels(tuple(results), str(exc))
+            error = str(exc)
+            break
         results.append(result)
         settings = replace(settings, max_errors=settings.max_errors.after(result.failed))
-        over = result.verdict is Verdict.OVER_LIMIT and not levels.listed
-        if over or result.verdict is Verdict.ERRORS:
+        if result.verdict is Verdict.ERRORS and not levels.binary:
             break
-    return Levels(tuple(results))
+        try:
+            value = steps.send(meets(result))
+        except StopIteration:
+            value = None
+    return Levels(tuple(results), error, _answer(results, meets) if levels.binary else None)
+
+
+def _answer(results: list[LevelResult], meets: Callable[[LevelResult], bool]) -> Level | None:
+    fit = [r.level for r in results if meets(r) and not r.interrupted]
+    return max(fit, key=lambda level: level.value, default=None)
+
+
+def course(levels: LevelRange) -> Course:
+    """The order of the levels: all of a range until one does not meet the limits, all of a list whatever
+    they do, because its order says nothing, or by halves."""
+    return _halves(levels) if levels.binary else _along(levels)
+
+
+def _along(levels: LevelRange) -> Course:
+    for value in _values(levels):
+        meets = yield value
+        if not meets and not levels.listed:
+            return
+
+
+def _halves(levels: LevelRange) -> Course:
+    """perf_analyzer's search: both ends, then the middle of what is left while that is wider than a step."""
+    low, high = levels.start, levels.end or levels.start
+    if not (yield low):
+        return
+    if high == low or (yield high):
+        return
+    while high - low > levels.step:
+        middle = (low + high) // 2 if levels.whole else (low + high) / 2
+        if (yield middle):
+            low = middle
+        else:
+            high = middle
 
 
 def _values(levels: LevelRange) -> Iterator[float]:
