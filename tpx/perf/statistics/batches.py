@@ -1,0 +1,103 @@
+"""Equal stretches of a measurement: their figures are nearly independent where those of single requests are
+not."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+BATCHES = 25
+BATCH_REQUESTS = 10
+"""So many requests a batch has on average at least, where that leaves enough batches."""
+FEWEST_BATCHES = 5
+BINS_PER_OCTAVE = 64
+"""A bin of the histograms is 1.1% wide; quantiles interpolate within it."""
+
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Batches:
+    """What ended in each of `len(requests)` equal stretches between two times.
+
+    `requests`, `failed` and `latency_sum_ns` have one entry a batch; `histogram` has one row a batch and one
+    column for each of `bins`: bin i holds latencies from 2**(i/64) ns to 2**((i+1)/64) ns.
+    """
+
+    start_ns: int
+    end_ns: int
+    requests: Integers
+    failed: Integers
+    latency_sum_ns: Floats
+    bins: Integers
+    histogram: Integers
+
+    @property
+    def count(self) -> int:
+        return len(self.requests)
+
+    @property
+    def seconds(self) -> float:
+        """The length of one batch."""
+        return (self.end_ns - self.start_ns) / 1e9 / self.count
+
+    @property
+    def rates(self) -> Floats:
+        """Successful requests per second of each batch."""
+        return self.requests / self.seconds
+
+
+def batch_count(requests: int) -> int:
+    """Into how many batches so many requests are cut."""
+    return min(BATCHES, max(FEWEST_BATCHES, requests // BATCH_REQUESTS))
+
+
+def cut(
+    end_ns: npt.NDArray[Any],
+    latency_ns: npt.NDArray[Any],
+    ok: npt.NDArray[np.bool_],
+    span_ns: tuple[int, int],
+    count: int | None = None,
+) -> Batches:
+    """Batches of the requests that ended in `span_ns`; `ok` tells which of them succeeded."""
+    start, end = span_ns
+    k = count or batch_count(int(ok.sum()))
+    place: Integers = np.minimum((end_ns - start) * k // max(end - start, 1), k - 1).astype(np.int64)
+    good = place[ok]
+    latencies = latency_ns[ok]
+    bins, column = np.unique(bin_of(latencies), return_inverse=True)
+    cells = np.bincount(good * max(len(bins), 1) + column, minlength=k * len(bins))
+    return Batches(
+        start_ns=start,
+        end_ns=end,
+        requests=np.bincount(good, minlength=k).astype(np.int64),
+        failed=np.bincount(place[~ok], minlength=k).astype(np.int64),
+        latency_sum_ns=np.bincount(good, weights=latencies, minlength=k).astype(np.float64),
+        bins=bins,
+        histogram=cells.reshape(k, len(bins)).astype(np.int64),
+    )
+
+
+def bin_of(latency_ns: npt.NDArray[Any]) -> Integers:
+    """The bin of each latency."""
+    bins: Integers = np.floor(np.log2(np.maximum(latency_ns, 1)) * BINS_PER_OCTAVE).astype(np.int64)
+    return bins
+
+
+def quantiles(histograms: npt.NDArray[Any], bins: Integers, probability: float) -> Floats:
+    """The quantile in ns of each row of `histograms`, interpolated within its bin; NaN of an empty row."""
+    below = np.cumsum(histograms, axis=1, dtype=np.float64)
+    total = below[:, -1] if len(bins) else np.zeros(len(histograms))
+    out = np.full(len(total), np.nan)
+    filled = np.flatnonzero(total > 0)
+    if not len(filled):
+        return out
+    wanted = probability * total[filled]
+    column = np.minimum((below[filled] < wanted[:, None]).sum(axis=1), len(bins) - 1)
+    inside = histograms[filled, column]
+    before = below[filled, column] - inside
+    share = np.clip((wanted - before) / np.maximum(inside, 1e-12), 0, 1)
+    out[filled] = 2.0 ** ((bins[column] + share) / BINS_PER_OCTAVE)
+    return out

@@ -1,0 +1,88 @@
+"""Tails and quantiles of the normal, Student's t and the binomial distribution."""
+
+import math
+from functools import lru_cache
+from statistics import NormalDist
+
+_NORMAL = NormalDist()
+_TINY = 1e-300
+_PRECISION = 1e-14
+_MAX_STEPS = 20_000
+
+
+def normal_quantile(probability: float) -> float:
+    """The z below which a standard normal lies with this probability."""
+    return _NORMAL.inv_cdf(probability)
+
+
+def normal_two_sided(z: float) -> float:
+    """How probable a deviation of at least |z| is."""
+    return math.erfc(abs(z) / math.sqrt(2))
+
+
+def incomplete_beta(a: float, b: float, x: float) -> float:
+    """The regularized incomplete beta function I_x(a, b), for a, b > 0.
+
+    Continued fraction of DLMF 8.17.22, evaluated by Lentz's method.
+    """
+    if x <= 0 or x >= 1:
+        return 0.0 if x <= 0 else 1.0
+    if x > (a + 1) / (a + b + 2):
+        return 1.0 - incomplete_beta(b, a, 1.0 - x)
+    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    log_front += a * math.log(x) + b * math.log1p(-x)
+    if log_front < -700:
+        return 0.0
+    return math.exp(log_front) / (a * _fraction(a, b, x))
+
+
+def _fraction(a: float, b: float, x: float) -> float:
+    """The denominator 1 + d1/(1 + d2/(1 + ...)) of the continued fraction."""
+    value = c = 1.0
+    d = 0.0
+    for step in range(1, _MAX_STEPS):
+        m = step // 2
+        if step % 2:
+            term = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        else:
+            term = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        d = 1.0 / ((1.0 + term * d) or _TINY)
+        c = (1.0 + term / c) or _TINY
+        value *= c * d
+        if abs(c * d - 1.0) < _PRECISION:
+            break
+    return value
+
+
+def binomial_at_most(trials: float, probability: float, successes: float) -> float:
+    """P[Binomial(trials, probability) <= successes].
+
+    Trials and successes may be fractions, as effective sample sizes are.
+    """
+    if successes < 0:
+        return 0.0
+    if successes >= trials:
+        return 1.0
+    return incomplete_beta(trials - successes, successes + 1.0, 1.0 - probability)
+
+
+def t_two_sided(t: float, degrees: float) -> float:
+    """How probable a deviation of at least |t| is, by Student's t."""
+    return incomplete_beta(degrees / 2, 0.5, degrees / (degrees + t * t))
+
+
+@lru_cache(maxsize=512)
+def t_quantile(probability: float, degrees: int) -> float:
+    """The t below which Student's t with these degrees of freedom lies with this probability, above one
+    half."""
+    low, high = 0.0, 1.0
+    tail = 2 * (1 - probability)
+    while t_two_sided(high, degrees) > tail:
+        low, high = high, high * 2
+    for _ in range(80):
+        middle = (low + high) / 2
+        if t_two_sided(middle, degrees) > tail:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
