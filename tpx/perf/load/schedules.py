@@ -1,0 +1,111 @@
+"""When requests of an open loop are due: pure, seeded, without a clock.
+
+A schedule is a course of offsets in ns from the start of the load, never falling, handed out in blocks.
+"""
+
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tpx.perf.plan import LoadPlan
+from tpx.perf.settings import Level
+
+Offsets = npt.NDArray[np.int64]
+
+BLOCK = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One of `of` workers among which a load is dealt out; number 0 of 1 is all of it."""
+
+    number: int = 0
+    of: int = 1
+
+    def part(self, whole: int) -> int:
+        """This one's of `whole` equal things: the first ones get what is over."""
+        return whole // self.of + (self.number < whole % self.of)
+
+
+ALL = Share()
+
+
+def offsets(level: Level, plan: LoadPlan, share: Share = ALL) -> Iterator[Offsets]:
+    """The schedule of a rate or of intervals, without end: all workers' shares together are the whole.
+
+    Everybody computes the whole schedule and takes every `share.of`-th of it, so that the requests are the
+    same ones, at the same times, however many workers there are.
+    """
+    if level.mode == "custom_intervals" and plan.intervals is not None:
+        return _dealt(repeated(plan.intervals.gaps_ns), share)
+    arrivals = plan.arrivals
+    if arrivals.distribution == "constant":
+        return _dealt(evenly(level.value), share)
+    if arrivals.distribution == "burst":
+        return _dealt(in_bursts(level.value, arrivals.burst), share)
+    shape = 1.0 if arrivals.distribution == "poisson" else arrivals.shape
+    return _dealt(at_random(level.value, shape, level_seed(plan.seed, level)), share)
+
+
+def level_seed(seed: int, level: Level) -> np.random.SeedSequence:
+    """Another one for each level, the same one in each run."""
+    return np.random.SeedSequence([seed, zlib.crc32(repr((level.mode, float(level.value))).encode())])
+
+
+def evenly(rate: float) -> Iterator[Offsets]:
+    """One gap apart, the first one gap after the start; computed from the number, so nothing adds up."""
+    return _computed(lambda numbers: (numbers + 1) * (1e9 / rate))
+
+
+def in_bursts(rate: float, size: int) -> Iterator[Offsets]:
+    """`size` at a time, the first ones at the start."""
+    return _computed(lambda numbers: numbers // size * (size * 1e9 / rate))
+
+
+def _computed(at: Callable[[Offsets], npt.NDArray[np.floating[Any]]]) -> Iterator[Offsets]:
+    first = 0
+    while True:
+        yield np.rint(at(np.arange(first, first + BLOCK))).astype(np.int64)
+        first += BLOCK
+
+
+def at_random(rate: float, shape: float, seed: np.random.SeedSequence) -> Iterator[Offsets]:
+    """Gaps of a gamma distribution with mean 1/rate; shape 1 is a Poisson process."""
+    rng = np.random.default_rng(seed)
+    last = 0.0
+    while True:
+        times = last + np.cumsum(rng.standard_gamma(shape, BLOCK)) * (1e9 / (rate * shape))
+        last = float(times[-1])
+        yield np.rint(times).astype(np.int64)
+
+
+def repeated(gaps_ns: tuple[int, ...]) -> Iterator[Offsets]:
+    """The gaps over and over, exactly: the first request comes one gap after the start."""
+    turns = max(1, BLOCK // len(gaps_ns))
+    one = np.cumsum(np.asarray(gaps_ns, np.int64))
+    block = (one + np.arange(turns, dtype=np.int64)[:, None] * one[-1]).ravel()
+    last = 0
+    while True:
+        yield last + block
+        last += int(block[-1])
+
+
+def listed(times_ns: Offsets, share: Share = ALL) -> Iterator[Offsets]:
+    """A fixed schedule, once; times need not be in order."""
+    yield np.sort(times_ns, kind="stable")[share.number :: share.of]
+
+
+def at_once(count: int, share: Share = ALL) -> Iterator[Offsets]:
+    """`count` requests due at the start."""
+    yield np.zeros(share.part(count), np.int64)
+
+
+def _dealt(blocks: Iterator[Offsets], share: Share) -> Iterator[Offsets]:
+    skip = share.number
+    for block in blocks:
+        yield block[skip :: share.of]
+        skip = (skip - len(block)) % share.of
