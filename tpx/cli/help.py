@@ -48,6 +48,11 @@ _PAGES = {
     ("quickstart",): _Page(
         "tpx.cli.quickstart:QuickstartConfig", "Write the example models as a model repository."
     ),
+    ("doctor",): _Page(
+        "tpx.cli.doctor:DoctorConfig",
+        "Tell which backends and features can be used on this machine, and the command that would enable the "
+        "others.\n\nExample:  tpx doctor --require onnxruntime,pytorch",
+    ),
 }
 
 

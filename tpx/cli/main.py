@@ -15,6 +15,7 @@ COMMANDS = {
     "perf": "tpx.cli.perf",
     "analyze": "tpx.cli.analyze",
     "quickstart": "tpx.cli.quickstart",
+    "doctor": "tpx.cli.doctor",
 }
 
 _HELP_FLAGS = {"-h", "--help"}

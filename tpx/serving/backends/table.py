@@ -78,7 +78,7 @@ def backend(name: str, directory: Path | None = None) -> Backend:
             f"unable to find backend library for backend '{name}', try specifying runtime on the model "
             "configuration."
         )
-        raise LoadError(unknown(BACKENDS, name, fault, _runtimes(directory)))
+        raise LoadError(unknown(BACKENDS, name, fault, [*python_based(directory)]))
     return cast("Backend", made)
 
 
@@ -91,9 +91,10 @@ def whereabouts(name: str, directory: Path | None = None) -> str:
     return found.target.partition(":")[0] if found is not None else ""
 
 
-def _runtimes(directory: Path | None) -> list[str]:
-    """Of the python-based backends."""
-    return [] if directory is None else sorted(path.parent.name for path in directory.glob("*/model.py"))
+def python_based(directory: Path | None) -> dict[str, Path]:
+    """The python-based backends in --backend-directory, by name: each a `model.py`."""
+    found = [] if directory is None else sorted(directory.glob("*/model.py"))
+    return {path.parent.name: path for path in found if path.parent.name not in KNOWN}
 
 
 def _runtime(name: str, directory: Path | None) -> Path | None:

@@ -54,7 +54,7 @@ class PytorchBackend:
         gpus = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
         return Description(
             version=torch.__version__,
-            providers=("CPU", *([f"CUDA {torch.version.cuda}"] if torch.version.cuda else [])),
+            providers=(f"CUDA {torch.version.cuda}",) if torch.version.cuda else (),
             devices=("cpu", *(f"cuda:{index}: {torch.cuda.get_device_name(index)}" for index in gpus)),
         )
 

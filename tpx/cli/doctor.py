@@ -1,0 +1,144 @@
+"""`tpx doctor`: what of tpx can be used on this machine, and the one command that would enable the rest."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tpx.errors import TpxError, UsageError
+from tpx.options import Option, from_argv, nearest
+from tpx.serving.inspection.base import Finding, Inspection, Machine, State
+from tpx.serving.inspection.inspect import inspect
+
+_STYLES = {State.USABLE: "green", State.MISSING: "dim", State.UNUSABLE: "yellow", State.BROKEN: "red"}
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorConfig:
+    """What must be usable, and how it is told."""
+
+    require: Annotated[
+        tuple[str, ...],
+        Option(
+            "end with status 1 unless all of these are usable, comma separated", comma=True, metavar="NAMES"
+        ),
+    ] = ()
+    json: Annotated[bool, Option("print JSON instead of tables")] = False
+    timeout_secs: Annotated[
+        float, Option("seconds that the look at one backend may take", metavar="SECONDS", minimum=0.1)
+    ] = 60
+    backend_directory: Annotated[Path, Option("where python-based backends are, as of `tpx serve`")] = Path(
+        "/opt/tritonserver/backends"
+    )
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run `tpx doctor` with these words; returns the exit status."""
+    try:
+        config = from_argv(DoctorConfig, argv)
+        with Console(stderr=True).status("Looking at what is installed"):
+            found = inspect(timeout_s=config.timeout_secs, backend_directory=config.backend_directory)
+        faults = [_fault(found, name) for name in config.require]
+    except TpxError as exc:
+        print(f"error: {exc}", file=sys.stderr)
+        return 1
+    if config.json:
+        print(json.dumps(_plain(asdict(found)), indent=2))
+    else:
+        _show(found)
+    for fault in filter(None, faults):
+        print(f"error: {fault}", file=sys.stderr)
+    return 1 if any(faults) else 0
+
+
+def _fault(found: Inspection, name: str) -> str:
+    """Why a name that is required cannot be used, or "". Raises UsageError for one that means nothing."""
+    finding = found.finding(name)
+    if finding is None:
+        names = [each.name for each in (*found.backends, *found.features)]
+        raise UsageError(f"--require: no '{name}'{nearest(name, names)} (there is: {', '.join(names)})")
+    if finding.state is State.USABLE:
+        return ""
+    help_ = f"; {finding.remedy}" if finding.remedy else ""
+    return f"{name} is required and {finding.state.value}: {finding.why}{help_}"
+
+
+def _plain(value: object) -> object:
+    """As JSON has it."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _show(found: Inspection) -> None:
+    if sys.stdout.isatty():
+        _print(found, Console(markup=False, emoji=False, highlight=False))
+        return
+    console = Console(markup=False, emoji=False, highlight=False, width=10_000)  # a pipe has no width
+    with console.capture() as captured:
+        _print(found, console)
+    for line in captured.get().splitlines():
+        print(line.rstrip())
+
+
+def _print(found: Inspection, console: Console) -> None:
+    console.print(_machine_table(found.machine))
+    for title, findings in (("Backends", found.backends), ("Features", found.features)):
+        console.print()
+        console.print(_table(title, findings))
+    remedies = [each for each in (*found.backends, *found.features) if each.remedy]
+    if remedies:
+        console.print()
+        console.print(Text("What would help", style="bold"))
+        for each in remedies:
+            # on one line however long it is: it is there to be copied
+            console.print(Text(f"  {each.name}: {each.remedy}"), soft_wrap=True)
+
+
+def _machine_table(machine: Machine) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    table.add_row("tpx", f"{machine.tpx}, Python {machine.python} ({machine.executable})")
+    table.add_row("System", machine.system)
+    cores = f"{machine.cores} core{'s' if machine.cores != 1 else ''}"
+    table.add_row("CPU", f"{cores}, {machine.processor}" if machine.processor else cores)
+    table.add_row(
+        "Memory",
+        f"{machine.memory_bytes / _GIB:.1f} GiB, {machine.memory_available_bytes / _GIB:.1f} GiB available",
+    )
+    for gpu in machine.gpus or (f"none: {machine.gpu_note}",):
+        table.add_row("GPU", gpu)
+    return table
+
+
+def _table(title: str, findings: Sequence[Finding]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for header in (title, "", "Version"):
+        table.add_column(header, no_wrap=True)
+    table.add_column("", overflow="fold")
+    for each in findings:
+        state = Text(each.state.value, style=_STYLES[each.state])
+        table.add_row(each.name, state, each.version, _told(each))
+    return table
+
+
+def _told(finding: Finding) -> str:
+    """What it is, computes with and where; or why it does not."""
+    parts = [finding.what]
+    if finding.origin:
+        parts.append(f"from {finding.origin}")
+    parts += [", ".join(finding.providers), ", ".join(finding.devices), finding.why]
+    return "; ".join(part for part in parts if part)

@@ -1,0 +1,1 @@
+"""What of tpx can be used on this machine, and what would enable the rest: `tpx doctor`."""

@@ -1,0 +1,102 @@
+"""Finds out what of tpx can be used here. Nothing heavy is imported in this process."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+
+from tpx.errors import LoadError
+from tpx.serving.backends.base import Description
+from tpx.serving.backends.table import BACKENDS, KNOWN, python_based
+from tpx.serving.extensions import names, offer_of
+from tpx.serving.inspection.base import Finding, Inspection, State
+from tpx.serving.inspection.features import FEATURES
+from tpx.serving.inspection.looking import Failure, Looks, Part
+from tpx.serving.inspection.machine import machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Subject:
+    """What is to be found out, and what is known before."""
+
+    part: Part
+    finding: Finding
+    module: str = ""
+    """Imported by it, and looked at by hand where that ends the process."""
+    install: str = ""
+
+
+def inspect(*, timeout_s: float, backend_directory: Path | None = None) -> Inspection:
+    """Look at every backend and feature, at each for at most this time."""
+    based = [
+        Finding(name=name, state=State.USABLE, origin=str(path))
+        for name, path in python_based(backend_directory).items()
+    ]
+    backends = [_backend(name) for name in names(BACKENDS)]
+    features = [_feature(name) for name in FEATURES]
+    found = _look([*backends, *features], timeout_s)
+    first = len(backends)
+    gpu = next(each for each in found[first:] if each.name == "gpu")
+    return Inspection(machine=machine(gpu), backends=(*found[:first], *based), features=tuple(found[first:]))
+
+
+def _backend(name: str) -> _Subject:
+    part = Part(kind="backend", name=name)
+    known = KNOWN.get(name)
+    if known is not None:
+        finding = Finding(name=name, state=_state(known.package))
+        if finding.state is State.MISSING:
+            why = f"the package {known.package} is not installed"
+            finding = replace(finding, why=why, remedy=known.install)
+        return _Subject(part=part, finding=finding, module=known.package, install=known.install)
+    try:
+        offer = offer_of(BACKENDS, name)
+    except LoadError as exc:
+        return _Subject(part=part, finding=Finding(name=name, state=State.BROKEN, why=exc.message))
+    if offer is None:  # it was uninstalled in this very moment
+        return _Subject(part=part, finding=Finding(name=name, state=State.MISSING))
+    return _Subject(
+        part=part,
+        finding=Finding(name=name, state=State.USABLE, origin=f"{offer.package} {offer.version}".strip()),
+        module=offer.target.partition(":")[0],
+        install=f"pip install {offer.package}" if offer.package != "?" else "",
+    )
+
+
+def _feature(name: str) -> _Subject:
+    feature = FEATURES[name]
+    finding = Finding(name=name, state=_state(feature.package), what=feature.what)
+    if finding.state is State.MISSING:
+        why = f"the package {feature.package} is not installed"
+        finding = replace(finding, why=why, remedy=feature.install)
+    part = Part(kind="feature", name=name)
+    return _Subject(part=part, finding=finding, module=feature.package, install=feature.install)
+
+
+def _state(package: str) -> State:
+    return State.MISSING if package and find_spec(package) is None else State.USABLE
+
+
+def _look(subjects: Sequence[_Subject], timeout_s: float) -> list[Finding]:
+    """At those of which it is not known that they cannot be used."""
+    open_ones = [each.part for each in subjects if each.finding.state is State.USABLE]
+    told = Looks(timeout_s).at(open_ones)
+    return [_found(each, told[each.part]) if each.part in told else each.finding for each in subjects]
+
+
+def _found(subject: _Subject, told: Description | Failure) -> Finding:
+    finding = subject.finding
+    if isinstance(told, Failure):
+        remedy = subject.install.replace("pip install", "pip install --force-reinstall", 1)
+        if told.ended:
+            remedy = f"python -X faulthandler -c 'import {subject.module}'" if subject.module else ""
+        return replace(finding, state=State.BROKEN, why=told.why, remedy=remedy)
+    return replace(
+        finding,
+        state=State.UNUSABLE if told.lacks else State.USABLE,
+        version=told.version or finding.origin.rpartition(" ")[2],
+        providers=told.providers,
+        devices=told.devices,
+        why=told.lacks,
+        remedy=told.remedy if told.lacks else "",
+    )

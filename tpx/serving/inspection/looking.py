@@ -1,0 +1,115 @@
+"""Looks at parts in processes of their own, several at a time, none for longer than it may take."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import IO, Any
+
+from tpx.serving.backends.base import Description
+
+_AT_A_TIME = 2
+"""Importing takes a core and hundreds of megabytes each."""
+_RUN = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from tpx.serving.inspection.child import main; main(sys.argv[2:])"
+)
+_QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"}
+_TAIL_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What is looked at: `backend` or `feature`, and its name."""
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a look found nothing."""
+
+    why: str
+    ended: bool = False
+    """The process was ended from outside, by its time or by a crash: it told nothing itself."""
+
+
+class Looks:
+    """One round of looks; whoever interrupts it ends the processes, too."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._stopped = False
+
+    def at(self, parts: Sequence[Part]) -> dict[Part, Description | Failure]:
+        """A description of each part, or why there is none."""
+        with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="look") as pool:
+            try:
+                return dict(zip(parts, pool.map(self._look, parts), strict=True))
+            except BaseException:
+                self._stopped = True
+                for process in list(self._running):
+                    _kill(process)
+                raise
+
+    def _look(self, part: Part) -> Description | Failure:
+        if self._stopped:
+            return Failure(why="interrupted", ended=True)
+        with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as errors:
+            words = [json.dumps(sys.path), part.kind, part.name, str(answer.fileno())]
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _RUN, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                pass_fds=(answer.fileno(),),
+                env={**os.environ, **_QUIET},
+                start_new_session=True,
+            )
+            self._running.add(process)
+            try:
+                process.wait(self._timeout_s)
+            except subprocess.TimeoutExpired:
+                return Failure(why=f"it did not come to an end within {self._timeout_s:g} s", ended=True)
+            finally:
+                _kill(process)
+                self._running.discard(process)
+            return _read(answer, errors, process.returncode)
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    """With all that it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _read(answer: IO[bytes], errors: IO[bytes], status: int) -> Description | Failure:
+    answer.seek(0)
+    text = answer.read()
+    if not text:
+        return Failure(why=_end_of(status, errors), ended=True)
+    told: Mapping[str, Any] = json.loads(text)
+    if "failed" in told:
+        return Failure(why=told["failed"])
+    providers, devices = tuple(told["providers"]), tuple(told["devices"])
+    return Description(**{**told, "providers": providers, "devices": devices})
+
+
+def _end_of(status: int, errors: IO[bytes]) -> str:
+    """How a process ended that told nothing, and its last words."""
+    size = errors.seek(0, os.SEEK_END)
+    errors.seek(max(0, size - _TAIL_BYTES))
+    lines = [line for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
+    last = f": {lines[-1].strip()}" if lines else ""
+    if status < 0:
+        return f"it crashed, {signal.Signals(-status).name}{last}"
+    return f"it ended the process with status {status}{last}"
