@@ -9,6 +9,7 @@ from tpx import __version__
 from tpx.errors import InvalidRequest, NotFound, NotReady, TpxError
 from tpx.protocol.v2 import EXTENSIONS, DecodedRequest, RequestedOutput
 from tpx.serving.logs import LogControl
+from tpx.serving.model_id import ModelId
 from tpx.serving.repository.control import ModelControl
 from tpx.serving.repository.overrides import LoadParameter, override_of
 from tpx.serving.repository.repository import ModelRepository, State, parse_version
@@ -122,7 +123,7 @@ class DataPlane:
 
     def model_metadata(self, name: str, version: str) -> ModelMetadata:
         model = self._model(name, version)
-        versions = [str(m.version) for m in self._repository.served() if m.name == name]
+        versions = [str(m.version) for m in self._repository.served() if m.model_id == model.model_id]
         return ModelMetadata(
             name=name,
             versions=[str(model.version)] if version else versions,
@@ -137,16 +138,16 @@ class DataPlane:
 
     # the model repository
 
-    def index(self, *, ready_only: bool, on_disk: Mapping[str, str] | None = None) -> list[IndexEntry]:
+    def index(self, *, ready_only: bool, on_disk: Mapping[ModelId, str] | None = None) -> list[IndexEntry]:
         """Every version that is, was or should be loaded; and the models that lie `on_disk`."""
         return [
             IndexEntry(
-                name=name,
+                name=model.name,
                 version="" if entry.version is None else str(entry.version),
                 state=entry.state.value if entry.state is not None else "",
                 reason=entry.reason,
             )
-            for name, entry in self._repository.index(on_disk)
+            for model, entry in self._repository.index(on_disk)
             if entry.state is State.READY or not ready_only
         ]
 

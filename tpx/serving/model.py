@@ -20,6 +20,7 @@ from tpx.serving.instances.placement import InstanceSpec
 from tpx.serving.instances.remote import Outcomes as RemoteOutcomes
 from tpx.serving.instances.remote import RemoteInbox, RemoteInstance
 from tpx.serving.instances.thread import ThreadInstance
+from tpx.serving.model_id import ModelId
 from tpx.serving.ordering import ReplyOrder
 from tpx.serving.request import NOT_COMPUTED, InferRequest, InferResponse, RequestHead
 from tpx.serving.scheduling.base import Scheduler
@@ -44,6 +45,7 @@ class Parts:
     cache: ResponseCache | None = None
     """Where its answers are kept, if they are."""
     preserve_ordering: bool = False
+    namespace: str = ""
     limiter: RateLimiter | None = None
 
 
@@ -59,7 +61,7 @@ class Placed:
 class ServedModel:
     """Owns the instances and the statistics of one model version."""
 
-    composed_of: frozenset[str] = frozenset()
+    composed_of: frozenset[ModelId] = frozenset()
     levels = 0
 
     def __init__(
@@ -73,6 +75,7 @@ class ServedModel:
     ) -> None:
         self.config = config
         self.name: str = config.name
+        self.model_id = ModelId(self.name, parts.namespace)
         self.version = version
         self.signature = parts.signature
         self.max_batch_size = parts.signature.max_batch_size

@@ -3,6 +3,7 @@
 from typing import Any, Protocol
 
 from tpx.protocol.v2 import DecodedRequest
+from tpx.serving.model_id import ModelId
 from tpx.serving.request import RequestHead, Servant
 from tpx.serving.signature import Signature
 from tpx.serving.statistics import ModelStatistics
@@ -11,12 +12,13 @@ from tpx.serving.statistics import ModelStatistics
 class Served(Servant, Protocol):
     """What the repository, the data plane and the frontends know of it."""
 
+    model_id: ModelId
     config: Any
     """The complete ModelConfig."""
     signature: Signature
     statistics: ModelStatistics
-    composed_of: frozenset[str]
-    """Names of the models that its requests need, and those that these need."""
+    composed_of: frozenset[ModelId]
+    """The models that its requests need, and those that these need."""
     levels: int
     """How deep ensembles are nested in it; 0 for a model that computes itself."""
 

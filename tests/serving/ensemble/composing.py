@@ -15,6 +15,7 @@ from tpx.serving.cache import ResponseCache
 from tpx.serving.ensemble.composition import compose
 from tpx.serving.ensemble.graph import graph_of
 from tpx.serving.ensemble.model import Ensemble
+from tpx.serving.model_id import ModelId
 from tpx.serving.request import InferRequest, InferResponse, RequestHead
 from tpx.serving.signature import Signature
 
@@ -33,7 +34,7 @@ class Composing:
     """A model with one input `x` and one output `y`; `answer` lets its oldest request go."""
 
     version, max_batch_size, retired, levels = 1, 0, False, 0
-    composed_of: frozenset[str] = frozenset()
+    composed_of: frozenset[ModelId] = frozenset()
 
     def __init__(
         self,
@@ -102,13 +103,13 @@ class Client:
         config = config_of(text)
         self.models = by_name = {model.name: model for model in models}
         graph = graph_of(config)
-        composition = compose(config, graph, [by_name[step.model_name] for step in graph.steps])
+        composition = compose(config, graph, [by_name[step.model.name] for step in graph.steps])
         config.model_transaction_policy.decoupled = composition.decoupled
 
-        def resolve(name: str, version: str) -> Composing:
-            if name not in by_name:
-                raise NotFound(f"Request for unknown model: '{name}' is not found")
-            return by_name[name]
+        def resolve(model: ModelId, version: str) -> Composing:
+            if model.name not in by_name:
+                raise NotFound(f"Request for unknown model: '{model}' is not found")
+            return by_name[model.name]
 
         self.ensemble = Ensemble(config, 1, signature_of(config), composition, resolve, cache)
         self.responses: list[InferResponse] = []

@@ -244,5 +244,5 @@ def test_models_that_fit_together(config: Any, models: list[Any]) -> None:
 def test_steps_are_ordered_by_what_they_need() -> None:
     config = ensemble(step("c", "m2", "out"), step("b", "m1", "m2"), step("a", "in", "m1"))
     graph = graph_of(config)
-    assert [step.model_name for step in graph.steps] == ["a", "b", "c"]
+    assert [step.model.name for step in graph.steps] == ["a", "b", "c"]
     assert [step.index for step in graph.steps] == [2, 1, 0]

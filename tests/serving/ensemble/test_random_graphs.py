@@ -18,6 +18,7 @@ from tpx.protocol.v2 import DecodedRequest, RequestedOutput
 from tpx.serving.ensemble.composition import compose
 from tpx.serving.ensemble.graph import graph_of
 from tpx.serving.ensemble.model import Ensemble
+from tpx.serving.model_id import ModelId
 from tpx.serving.request import InferRequest, InferResponse, RequestHead
 
 Values = dict[str, float]
@@ -118,7 +119,7 @@ class StepModel:
     """The model of one step; its requests wait in `pending` for the driver."""
 
     version, max_batch_size, retired, levels = 1, 0, False, 0
-    composed_of: frozenset[str] = frozenset()
+    composed_of: frozenset[ModelId] = frozenset()
 
     def __init__(self, index: int, taken: list[str], made: list[str], driver: "Driver") -> None:
         self.name = f"s{index}"
@@ -204,9 +205,9 @@ def test_every_tensor_gets_where_it_belongs_and_no_step_is_called_too_often(
         graph = graph_of(config)
         driver = Driver(plan, chance)
         models = {f"s{n}": StepModel(n, taken, made, driver) for n, (taken, made) in enumerate(plan.steps)}
-        composition = compose(config, graph, [models[step.model_name] for step in graph.steps])
+        composition = compose(config, graph, [models[step.model.name] for step in graph.steps])
         config.model_transaction_policy.decoupled = composition.decoupled
-        ensemble = Ensemble(config, 1, signature_of(config), composition, lambda name, version: models[name])
+        ensemble = Ensemble(config, 1, signature_of(config), composition, lambda model, _: models[model.name])
         values = {name: float(n + 3) for n, name in enumerate(plan.inputs)}
         decoded = DecodedRequest(
             model_name="whole",

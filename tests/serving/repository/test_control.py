@@ -9,6 +9,7 @@ import pytest
 
 from tests.serving.repository.controlled import ask, controlled, play, times, write
 from tpx.errors import InvalidRequest, NotReady
+from tpx.serving.model_id import ModelId
 from tpx.serving.repository.overrides import LoadParameter
 
 ALL = "version_policy { all { } } "
@@ -173,7 +174,7 @@ def test_a_request_can_bring_a_whole_model_which_is_gone_with_it(tmp_path: Path)
             await it.load_with(brought, "guest")
             assert await it.factor(name="guest") == 9
             assert it.repository.get("guest").version == 7
-            assert set(await it.control.names_on_disk()) == {"net"}
+            assert set(await it.control.names_on_disk()) == {ModelId("net")}
             assert it.states == {"guest:7": "READY"}
             await it.load()
             await it.load_with(brought)

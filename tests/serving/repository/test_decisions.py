@@ -3,8 +3,12 @@
 import pytest
 
 from tpx.errors import UsageError
+from tpx.serving.model_id import ModelId
 from tpx.serving.repository.decisions import Recipe, plan_load, plan_poll, plan_start
 from tpx.serving.repository.stamps import Stamps
+
+A, B = ModelId("a"), ModelId("b")
+NEW, CHANGED, SAME, GONE = (ModelId(name) for name in ("new", "changed", "same", "gone"))
 
 
 def recipe(
@@ -38,35 +42,35 @@ def test_versions_that_are_not_wanted_any_more_are_unloaded() -> None:
 
 
 def test_a_poll_loads_what_is_new_or_changed_and_unloads_what_is_gone() -> None:
-    found = {"new": stamps("1"), "changed": stamps("2"), "same": stamps("1")}
-    known = {"changed": stamps("1"), "same": stamps("1"), "gone": stamps("1")}
+    found = {NEW: stamps("1"), CHANGED: stamps("2"), SAME: stamps("1")}
+    known = {CHANGED: stamps("1"), SAME: stamps("1"), GONE: stamps("1")}
     changes = plan_poll(found, known)
-    assert (changes.load, changes.unload) == (("changed", "new"), ("gone",))
+    assert (changes.load, changes.unload) == ((CHANGED, NEW), (GONE,))
 
 
 def test_a_poll_leaves_alone_what_is_there_but_cannot_be_told() -> None:
-    changes = plan_poll({"served": None, "new": None}, {"served": stamps("1")})
+    changes = plan_poll({SAME: None, NEW: None}, {SAME: stamps("1")})
     assert (changes.load, changes.unload) == ((), ())
 
 
 def test_a_poll_tries_again_what_failed() -> None:
-    assert plan_poll({"net": stamps("1")}, {"net": None}).load == ("net",)
+    assert plan_poll({SAME: stamps("1")}, {SAME: None}).load == (SAME,)
 
 
 @pytest.mark.parametrize("mode", ["none", "poll"])
 def test_unless_explicit_everything_is_loaded_at_startup(mode: str) -> None:
-    assert plan_start(mode, (), ["b", "a"]) == ["a", "b"]  # type: ignore[arg-type]
+    assert plan_start(mode, (), [B, A]) == [A, B]  # type: ignore[arg-type]
 
 
 def test_explicit_mode_loads_at_startup_what_it_is_told() -> None:
-    assert plan_start("explicit", (), ["a", "b"]) == []
-    assert plan_start("explicit", ("b", "absent", "b"), ["a", "b"]) == ["b", "absent"]
-    assert plan_start("explicit", ("*",), ["b", "a"]) == ["a", "b"]
+    assert plan_start("explicit", (), [A, B]) == []
+    assert plan_start("explicit", ("b", "absent", "b"), [A, B]) == [B, ModelId("absent")]
+    assert plan_start("explicit", ("*",), [B, A]) == [A, B]
 
 
 def test_startup_models_and_modes_that_do_not_go_together_are_refused() -> None:
     with pytest.raises(UsageError, match=r"'\*' must be the ONLY startup model if specified at all"):
-        plan_start("explicit", ("*", "a"), ["a"])
+        plan_start("explicit", ("*", "a"), [A])
     for mode in ("none", "poll"):
         with pytest.raises(UsageError, match="requires setting '--model-control-mode=explicit' as well"):
-            plan_start(mode, ("a",), ["a"])
+            plan_start(mode, ("a",), [A])

@@ -1,24 +1,35 @@
 """In what order models are loaded, and who goes with whom."""
 
 import random
+from collections.abc import Iterable, Mapping
 
 import pytest
 
+from tpx.serving.model_id import ModelId
 from tpx.serving.repository.dependencies import composing, dependents, plan_cascade, plan_order
 
-HOUSE = {"roof": ["wall", "beam"], "wall": ["brick"], "door": ["beam"]}
+
+def ids(names: Iterable[str]) -> list[ModelId]:
+    return [ModelId(name) for name in names]
+
+
+def needing(requires: Mapping[str, Iterable[str]]) -> dict[ModelId, list[ModelId]]:
+    return {ModelId(name): ids(needed) for name, needed in requires.items()}
+
+
+HOUSE = needing({"roof": ["wall", "beam"], "wall": ["brick"], "door": ["beam"]})
 
 
 def test_a_model_comes_behind_what_it_needs() -> None:
-    order = plan_order({**HOUSE, "brick": [], "beam": []})
-    assert set(order.names) == {"roof", "wall", "door", "brick", "beam"}
-    place = {name: index for index, name in enumerate(order.names)}
-    for name, needed in HOUSE.items():
-        assert all(place[other] < place[name] for other in needed)
+    order = plan_order({**HOUSE, **needing({"brick": [], "beam": []})})
+    assert set(order.models) == set(ids(["roof", "wall", "door", "brick", "beam"]))
+    place = {model: index for index, model in enumerate(order.models)}
+    for model, needed in HOUSE.items():
+        assert all(place[other] < place[model] for other in needed)
 
 
 def test_what_is_needed_but_not_to_be_loaded_is_left_out() -> None:
-    assert plan_order({"roof": ["wall"]}).names == ("roof",)
+    assert plan_order(needing({"roof": ["wall"]})).models == (ModelId("roof"),)
 
 
 @pytest.mark.parametrize(
@@ -35,43 +46,44 @@ def test_what_is_needed_but_not_to_be_loaded_is_left_out() -> None:
 def test_a_circle_is_named_and_everything_else_is_loaded(
     requires: dict[str, list[str]], circular: dict[str, str]
 ) -> None:
-    order = plan_order(requires)
-    assert order.circular == circular
-    assert set(order.names) == requires.keys() - circular.keys()
+    order = plan_order(needing(requires))
+    assert order.circular == {ModelId(name): around for name, around in circular.items()}
+    assert set(order.models) == set(ids(requires.keys() - circular.keys()))
 
 
 def test_however_deep_they_are_nested() -> None:
-    chain = {f"m{n}": [f"m{n + 1}"] for n in range(5000)}
-    assert plan_order(chain).names[-1] == "m0"
-    assert len(composing("m0", chain)) == 5000
-    assert dependents(["m5000"], chain)[-1] == "m0"
-    chain["m4999"] = ["m0"]
+    chain = needing({f"m{n}": [f"m{n + 1}"] for n in range(5000)})
+    first, [before_last, last] = ModelId("m0"), ids(["m4999", "m5000"])
+    assert plan_order(chain).models[-1] == first
+    assert len(composing(first, chain)) == 5000
+    assert dependents([last], chain)[-1] == first
+    chain[before_last] = [first]
     assert len(plan_order(chain).circular) == 5000
 
 
 def test_random_graphs_are_ordered_or_have_a_circle() -> None:
     numbers = random.Random(7)
     for _ in range(300):
-        names = [f"m{n}" for n in range(numbers.randint(1, 8))]
-        requires = {name: {numbers.choice(names) for _ in range(numbers.randint(0, 2))} for name in names}
+        models = ids(f"m{n}" for n in range(numbers.randint(1, 8)))
+        requires = {model: {numbers.choice(models) for _ in range(numbers.randint(0, 2))} for model in models}
         order = plan_order(requires)
-        around = {name for name in names if name in composing(name, requires)}
+        around = {model for model in models if model in composing(model, requires)}
         assert order.circular.keys() <= around
         assert bool(order.circular) == bool(around)
-        place = {name: index for index, name in enumerate(order.names)}
-        for name in order.names:
-            for needed in requires[name]:
-                assert needed in around or place[needed] < place[name]
+        place = {model: index for index, model in enumerate(order.models)}
+        for model in order.models:
+            for needed in requires[model]:
+                assert needed in around or place[needed] < place[model]
 
 
 def test_who_needs_what_has_changed_comes_behind_it() -> None:
-    assert dependents(["brick"], HOUSE) == ["wall", "roof"]
-    assert sorted(dependents(["beam"], HOUSE)) == ["door", "roof"]
-    assert dependents(["elsewhere"], HOUSE) == []
+    assert dependents(ids(["brick"]), HOUSE) == ids(["wall", "roof"])
+    assert sorted(dependents(ids(["beam"]), HOUSE)) == ids(["door", "roof"])
+    assert dependents(ids(["elsewhere"]), HOUSE) == []
 
 
 def test_an_ensemble_is_made_of_everything_below_it() -> None:
-    assert composing("roof", HOUSE) == {"wall", "beam", "brick"}
+    assert composing(ModelId("roof"), HOUSE) == set(ids(["wall", "beam", "brick"]))
 
 
 @pytest.mark.parametrize(
@@ -83,9 +95,9 @@ def test_an_ensemble_is_made_of_everything_below_it() -> None:
     ],
 )
 def test_with_an_ensemble_goes_what_only_it_needs(asked: tuple[str, ...], gone: list[str]) -> None:
-    assert plan_cascade("roof", HOUSE, asked) == gone
+    assert plan_cascade(ModelId("roof"), HOUSE, ids(asked)) == ids(gone)
 
 
 def test_without_the_other_ensemble_a_shared_model_goes_too() -> None:
-    assert plan_cascade("door", {"door": ["beam"]}, ()) == ["door", "beam"]
-    assert plan_cascade("brick", HOUSE, ()) == ["brick"]
+    assert plan_cascade(ModelId("door"), needing({"door": ["beam"]}), ()) == ids(["door", "beam"])
+    assert plan_cascade(ModelId("brick"), HOUSE, ()) == ids(["brick"])

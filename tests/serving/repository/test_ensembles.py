@@ -279,7 +279,7 @@ def test_loads_and_unloads_at_the_same_time_come_to_an_end_that_fits(tmp_path: P
 
             for _ in range(6):
                 await asyncio.wait_for(asyncio.gather(*(change() for _ in range(12))), 20)
-                ready = {served.name for served in it.repository.served()}
+                ready = {served.model_id for served in it.repository.served()}
                 for served in it.repository.served():
                     assert served.composed_of <= ready
             await it.load("top")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.serving.repository.controlled import controlled, play, write
+from tpx.serving.model_id import ModelId
 from tpx.serving.repository import control
 
 OFTEN = {"mode": "poll", "poll_s": 0.02}
@@ -44,7 +45,7 @@ def test_a_model_that_is_broken_goes_on_serving_until_it_is_whole_again(tmp_path
         async with controlled(tmp_path, **OFTEN) as it:
             before = it.repository.get("net")
             path.write_bytes(b"broken")
-            await it.until(lambda: it.repository.stamps() == {"net": None})
+            await it.until(lambda: it.repository.stamps() == {ModelId("net"): None})
             assert it.repository.get("net") is before
             assert it.states == {"net:1": "READY"}
             write(tmp_path, 3)

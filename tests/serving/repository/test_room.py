@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.serving.repository.controlled import Scene, ask, controlled, play, write
+from tpx.serving.model_id import ModelId
 from tpx.serving.repository.room import Candidate, plan_eviction, resident_bytes
 
 SIZE = 1000_000
@@ -36,13 +37,13 @@ def serving(it: Scene) -> list[str]:
 
 
 def candidate(name: str, size_bytes: int, used_ns: int) -> Candidate:
-    return Candidate(name=name, size_bytes=size_bytes, used_ns=used_ns)
+    return Candidate(model=ModelId(name), size_bytes=size_bytes, used_ns=used_ns)
 
 
 def test_the_least_recently_used_go_and_no_more_than_needed() -> None:
     models = [candidate("a", 10, 3), candidate("b", 10, 1), candidate("c", 0, 0), candidate("d", 10, 2)]
-    assert [c.name for c in plan_eviction(models, 10) or []] == ["b"]
-    assert [c.name for c in plan_eviction(models, 11) or []] == ["b", "d"]
+    assert [c.model.name for c in plan_eviction(models, 10) or []] == ["b"]
+    assert [c.model.name for c in plan_eviction(models, 11) or []] == ["b", "d"]
     assert plan_eviction(models, 31) is None
     assert plan_eviction(models, 0) == []
 

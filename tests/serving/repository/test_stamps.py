@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 from tests.serving.onnx_files import write_model
+from tpx.serving.model_id import ModelId
 from tpx.serving.repository.layout import find, scan
 from tpx.serving.repository.stamps import Stamps, stamps_of
 
 
 def stamps(path: Path, config_name: str = "") -> Stamps:
     """Of the model `net`."""
-    source = find([path], "net", config_name=config_name)
+    source = find([path], ModelId("net"), config_name=config_name)
     assert source is not None
     return stamps_of(source)
 

@@ -8,12 +8,14 @@ import pytest
 from tests.serving.fakes import FakeModel, config_of, signature_of
 from tpx.errors import NotFound, NotReady
 from tpx.serving.model import Parts, ServedModel
+from tpx.serving.model_id import ModelId
 from tpx.serving.repository.decisions import Plan, Recipe
 from tpx.serving.repository.repository import Loaded, ModelRepository
 from tpx.serving.repository.stamps import Stamps
 from tpx.serving.scheduling.direct import DirectScheduler
 from tpx.serving.stacking.plain import PlainStacking
 
+NET = ModelId("net")
 STAMPS = Stamps(config="", shared="", versions={})
 
 
@@ -45,9 +47,9 @@ class Scene:
 
     def load(self, *versions: int, keep: tuple[int, ...] = (), unload: tuple[int, ...] = ()) -> list[Loaded]:
         plan = Plan(load=versions, keep=keep, unload=unload)
-        self.repository.begin("net", plan)
+        self.repository.begin(NET, plan)
         made = {version: self.made(version) for version in versions}
-        return self.repository.succeed("net", plan, made, STAMPS)
+        return self.repository.succeed(NET, plan, made, STAMPS)
 
     @property
     def states(self) -> dict[int | None, tuple[str | None, str]]:
@@ -67,13 +69,13 @@ def scene() -> Iterator[Scene]:
 
 def test_a_first_load_is_loading_then_ready(scene: Scene) -> None:
     plan = Plan(load=(1,), keep=(), unload=())
-    scene.repository.begin("net", plan)
+    scene.repository.begin(NET, plan)
     assert scene.states == {1: ("LOADING", "")}
     assert not scene.repository.all_ready()
     with pytest.raises(NotReady):
         scene.repository.get("net", "1")
     made = scene.made(1)
-    assert scene.repository.succeed("net", plan, {1: made}, STAMPS) == []
+    assert scene.repository.succeed(NET, plan, {1: made}, STAMPS) == []
     assert scene.states == {1: ("READY", "")}
     assert scene.repository.get("net") is made.served
     assert scene.repository.all_ready()
@@ -83,12 +85,12 @@ def test_a_version_that_is_loaded_again_serves_until_the_new_one_does(scene: Sce
     scene.load(1)
     old, generation = scene.repository.get("net"), scene.repository.generation
     plan = Plan(load=(1,), keep=(), unload=())
-    scene.repository.begin("net", plan)
+    scene.repository.begin(NET, plan)
     assert scene.states == {1: ("READY", "")}
     assert scene.repository.get("net") is old
     assert scene.repository.generation == generation
     made = scene.made(1)
-    [ended] = scene.repository.succeed("net", plan, {1: made}, STAMPS)
+    [ended] = scene.repository.succeed(NET, plan, {1: made}, STAMPS)
     assert ended.served is old
     assert scene.repository.get("net") is made.served
     assert scene.repository.generation > generation
@@ -112,18 +114,18 @@ def test_versions_that_are_not_wanted_end_with_the_swap(scene: Scene) -> None:
 def test_a_load_that_fails_leaves_what_serves(scene: Scene) -> None:
     scene.load(1)
     old = scene.repository.get("net")
-    scene.repository.begin("net", Plan(load=(1, 2), keep=(), unload=()))
+    scene.repository.begin(NET, Plan(load=(1, 2), keep=(), unload=()))
     assert scene.states == {1: ("READY", ""), 2: ("LOADING", "")}
-    scene.repository.fail("net", {1: "broken", 2: "broken, too"})
+    scene.repository.fail(NET, {1: "broken", 2: "broken, too"})
     assert scene.states == {1: ("READY", ""), 2: ("UNAVAILABLE", "broken, too")}
     assert scene.repository.get("net") is old
     assert not scene.repository.all_ready()
-    assert scene.repository.stamps() == {"net": None}
+    assert scene.repository.stamps() == {NET: None}
 
 
 def test_a_version_that_failed_is_forgotten_when_nobody_wants_it(scene: Scene) -> None:
-    scene.repository.begin("net", Plan(load=(1, 2), keep=(), unload=()))
-    scene.repository.fail("net", {1: "unloaded: another", 2: "broken"})
+    scene.repository.begin(NET, Plan(load=(1, 2), keep=(), unload=()))
+    scene.repository.fail(NET, {1: "unloaded: another", 2: "broken"})
     scene.load(1)
     assert scene.states == {1: ("READY", "")}
     assert scene.repository.all_ready()
@@ -131,7 +133,7 @@ def test_a_version_that_failed_is_forgotten_when_nobody_wants_it(scene: Scene) -
 
 def test_an_unloaded_model_is_unavailable_once_its_requests_are_answered(scene: Scene) -> None:
     scene.load(1, 2)
-    ended = scene.repository.unload("net")
+    ended = scene.repository.unload(NET)
     assert scene.states == {1: ("UNLOADING", ""), 2: ("UNLOADING", "")}
     with pytest.raises(NotFound, match="has no available versions"):
         scene.repository.get("net")
@@ -145,53 +147,54 @@ def test_an_unloaded_model_is_unavailable_once_its_requests_are_answered(scene: 
 
 def test_a_model_that_is_loaded_while_it_unloads_is_ready(scene: Scene) -> None:
     scene.load(1)
-    [ended] = scene.repository.unload("net")
+    [ended] = scene.repository.unload(NET)
     plan = Plan(load=(1,), keep=(), unload=())
-    scene.repository.begin("net", plan)
+    scene.repository.begin(NET, plan)
     assert scene.states == {1: ("LOADING", "")}
     scene.repository.ended(ended.served)
     assert scene.states == {1: ("LOADING", "")}
-    scene.repository.succeed("net", plan, {1: scene.made(1)}, STAMPS)
+    scene.repository.succeed(NET, plan, {1: scene.made(1)}, STAMPS)
     assert scene.states == {1: ("READY", "")}
 
 
 def test_a_model_that_cannot_be_told_is_known_unless_it_serves(scene: Scene) -> None:
-    scene.repository.fault("net", "unreadable")
+    scene.repository.fault(NET, "unreadable")
     assert scene.states == {None: ("UNAVAILABLE", "unreadable")}
     assert not scene.repository.all_ready()
     assert scene.repository.failures() == ["net"]
     scene.load(1)
     assert scene.states == {1: ("READY", "")}
-    scene.repository.fault("net", "unreadable again")
+    scene.repository.fault(NET, "unreadable again")
     assert scene.states == {1: ("READY", "")}
     assert scene.repository.all_ready()
-    assert scene.repository.stamps() == {"net": None}
+    assert scene.repository.stamps() == {NET: None}
 
 
 def test_unloading_what_is_not_there_is_no_matter(scene: Scene) -> None:
-    assert scene.repository.unload("nobody") == []
-    scene.repository.fault("net", "unreadable")
-    assert scene.repository.unload("net") == []
+    assert scene.repository.unload(ModelId("nobody")) == []
+    scene.repository.fault(NET, "unreadable")
+    assert scene.repository.unload(NET) == []
     assert scene.states == {}
 
 
 def test_the_index_names_what_was_never_loaded(scene: Scene) -> None:
     scene.load(1)
-    on_disk = {"net": "", "other": "", "twice": "model appears in two or more repositories"}
-    index = [(name, e.version, e.state and e.state.value) for name, e in scene.repository.index(on_disk)]
-    assert index == [("net", 1, "READY"), ("other", None, None), ("twice", None, "UNAVAILABLE")]
+    on_disk = {NET: "", ModelId("other"): "", ModelId("twice"): "model appears in two or more repositories"}
+    index = scene.repository.index(on_disk)
+    told = [(model.name, entry.version, entry.state and entry.state.value) for model, entry in index]
+    assert told == [("net", 1, "READY"), ("other", None, None), ("twice", None, "UNAVAILABLE")]
 
 
 def test_what_is_gone_is_forgotten_unless_it_serves_or_ends(scene: Scene) -> None:
     scene.load(1)
-    scene.repository.fault("broken", "unreadable")
+    scene.repository.fault(ModelId("broken"), "unreadable")
     scene.repository.forget([])
     assert list(scene.states) == [1]
-    [ended] = scene.repository.unload("net")
+    [ended] = scene.repository.unload(NET)
     scene.repository.forget([])
     assert list(scene.states) == [1]
     scene.repository.ended(ended.served)
-    scene.repository.forget(["net"])
+    scene.repository.forget([NET])
     assert list(scene.states) == [1]
     scene.repository.forget([])
     assert scene.states == {}
@@ -199,7 +202,7 @@ def test_what_is_gone_is_forgotten_unless_it_serves_or_ends(scene: Scene) -> Non
 
 def test_what_a_model_was_made_from_is_told_of_what_serves_only(scene: Scene) -> None:
     scene.load(1, 2)
-    assert set(scene.repository.recipes("net")) == {1, 2}
-    scene.repository.unload("net")
-    assert scene.repository.recipes("net") == {}
-    assert scene.repository.recipes("nobody") == {}
+    assert set(scene.repository.recipes(NET)) == {1, 2}
+    scene.repository.unload(NET)
+    assert scene.repository.recipes(NET) == {}
+    assert scene.repository.recipes(ModelId("nobody")) == {}

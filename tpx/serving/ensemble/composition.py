@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from tpx.errors import ConfigError
 from tpx.serving.ensemble.course import StepFacts
 from tpx.serving.ensemble.graph import Graph, Step
+from tpx.serving.model_id import ModelId
 from tpx.serving.signature import Signature
 
 
@@ -18,7 +19,7 @@ class Component(Protocol):
     signature: Signature
     max_batch_size: int
     decoupled: bool
-    composed_of: frozenset[str]
+    composed_of: frozenset[ModelId]
     levels: int
 
 
@@ -28,8 +29,8 @@ class Composition:
 
     graph: Graph
     facts: Sequence[StepFacts]
-    models: frozenset[str]
-    """Names of all models below, those of its ensembles included."""
+    models: frozenset[ModelId]
+    """All models below, those of its ensembles included."""
     levels: int
     """How deep ensembles are nested: 1 where there is only this one."""
     labels: Mapping[str, tuple[str, ...]]

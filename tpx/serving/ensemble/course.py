@@ -7,6 +7,7 @@ from typing import Protocol
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import DecodedRequest, Parameter, RequestedOutput
 from tpx.serving.ensemble.graph import Graph, Step
+from tpx.serving.model_id import ModelId
 from tpx.serving.request import InferRequest, RequestHead
 
 _KNOWN_HEADS = 256
@@ -64,14 +65,14 @@ class Part:
         "decoupled",
         "inputs",
         "iterates",
-        "model_name",
+        "model",
         "outputs",
         "streamed",
         "version",
     )
 
     def __init__(self, step: Step, facts: StepFacts, numbers: Mapping[str, int]) -> None:
-        self.model_name = step.model_name
+        self.model: ModelId = step.model
         self.version = step.version
         self.decoupled = facts.decoupled
         self.inputs = tuple(
@@ -137,7 +138,7 @@ class Part:
         ]
         return model.bind(
             DecodedRequest(
-                model_name=self.model_name,
+                model_name=self.model.name,
                 request_id=request_id,
                 parameters=parameters,
                 inputs=inputs,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tpx.errors import ConfigError
+from tpx.serving.model_id import ModelId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,7 +13,7 @@ class Step:
     """One call of a composing model; both maps are from its tensors to the ensemble's."""
 
     index: int
-    model_name: str
+    model: ModelId
     version: str
     """Empty: the latest."""
     inputs: Mapping[str, str]
@@ -23,7 +24,8 @@ class Step:
 class Graph:
     """Steps, each behind those whose tensors it needs, and what the ensemble takes and gives."""
 
-    name: str
+    model: ModelId
+    """Who the ensemble is."""
     steps: Sequence[Step]
     inputs: frozenset[str]
     outputs: frozenset[str]
@@ -31,9 +33,13 @@ class Graph:
     """Requests that one step has under way for one request of the ensemble; 0 is no limit."""
 
     @property
-    def models(self) -> frozenset[str]:
-        """Names of the composing models."""
-        return frozenset(step.model_name for step in self.steps)
+    def name(self) -> str:
+        return self.model.name
+
+    @property
+    def models(self) -> frozenset[ModelId]:
+        """The composing models."""
+        return frozenset(step.model for step in self.steps)
 
     @property
     def producers(self) -> dict[str, Step]:
@@ -74,7 +80,7 @@ def graph_of(config: Any) -> Graph:
         if tensor not in known or tensor not in read:
             raise ConfigError(f"ensemble tensor '{tensor}' is unused in ensemble '{config.name}'")
     return Graph(
-        name=config.name,
+        model=ModelId(config.name),
         steps=tuple(ordered),
         inputs=frozenset(inputs),
         outputs=frozenset(outputs),
@@ -104,7 +110,7 @@ def _steps(config: Any) -> list[Step]:
         steps.append(
             Step(
                 index=index,
-                model_name=step.model_name,
+                model=ModelId(step.model_name),
                 version=str(step.model_version) if step.model_version > 0 else "",
                 inputs=dict(sorted(step.input_map.items())),
                 outputs=dict(sorted(step.output_map.items())),

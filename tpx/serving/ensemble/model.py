@@ -35,7 +35,8 @@ class Ensemble:
         cache: ResponseCache | None = None,
     ) -> None:
         self.config = config
-        self.name: str = config.name
+        self.model_id = composition.graph.model
+        self.name = self.model_id.name
         self.version = version
         self.signature = signature
         self.max_batch_size = signature.max_batch_size

@@ -11,12 +11,13 @@ from tpx.protocol.tensors import Tensor
 from tpx.serving.ensemble.course import Call, Composing, Course, Input, Part, Shape
 from tpx.serving.ensemble.flow import Flow
 from tpx.serving.ensemble.times import StepTrace, Times
+from tpx.serving.model_id import ModelId
 from tpx.serving.pace import Pace
 from tpx.serving.request import InferRequest, InferResponse, TensorSpec
 from tpx.serving.stacking.plain import client_shape
 
-Resolve = Callable[[str, str], Composing]
-"""The model that serves a name and version. Raises NotFound, NotReady."""
+Resolve = Callable[[ModelId, str], Composing]
+"""Who serves a version of a model. Raises NotFound, NotReady."""
 Answer = Callable[["EnsembleRun", InferRequest, InferResponse], None]
 """Takes the responses of a run; the one that is final is the last."""
 
@@ -125,7 +126,7 @@ class EnsembleRun:
         request, part = self._request, self._course.parts[call.part]
         if request.cancelled:
             raise Cancelled("the request was cancelled")
-        model = self._resolve(part.model_name, part.version)
+        model = self._resolve(part.model, part.version)
         values = [self._take(given, call.iteration) for given in part.inputs]
         head = part.head(model, values, request.head.request_id, request.head.parameters)
         child = InferRequest(head, [v.data for v in values if v is not None], self._replied, call)

@@ -20,7 +20,7 @@ from tpx.errors import (
     TpxError,
     UsageError,
 )
-from tpx.serving.repository import layout
+from tpx.serving.model_id import ModelId
 from tpx.serving.repository.agents.custody import Custody
 from tpx.serving.repository.decisions import Plan, plan_load, plan_poll, plan_start
 from tpx.serving.repository.demand import Demand
@@ -33,8 +33,7 @@ from tpx.serving.repository.repository import Loaded, ModelRepository
 from tpx.serving.repository.retirement import Retirement
 from tpx.serving.repository.room import Room, Tenancy
 from tpx.serving.repository.settings import ControlSettings
-from tpx.serving.repository.sightings import Sighting, check_name, fetched, sight
-from tpx.serving.repository.stamps import Stamps, stamps_of
+from tpx.serving.repository.sightings import Repositories, Sighting, check_name, fetched
 from tpx.serving.repository.tasks import Tasks
 from tpx.serving.repository.turns import Round, Turns
 from tpx.serving.repository.versions import Versions
@@ -57,12 +56,13 @@ class ModelControl:
         self._repository = repository
         self._loader = loader
         self._settings = settings
+        self._repositories = Repositories(paths=settings.paths, config_name=settings.config_name)
         self.tasks = Tasks()
         self.retirement = Retirement(self.tasks, repository.ended)
         self._ensembles = Ensembles(repository, self.retirement, loader.settings)
-        self._composing: dict[str, frozenset[str]] = {}
+        self._composing: dict[ModelId, frozenset[ModelId]] = {}
         """Ensembles that are being loaded, and the models that they wait for."""
-        self._asked: set[str] = set()
+        self._asked: set[ModelId] = set()
         """Models that were to be loaded by their own names, not only as parts of ensembles."""
         self._turns = Turns()
         self._stopping = asyncio.Event()
@@ -82,15 +82,15 @@ class ModelControl:
     async def start(self) -> None:
         """Load what the mode asks for; a failure is kept as the state of its model. Raises UsageError."""
         settings = self._settings
-        found = {source.name: source for source in await _in_thread(self._scan)}
-        names = plan_start(settings.mode, settings.startup, found)
-        self._there = set(found)
-        for name in names:
-            if name not in found:
-                self._repository.fault(name, _ABSENT.format(name))
-        self._asked.update(names)
-        here = [name for name in names if name in found]
-        await self._round(lambda name: fetched(found[name]) if name in found else None).load(here)
+        found = await _in_thread(self._repositories.scan)
+        models = plan_start(settings.mode, settings.startup, found)
+        self._there = {model.name for model in found}
+        for model in models:
+            if model not in found:
+                self._repository.fault(model, _ABSENT.format(model))
+        self._asked.update(models)
+        here = [model for model in models if model in found]
+        await self._round(lambda model: fetched(found[model]) if model in found else None).load(here)
         if settings.mode == "poll":
             self._poller = asyncio.get_running_loop().create_task(self._poll_until_stopped())
 
@@ -114,9 +114,9 @@ class ModelControl:
             await self._poller
         self.retirement.last = True
         await self.tasks.finish()
-        for name in {name for name, _ in self._repository.index()}:
-            self._ensembles.forget(name)
-            self.retirement.retire(self._repository.unload(name))
+        for model in {model for model, _ in self._repository.index()}:
+            self._ensembles.forget(model)
+            self.retirement.retire(self._repository.unload(model))
         await self.tasks.finish()
         self._versions.shutdown()
 
@@ -135,9 +135,9 @@ class ModelControl:
         """
         self.check_explicit()
         check_name(name)
-        parts = self._round(lambda part: self._sight(part, None))
-        await self._load(name, lambda: self._sight(name, override), parts)
-        self._asked.add(name)
+        model, parts = ModelId(name), self._round(self._repositories.sight)
+        await self._load(model, lambda: self._repositories.sight(model, override), parts)
+        self._asked.add(model)
         self.demand.forgive(name)
 
     async def unload(self, name: str, *, unload_dependents: bool) -> None:
@@ -146,28 +146,29 @@ class ModelControl:
         `unload_dependents`: also what an ensemble is made of, but for what others need or was asked for.
         """
         self.check_explicit()
-        gone = plan_cascade(name, self._ensembles.requires, self._asked) if unload_dependents else [name]
+        model = ModelId(name)
+        gone = plan_cascade(model, self._ensembles.requires, self._asked) if unload_dependents else [model]
         for each in gone:
             async with self._turns.take(each):
                 self._unload(each)
 
-    def _unload(self, name: str) -> None:
-        self._asked.discard(name)
-        self._ensembles.forget(name)
-        self.retirement.retire(self._repository.unload(name))
-        self._ensembles.settle([name])
+    def _unload(self, model: ModelId) -> None:
+        self._asked.discard(model)
+        self._ensembles.forget(model)
+        self.retirement.retire(self._repository.unload(model))
+        self._ensembles.settle([model])
 
-    async def names_on_disk(self) -> Mapping[str, str]:
+    async def names_on_disk(self) -> Mapping[ModelId, str]:
         """What the repositories hold, where not everything in them is loaded; each with a fault or ""."""
         if self._settings.mode not in _CLIENTS_DECIDE:
             return {}
         try:
-            found = await _in_thread(lambda: layout.names(self._settings.paths))
+            found = await _in_thread(self._repositories.names)
         except UsageError as exc:
             log.error("%s", exc)
             return {}
         self._repository.forget(found)
-        self._there = set(found)
+        self._there = {model.name for model in found}
         return found
 
     # on demand
@@ -178,7 +179,7 @@ class ModelControl:
         if (
             self._settings.mode == "lazy"
             and not self._stopping.is_set()
-            and not self._repository.recipes(name)
+            and not self._repository.recipes(ModelId(name))
         ):
             self.demand.check(name)
 
@@ -187,48 +188,40 @@ class ModelControl:
         return self._settings.mode == "lazy" and name in self._there and not self.demand.failed(name)
 
     async def _load_for_request(self, name: str) -> None:
-        parts = self._round(lambda part: self._sight(part, None))
+        model, parts = ModelId(name), self._round(self._repositories.sight)
         try:
-            await self._load(name, lambda: self._sight(name, None), parts)
+            await self._load(model, lambda: self._repositories.sight(model), parts)
         except InvalidRequest as exc:
-            if not self._repository.entries(name):
+            if not self._repository.entries(model):
                 raise NotFound(f"Request for unknown model: '{name}' is not found") from exc
-            if self._room is not None and name in self._room.refused:
+            if self._room is not None and model in self._room.refused:
                 raise Overloaded(exc.message) from exc
             raise NotReady(exc.message) from exc
-        self._asked.add(name)
+        self._asked.add(model)
         self._there.add(name)
 
-    def _held(self, name: str) -> bool:
+    def _held(self, model: ModelId) -> bool:
         """Whether a model must not go now."""
-        parts = any(name in models for models in self._composing.values())
-        return parts or name in self._turns or self.demand.pinned(name)
-
-    # looking at the disk, in a thread
-
-    def _scan(self) -> list[ModelSource]:
-        return layout.scan(self._settings.paths, config_name=self._settings.config_name)
-
-    def _sight(self, name: str, override: Override | None) -> Sighting | None:
-        return sight(self._settings.paths, self._settings.config_name, name, override)
+        parts = any(model in models for models in self._composing.values())
+        return parts or model in self._turns or self.demand.pinned(model.name)
 
     # loading
 
-    def _round(self, look: Callable[[str], Sighting | None]) -> Round:
+    def _round(self, look: Callable[[ModelId], Sighting | None]) -> Round:
         """Loads that nobody waits for: a failure is in the log, and the state of the model."""
 
-        async def load(name: str, parts: Round) -> None:
+        async def load(model: ModelId, parts: Round) -> None:
             with suppress(InvalidRequest, NotReady):
-                await self._load(name, lambda: look(name), parts)
+                await self._load(model, lambda: look(model), parts)
 
         return Round(load)
 
-    async def _load(self, name: str, look: Callable[[], Sighting | None], parts: Round) -> None:
-        async with self._turns.take(name):
+    async def _load(self, model: ModelId, look: Callable[[], Sighting | None], parts: Round) -> None:
+        async with self._turns.take(model):
             self._check_running()
-            sighting = await self._seen(name, look)
+            sighting = await self._seen(model, look)
             if sighting is None:
-                raise InvalidRequest(_ABSENT.format(name))
+                raise InvalidRequest(_ABSENT.format(model))
             custody = Custody(sighting.files)
             self.retirement.hold(custody)
             try:
@@ -239,60 +232,64 @@ class ModelControl:
                     await _in_thread(custody.complete)
             except InvalidRequest:
                 if sighting.files is not None and sighting.source.origin is None:
-                    self._repository.forget_unused(name)  # nobody can correct what only a request held
-                    if not self._repository.entries(name):
-                        self._ensembles.forget(name)
+                    self._repository.forget_unused(model)  # nobody can correct what only a request held
+                    if not self._repository.entries(model):
+                        self._ensembles.forget(model)
                 raise
             finally:
                 await self.retirement.release(custody)
-        log.info("successfully loaded '%s'", name)
+        log.info("successfully loaded '%s'", model)
 
-    async def _seen(self, name: str, look: Callable[[], Sighting | None]) -> Sighting | None:
+    async def _seen(self, model: ModelId, look: Callable[[], Sighting | None]) -> Sighting | None:
         try:
             return await _in_thread(look)
         except (LoadError, UsageError) as exc:
-            log.error("failed to load '%s': %s", name, exc)
-            self._repository.fault(name, reason_of(exc))
-            raise InvalidRequest(f"{_ABSENT.format(name)}: {reason_of(exc)}") from exc
+            log.error("failed to load '%s': %s", model, exc)
+            self._repository.fault(model, reason_of(exc))
+            raise InvalidRequest(f"{_ABSENT.format(model)}: {reason_of(exc)}") from exc
 
     async def _want(self, source: ModelSource, custody: Custody) -> Wanted:
-        served = self._repository.custody(source.name)
+        served = self._repository.custody(source.model_id)
         try:
             return await _in_thread(lambda: self._loader.want(source, custody, served))
         except Exception as exc:
-            reason = source.fault or reason_of(exc)
-            log.error("failed to load '%s': %s", source.name, reason)
-            self._repository.fault(source.name, reason)
+            model, reason = source.model_id, source.fault or reason_of(exc)
+            log.error("failed to load '%s': %s", model, reason)
+            self._repository.fault(model, reason)
             if isinstance(exc, NoVersion):
-                raise InvalidRequest(f"load failed for model '{source.name}': {exc.message}\n") from exc
-            raise InvalidRequest(f"{_ABSENT.format(source.name)}: {reason}") from exc
+                raise InvalidRequest(f"load failed for model '{model}': {exc.message}\n") from exc
+            raise InvalidRequest(f"{_ABSENT.format(model)}: {reason}") from exc
 
     async def _load_parts(self, wanted: Wanted, parts: Round) -> None:
         """First what an ensemble is made of; what of it fails is the ensemble's fault to tell."""
-        name, graph = wanted.source.name, wanted.graph
+        model, graph = wanted.source.model_id, wanted.graph
         if graph is None:
             return
-        self._composing[name] = graph.models
+        self._composing[model] = graph.models
         try:
-            circle = plan_order(self._composing).circular.get(name)
+            circle = plan_order(self._composing).circular.get(model)
             if circle is not None:
                 fault = ConfigError(f"circular dependency between ensembles: {circle}")
-                log.error("failed to load '%s': %s", name, fault)
-                self._repository.fault(name, reason_of(fault))
-                raise InvalidRequest(f"load failed for model '{name}': {fault.message}\n")
+                log.error("failed to load '%s': %s", model, fault)
+                self._repository.fault(model, reason_of(fault))
+                raise InvalidRequest(f"load failed for model '{model}': {fault.message}\n")
             await parts.load(graph.models)
         finally:
-            del self._composing[name]
+            del self._composing[model]
 
     async def _replace(self, wanted: Wanted, custody: Custody) -> None:
         """Put what is wanted in the place of what serves: all of its versions or none."""
-        name, repository = wanted.source.name, self._repository
-        recipes = repository.recipes(name)
-        serving = {version: repository.get(name, str(version)) for version in recipes}
+        model, repository = wanted.source.model_id, self._repository
+        recipes = repository.recipes(model)
+        serving = {
+            version: current.served
+            for version in recipes
+            if (current := repository.loaded(model, version)) is not None
+        }
         plan = plan_load(
             wanted.recipes, recipes, lambda v: self._versions.may_regroup(serving[v], wanted.config)
         )
-        repository.begin(name, plan)
+        repository.begin(model, plan)
         outcomes: dict[int, Served | BaseException]
         if wanted.graph is not None:  # over what serves at this moment: nothing may come in between
             outcomes = self._ensembles.compose_all(wanted, wanted.graph, plan.load)
@@ -310,32 +307,32 @@ class ModelControl:
             self.retirement.discard(loaded.values())
             self.retirement.drop([r for r in regroups.values() if not isinstance(r, BaseException)])
             aside = dict.fromkeys(loaded, "unloaded: another version failed to load")
-            repository.fail(name, reasons | aside)
-            log.error("failed to load '%s'", name)
+            repository.fail(model, reasons | aside)
+            log.error("failed to load '%s'", model)
             if wanted.graph is not None:
                 self._ensembles.remember(wanted, unless_serving=True)
-                raise InvalidRequest(f"load failed for model '{name}': {outcomes[plan.load[0]]}\n")
+                raise InvalidRequest(f"load failed for model '{model}': {outcomes[plan.load[0]]}\n")
             clauses = "".join(
                 f"version {v} is at UNAVAILABLE state: {reason};\n" for v, reason in reasons.items()
             )
-            raise InvalidRequest(f"load failed for model '{name}': {clauses}")
+            raise InvalidRequest(f"load failed for model '{model}': {clauses}")
         self.retirement.leave_imports_alone()
-        self.retirement.retire(repository.succeed(name, plan, loaded, wanted.stamps))
+        self.retirement.retire(repository.succeed(model, plan, loaded, wanted.stamps))
         self._change_in_place(wanted, plan, regroups)
         self._ensembles.remember(wanted)
-        self._ensembles.settle([name])
+        self._ensembles.settle([model])
 
     def _change_in_place(
         self, wanted: Wanted, plan: Plan, regroups: Mapping[int, Regroup | BaseException]
     ) -> None:
         """What becomes of versions that serve on."""
-        name, repository = wanted.source.name, self._repository
+        model, repository = wanted.source.model_id, self._repository
         for version, regroup in regroups.items():
             if not isinstance(regroup, BaseException):
                 self.retirement.dismiss(regroup.do())
-                repository.remake(name, version, wanted.recipes[version])
+                repository.remake(model, version, wanted.recipes[version])
         for version in plan.keep:
-            kept = repository.loaded(name, version)
+            kept = repository.loaded(model, version)
             if kept is not None:
                 kept.served.config.version_policy.CopyFrom(wanted.config.version_policy)
 
@@ -357,22 +354,19 @@ class ModelControl:
 
     async def poll(self) -> None:
         """Look at the repositories, and load and unload what has changed there. Raises UsageError."""
-        found = await _in_thread(self._stamped)
+        found = await _in_thread(self._repositories.stamped)
         changes = plan_poll(found, self._repository.stamps())
         if changes.load:
             await asyncio.sleep(_SETTLE_S)
-            again = await _in_thread(self._stamped)
-            settled = [name for name in changes.load if again.get(name) == found[name]]
-            changed = self._round(lambda name: self._sight(name, None) if name in settled else None)
+            again = await _in_thread(self._repositories.stamped)
+            settled = [model for model in changes.load if again.get(model) == found[model]]
+            sight = self._repositories.sight
+            changed = self._round(lambda model: sight(model) if model in settled else None)
             await changed.load(settled)
-        for name in changes.unload:
-            async with self._turns.take(name):
-                self._unload(name)
+        for model in changes.unload:
+            async with self._turns.take(model):
+                self._unload(model)
         self._repository.forget(found)
-
-    def _stamped(self) -> dict[str, Stamps | None]:
-        """What is there, by name; without stamps where a model cannot be told what it is."""
-        return {source.name: None if source.fault else stamps_of(source) for source in self._scan()}
 
     def _check_running(self) -> None:
         if self._stopping.is_set():

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tpx.errors import UsageError
+from tpx.serving.model_id import ModelId
 from tpx.serving.repository.stamps import Stamps
 
 ControlMode = Literal["none", "poll", "explicit", "lazy"]
@@ -58,34 +59,37 @@ def plan_load(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """Models, by name: to load, be it for the first time or again, and to unload."""
+    """Models: to load, be it for the first time or again, and to unload."""
 
-    load: tuple[str, ...]
-    unload: tuple[str, ...]
+    load: tuple[ModelId, ...]
+    unload: tuple[ModelId, ...]
 
 
-def plan_poll(found: Mapping[str, Stamps | None], known: Mapping[str, Stamps | None]) -> Changes:
+def plan_poll(found: Mapping[ModelId, Stamps | None], known: Mapping[ModelId, Stamps | None]) -> Changes:
     """What a look at the repositories asks for.
 
     `found` has no stamps for a model that is there but cannot be told what it is: it stays as it was. `known`
     has none for a model whose last load failed: it is tried again.
     """
     return Changes(
-        load=tuple(n for n, stamps in sorted(found.items()) if stamps is not None and known.get(n) != stamps),
+        load=tuple(m for m, stamps in sorted(found.items()) if stamps is not None and known.get(m) != stamps),
         unload=tuple(sorted(known.keys() - found.keys())),
     )
 
 
-def plan_start(mode: ControlMode, startup: Sequence[str], names: Iterable[str]) -> list[str]:
-    """The models to load at startup, of those that the repositories have. Raises UsageError."""
+def plan_start(mode: ControlMode, startup: Sequence[str], found: Iterable[ModelId]) -> list[ModelId]:
+    """The models to load at startup, of those that the repositories have, and those that they should have.
+
+    Raises UsageError.
+    """
     if mode not in ("explicit", "lazy"):
         if startup:
             raise UsageError(
                 "Use of '--load-model' requires setting '--model-control-mode=explicit' as well."
             )
-        return sorted(names)
+        return sorted(found)
     if "*" not in startup:
-        return list(dict.fromkeys(startup))
+        return list(dict.fromkeys(map(ModelId, startup)))
     if len(startup) > 1:
         raise UsageError("Wildcard model name '*' must be the ONLY startup model if specified at all.")
-    return sorted(names)
+    return sorted(found)

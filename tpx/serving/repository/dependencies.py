@@ -3,51 +3,57 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-Requirements = Mapping[str, Collection[str]]
+from tpx.serving.model_id import ModelId
+
+Requirements = Mapping[ModelId, Collection[ModelId]]
 """Of each ensemble, the models it is made of; a model that is no ensemble may be left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOrder:
-    """Names, each behind those it needs; and those that can never be, each with the circle it is part of."""
+    """Models, each behind those it needs; and those that can never be, each with the circle it is part of."""
 
-    names: tuple[str, ...]
-    circular: Mapping[str, str]
+    models: tuple[ModelId, ...]
+    circular: Mapping[ModelId, str]
 
 
 def plan_order(requires: Requirements) -> LoadOrder:
     """In what order to load the keys of `requires`; what else they need is there, or is not."""
-    names: list[str] = []
-    circles: dict[str, str] = {}
-    done: set[str] = set()
+    models: list[ModelId] = []
+    circles: dict[ModelId, str] = {}
+    done: set[ModelId] = set()
     for root in sorted(requires):
-        _visit(root, requires, names, circles, done)
-    return LoadOrder(names=tuple(name for name in names if name not in circles), circular=circles)
+        _visit(root, requires, models, circles, done)
+    return LoadOrder(models=tuple(model for model in models if model not in circles), circular=circles)
 
 
 def _visit(
-    root: str, requires: Requirements, names: list[str], circles: dict[str, str], done: set[str]
+    root: ModelId,
+    requires: Requirements,
+    models: list[ModelId],
+    circles: dict[ModelId, str],
+    done: set[ModelId],
 ) -> None:
     """Depth first without recursion: who wrote the models decides how deep they are."""
     path = {} if root in done else {root: iter(sorted(requires[root]))}
     while path:
-        name = next(reversed(path))
-        needed = next(path[name], None)
+        model = next(reversed(path))
+        needed = next(path[model], None)
         if needed is None:
-            del path[name]
-            done.add(name)
-            names.append(name)
+            del path[model]
+            done.add(model)
+            models.append(model)
         elif needed in path:
             around = list(path)[list(path).index(needed) :]
-            circles.update(dict.fromkeys(around, " -> ".join([*around, needed])))
+            circles.update(dict.fromkeys(around, " -> ".join(map(str, [*around, needed]))))
         elif needed in requires and needed not in done:
             path[needed] = iter(sorted(requires[needed]))
 
 
-def composing(name: str, requires: Requirements) -> set[str]:
+def composing(model: ModelId, requires: Requirements) -> set[ModelId]:
     """What a model needs, and what that needs."""
-    found: set[str] = set()
-    waiting = [name]
+    found: set[ModelId] = set()
+    waiting = [model]
     while waiting:
         for needed in requires.get(waiting.pop(), ()):
             if needed not in found:
@@ -56,21 +62,21 @@ def composing(name: str, requires: Requirements) -> set[str]:
     return found
 
 
-def dependents(names: Iterable[str], requires: Requirements) -> list[str]:
+def dependents(models: Iterable[ModelId], requires: Requirements) -> list[ModelId]:
     """Who needs one of these models, and who needs those, each behind what it needs."""
-    changed, found = set(names), []
-    for name in plan_order(requires).names:
-        if not changed.isdisjoint(requires[name]):
-            changed.add(name)
-            found.append(name)
+    changed, found = set(models), []
+    for model in plan_order(requires).models:
+        if not changed.isdisjoint(requires[model]):
+            changed.add(model)
+            found.append(model)
     return found
 
 
-def plan_cascade(name: str, requires: Requirements, asked: Collection[str]) -> list[str]:
+def plan_cascade(model: ModelId, requires: Requirements, asked: Collection[ModelId]) -> list[ModelId]:
     """What to unload with an ensemble, beginning with it: what it is made of, unless somebody has asked for
     that by its own name, or another ensemble needs it."""
     left = {key: set(needed) for key, needed in requires.items()}
-    gone, waiting = [], [name]
+    gone, waiting = [], [model]
     while waiting:
         current = waiting.pop(0)
         gone.append(current)

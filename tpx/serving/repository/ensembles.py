@@ -13,6 +13,7 @@ from tpx.serving.distributions.latencies import latencies_of
 from tpx.serving.ensemble.composition import compose
 from tpx.serving.ensemble.graph import Graph, Step
 from tpx.serving.ensemble.model import Ensemble
+from tpx.serving.model_id import ModelId
 from tpx.serving.repository.configuration import validate
 from tpx.serving.repository.dependencies import dependents
 from tpx.serving.repository.loading import LoadSettings, Wanted, reason_of
@@ -31,28 +32,28 @@ class Ensembles:
         self._repository = repository
         self._retirement = retirement
         self._settings = settings
-        self._wanted: dict[str, tuple[Wanted, Graph]] = {}
-        self._resolved: dict[tuple[str, str], Served] = {}
+        self._wanted: dict[ModelId, tuple[Wanted, Graph]] = {}
+        self._resolved: dict[tuple[ModelId, str], Served] = {}
         """Who computes steps, as long as nothing that serves has changed."""
         self._resolved_at = -1
 
     @property
-    def requires(self) -> dict[str, frozenset[str]]:
+    def requires(self) -> dict[ModelId, frozenset[ModelId]]:
         """The models that each is made of."""
-        return {name: graph.models for name, (_, graph) in self._wanted.items()}
+        return {model: graph.models for model, (_, graph) in self._wanted.items()}
 
     def remember(self, wanted: Wanted, *, unless_serving: bool = False) -> None:
         """It should be served, from now on whenever it can be; or else what serves goes on."""
-        if unless_serving and self._repository.recipes(wanted.source.name):
+        if unless_serving and self._repository.recipes(wanted.source.model_id):
             return
         if wanted.graph is not None:
-            self._wanted[wanted.source.name] = wanted, wanted.graph
+            self._wanted[wanted.source.model_id] = wanted, wanted.graph
         else:
-            self.forget(wanted.source.name)
+            self.forget(wanted.source.model_id)
 
-    def forget(self, name: str) -> None:
+    def forget(self, model: ModelId) -> None:
         """It should not be served any more."""
-        self._wanted.pop(name, None)
+        self._wanted.pop(model, None)
 
     def compose_all(
         self, wanted: Wanted, graph: Graph, versions: Sequence[int]
@@ -85,57 +86,57 @@ class Ensembles:
         ensemble.statistics.latencies = latencies_of(config, self._settings.latencies)
         return ensemble
 
-    def settle(self, changed: Sequence[str]) -> None:
+    def settle(self, changed: Sequence[ModelId]) -> None:
         """These models are others now, or not there any more: so are the ensembles that need them."""
-        for name in dependents(changed, self.requires):
-            wanted, graph = self._wanted[name]
+        for model in dependents(changed, self.requires):
+            wanted, graph = self._wanted[model]
             try:
                 composed = [self._compose(wanted, graph, version) for version in wanted.recipes]
             except LoadError as exc:
                 reason = reason_of(exc)
-                log.error("'%s' is not available: %s", name, reason)
-                self._retirement.retire(self._repository.suspend(name, reason))
+                log.error("'%s' is not available: %s", model, reason)
+                self._retirement.retire(self._repository.suspend(model, reason))
             else:
                 self._put(wanted, composed)
 
     def _put(self, wanted: Wanted, composed: Sequence[Ensemble]) -> None:
         """Serve these, but for those that would be what serves already."""
-        name, repository = wanted.source.name, self._repository
+        model, repository = wanted.source.model_id, self._repository
         new = {}
         for ensemble in composed:
-            current = repository.loaded(name, ensemble.version)
+            current = repository.loaded(model, ensemble.version)
             if current is None or not _same(current.served, ensemble):
                 new[ensemble.version] = Loaded(served=ensemble, recipe=wanted.recipes[ensemble.version])
             elif isinstance(current.served, Ensemble):
                 current.served.recomposed()
         if new:
-            self._retirement.retire(repository.restore(name, new))
-            log.info("successfully loaded '%s'", name)
+            self._retirement.retire(repository.restore(model, new))
+            log.info("successfully loaded '%s'", model)
 
-    def _resolve(self, name: str, version: str) -> Served:
+    def _resolve(self, model: ModelId, version: str) -> Served:
         """Who computes a step: what serves, or else what still answers those that it was unloaded under."""
         if self._resolved_at != self._repository.generation:
             self._resolved.clear()
             self._resolved_at = self._repository.generation
-        known = self._resolved.get((name, version))
+        known = self._resolved.get((model, version))
         if known is not None:
             return known
         try:
-            found = self._repository.get(name, version)
+            found = self._repository.serving(model, version)
         except (NotFound, NotReady):
             for served in reversed(self._retirement.draining):
-                if served.name == name and version in ("", str(served.version)):
+                if served.model_id == model and version in ("", str(served.version)):
                     return served
             raise
-        self._resolved[name, version] = found
+        self._resolved[model, version] = found
         return found
 
     def _model(self, graph: Graph, step: Step) -> Served:
         """Raises ConfigError in Triton's words."""
-        repository, needed = self._repository, step.model_name
+        repository, needed = self._repository, step.model
         entries = repository.entries(needed)
         if not entries:
-            missing = sorted(name for name in graph.models if not repository.entries(name))
+            missing = sorted(model.name for model in graph.models if not repository.entries(model))
             raise ConfigError(
                 f"ensemble {graph.name} contains models that are not available or ambiguous: "
                 + ", ".join(missing)
@@ -147,7 +148,7 @@ class Ensembles:
                 raise ConfigError(f"{depends} whose required version {step.version} is not loaded.")
             return serving[step.version]
         if serving:
-            return repository.get(needed)
+            return repository.serving(needed)
         failed = [entry for entry in entries if entry.state is State.UNAVAILABLE and entry.hinders]
         faults = [entry.reason for entry in failed if entry.version is None]
         if faults:

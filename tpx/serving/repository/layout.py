@@ -16,6 +16,7 @@ from tpx.errors import LoadError, UsageError
 from tpx.protocol import messages, model_config
 from tpx.serving.backends.base import inside
 from tpx.serving.backends.table import RECOGNISED_FILES
+from tpx.serving.model_id import ModelId
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +72,7 @@ class ModelSource:
     """One model as it lies on disk: a directory of versions, or a single file that is version 1."""
 
     name: str
+    namespace: str = ""
     directory: Path
     versions: Mapping[int, Path] = field(default_factory=dict)
     file: Path | None = None
@@ -82,6 +84,10 @@ class ModelSource:
     """A ModelConfig that stands for what is written."""
     origin: Origin | None = None
     """Where it is fetched from; `directory` is none before that."""
+
+    @property
+    def model_id(self) -> ModelId:
+        return ModelId(self.name, self.namespace)
 
     @property
     def place(self) -> str:
@@ -141,8 +147,9 @@ def _sources(path: Place, config_name: str) -> list[ModelSource]:
     return [_single_file(path)] if path.is_file() else _repository(path, config_name)
 
 
-def find(paths: Sequence[Place], name: str, *, config_name: str = "") -> ModelSource | None:
-    """What `scan` would find of this name, with a look at nothing else."""
+def find(paths: Sequence[Place], model: ModelId, *, config_name: str = "") -> ModelSource | None:
+    """What `scan` would find of this model, with a look at nothing else."""
+    name = model.name
     if not name or "/" in name or "\0" in name or name.startswith("."):
         return None
     sources = []
@@ -157,13 +164,14 @@ def find(paths: Sequence[Place], name: str, *, config_name: str = "") -> ModelSo
     return _unique(name, sources) if sources else None
 
 
-def names(paths: Sequence[Place]) -> dict[str, str]:
-    """The names that `scan` would find, each with the fault of not being unique, or ""."""
-    found: dict[str, list[ModelSource]] = {}
+def names(paths: Sequence[Place]) -> dict[ModelId, str]:
+    """The models that `scan` would find, each with the fault of not being unique, or ""."""
+    found: dict[ModelId, list[ModelSource]] = {}
     for path in _places(paths):
         for name, directory in _named(path):
-            found.setdefault(name, []).append(ModelSource(name=name, directory=directory))
-    return {name: _fault_of(sources) if len(sources) > 1 else "" for name, sources in sorted(found.items())}
+            source = ModelSource(name=name, directory=directory)
+            found.setdefault(source.model_id, []).append(source)
+    return {model: _fault_of(sources) if len(sources) > 1 else "" for model, sources in sorted(found.items())}
 
 
 def _named(path: Place) -> list[tuple[str, Path]]:

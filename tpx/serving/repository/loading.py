@@ -236,6 +236,7 @@ class Loader:
                     opened=opened,
                     cache=self.settings.cache if config.response_cache.enable else None,
                     preserve_ordering=config.dynamic_batching.preserve_ordering,
+                    namespace=source.namespace,
                     limiter=self.settings.limiter,
                 ),
                 self._loop,

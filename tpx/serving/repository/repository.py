@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from tpx.errors import InvalidRequest, NotFound, NotReady
+from tpx.serving.model_id import ModelId
 from tpx.serving.repository.agents.custody import Custody
 from tpx.serving.repository.decisions import Plan, Recipe
 from tpx.serving.repository.stamps import Stamps
@@ -77,7 +78,8 @@ class ModelRepository:
 
     def __init__(self) -> None:
         self.generation = 0
-        self._models: dict[str, _Record] = {}
+        self._models: dict[str, dict[str, _Record]] = {}
+        """By name, and then by namespace: clients know names."""
 
     # who serves
 
@@ -86,22 +88,17 @@ class ModelRepository:
 
         Raises NotFound, NotReady, and InvalidRequest for a version that is no positive number.
         """
-        record = self._models.get(name)
-        if record is None:
+        records = self._models.get(name)
+        if records is None:
             raise NotFound(f"Request for unknown model: '{name}' is not found")
-        if not version:
-            ready = [number for number, entry in record.versions.items() if entry.loaded is not None]
-            if not ready:
-                raise NotFound(f"Request for unknown model: '{name}' has no available versions")
-            number = max(ready)
-        else:
-            number = parse_version(version)
-        entry = record.versions.get(number)
-        if entry is None:
-            raise NotFound(f"Request for unknown model: '{name}' version {number} is not found")
-        if entry.loaded is None:
-            raise NotReady(f"Request for unknown model: '{name}' version {number} is not at ready state")
-        return entry.loaded.served
+        return _serving(name, records[""], version)
+
+    def serving(self, model: ModelId, version: str = "") -> Served:
+        """Who serves a model; otherwise as `get`."""
+        record = self._record(model)
+        if record is None:
+            raise NotFound(f"Request for unknown model: '{model}' is not found")
+        return _serving(model, record, version)
 
     def is_ready(self, name: str, version: str = "") -> bool:
         """Whether `get` would give a model. Raises InvalidRequest for a version that is no positive
@@ -119,51 +116,51 @@ class ModelRepository:
 
     def all_ready(self) -> bool:
         """Whether every known version is ready, but for those that were unloaded on purpose."""
-        return not any(entry.hinders for record in self._models.values() for entry in record.entries)
+        return not any(entry.hinders for _, record in self._records() for entry in record.entries)
 
     def failures(self) -> list[str]:
-        """Names of the models of which something is not ready."""
-        return [
-            name for name, record in self._models.items() if any(entry.hinders for entry in record.entries)
-        ]
+        """The models of which something is not ready."""
+        return [str(model) for model, record in self._records() if any(e.hinders for e in record.entries)]
 
-    def index(self, on_disk: Mapping[str, str] | None = None) -> list[tuple[str, VersionEntry]]:
-        """Every known version, by name and version; and those that lie `on_disk`, each with a fault or ""."""
-        found = [(name, entry) for name, record in self._models.items() for entry in record.entries]
-        for name, fault in (on_disk or {}).items():
-            if name not in self._models:
+    def index(self, on_disk: Mapping[ModelId, str] | None = None) -> list[tuple[ModelId, VersionEntry]]:
+        """Every known version, in order, and the models that lie `on_disk`, each with a fault or ""."""
+        found = [(model, entry) for model, record in self._records() for entry in record.entries]
+        for model, fault in (on_disk or {}).items():
+            if self._record(model) is None:
                 state = State.UNAVAILABLE if fault else None
-                found.append((name, VersionEntry(version=None, state=state, reason=fault)))
+                found.append((model, VersionEntry(version=None, state=state, reason=fault)))
         return sorted(found, key=lambda item: (item[0], item[1].version or 0))
 
-    def recipes(self, name: str) -> dict[int, Recipe]:
+    def recipes(self, model: ModelId) -> dict[int, Recipe]:
         """What the versions that serve were made from."""
-        record = self._models.get(name, _Record())
+        record = self._record(model) or _Record()
         return {v: e.loaded.recipe for v, e in record.versions.items() if e.loaded is not None}
 
-    def stamps(self) -> dict[str, Stamps | None]:
+    def stamps(self) -> dict[ModelId, Stamps | None]:
         """Of each model that is not unloaded, the files that it was last loaded from; None if that
         failed."""
         return {
-            name: record.stamps
-            for name, record in self._models.items()
+            model: record.stamps
+            for model, record in self._records()
             if record.fault or any(entry.reason != UNLOADED for entry in record.entries)
         }
 
     # what becomes of a load
 
-    def begin(self, name: str, plan: Plan) -> None:
+    def begin(self, model: ModelId, plan: Plan) -> None:
         """The versions of a plan are loading, but for those that go on serving meanwhile."""
-        record = self._models.setdefault(name, _Record())
+        record = self._make(model)
         record.fault = ""
         for version in plan.load:
             entry = record.versions.setdefault(version, VersionEntry(version=version))
             if entry.loaded is None:
                 entry.state, entry.reason = State.LOADING, ""
 
-    def succeed(self, name: str, plan: Plan, loaded: Mapping[int, Loaded], stamps: Stamps) -> list[Loaded]:
+    def succeed(
+        self, model: ModelId, plan: Plan, loaded: Mapping[int, Loaded], stamps: Stamps
+    ) -> list[Loaded]:
         """The new versions serve from now on; returns those that do not serve any more."""
-        record = self._models[name]
+        record = self._models[model.name][model.namespace]
         record.stamps = stamps
         ended = []
         for version, new in loaded.items():
@@ -180,31 +177,31 @@ class ModelRepository:
         self.generation += 1
         return ended
 
-    def remake(self, name: str, version: int, recipe: Recipe) -> None:
+    def remake(self, model: ModelId, version: int, recipe: Recipe) -> None:
         """A version serves on, and is what another recipe makes."""
-        entry = self._models[name].versions[version]
+        entry = self._models[model.name][model.namespace].versions[version]
         if entry.loaded is not None:
             entry.loaded = replace(entry.loaded, recipe=recipe)
 
-    def fail(self, name: str, reasons: Mapping[int, str]) -> None:
+    def fail(self, model: ModelId, reasons: Mapping[int, str]) -> None:
         """A load has failed: what served goes on, the other versions are unavailable."""
-        record = self._models[name]
+        record = self._models[model.name][model.namespace]
         record.stamps = None
         for version, reason in reasons.items():
             entry = record.versions[version]
             if entry.loaded is None:
                 entry.state, entry.reason = State.UNAVAILABLE, reason
 
-    def fault(self, name: str, reason: str) -> None:
+    def fault(self, model: ModelId, reason: str) -> None:
         """A model cannot be told what it is: what served goes on."""
-        record = self._models.setdefault(name, _Record())
+        record = self._make(model)
         record.stamps = None
         if not any(entry.loaded is not None for entry in record.versions.values()):
             record.fault = reason
 
-    def suspend(self, name: str, reason: str) -> list[Loaded]:
+    def suspend(self, model: ModelId, reason: str) -> list[Loaded]:
         """A model cannot serve until others do; returns what did."""
-        record = self._models[name]
+        record = self._models[model.name][model.namespace]
         ended = []
         for entry in record.versions.values():
             ended += _end(entry)
@@ -216,9 +213,9 @@ class ModelRepository:
         self.generation += 1
         return ended
 
-    def restore(self, name: str, loaded: Mapping[int, Loaded]) -> list[Loaded]:
+    def restore(self, model: ModelId, loaded: Mapping[int, Loaded]) -> list[Loaded]:
         """Versions serve, instead of those that did or could not; returns those that did."""
-        record = self._models[name]
+        record = self._models[model.name][model.namespace]
         ended = []
         for version, new in loaded.items():
             entry = record.versions.setdefault(version, VersionEntry(version=version))
@@ -228,14 +225,14 @@ class ModelRepository:
         self.generation += 1
         return ended
 
-    def unload(self, name: str) -> list[Loaded]:
+    def unload(self, model: ModelId) -> list[Loaded]:
         """Nothing of a model serves any more; returns what did."""
-        record = self._models.get(name)
+        record = self._record(model)
         if record is None:
             return []
         record.fault, record.stamps = "", None
         if not record.versions:
-            del self._models[name]
+            self._drop(model)
         ended = [loaded for entry in record.versions.values() for loaded in _end(entry)]
         for entry in record.versions.values():
             if entry.state is not State.UNLOADING:
@@ -245,38 +242,76 @@ class ModelRepository:
 
     def ended(self, served: Served) -> None:
         """A version that did not serve any more has answered its last request."""
-        record = self._models.get(served.name)
+        record = self._record(served.model_id)
         entry = record.versions.get(served.version) if record is not None else None
         # unless it is loaded again, or being so
         if entry is not None and entry.state is State.UNLOADING:
             entry.state, entry.reason = State.UNAVAILABLE, entry.reason or UNLOADED
 
-    def entries(self, name: str) -> list[VersionEntry]:
+    def entries(self, model: ModelId) -> list[VersionEntry]:
         """The versions of a model, none where it is unknown."""
-        return self._models.get(name, _Record()).entries
+        return (self._record(model) or _Record()).entries
 
-    def loaded(self, name: str, version: int) -> Loaded | None:
+    def loaded(self, model: ModelId, version: int) -> Loaded | None:
         """What serves a version."""
-        record = self._models.get(name, _Record())
+        record = self._record(model) or _Record()
         entry = record.versions.get(version)
         return entry.loaded if entry is not None else None
 
-    def custody(self, name: str) -> Custody | None:
+    def custody(self, model: ModelId) -> Custody | None:
         """In whose custody the versions of a model are that serve, if it is one for all."""
-        record = self._models.get(name, _Record())
+        record = self._record(model) or _Record()
         found = {e.loaded.custody for e in record.versions.values() if e.loaded is not None}
         return found.pop() if len(found) == 1 else None
 
-    def forget(self, present: Iterable[str]) -> None:
+    def forget(self, present: Iterable[ModelId]) -> None:
         """Drop what is neither there nor in any use."""
-        for name in self._models.keys() - set(present):
-            self.forget_unused(name)
+        for model in {model for model, _ in self._records()} - set(present):
+            self.forget_unused(model)
 
-    def forget_unused(self, name: str) -> None:
+    def forget_unused(self, model: ModelId) -> None:
         """Drop a model none of whose versions serves, comes or goes."""
-        record = self._models.get(name)
+        record = self._record(model)
         if record is not None and all(entry.state is State.UNAVAILABLE for entry in record.entries):
-            del self._models[name]
+            self._drop(model)
+
+    # the table
+
+    def _records(self) -> list[tuple[ModelId, _Record]]:
+        return [
+            (ModelId(name, namespace), record)
+            for name, records in self._models.items()
+            for namespace, record in records.items()
+        ]
+
+    def _record(self, model: ModelId) -> _Record | None:
+        records = self._models.get(model.name)
+        return None if records is None else records.get(model.namespace)
+
+    def _make(self, model: ModelId) -> _Record:
+        return self._models.setdefault(model.name, {}).setdefault(model.namespace, _Record())
+
+    def _drop(self, model: ModelId) -> None:
+        records = self._models[model.name]
+        del records[model.namespace]
+        if not records:
+            del self._models[model.name]
+
+
+def _serving(model: ModelId | str, record: _Record, version: str) -> Served:
+    if not version:
+        ready = [number for number, entry in record.versions.items() if entry.loaded is not None]
+        if not ready:
+            raise NotFound(f"Request for unknown model: '{model}' has no available versions")
+        number = max(ready)
+    else:
+        number = parse_version(version)
+    entry = record.versions.get(number)
+    if entry is None:
+        raise NotFound(f"Request for unknown model: '{model}' version {number} is not found")
+    if entry.loaded is None:
+        raise NotReady(f"Request for unknown model: '{model}' version {number} is not at ready state")
+    return entry.loaded.served
 
 
 def _end(entry: VersionEntry) -> list[Loaded]:

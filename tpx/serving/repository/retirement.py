@@ -105,12 +105,12 @@ class Retirement:
             await self._close(loaded)
         finally:
             self._on_end(served)
-        log.info("successfully unloaded '%s' version %d", served.name, served.version)
+        log.info("successfully unloaded '%s' version %d", served.model_id, served.version)
 
     def _is_needed(self, served: Served) -> bool:
         """Whether it computes, or will for what an ensemble has taken that does not serve any more either."""
         return served.in_flight > 0 or any(
-            one.in_flight and served.name in one.composed_of for one in self._draining
+            one.in_flight and served.model_id in one.composed_of for one in self._draining
         )
 
     async def _close(self, loaded: Loaded) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tpx.errors import Code, LoadError
+from tpx.serving.model_id import ModelId
 from tpx.serving.repository.decisions import Recipe
 from tpx.serving.repository.repository import ModelRepository, State
 from tpx.serving.repository.retirement import Retirement, give_memory_back
@@ -34,10 +35,10 @@ _MOST_MEASURED = 10_000
 class Candidate:
     """A model that could go: what it holds, when it was last used, and the ensembles that go with it."""
 
-    name: str
+    model: ModelId
     size_bytes: int
     used_ns: int
-    with_it: tuple[str, ...] = ()
+    with_it: tuple[ModelId, ...] = ()
 
 
 def plan_eviction(candidates: Collection[Candidate], needed_bytes: int) -> list[Candidate] | None:
@@ -58,9 +59,9 @@ class Tenancy:
 
     repository: ModelRepository
     retirement: Retirement
-    held: Callable[[str], bool]
+    held: Callable[[ModelId], bool]
     """Whether a model must stay: somebody changes it, or waits for it."""
-    evict: Callable[[str], None]
+    evict: Callable[[ModelId], None]
     """Unload a model, which closes once it has answered what it took."""
 
 
@@ -75,7 +76,7 @@ class Room:
         self._sizes: dict[Served, int] = {}
         self._since: dict[Served, int] = {}
         self._measured: dict[Recipe, int] = {}
-        self.refused: set[str] = set()
+        self.refused: set[ModelId] = set()
         """Models that were not loaded for want of room alone."""
 
     @property
@@ -88,7 +89,7 @@ class Room:
 
     async def load(
         self,
-        name: str,
+        model: ModelId,
         recipes: Mapping[int, Recipe],
         files_bytes: Mapping[int, int],
         load: Callable[[], Coroutine[Any, Any, Outcomes]],
@@ -98,11 +99,11 @@ class Room:
         `files_bytes`: of each version to load.
         """
         async with self._lock:
-            self.refused.discard(name)
+            self.refused.discard(model)
             expected = sum(max(self._measured.get(recipes[v], 0), size) for v, size in files_bytes.items())
-            if not await self._make_room(name, expected):
-                self.refused.add(name)
-                return {version: self._too_little(name, expected) for version in files_bytes}
+            if not await self._make_room(model, expected):
+                self.refused.add(model)
+                return {version: self._too_little(model, expected) for version in files_bytes}
             before = await _in_thread(self._resident)
             outcomes = await load()
             grown = await _in_thread(self._resident) - before
@@ -111,11 +112,11 @@ class Room:
             for version in loaded:
                 self._remember(recipes[version], sizes[version])
             held = sum(sizes[version] for version in loaded)
-            if held > expected and not await self._make_room(name, held):
-                self.refused.add(name)
+            if held > expected and not await self._make_room(model, held):
+                self.refused.add(model)
                 await asyncio.gather(*(_in_thread(served.close) for served in loaded.values()))
                 await _in_thread(give_memory_back)
-                return {version: self._too_little(name, held) for version in outcomes}
+                return {version: self._too_little(model, held) for version in outcomes}
             for version, served in loaded.items():
                 self._sizes[served], self._since[served] = sizes[version], time.perf_counter_ns()
             return outcomes
@@ -126,15 +127,15 @@ class Room:
         if len(self._measured) > _MOST_MEASURED:
             del self._measured[next(iter(self._measured))]
 
-    def _too_little(self, name: str, needed_bytes: int) -> LoadError:
+    def _too_little(self, model: ModelId, needed_bytes: int) -> LoadError:
         return LoadError(
-            f"model '{name}' needs {needed_bytes:,} bytes, and of --model-memory-limit={self.limit_bytes} "
+            f"model '{model}' needs {needed_bytes:,} bytes, and of --model-memory-limit={self.limit_bytes} "
             f"{max(0, self.limit_bytes - self.used_bytes):,} are free; no other models that are idle hold "
             "what is missing: raise the limit, or unload models",
             code=Code.RESOURCE_EXHAUSTED,
         )
 
-    async def _make_room(self, name: str, needed_bytes: int) -> bool:
+    async def _make_room(self, model: ModelId, needed_bytes: int) -> bool:
         """Have models go until as much is free; nothing is unloaded if that would not be enough."""
         if needed_bytes > self.limit_bytes:
             return False
@@ -143,23 +144,23 @@ class Room:
             missing = self.used_bytes + needed_bytes - self.limit_bytes
             if missing <= 0:
                 return True
-            chosen = plan_eviction(self._candidates(name), missing)
+            chosen = plan_eviction(self._candidates(model), missing)
             if chosen is not None:
-                await self._evict(chosen, name)
+                await self._evict(chosen, model)
             elif time.perf_counter_ns() > ends_ns or missing > self.used_bytes:
                 return False
             else:
                 await asyncio.sleep(_LOOK_EVERY_S)
 
-    def _candidates(self, name: str) -> list[Candidate]:
+    def _candidates(self, model: ModelId) -> list[Candidate]:
         """Models that nobody uses now, but for the one that room is made for."""
-        serving: dict[str, list[Served]] = {}
+        serving: dict[ModelId, list[Served]] = {}
         for served in self._tenancy.repository.served():
-            serving.setdefault(served.name, []).append(served)
+            serving.setdefault(served.model_id, []).append(served)
         idle = {
             each
             for each, versions in serving.items()
-            if each != name and not any(one.engaged for one in versions) and not self._tenancy.held(each)
+            if each != model and not any(one.engaged for one in versions) and not self._tenancy.held(each)
         }
         out = []
         for each in idle:
@@ -170,7 +171,7 @@ class Room:
                 versions = serving[each]
                 out.append(
                     Candidate(
-                        name=each,
+                        model=each,
                         size_bytes=sum(self._sizes.get(one, 0) for one in versions),
                         used_ns=max(self._used_ns(one) for one in versions),
                         with_it=tuple(sorted(above)),
@@ -181,25 +182,25 @@ class Room:
     def _used_ns(self, served: Served) -> int:
         return max(served.statistics.last_used_ns, self._since.get(served, 0))
 
-    async def _evict(self, chosen: Sequence[Candidate], name: str) -> None:
+    async def _evict(self, chosen: Sequence[Candidate], model: ModelId) -> None:
         now_ns = time.perf_counter_ns()
         for candidate in chosen:
             log.info(
                 "'%s' makes room for '%s': %d bytes, used %.1f s ago",
-                candidate.name,
-                name,
+                candidate.model,
+                model,
                 candidate.size_bytes,
                 (now_ns - candidate.used_ns) / 1e9,
             )
-            for each in (*candidate.with_it, candidate.name):
+            for each in (*candidate.with_it, candidate.model):
                 self._tenancy.evict(each)
-        await self._closed({candidate.name for candidate in chosen})
+        await self._closed({candidate.model for candidate in chosen})
         await _in_thread(give_memory_back)
 
-    async def _closed(self, names: Collection[str]) -> None:
+    async def _closed(self, models: Collection[ModelId]) -> None:
         """Wait until models that were unloaded have given back what they held."""
         for _ in range(int(_CLOSED_WITHIN_S / _LOOK_EVERY_S)):
-            entries = [entry for each in names for entry in self._tenancy.repository.entries(each)]
+            entries = [entry for each in models for entry in self._tenancy.repository.entries(each)]
             if not any(entry.state is State.UNLOADING for entry in entries):
                 return
             await asyncio.sleep(_LOOK_EVERY_S)

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tpx.errors import InvalidRequest
+from tpx.serving.model_id import ModelId
 from tpx.serving.repository import layout
 from tpx.serving.repository.layout import ModelSource, Place
 from tpx.serving.repository.overrides import Override, OverrideFiles
+from tpx.serving.repository.stamps import Stamps, stamps_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,20 +19,44 @@ class Sighting:
     files: OverrideFiles | None = None
 
 
-def sight(paths: Sequence[Place], config_name: str, name: str, override: Override | None) -> Sighting | None:
-    """A model in the repositories, or in what a request brings.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repositories:
+    """The repositories of a server. A look at them takes its time: it is for threads.
 
-    Raises InvalidRequest, LoadError, and UsageError for a repository that cannot be read.
+    Every look raises UsageError for a repository that cannot be read.
     """
-    if override is None or not override.files:
-        source = layout.find(paths, name, config_name=config_name)
-        if source is None:
-            return None
-        return fetched(replace(source, override=override.config) if override else source)
-    files = OverrideFiles(override.files)
-    versions = layout.versions_in(files.directory)
-    source = ModelSource(name=name, directory=files.directory, versions=versions, override=override.config)
-    return Sighting(source=source, files=files)
+
+    paths: Sequence[Place]
+    config_name: str = ""
+
+    def scan(self) -> dict[ModelId, ModelSource]:
+        """All models."""
+        return {source.model_id: source for source in layout.scan(self.paths, config_name=self.config_name)}
+
+    def stamped(self) -> dict[ModelId, Stamps | None]:
+        """All models; without stamps where one cannot be told what it is."""
+        return {model: None if source.fault else stamps_of(source) for model, source in self.scan().items()}
+
+    def names(self) -> dict[ModelId, str]:
+        """All models, each with the fault of not being unique, or ""."""
+        return layout.names(self.paths)
+
+    def sight(self, model: ModelId, override: Override | None = None) -> Sighting | None:
+        """A model in the repositories, or in what a request brings. Raises InvalidRequest, LoadError."""
+        if override is None or not override.files:
+            source = layout.find(self.paths, model, config_name=self.config_name)
+            if source is None:
+                return None
+            return fetched(replace(source, override=override.config) if override else source)
+        files = OverrideFiles(override.files)
+        source = ModelSource(
+            name=model.name,
+            namespace=model.namespace,
+            directory=files.directory,
+            versions=layout.versions_in(files.directory),
+            override=override.config,
+        )
+        return Sighting(source=source, files=files)
 
 
 def fetched(source: ModelSource) -> Sighting:

@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from tpx.serving.model_id import ModelId
+
 
 @dataclass(slots=True)
 class _Turn:
@@ -17,18 +19,18 @@ class Turns:
     """A lock for each model that somebody changes."""
 
     def __init__(self) -> None:
-        self._turns: dict[str, _Turn] = {}
+        self._turns: dict[ModelId, _Turn] = {}
 
     def __len__(self) -> int:
         return len(self._turns)
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._turns
+    def __contains__(self, model: ModelId) -> bool:
+        return model in self._turns
 
     @asynccontextmanager
-    async def take(self, name: str) -> AsyncIterator[None]:
+    async def take(self, model: ModelId) -> AsyncIterator[None]:
         """Alone with a model: who else wants to change it waits."""
-        turn = self._turns.setdefault(name, _Turn())
+        turn = self._turns.setdefault(model, _Turn())
         turn.takers += 1
         try:
             async with turn.lock:
@@ -36,20 +38,20 @@ class Turns:
         finally:
             turn.takers -= 1
             if not turn.takers:
-                del self._turns[name]
+                del self._turns[model]
 
 
 class Round:
     """Loads that belong together: each model once, and each before the ensembles that are made of it."""
 
-    def __init__(self, load: "Callable[[str, Round], Coroutine[Any, Any, None]]") -> None:
+    def __init__(self, load: "Callable[[ModelId, Round], Coroutine[Any, Any, None]]") -> None:
         """`load` raises nothing that is to be told."""
         self._load = load
-        self._loads: dict[str, asyncio.Task[None]] = {}
+        self._loads: dict[ModelId, asyncio.Task[None]] = {}
 
-    async def load(self, names: Collection[str]) -> None:
+    async def load(self, models: Collection[ModelId]) -> None:
         """Load these, but for those that the round has begun, and wait for all of them."""
-        for name in names:
-            if name not in self._loads:
-                self._loads[name] = asyncio.get_running_loop().create_task(self._load(name, self))
-        await asyncio.gather(*(self._loads[name] for name in names))
+        for model in models:
+            if model not in self._loads:
+                self._loads[model] = asyncio.get_running_loop().create_task(self._load(model, self))
+        await asyncio.gather(*(self._loads[model] for model in models))

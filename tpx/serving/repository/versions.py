@@ -46,7 +46,7 @@ class Versions:
         sizes = await asyncio.get_running_loop().run_in_executor(
             None, lambda: {version: size_of(source, version) for version in versions}
         )
-        return await self._room.load(source.name, wanted.recipes, sizes, load)
+        return await self._room.load(source.model_id, wanted.recipes, sizes, load)
 
     def may_regroup(self, served: Served, config: Any) -> bool:
         """Whether a version can change its instances as it serves; under a limit of memory, what it holds is
@@ -81,25 +81,25 @@ class Versions:
 
     def _loading(self, wanted: Wanted, version: int) -> Callable[[], Served]:
         def load() -> Served:
-            name = wanted.source.name
-            log.info("loading: %s:%d", name, version)
+            model = wanted.source.model_id
+            log.info("loading: %s:%d", model, version)
             try:
                 return self._loader.load(wanted.source, version, wanted.config)
             except Exception as exc:
-                log.error("failed to load '%s' version %d: %s", name, version, reason_of(exc))
+                log.error("failed to load '%s' version %d: %s", model, version, reason_of(exc))
                 raise
 
         return load
 
     def _regrouping(self, wanted: Wanted, served: ServedModel) -> Callable[[], Regroup]:
         def regroup() -> Regroup:
-            name, version = wanted.source.name, served.version
-            log.info("changing the instances of: %s:%d", name, version)
+            model, version = wanted.source.model_id, served.version
+            log.info("changing the instances of: %s:%d", model, version)
             try:
                 return self._loader.regroup(served, wanted.source, wanted.config)
             except Exception as exc:
                 why = reason_of(exc)
-                log.error("failed to change the instances of '%s' version %d: %s", name, version, why)
+                log.error("failed to change the instances of '%s' version %d: %s", model, version, why)
                 raise
 
         return regroup

@@ -12,6 +12,7 @@ from tests.serving.live import serving
 from tests.serving.repository.controlled import controlled, play, write
 from tests.serving.repository.stores.s3 import ENVIRONMENT, Bucket
 from tpx.errors import UsageError
+from tpx.serving.model_id import ModelId
 from tpx.serving.repository import layout
 from tpx.serving.repository.stores.places import StorePlace, place_of
 from tpx.serving.repository.stores.store import StoreRepository
@@ -59,7 +60,7 @@ def test_a_model_is_fetched_when_it_is_loaded_and_removed_when_it_is_unloaded(
 
     async def scene() -> None:
         async with controlled(repository(s3, "plain", mount)) as it:
-            assert dict(await it.control.names_on_disk()) == {"net": "", "other": ""}
+            assert await it.control.names_on_disk() == {ModelId("net"): "", ModelId("other"): ""}
             assert left(mount) == []
             await it.load()
             assert await it.factor() == 2
@@ -202,7 +203,7 @@ def test_large_files_come_in_parts(
     monkeypatch.setattr("tpx.serving.repository.stores.store._PART_BYTES", 1000)
     data = os.urandom(12_345)
     s3.put("large/net/1/model.onnx", data)
-    source = layout.find([repository(s3, "large", mount)], "net")
+    source = layout.find([repository(s3, "large", mount)], ModelId("net"))
     assert source is not None
     assert source.origin is not None
     fetched = source.fetched(mount)
@@ -214,7 +215,7 @@ def test_a_file_that_changes_while_it_is_fetched_fails_the_load(
     s3: Bucket, tmp_path: Path, mount: Path
 ) -> None:
     s3.put("moving/net/1/model.onnx", b"first")
-    source = layout.find([repository(s3, "moving", mount)], "net")
+    source = layout.find([repository(s3, "moving", mount)], ModelId("net"))
     assert source is not None
     assert source.origin is not None
     s3.put("moving/net/1/model.onnx", b"other")
