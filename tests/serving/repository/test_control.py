@@ -62,6 +62,18 @@ def test_what_has_not_changed_is_not_loaded_again(tmp_path: Path) -> None:
     play(scene)
 
 
+def test_a_version_that_requests_cannot_name_is_loaded_again(tmp_path: Path) -> None:
+    async def scene() -> None:
+        write(tmp_path, 2, version=0)
+        async with controlled(tmp_path) as it:
+            await it.load()
+            write(tmp_path, 3, version=0)
+            await it.load()
+            assert await it.factor() == 3
+
+    play(scene)
+
+
 def test_a_new_version_leaves_the_loaded_ones_alone(tmp_path: Path) -> None:
     async def scene() -> None:
         write(tmp_path, 2)
