@@ -110,6 +110,9 @@ class ServedModel:
         try:
             for spec in specs:
                 prepared.append(self._prepare(spec, config, completions))  # noqa: PERF401 (kept for closing)
+            for one in prepared:
+                if isinstance(one.instance, RemoteInstance):
+                    one.instance.wait_until_started()
         except BaseException:
             for one in prepared:
                 one.instance.close()

@@ -27,6 +27,8 @@ class FakeRemote:
     def submit(self, batch: Batch, outcomes: RemoteOutcomes) -> None:
         self.given.append(batch)
 
+    def wait_until_started(self) -> None: ...
+
     async def ready(self) -> bool:
         return self.alive
 
@@ -99,3 +101,18 @@ def test_the_shorter_a_model_the_more_is_handed_over(took_ns: int, depth: int) -
         bench.put(1)
         bench.compute(0, took_ns)
     assert bench.inbox.depth == depth
+
+
+def test_what_a_dead_process_gives_back_goes_before_what_waits() -> None:
+    bench = Bench()
+    first, second, third = bench.put(3)
+    assert bench.remotes[0].given == [first, third]
+    bench.remotes[0].alive = False
+    bench.remotes[1].alive = False
+    [fourth] = bench.put(1)
+    for batch in (third, first):
+        bench.instances[0].returned(batch)
+    bench.remotes[1].alive = True
+    bench.inbox.look()
+    assert bench.remotes[1].given == [second, first, third, fourth]
+    assert (first.started_ns, bench.instances[0].held) == (0, 0)

@@ -89,6 +89,9 @@ class RemoteOutcomes(Protocol):
     def again(self, request: InferRequest) -> None:
         """The model wants the request once more; what it was in was released."""
 
+    def returned(self, batch: Batch) -> None:
+        """The process has ended without having begun the batch: another one may compute it."""
+
 
 @runtime_checkable
 class RemoteExecutor(Protocol):
@@ -107,7 +110,10 @@ class RemoteExecutor(Protocol):
         """How batches are made of requests, before the first one comes."""
 
     def submit(self, batch: Batch, outcomes: RemoteOutcomes) -> None:
-        """Compute a batch. If the process dies, its requests are answered with errors."""
+        """Compute a batch. If the process dies, what it has begun is answered with errors."""
+
+    def wait_until_started(self) -> None:
+        """Block until the model is initialized, which others are meanwhile. Raises LoadError."""
 
     async def ready(self) -> bool:
         """Whether the model says that it can answer."""

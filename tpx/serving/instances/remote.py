@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from tpx.errors import NotReady, TpxError
-from tpx.serving.backends.base import RemoteExecutor, RemoteOutcomes
+from tpx.serving.backends.base import RemoteExecutor
 from tpx.serving.batch import Batch
 from tpx.serving.instances.decoupled import DecoupledAnswer
 from tpx.serving.request import InferRequest
@@ -42,7 +42,7 @@ class RemoteInstance:
         name: str,
         executor: RemoteExecutor,
         loop: asyncio.AbstractEventLoop,
-        outcomes: RemoteOutcomes,
+        outcomes: Outcomes,
         inbox: "RemoteInbox",
     ) -> None:
         self.name = name
@@ -101,6 +101,15 @@ class RemoteInstance:
     def again(self, request: InferRequest) -> None:
         self._outcomes.again(request)
 
+    def returned(self, batch: Batch) -> None:
+        self._held.remove(batch)
+        batch.started_ns = 0
+        self._inbox.put_back(batch)
+
+    def wait_until_started(self) -> None:
+        """Raises LoadError."""
+        self._executor.wait_until_started()
+
     def warm(self, batch: Batch) -> TpxError | None:
         done: Future[TpxError | None] = Future()
         sink = _WarmUp(done, len(batch.requests))
@@ -147,6 +156,9 @@ class _WarmUp:
         """It would go on for ever: once is warm enough."""
         self._finish(None)
 
+    def returned(self, batch: Batch) -> None:  # noqa: ARG002
+        self._finish(NotReady("the process has ended before it was warmed up"))
+
     def _finish(self, error: TpxError | None) -> None:
         if not self._done.done():
             self._done.set_result(error)
@@ -169,6 +181,10 @@ class RemoteInbox:
         if batch is not None:
             self._waiting.append(batch)
             self.look()
+
+    def put_back(self, batch: Batch) -> None:
+        """It was in the hands of a process that has ended: before all that wait. `look` is called then."""
+        self._waiting.appendleft(batch)
 
     def computed(self, batch: Batch) -> None:
         """An instance has computed a batch: how many to hand over depends on how long that takes."""

@@ -118,6 +118,54 @@ def test_processes_that_stay_are_not_touched_when_others_join_or_leave(tmp_path:
         assert stats["inference_count"] == 2
 
 
+def test_what_a_dead_process_had_not_begun_is_computed_by_another(tmp_path: Path) -> None:
+    add(tmp_path, "say", config="instance_group { count: 2 }" + SAY)
+    with serving(tmp_path) as live, ThreadPoolExecutor(6) as pool:
+        busy = [pool.submit(say, live, f"sleep_as {index} 0.5") for index in range(2)]
+        _until(lambda: all((tmp_path / "say" / "1" / f"sleeps_{index}").exists() for index in range(2)))
+        waiting = [pool.submit(say, live, "pid") for _ in range(4)]
+        time.sleep(0.1)
+        os.kill(int((tmp_path / "say" / "1" / "sleeps_0").read_text()), signal.SIGKILL)
+        assert (busy[0].result().status, busy[1].result().status) == (503, 200)
+        assert all(said(answer.result()) for answer in waiting)
+
+
+def test_what_the_only_process_had_not_begun_waits_for_its_successor(tmp_path: Path) -> None:
+    add(tmp_path, "say", config=SAY)
+    with serving(tmp_path) as live, ThreadPoolExecutor(3) as pool:
+        busy = pool.submit(say, live, "sleep_as 0 5")
+        marker = tmp_path / "say" / "1" / "sleeps_0"
+        _until(marker.exists)
+        waiting = [pool.submit(say, live, "pid") for _ in range(2)]
+        time.sleep(0.1)
+        before = marker.read_text()
+        os.kill(int(before), signal.SIGKILL)
+        assert busy.result().status == 503
+        assert {said(answer.result()) for answer in waiting} != {before}
+
+
+def test_instances_start_at_the_same_time(tmp_path: Path) -> None:
+    add(tmp_path, "slow_start", config="instance_group { count: 4 }" + SAME)
+    with serving(tmp_path) as live:
+        assert y_of(ask(live, "slow_start", 1)) == [1]
+        times = [
+            tuple(map(float, path.read_text().split()))
+            for path in (tmp_path / "slow_start" / "1").glob("start_*")
+        ]
+    assert len(times) == 4
+    assert max(began for began, _ in times) < min(ended for _, ended in times)
+
+
+def test_the_others_are_not_waited_for_when_an_instance_cannot_start(tmp_path: Path) -> None:
+    add(tmp_path, "slow_start", config="instance_group { count: 3 }" + SAME)
+    (tmp_path / "slow_start" / "1" / "fails").touch()
+    began = time.perf_counter()
+    with serving(tmp_path, exit_on_error=False) as live:
+        assert "RuntimeError: the first one fails" in _reason(live, "slow_start")
+        assert not _children(tmp_path)
+    assert time.perf_counter() - began < 20
+
+
 def _children(repository: Path) -> list[psutil.Process]:
     found = []
     for child in psutil.Process().children(recursive=True):

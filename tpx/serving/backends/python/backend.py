@@ -1,10 +1,8 @@
 """`backend: "python"`: the model is a class in `model.py`, run in a process for each instance."""
 
-import asyncio
 import json
 import platform
 import sys
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -140,12 +138,7 @@ class PythonModel:
         )
         executor = PythonExecutor(settings, self._host, self._loop)
         process, self._first = self._first, None
-        starting: Future[None] = asyncio.run_coroutine_threadsafe(executor.start(process), self._loop)
-        try:
-            starting.result()
-        except LoadError:
-            executor.close()
-            raise
+        executor.begin(process)
         return executor
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from tpx.serving.backends.python.worker.frames import HEADER, Buffer
 from tpx.serving.backends.python.worker.rings import GrowingRing, Segment, create_segment
 
 _READ_BYTES = 256 << 10
+_PROGRESS_BYTES = 4096
 
 OnFrame = Callable[[int, memoryview], None]
 
@@ -43,6 +44,9 @@ class Connection:
         self._when_sent: list[Callable[[], None]] = []
         self._ring = GrowingRing(self._grow)
         self._incoming: Segment | None = None
+        self.begun = 0
+        """Once it is closed: the number of the batch that the process has begun last, 0 for none."""
+        self._progress: Segment | None = self._share(_PROGRESS_BYTES, frames.PROGRESS)
         loop.add_reader(sock.fileno(), self._readable)
 
     @property
@@ -71,13 +75,13 @@ class Connection:
         frames.add_tensors(parts, tensors, self._ring)
 
     def _grow(self, size: int) -> Segment:
-        return self._share(size, written_by_model=False)
+        return self._share(size, frames.FROM_SERVER)
 
-    def _share(self, size: int, *, written_by_model: bool) -> Segment:
+    def _share(self, size: int, purpose: int) -> Segment:
         fd = create_segment(size)
         segment = Segment(fd, size)
         self._flush()
-        body = frames.SEGMENT_BODY.pack(written_by_model, size)
+        body = frames.SEGMENT_BODY.pack(purpose, size)
         self._write(frames.framed(frames.SEGMENT, [body]), [fd])
         return segment
 
@@ -158,7 +162,7 @@ class Connection:
                 break
             body = view[at + start : at + start + size]
             if kind == frames.GROW:
-                self._incoming = self._share(frames.NUMBER.unpack(body)[0], written_by_model=True)
+                self._incoming = self._share(frames.NUMBER.unpack(body)[0], frames.FROM_MODEL)
             else:
                 self._on_frame(kind, body)
                 if not self.open:
@@ -190,6 +194,9 @@ class Connection:
         self._backlog.clear()
         self._ring.forget()
         self._incoming = None
+        if self._progress is not None:
+            self.begun = int.from_bytes(self._progress.memory[:4], "little")
+            self._progress = None
         gone()
 
 

@@ -5,6 +5,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import Any
@@ -70,14 +71,27 @@ class PythonExecutor:
         self._held: dict[int, Held] = {}
         self._closing = False
         self._restarting: asyncio.Task[None] | None = None
+        self._starting: Future[None] | None = None
 
     # life
 
+    def begin(self, process: ChildProcess | None) -> None:
+        """Have the model initialized, in `process` or in a new one. Called from any thread but the loop's."""
+        self._starting = asyncio.run_coroutine_threadsafe(self.start(process), self._loop)
+
+    def wait_until_started(self) -> None:
+        if self._starting is not None:
+            self._starting.result()
+
     async def start(self, process: ChildProcess | None = None) -> None:
-        """Have the model initialized, in `process` or in a new one. Raises LoadError."""
+        """Have the model initialized. Raises LoadError."""
         if process is None:
             process = await self._loop.run_in_executor(None, self._settings.start)
         self._process = process
+        if self._closing:
+            process.socket.close()
+            await self._loop.run_in_executor(None, process.end, 1.0)
+            raise LoadError(f"{self._settings.name} is not wanted any more")
         self._initialized = self._loop.create_future()
         connection = Connection(self._loop, process.socket, self._frame, self._gone)
         self._connection = connection
@@ -106,7 +120,10 @@ class PythonExecutor:
         if self._restarting is not None:
             self._restarting.cancel()
         connection = self._connection
-        if connection is not None and connection.open:
+        initialized = self._initialized
+        if self._process is not None and initialized is not None and not initialized.done():
+            self._process.kill()  # nobody waits for it: another instance of the model has failed
+        elif connection is not None and connection.open:
             self._finalized = self._loop.create_future()
             connection.send(frames.FINALIZE, [])
             try:
@@ -115,6 +132,7 @@ class PythonExecutor:
                 log.warning("finalize of %s did not end in time: it is killed", self._settings.name)
                 if self._process is not None:
                     self._process.kill()
+        if connection is not None:
             connection.close()
 
     def _gone(self) -> None:
@@ -131,23 +149,33 @@ class PythonExecutor:
         if self._initialized is not None and not self._initialized.done():
             self._initialized.set_result({"error": f"Stub process '{self._settings.name}' is not healthy."})
             return
-        self._fail_held()
+        assert self._connection is not None
+        self._give_up_held(self._connection.begun)
         if not self._closing and self._restarting is None:
             log.error("the process of %s has ended unexpectedly", self._settings.name)
             self._restarting = self._loop.create_task(self._restart())
 
-    def _fail_held(self) -> None:
-        """Whatever the process held is answered: nobody knows how far it had come."""
+    def _give_up_held(self, begun: int) -> None:
+        """What the process had begun is answered with an error: nobody knows how far it had come. The rest
+        may be computed elsewhere."""
         error = NotReady(
             f"Failed to process the request(s) for model '{self._settings.name}', message: Stub process "
             f"'{self._settings.name}' is not healthy."
         )
-        batches, self._batches = list(self._batches.values()), {}
-        held, self._held = list(self._held.values()), {}
-        for one in held:
+        batches, self._batches = self._batches, {}
+        untouched = [batch for number, batch in batches.items() if _is_after(number, begun)]
+        for batch in untouched:
+            for held in batch.held:
+                del self._held[held.handle]
+        begun_ones = [batch for number, batch in batches.items() if not _is_after(number, begun)]
+        unanswered, self._held = list(self._held.values()), {}
+        for one in unanswered:
             one.fail(error)
-        for batch in batches:
+        for batch in begun_ones:
             batch.release()
+        for batch in reversed(untouched):
+            batch.give_back()
+        self.on_change()
 
     async def _restart(self) -> None:
         """Start the process again, later and later; give up when it goes on dying."""
@@ -288,3 +316,8 @@ class PythonExecutor:
         held.responded(response, final=bool(flags & frames.FINAL))
         if held.over:
             del self._held[handle]
+
+
+def _is_after(number: int, begun: int) -> bool:
+    """Whether a batch was given to the process after the one that it has begun last; numbers wrap around."""
+    return not begun or 0 < (number - begun) & 0xFFFFFFFF < 1 << 31

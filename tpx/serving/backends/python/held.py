@@ -53,6 +53,14 @@ class HeldBatch:
         for request in self._again:
             self.outcomes.again(request)
 
+    def give_back(self) -> None:
+        """It was not begun, and is as it was before."""
+        for held in self.held:
+            held.give_back()
+        self.held.clear()
+        self.batch.responses = []
+        self.outcomes.returned(self.batch)
+
     def one_less(self) -> None:
         """A request has its response."""
         self._left -= 1
@@ -105,6 +113,7 @@ class Held:
     """One request in the process; the `pace` of its request: cancelling and stalling that reach the model."""
 
     __slots__ = (
+        "_before",
         "_begun_ns",
         "_connection",
         "_credit",
@@ -133,6 +142,7 @@ class Held:
         self._credit = 0
         self._sent = 0
         self._begun_ns = 0
+        self._before = request.pace
         request.pace = self
 
     # what `pace` is to InferRequest
@@ -188,6 +198,13 @@ class Held:
             self._stream(InferResponse([], error), final=True)
         else:
             self._set(InferResponse([], error))
+
+    def give_back(self) -> None:
+        """It is not in the process any more."""
+        self.over = True
+        self.request.pace = self._before
+        if self._before is not None:
+            self._before.stall(self._stalled)
 
     def _set(self, response: InferResponse, *, over: bool = True) -> None:
         if over:

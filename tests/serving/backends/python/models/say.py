@@ -92,6 +92,15 @@ class TritonPythonModel:
         time.sleep(float(rest))
         return "slept"
 
+    def sleep_as(self, request, rest):
+        name, _, seconds = rest.partition(" ")
+        path = os.path.join(pb_utils.get_model_dir(), "sleeps_" + name)
+        with open(path + ".new", "w") as file:
+            file.write(str(os.getpid()))
+        os.rename(path + ".new", path)
+        time.sleep(float(seconds))
+        return "slept"
+
     def cancelled(self, request, rest):
         for _ in range(500):
             if request.is_cancelled():

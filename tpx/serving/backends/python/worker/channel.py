@@ -41,6 +41,7 @@ class Channel:
         self._granted: list[Segment] = []
         self._ring = GrowingRing(self._grow)
         self._incoming: Segment | None = None
+        self._begun: memoryview | None = None
         self._pump: threading.Thread | None = None
         self._kept: list[bytes] = []
         self.on_frame: OnFrame = _unexpected
@@ -90,6 +91,11 @@ class Channel:
         self._sendall(frames.framed(frames.GROW, [frames.NUMBER.pack(size)]))
         self.wait(lambda: bool(self._granted))
         return self._granted.pop()
+
+    def begin(self, batch: int) -> None:
+        """Whatever happens from now on, the server knows that this batch was begun."""
+        if self._begun is not None:
+            self._begun[0] = batch
 
     # receiving
 
@@ -196,14 +202,16 @@ class Channel:
         self._rest = data[at:] if at < end else b""
 
     def _use_segment(self, body: memoryview) -> None:
-        outgoing, size = frames.SEGMENT_BODY.unpack(body)
+        purpose, size = frames.SEGMENT_BODY.unpack(body)
         fd = self._fds.pop(0)
         segment = Segment(fd, size)
         os.close(fd)
-        if outgoing:
+        if purpose == frames.FROM_MODEL:
             self._granted.append(segment)
-        else:
+        elif purpose == frames.FROM_SERVER:
             self._incoming = segment
+        else:
+            self._begun = segment.memory.cast("I")
 
 
 def _unexpected(kind: int, body: memoryview) -> None:

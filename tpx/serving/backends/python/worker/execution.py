@@ -100,6 +100,7 @@ class Execution:
         """Call the model, and send the answers; where there is `more` to do, those of a short model leave
         together with the next."""
         began_ns = _clock()
+        self.channel.begin(batch)
         try:
             entries, computed_ns = self._execute(requests)
             failed = False

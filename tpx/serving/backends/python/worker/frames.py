@@ -36,7 +36,9 @@ RESPONSE_START = struct.Struct("<QB")
 """RESPONSE and REPLY: which request or call, and flags."""
 CREDIT_BODY = struct.Struct("<QQ")
 SEGMENT_BODY = struct.Struct("<BQ")
-"""SEGMENT: whether the model writes to it; its size."""
+"""SEGMENT: what it is for; its size."""
+FROM_SERVER, FROM_MODEL, PROGRESS = range(3)
+"""What a segment is for: tensors in one direction, or the number of the batch that the model began last."""
 NUMBER = struct.Struct("<Q")
 LOCATION = struct.Struct("<QQ")
 """Of a tensor: where in the sender's segment, and how many bytes."""
