@@ -1,0 +1,110 @@
+"""`tpx doctor`: tables, JSON, and the exit status for what is required."""
+
+import json
+
+import pytest
+
+from tests.e2e.child import tpx
+from tpx.cli import doctor
+from tpx.serving.inspection.base import Finding, Inspection, Machine, State
+
+FOUND = Inspection(
+    machine=Machine(
+        tpx="1.2",
+        python="3.11.7",
+        executable="/usr/bin/python",
+        system="Linux",
+        processor="Fast CPU",
+        cores=2,
+        memory_bytes=8 * 2**30,
+        memory_available_bytes=3 * 2**30,
+        gpu_note="no NVIDIA driver",
+    ),
+    backends=(
+        Finding(name="onnxruntime", state=State.USABLE, version="1.31", providers=("CPUExecutionProvider",)),
+        Finding(name="tensorrt", state=State.MISSING, why="no package", remedy="pip install 'tpx[tensorrt]'"),
+        Finding(name="mine", state=State.BROKEN, origin="mine-backend 1.0", why="it crashed, SIGSEGV [red]"),
+    ),
+    features=(Finding(name="pdf", state=State.USABLE, what="reports as PDF", version="70.0"),),
+)
+
+
+@pytest.fixture(autouse=True)
+def _found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "inspect", lambda **_: FOUND)
+
+
+def test_without_a_terminal_there_are_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor.main([]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        "tpx     1.2, Python 3.11.7 (/usr/bin/python)",
+        "System  Linux",
+        "CPU     2 cores, Fast CPU",
+        "Memory  8.0 GiB, 3.0 GiB available",
+        "GPU     none: no NVIDIA driver",
+        "",
+        "Backends              Version",
+        "onnxruntime  usable   1.31     CPUExecutionProvider",
+        "tensorrt     missing           no package",
+        "mine         broken            from mine-backend 1.0; it crashed, SIGSEGV [red]",
+        "",
+        "Features          Version",
+        "pdf       usable  70.0     reports as PDF",
+        "",
+        "What would help",
+        "  tensorrt: pip install 'tpx[tensorrt]'",
+    ]
+    assert err == ""
+
+
+def test_json_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor.main(["--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["machine"]["cores"] == 2
+    assert [each["state"] for each in told["backends"]] == ["usable", "missing", "broken"]
+    assert told["backends"][1]["remedy"] == "pip install 'tpx[tensorrt]'"
+    assert told["features"][0]["name"] == "pdf"
+
+
+@pytest.mark.parametrize(
+    ("names", "status", "error"),
+    [
+        ("onnxruntime", 0, ""),
+        ("onnxruntime,pdf", 0, ""),
+        (
+            "onnxruntime,tensorrt",
+            1,
+            "error: tensorrt is required and missing: no package; pip install 'tpx[tensorrt]'\n",
+        ),
+        ("mine", 1, "error: mine is required and broken: it crashed, SIGSEGV [red]\n"),
+        (
+            "onnxrutime",
+            1,
+            "error: --require: no 'onnxrutime' (did you mean 'onnxruntime'?) (there is: onnxruntime, "
+            "tensorrt, mine, pdf)\n",
+        ),
+    ],
+)
+def test_the_status_is_one_unless_all_that_is_required_is_usable(
+    capsys: pytest.CaptureFixture[str], names: str, status: int, error: str
+) -> None:
+    assert doctor.main(["--require", names]) == status
+    assert capsys.readouterr().err == error
+
+
+@pytest.mark.parametrize("words", [["--requires=x"], ["--timeout-secs=0"]])
+def test_a_wrong_word_is_told(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    assert doctor.main(words) == 1
+    assert words[0].partition("=")[0] in capsys.readouterr().err
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_the_command_tells_of_this_machine() -> None:
+    ended = tpx("doctor", "--json", "--require=python,onnxruntime", timeout_s=55)
+    assert ended.returncode == 0, ended.stderr
+    told = {each["name"]: each for each in json.loads(ended.stdout)["backends"]}
+    assert told["python"]["state"] == "usable"
+    assert "CPUExecutionProvider" in told["onnxruntime"]["providers"]
+    assert told["pytorch"]["version"].startswith("2.")

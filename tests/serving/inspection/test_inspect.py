@@ -1,0 +1,179 @@
+"""What is found of backends that work, that are missing, that are broken, and that hang."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.serving.inspection.conftest import Site
+from tpx.serving.inspection.base import Finding, State
+from tpx.serving.inspection.inspect import inspect
+
+MINE = """
+class Mine:
+    default_filename = ""
+    def open(self, files, config): ...
+    def default_instance_count(self, kind): return 1
+"""
+DESCRIBED = f"""
+from tpx.serving.backends.base import Description
+{MINE}
+    def describe(self):
+        print("a library that talks on stdout")
+        has = {{{{"version": "7.1", "providers": ("fast", "slow"), "devices": ("xpu:0",)}}}}
+        return Description(**has, lacks={{!r}}, remedy={{!r}})
+"""
+
+
+def found(name: str, timeout_s: float = 20) -> Finding:
+    finding = inspect(timeout_s=timeout_s).finding(name)
+    assert finding is not None
+    return finding
+
+
+@pytest.mark.usefixtures("few")
+def test_what_works_tells_version_and_providers_and_the_machine_is_described() -> None:
+    inspection = inspect(timeout_s=20)
+    onnx = inspection.finding("onnxruntime")
+    assert onnx is not None
+    assert onnx.state is State.USABLE
+    assert "CPUExecutionProvider" in onnx.providers
+    assert onnx.version
+    assert not onnx.remedy
+    machine = inspection.machine
+    assert machine.cores >= 1
+    assert machine.memory_bytes > machine.memory_available_bytes > 0
+    assert machine.executable == sys.executable
+    assert bool(machine.gpus) != bool(machine.gpu_note)
+    assert [each.name for each in inspection.features] == ["gpu", "uvloop"]
+
+
+@pytest.mark.usefixtures("few")
+def test_nothing_heavy_is_imported_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [name for name in sys.modules if name.partition(".")[0] == "uvloop"]:
+        monkeypatch.delitem(sys.modules, module)
+    assert found("uvloop").state is State.USABLE
+    assert "uvloop" not in sys.modules
+
+
+@pytest.mark.usefixtures("few")
+def test_a_package_that_is_missing_is_told_with_the_command_that_brings_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert found("onnxruntime") == Finding(
+        name="onnxruntime",
+        state=State.MISSING,
+        why="the package onnxruntime is not installed",
+        remedy="pip install 'tpx[onnx]'",
+    )
+
+
+@pytest.mark.usefixtures("none")
+def test_a_backend_of_a_package_is_found_with_the_version_of_its_package(site: Site) -> None:
+    site.add(MINE)
+    assert found("mine") == Finding(name="mine", state=State.USABLE, origin="mine-backend 1.0", version="1.0")
+
+
+@pytest.mark.usefixtures("none")
+def test_a_backend_says_of_itself_what_it_has(site: Site) -> None:
+    site.add(DESCRIBED.format("", "buy one"))
+    mine = found("mine")
+    assert (mine.state, mine.version, mine.providers, mine.devices) == (
+        State.USABLE, "7.1", ("fast", "slow"), ("xpu:0",),
+    )  # fmt: skip
+    assert mine.remedy == ""
+
+
+@pytest.mark.usefixtures("none")
+def test_a_backend_says_of_itself_what_it_lacks(site: Site) -> None:
+    site.add(DESCRIBED.format("there is no xpu", "buy one"))
+    mine = found("mine")
+    assert (mine.state, mine.why, mine.remedy) == (State.UNUSABLE, "there is no xpu", "buy one")
+
+
+@pytest.mark.usefixtures("none")
+@pytest.mark.parametrize(
+    ("source", "why", "remedy"),
+    [
+        (
+            "import ctypes\nctypes.CDLL('libmissing.so.12')",
+            "backend 'mine' is added by the package mine-backend 1.0 (entry point mine_backend:Mine), which "
+            "cannot be imported: OSError: libmissing.so.12: cannot open shared object file: No such file or "
+            "directory",
+            "pip install --force-reinstall mine-backend",
+        ),
+        (
+            f"{MINE}    def describe(self): return 1 / 0",
+            "ZeroDivisionError: division by zero",
+            "pip install --force-reinstall mine-backend",
+        ),
+        (
+            "import os\nos.abort()",
+            "it crashed, SIGABRT",
+            "python -X faulthandler -c 'import mine_backend'",
+        ),
+        (
+            "import os, sys\nsys.stderr.write('no licence\\n')\nsys.stderr.flush()\nos._exit(3)",
+            "it ended the process with status 3: no licence",
+            "python -X faulthandler -c 'import mine_backend'",
+        ),
+    ],
+)
+def test_a_backend_that_is_broken_is_told_with_its_cause(
+    site: Site, source: str, why: str, remedy: str
+) -> None:
+    site.add(source)
+    mine = found("mine")
+    assert (mine.state, mine.why, mine.remedy) == (State.BROKEN, why, remedy)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("none")
+def test_an_import_that_hangs_is_ended_with_all_that_it_started(site: Site, tmp_path: Path) -> None:
+    site.add(
+        "import pathlib, subprocess\n"
+        f"started = subprocess.Popen(['sleep', '60'])\n"
+        f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(started.pid))\n"
+        "started.wait()"
+    )
+    began = time.monotonic()
+    mine = found("mine", timeout_s=3)
+    assert time.monotonic() - began < 15
+    assert (mine.state, mine.why) == (State.BROKEN, "it did not come to an end within 3 s")
+    command = Path(f"/proc/{(tmp_path / 'pid').read_text()}/cmdline")
+    for _ in range(100):
+        if not command.exists() or not command.read_bytes():
+            return
+        time.sleep(0.02)
+    raise AssertionError("what it had started still runs")
+
+
+@pytest.mark.usefixtures("none")
+def test_two_packages_with_one_name_are_both_told(site: Site) -> None:
+    site.add(MINE)
+    site.add(MINE, package="other-backend")
+    mine = found("mine")
+    assert mine.state is State.BROKEN
+    assert "uninstall all but one of them" in mine.why
+
+
+@pytest.mark.usefixtures("none")
+def test_python_based_backends_are_listed(tmp_path: Path) -> None:
+    runtime = tmp_path / "backends" / "vllm" / "model.py"
+    runtime.parent.mkdir(parents=True)
+    runtime.touch()
+    inspection = inspect(timeout_s=20, backend_directory=tmp_path / "backends")
+    assert inspection.finding("vllm") == Finding(name="vllm", state=State.USABLE, origin=str(runtime))
+
+
+@pytest.mark.usefixtures("few")
+def test_a_file_of_the_working_directory_is_not_taken_for_a_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "uvloop.py").write_text("raise RuntimeError('not me')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path and path != os.curdir])
+    assert found("uvloop").state is State.USABLE
