@@ -1,0 +1,232 @@
+"""Objectives that a user sets for a level (`p99<20ms`), and whether its requests show that they are met.
+
+Percentiles and error rates are settled by the bound with which MLPerf's loadgen stops early: so few requests
+were over the limit that a server which breaks the objective would hardly ever look as good.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from tpx.errors import UsageError
+from tpx.perf.statistics.distributions import binomial_at_most, normal_quantile
+
+Quantity = Literal["percentile", "mean", "min", "max", "throughput", "error_rate"]
+
+_FORM = re.compile(
+    r"\s*([a-z_]+[0-9.]*)\s*(<=|>=|<|>)\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-zµ%/]*)\s*", re.IGNORECASE
+)
+_NANOSECONDS = {"ns": 1.0, "us": 1e3, "µs": 1e3, "usec": 1e3, "ms": 1e6, "msec": 1e6, "s": 1e9, "sec": 1e9}
+_RATES = {"": 1.0, "/s": 1.0, "infer/sec": 1.0, "infer/s": 1.0}
+_SHARES = {"": 1.0, "%": 0.01}
+_WORDS: dict[str, Quantity] = {
+    "mean": "mean",
+    "avg": "mean",
+    "min": "min",
+    "max": "max",
+    "throughput": "throughput",
+    "error_rate": "error_rate",
+    "errors": "error_rate",
+}
+_MOST_REQUESTS = 10**9
+
+
+class Outcome(Enum):
+    """What the requests of a level say about an objective."""
+
+    MET = "met"
+    BROKEN = "broken"
+    UNDECIDED = "undecided"
+    """Too few requests to tell, or too near the bound."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """One bound on one figure of a level.
+
+    `bound` is in ns of latencies, in inferences per second of throughput, a share of 1 of error rates;
+    `percentile` is 0 where the quantity has none.
+    """
+
+    text: str
+    quantity: Quantity
+    percentile: float = 0.0
+    below: bool = True
+    """Whether figures have to lie below the bound, else above."""
+    inclusive: bool = False
+    bound: float
+
+    @property
+    def is_latency(self) -> bool:
+        return self.quantity in ("percentile", "mean", "min", "max")
+
+    def holds(self, value: float) -> bool:
+        """Whether a figure, taken as exact, is on the right side."""
+        if value == self.bound:
+            return self.inclusive
+        return (value < self.bound) is self.below
+
+    def violations(self, latencies_ns: npt.NDArray[Any]) -> int:
+        """How many of the latencies are on the wrong side."""
+        compare: Callable[[Any, Any], Any] = {
+            (True, False): np.greater_equal,
+            (True, True): np.greater,
+            (False, False): np.less_equal,
+            (False, True): np.less,
+        }[self.below, self.inclusive]
+        return int(np.count_nonzero(compare(latencies_ns, self.bound)))
+
+    def show(self, value: float) -> str:
+        """A figure of this quantity for a person."""
+        if self.is_latency:
+            return f"{value / 1e6:.3f} ms"
+        return f"{value * 100:.4g}%" if self.quantity == "error_rate" else f"{value:.6g} infer/sec"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessment:
+    """What a level says about an objective: the figure, and with which confidence it is settled."""
+
+    objective: Objective
+    outcome: Outcome
+    value: float
+    reason: str
+    """For a person: what was counted, and what is missing."""
+    more_requests: int = 0
+    """How many further requests of the same kind would show that it is met; 0 where none would."""
+
+    @property
+    def met(self) -> bool:
+        return self.outcome is Outcome.MET
+
+
+def parse_objectives(text: str) -> tuple[Objective, ...]:
+    """`p99<20ms,error_rate<0.1%`: comparisons of a figure with a bound, all of which have to hold."""
+    parts = [part for part in text.split(",") if part.strip()]
+    if not parts:
+        _refuse(text, "it is empty")
+    return tuple(_objective(part) for part in parts)
+
+
+def _refuse(text: str, reason: str) -> NoReturn:
+    raise UsageError(f"--slo '{text.strip()}': {reason}")
+
+
+def _objective(text: str) -> Objective:
+    match = _FORM.fullmatch(text)
+    if match is None:
+        _refuse(text, "expected FIGURE < VALUE such as p99<20ms, throughput>=500 or error_rate<0.1%")
+    name, sign, number, unit = match[1].lower(), match[2], match[3], match[4]
+    quantity, percentile = _quantity(text, name)
+    try:
+        value = float(number)
+    except ValueError:
+        _refuse(text, f"'{number}' is not a number")
+    return Objective(
+        text=f"{name}{sign}{number}{unit}",
+        quantity=quantity,
+        percentile=percentile,
+        below=sign[0] == "<",
+        inclusive=sign.endswith("="),
+        bound=value * _unit(text, quantity, unit),
+    )
+
+
+def _quantity(text: str, name: str) -> tuple[Quantity, float]:
+    if name in _WORDS:
+        return _WORDS[name], 0.0
+    if name == "median":
+        return "percentile", 50.0
+    if re.fullmatch(r"p[0-9]+(\.[0-9]+)?", name):
+        percentile = float(name[1:])
+        if not 0 < percentile < 100:
+            _refuse(text, f"a percentile lies between 0 and 100, not at {name[1:]}")
+        return "percentile", percentile
+    _refuse(text, f"unknown figure '{name}' (known: p50, p99.9, ..., median, {', '.join(_WORDS)})")
+
+
+def _unit(text: str, quantity: Quantity, unit: str) -> float:
+    units = {"throughput": _RATES, "error_rate": _SHARES}.get(quantity, _NANOSECONDS)
+    factor = units.get(unit.lower())
+    if factor is None:
+        known = ", ".join(u for u in units if u)
+        _refuse(
+            text, f"'{unit}' is no unit of it (known: {known})" if unit else f"a unit is missing ({known})"
+        )
+    return factor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """How many of how many requests were on the wrong side; `effect` dependent requests say as much as one
+    independent one."""
+
+    violations: int
+    requests: int
+    allowed: float
+    """The share that may be."""
+    effect: float = 1.0
+
+
+def assess_count(objective: Objective, value: float, counted: Counted, confidence: float) -> Assessment:
+    """Of a percentile or an error rate: MET when, if more than the allowed share were on the wrong side,
+    counting so few would have a probability of at most 1 - `confidence`; BROKEN the other way round."""
+    doubt = 1 - confidence
+    trials, wrong = counted.requests / counted.effect, counted.violations / counted.effect
+    said = (
+        f"{counted.violations} of {counted.requests} requests outside, {counted.allowed * 100:.4g}% allowed"
+    )
+    if counted.effect > 1.05:
+        said += f", worth {trials:.0f} independent ones"
+    if counted.requests and binomial_at_most(trials, counted.allowed, wrong) <= doubt:
+        return Assessment(objective=objective, outcome=Outcome.MET, value=value, reason=said)
+    if counted.requests and 1 - binomial_at_most(trials, counted.allowed, wrong - 1) <= doubt:
+        return Assessment(objective=objective, outcome=Outcome.BROKEN, value=value, reason=said)
+    needed = _needed(counted, doubt)
+    hint = f"; about {needed} more requests would settle it" if needed else "; too near the bound to tell"
+    return Assessment(
+        objective=objective,
+        outcome=Outcome.UNDECIDED,
+        value=value,
+        reason=said + hint,
+        more_requests=needed,
+    )
+
+
+def _needed(counted: Counted, doubt: float) -> int:
+    """How many further requests would show it, if as many of them were on the wrong side as until now."""
+    share = counted.violations / max(counted.requests, 1)
+    if share >= counted.allowed:
+        return 0
+    total = max(counted.requests, 1)
+    while (
+        binomial_at_most(total / counted.effect, counted.allowed, share * total / counted.effect) > doubt
+        and total < _MOST_REQUESTS
+    ):
+        total = math.ceil(total * 1.05)
+    return max(total - counted.requests, 1)
+
+
+def assess_estimate(objective: Objective, value: float, error: float, confidence: float) -> Assessment:
+    """Of a mean or a throughput with this standard error: settled when the bound lies outside of what it may
+    truly be."""
+    reach = normal_quantile(confidence) * error
+    said = f"{objective.show(value)} +- {objective.show(reach)}"
+    if abs(value - objective.bound) <= reach:
+        outcome = Outcome.UNDECIDED
+        said += "; too near the bound to tell"
+    else:
+        outcome = Outcome.MET if objective.holds(value) else Outcome.BROKEN
+    return Assessment(objective=objective, outcome=outcome, value=value, reason=said)
+
+
+def assess_exact(objective: Objective, value: float) -> Assessment:
+    """Of a minimum or maximum, which is that of the requests seen and says nothing of others."""
+    outcome = Outcome.MET if objective.holds(value) else Outcome.BROKEN
+    return Assessment(objective=objective, outcome=outcome, value=value, reason="of the requests seen")
