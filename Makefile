@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOAK_SECONDS ?= 600
 
-.PHONY: help demo test soak memory churn fuzz differential check format bench schema clean system-packages
+.PHONY: help demo test soak memory churn fuzz differential onnx check format bench schema clean system-packages
 
 help:
 	@echo "make demo    serve the example models, measure one, search its best configuration (under 3 minutes)"
@@ -14,6 +14,7 @@ help:
 	@echo "make memory  a model of 200 MB loaded and unloaded a hundred times: what is resident in between"
 	@echo "make churn   32 threads load and unload models for a minute while others ask them"
 	@echo "make differential  the same requests to a real Triton 2.51 and to tpx, answer by answer"
+	@echo "make onnx    all 2033 model tests of the onnx package, served and compared; make test asks a sample of the operators"
 	@echo "make check   format, lint, types, layers"
 	@echo "make bench   side by side with real peers: Triton, perf_analyzer, MLServer (about 20 minutes)"
 	@echo "make schema  regenerate the protobuf descriptors from tpx/protocol/schema/*.proto"
@@ -77,6 +78,9 @@ format: $(VENV)/.test
 differential: $(VENV)/.test
 	triton=$$($(BIN)/python -m benchmarks.tritonserver) && \
 	  TPX_TRITONSERVER=$$triton $(BIN)/python -m pytest -q tests/differential
+
+onnx: $(VENV)/.test
+	ONNX_EVERY_OPERATOR=1 $(BIN)/python -m pytest -q tests/e2e/onnx_models
 
 bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks $(BENCH)
