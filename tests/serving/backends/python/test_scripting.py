@@ -46,6 +46,23 @@ def test_an_iteration_can_be_ended_early(live: Live, zoo: Path) -> None:
     assert y_of(ask(live, "bls", 1, 1, model="flood", decoupled=True)) == [0]
 
 
+def test_responses_that_a_caller_does_not_read_hold_back_who_makes_them(live: Live, zoo: Path) -> None:
+    sent = zoo / "flood" / "1" / "sent"
+    sent.unlink(missing_ok=True)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(
+            ask, live, "bls", 200, 50_000, model="flood", decoupled=True, enough=30, pause=0.02
+        )
+        time.sleep(0.4)
+        assert int(sent.read_text()) < 100  # of 200 KB each: some megabytes on the way, and no more
+        assert len(y_of(answer.result())) == 30 * 50_000
+
+
+def test_all_of_a_long_stream_is_read_through_the_same_memory(live: Live) -> None:
+    values = y_of(ask(live, "bls", 300, 5000, model="flood", decoupled=True, last=True))
+    assert values == [299] * 5000
+
+
 def test_a_coroutine_calls_many_at_once(live: Live) -> None:
     assert y_of(ask(live, "bls_async", 1)) == [2 * sum(range(1, 9)) + 3]
 

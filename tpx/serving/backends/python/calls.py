@@ -13,14 +13,33 @@ from tpx.serving.backends.python.encoding import code_number
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.backends.python.worker.frames import Head
 from tpx.serving.host import Callee, Host
+from tpx.serving.pace import AHEAD_BYTES
 from tpx.serving.request import InferRequest, InferResponse
 
-_STALL_BYTES = 1 << 20
 _DECOUPLED = (
     "Model {} is using the decoupled. The current BLS request call doesn't support models using the "
     "decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or "
     "'async_exec' calls for decoupled models.'"
 )
+
+
+class _Call:
+    """A request that a model has made, and how many bytes of its responses the model has not read."""
+
+    __slots__ = ("_ahead", "_stalled", "request")
+
+    def __init__(self, request: InferRequest) -> None:
+        self.request = request
+        self._ahead = 0
+        self._stalled = False
+
+    def advance(self, size: int) -> None:
+        """Responses have come (or, below zero, were read): who makes them waits while too many lie there."""
+        self._ahead += size
+        stalled = self._ahead > AHEAD_BYTES
+        if stalled is not self._stalled:
+            self._stalled = stalled
+            self.request.stall(stalled)
 
 
 class ModelCalls:
@@ -30,7 +49,7 @@ class ModelCalls:
         self._connection = connection
         self._host = host
         self._heads = frames.Heads()
-        self._calls: dict[int, InferRequest] = {}
+        self._calls: dict[int, _Call] = {}
 
     def begin(self, body: memoryview, trace_of: Callable[[int], Any]) -> None:
         """A CALL frame; every failure is an answer."""
@@ -49,7 +68,7 @@ class ModelCalls:
             parent = trace_of(head.extra["parent"]) if head.extra["parent"] else None
             if parent is not None:
                 request.trace = parent.child()
-            self._calls[number] = request
+            self._calls[number] = _Call(request)
             model.submit(request)
         except TpxError as exc:
             self._calls.pop(number, None)
@@ -58,15 +77,21 @@ class ModelCalls:
 
     def cancel(self, number: int) -> None:
         """The process wants no more responses of a call."""
-        request = self._calls.get(number)
-        if request is not None:
-            request.cancel()
+        call = self._calls.get(number)
+        if call is not None:
+            call.request.cancel()
+
+    def taken(self, number: int, size: int) -> None:
+        """The process has read so many bytes of responses."""
+        call = self._calls.get(number)
+        if call is not None:
+            call.advance(-size)
 
     def close(self) -> None:
         """The process has ended."""
         calls, self._calls = self._calls, {}
-        for request in calls.values():
-            request.cancel()
+        for call in calls.values():
+            call.request.cancel()
 
     def _model(self, head: Head) -> Callee:
         name, number = head.extra["model"], head.extra["version"]
@@ -79,8 +104,7 @@ class ModelCalls:
         return model
 
     def _reply(self, number: int, request: InferRequest, response: InferResponse, *, decoupled: bool) -> None:
-        if response.final:
-            self._calls.pop(number, None)
+        call = self._calls.pop(number, None) if response.final else self._calls.get(number)
         if not self._connection.open:
             return
         flags = frames.FINAL if response.final else 0
@@ -99,9 +123,8 @@ class ModelCalls:
                 request.cancel()
                 entry = error_entry(f"no shared memory for the outputs of a call: {exc.strerror}", 1)
             self._send(number, flags, entry)
-        if decoupled and not response.final and self._connection.unsent > _STALL_BYTES:
-            request.stall(True)
-            self._connection.when_sent(partial(request.stall, False))
+        if decoupled and call is not None:
+            call.advance(frames.RESPONSE_BYTES + sum(len(tensor.data) for tensor in response.outputs))
 
     def _send(self, number: int, flags: int, entry: list[Buffer]) -> None:
         self._connection.send(frames.REPLY, [frames.RESPONSE_START.pack(number, flags), *entry])

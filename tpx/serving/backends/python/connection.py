@@ -39,9 +39,6 @@ class Connection:
         self._filled = 0
         self._backlog: deque[tuple[memoryview, list[int]]] = deque()
         self._waiting: list[bytes] = []
-        self.unsent = 0
-        """Bytes that wait for the process to read."""
-        self._when_sent: list[Callable[[], None]] = []
         self._ring = GrowingRing(self._grow)
         self._incoming: Segment | None = None
         self.begun = 0
@@ -100,7 +97,6 @@ class Connection:
         else:
             sent = 0
         self._backlog.append((memoryview(data)[sent:], fds))
-        self.unsent += len(data) - sent
 
     def _try(self, data: Buffer, fds: list[int]) -> int:
         try:
@@ -116,19 +112,11 @@ class Connection:
         while self._backlog:
             data, fds = self._backlog[0]
             sent = self._try(data, fds)
-            self.unsent -= sent
             if sent < len(data):
                 self._backlog[0] = (data[sent:], fds if not sent else [])
                 return
             self._backlog.popleft()
         self._loop.remove_writer(self._sock.fileno())
-        waiting, self._when_sent = self._when_sent, []
-        for callback in waiting:
-            callback()
-
-    def when_sent(self, callback: Callable[[], None]) -> None:
-        """Call once nothing waits to be sent any more."""
-        self._when_sent.append(callback)
 
     # receiving
 

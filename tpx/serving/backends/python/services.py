@@ -50,6 +50,8 @@ class Services:
             self._calls.begin(body, trace_of)
         elif kind == frames.CANCEL_CALL:
             self._calls.cancel(frames.NUMBER.unpack(body)[0])
+        elif kind == frames.TAKEN:
+            self._calls.taken(*frames.CREDIT_BODY.unpack(body))
         elif kind == frames.CONTROL:
             self._control(json.loads(bytes(body)))
         else:

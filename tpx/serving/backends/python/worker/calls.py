@@ -22,11 +22,12 @@ _OUTSIDE = "BLS is only supported during the 'execute' function."
 class _Call:
     """One request on its way, and the responses that have come."""
 
-    __slots__ = ("final", "notify", "responses")
+    __slots__ = ("final", "notify", "responses", "wanted")
 
     def __init__(self, notify: Callable[[], None] | None = None) -> None:
         self.responses: deque[InferenceResponse] = deque()
         self.final = False
+        self.wanted = True
         self.notify = notify
 
 
@@ -71,6 +72,19 @@ class Calls:
         if number in self._calls:
             self.channel.send(frames.CANCEL_CALL, [frames.NUMBER.pack(number)])
 
+    def drop(self, number: int) -> None:
+        """As `cancel`; what still comes is for nobody."""
+        call = self._calls.get(number)
+        if call is not None:
+            call.wanted = False
+            call.responses.clear()
+            self.cancel(number)
+
+    def taken(self, number: int, size: int) -> None:
+        """So many bytes of responses have been read: the server may send more."""
+        if number in self._calls:
+            self.channel.send(frames.TAKEN, [frames.CREDIT_BODY.pack(number, size)])
+
     def replied(self, body: memoryview) -> None:
         """A REPLY frame has come."""
         number, flags = frames.RESPONSE_START.unpack_from(body)
@@ -78,9 +92,11 @@ class Calls:
         if call is None:
             return
         if flags & frames.EMPTY:
-            call.responses.append(InferenceResponse())
+            response = InferenceResponse()
         else:
-            call.responses.append(self._response(body, frames.RESPONSE_START.size))
+            response = self._response(body, frames.RESPONSE_START.size)
+        if call.wanted:
+            call.responses.append(response)
         if flags & frames.FINAL:
             call.final = True
             del self._calls[number]
@@ -159,6 +175,7 @@ class ResponseIterator:
         self._calls = calls
         self._call = call
         self._number = number
+        self._taken = 0
 
     def __iter__(self) -> ResponseIterator:
         return self
@@ -166,9 +183,14 @@ class ResponseIterator:
     def __next__(self) -> InferenceResponse:
         call = self._call
         self._calls.channel.wait(lambda: bool(call.responses) or call.final)
-        if call.responses:
-            return call.responses.popleft()
-        raise StopIteration
+        if not call.responses:
+            raise StopIteration
+        response = call.responses.popleft()
+        self._taken += frames.RESPONSE_BYTES + sum(len(t._data or b"") for t in response._outputs)
+        if self._taken >= frames.CREDIT_BYTES:
+            self._calls.taken(self._number, self._taken)
+            self._taken = 0
+        return response
 
     def cancel(self) -> None:
         """No more responses are wanted."""
@@ -176,7 +198,7 @@ class ResponseIterator:
 
     def __del__(self) -> None:
         if not self._call.final:
-            self._calls.cancel(self._number)
+            self._calls.drop(self._number)
 
 
 def call(request: InferenceRequest, *, decoupled: bool) -> Any:

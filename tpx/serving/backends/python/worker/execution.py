@@ -23,8 +23,6 @@ from tpx.serving.backends.python.worker.tensor import Tensor
 
 _clock = time.perf_counter_ns
 _AHEAD_BYTES = 1 << 20
-_RESPONSE_BYTES = 1 << 10
-"""What a response counts besides its tensors."""
 _HEADS = 256
 _SHORT_NS = 100_000
 _SHORT_IN_A_ROW = 16
@@ -272,7 +270,7 @@ class Execution:
             own, tensors = self._encoded(response)
             parts = [frames.RESPONSE_START.pack(handle, flags), *own]
             if self._decoupled:
-                self._pace(handle, sum(len(data) for data in tensors) + _RESPONSE_BYTES)
+                self._pace(handle, sum(len(data) for data in tensors) + frames.RESPONSE_BYTES)
         self.channel.send(frames.RESPONSE, parts, tensors)
         if final:
             self._forget(handle)

@@ -21,7 +21,9 @@ INITIALIZE, EXECUTE, CANCEL, CREDIT, REPLY, RESULT, SEGMENT, ASK_READY, FINALIZE
     1, 11
 )
 # from the model
-INITIALIZED, ANSWERS, RESPONSE, CALL, CANCEL_CALL, CONTROL, GROW, READY, FINALIZED, COMPLETED = range(32, 42)
+INITIALIZED, ANSWERS, RESPONSE, CALL, CANCEL_CALL, CONTROL, GROW, READY, FINALIZED, COMPLETED, TAKEN = range(
+    32, 43
+)
 
 BATCH = struct.Struct("<IH")
 """EXECUTE: the batch, how many requests."""
@@ -35,6 +37,11 @@ STATUS = struct.Struct("<BI")
 RESPONSE_START = struct.Struct("<QB")
 """RESPONSE and REPLY: which request or call, and flags."""
 CREDIT_BODY = struct.Struct("<QQ")
+"""CREDIT, TAKEN: of which request or call, how many bytes of responses have gone where they shall."""
+RESPONSE_BYTES = 1 << 10
+"""What a response counts besides its tensors."""
+CREDIT_BYTES = 256 << 10
+"""It is told in lumps what has gone."""
 SEGMENT_BODY = struct.Struct("<BQ")
 """SEGMENT: what it is for; its size."""
 FROM_SERVER, FROM_MODEL, PROGRESS = range(3)
