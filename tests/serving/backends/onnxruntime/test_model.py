@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from tests.serving import onnx_files
 from tests.serving.backends.onnxruntime.opening import executors, opened, run
@@ -139,6 +140,27 @@ def test_weights_may_lie_beside_the_model(tmp_path: Path) -> None:
     assert run(tmp_path, x=np.ones((1, 2048), np.float32))["y"].tolist() == [[4] * 2048]
 
 
+def test_weights_may_lie_in_a_directory_together_with_the_model(tmp_path: Path) -> None:
+    onnx_files.with_weights(tmp_path / "model.onnx")
+    assert sorted(path.name for path in (tmp_path / "model.onnx").iterdir()) == ["model.onnx", "weights.bin"]
+    assert run(tmp_path, x=np.ones((1, 2048), np.float32))["y"].tolist() == [[4] * 2048]
+
+
+def test_an_input_with_a_default_is_optional_where_the_configuration_says_so(tmp_path: Path) -> None:
+    weight = numpy_helper.from_array(np.array([1, 10], dtype=np.float32), "w")
+    io = [value("x", "FP32", "batch", 2), value("w", "FP32", 2)], [value("y", "FP32", "batch", 2)]
+    onnx_files.save(graph([node("Mul", ["x", "w"], ["y"])], *io, [weight]), tmp_path / "model.onnx")
+    text = (
+        "input [{ name: 'x' data_type: TYPE_FP32 dims: [ -1, 2 ] }, "
+        "{ name: 'w' data_type: TYPE_FP32 dims: [ 2 ] optional: true }] "
+        "output [{ name: 'y' data_type: TYPE_FP32 dims: [ -1, 2 ] }] "
+    )
+    [executor] = executors(tmp_path, text)
+    ones = np.ones((1, 2), np.float32)
+    assert executor.execute({"x": ones, "w": np.array([3, 4], np.float32)})["y"].tolist() == [[3, 4]]
+    assert executor.execute({"x": ones})["y"].tolist() == [[1, 10]]
+
+
 def test_missing_weights_are_named(tmp_path: Path) -> None:
     onnx_files.with_weights(tmp_path)
     (tmp_path / "weights.bin").unlink()
@@ -188,6 +210,62 @@ def test_a_graph_of_unknown_operations_is_a_load_error(tmp_path: Path) -> None:
     io = [value("x", "FP32", 1)], [value("y", "FP32", 1)]
     onnx_files.save(graph([node("NoSuchOp", ["x"], ["y"])], *io), tmp_path / "model.onnx")
     with pytest.raises(LoadError, match="NoSuchOp"):
+        opened(tmp_path)
+
+
+# what cannot be carried
+
+
+def _odd(kind: Any) -> Any:
+    """A model with an input of this type."""
+    return onnx_files.graph(
+        [node("Identity", ["odd"], ["y"])],
+        [helper.make_value_info("odd", kind)],
+        [helper.make_value_info("y", kind)],
+    )
+
+
+_FLOATS = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (
+            helper.make_sequence_type_proto(_FLOATS),
+            "type seq(tensor(float)), which the v2 protocol cannot carry: ",
+        ),
+        (
+            helper.make_optional_type_proto(_FLOATS),
+            "type optional(tensor(float)), which the v2 protocol cannot carry: it has tensors alone",
+        ),
+        (
+            helper.make_tensor_type_proto(TensorProto.FLOAT8E4M3FN, [1]),
+            "type tensor(float8e4m3fn), which the v2 protocol cannot carry",
+        ),
+    ],
+)
+def test_types_that_the_protocol_does_not_have_are_refused_by_name(
+    tmp_path: Path, kind: Any, words: str
+) -> None:
+    model = _odd(kind)
+    model.opset_import[0].version, model.ir_version = 21, 10
+    onnx_files.save(model, tmp_path / "model.onnx")
+    with pytest.raises(LoadError) as caught:
+        opened(tmp_path)
+    assert f"'odd' has {words}" in caught.value.message
+
+
+def test_the_maps_of_exported_classifiers_are_refused_with_how_to_export_without_them(tmp_path: Path) -> None:
+    zipped = helper.make_node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml", classlabels_strings=["a", "b"])
+    values = helper.make_map_type_proto(TensorProto.STRING, _FLOATS)
+    kind = helper.make_sequence_type_proto(values)
+    model = graph([zipped], [value("x", "FP32", "batch", 2)], [helper.make_value_info("y", kind)])
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    onnx_files.save(model, tmp_path / "model.onnx")
+    with pytest.raises(
+        LoadError, match=r"'y' has type seq\(map\(string,tensor\(float\)\)\).*'zipmap': False"
+    ):
         opened(tmp_path)
 
 

@@ -41,9 +41,22 @@ class OnnxTensor(ModelTensor):
         """From a NodeArg of a session."""
         datatype = _DATATYPES.get(node.type)
         if datatype is None:
-            raise LoadError(f"'{node.name}' has type {node.type}, which the v2 protocol cannot carry")
+            raise LoadError(
+                f"'{node.name}' has type {node.type}, which the v2 protocol cannot carry{_way_out(node.type)}"
+            )
         shape = tuple(dim if isinstance(dim, int) and dim >= 0 else -1 for dim in node.shape)
         return cls(name=node.name, datatype=datatype, shape=shape)
+
+
+def _way_out(kind: str) -> str:
+    """What to do about a type, where that is known."""
+    if "map(" in kind:
+        return (
+            ": export the model without ZipMap (skl2onnx: options={'zipmap': False}), for plain probabilities"
+        )
+    if kind.startswith(("seq(", "optional(")):
+        return ": it has tensors alone, let the graph take and give those"
+    return ""
 
 
 def complete_signature(
