@@ -65,9 +65,12 @@ def parameters_of(config: Any, kind: Format, *, on_gpu: bool) -> Parameters:
         class_name=given.text("MODULE_CLASS"),
         graph_batch_sizes=given.sizes(),
     )
-    given.warn(_JIT, kind is Format.TORCHSCRIPT, f"it is for TorchScript, and the model is a {kind.value}")
-    given.warn((COMPILE,), kind in _COMPILED, f"torch.compile does not take a {kind.value}")
-    given.warn(("MODULE_CLASS",), kind is Format.MODULE, f"the model is a {kind.value}")
+    file = f"the model's file is: {kind.value}"
+    given.warn(_JIT, kind is Format.TORCHSCRIPT, f"it is for TorchScript, and {file}")
+    given.warn(
+        (COMPILE,), kind in _COMPILED, f"torch.compile takes modules and exported programs, and {file}"
+    )
+    given.warn(("MODULE_CLASS",), kind is Format.MODULE, file)
     given.warn(_GPU, on_gpu, "no instance of the model is on a GPU")
     given.warn_unknown()
     return out

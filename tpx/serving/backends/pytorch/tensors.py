@@ -111,6 +111,8 @@ class Outputs:
 
     def tensors(self, raw: Any) -> dict[str, Any]:
         """The results by name, of the right types. Raises ExecutionError."""
+        if isinstance(raw, list) and not raw and len(self._wanted) == 1:
+            raw = [raw]  # the strings of the only output, and there are none
         results = _by_place(raw, [name for name, _, _ in self._wanted])
         if isinstance(results, Mapping):
             found = {name: results[name] for name, _, _ in self._wanted}

@@ -1,0 +1,126 @@
+"""Arrays and tensors are the same memory where that is safe."""
+
+import gc
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from tests.serving.backends.pytorch import zoo
+from tests.serving.backends.pytorch.opening import executors, tensors
+from tpx.serving.backends.pytorch.tensors import Lender
+
+LARGE = 32 << 10
+TEXT = "max_batch_size: 8 " + tensors("input", "x FP32 -1") + tensors("output", "y FP32 -1")
+
+
+def read_only(count: int, value: float = 1.0) -> npt.NDArray[Any]:
+    """What a request's bytes look like."""
+    return np.frombuffer(np.full(count, value, np.float32).tobytes(), np.float32).reshape(1, count)
+
+
+def address(array: npt.NDArray[Any]) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def test_a_large_array_is_lent_without_a_copy_or_a_warning_once_the_model_is_known() -> None:
+    lender = Lender("net", writes=None)
+    array = read_only(LARGE)
+    assert lender.tensor(array).data_ptr() != address(array)
+    lender.settle()
+    lent = lender.tensor(array)
+    assert lent.data_ptr() == address(array)
+    assert not array.flags.writeable
+
+
+def test_a_lent_array_lives_as_long_as_its_tensor() -> None:
+    class Watched(np.ndarray):
+        pass
+
+    lender = Lender("net", writes=False)
+    array = read_only(LARGE).view(Watched)
+    gone = weakref.ref(array)
+    tensor = lender.tensor(array)
+    del array
+    gc.collect()
+    assert gone() is not None
+    del tensor
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_small_array_is_copied_always() -> None:
+    lender = Lender("net", writes=False)
+    array = read_only(4)
+    lender.tensor(array).fill_(9)
+    assert array.tolist() == [[1, 1, 1, 1]]
+
+
+def test_a_crooked_array_is_copied() -> None:
+    lender = Lender("net", writes=False)
+    array = np.frombuffer(bytes(4 * LARGE + 1), np.uint8)[1:].view(np.float32)
+    assert lender.tensor(array).data_ptr() != address(array)
+
+
+def test_a_model_that_writes_never_gets_what_is_not_its_own(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "model.py").write_text(
+        "import torch\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return x.add_(1)\n"
+    )
+    array = read_only(LARGE)
+    with executors(tmp_path, TEXT) as [executor]:
+        for _ in range(3):
+            assert executor.execute({"x": array})["y"][0, 0] == 2
+            assert array[0, 0] == 1
+    assert caplog.text.count("model 'net' writes into its inputs") == 1
+
+
+def test_a_model_that_turns_to_writing_is_given_copies_from_then_on(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(
+        "import torch\nclass Net(torch.nn.Module):\n    def forward(self, x):\n"
+        "        return x.add_(1) if x[0, 0] < 0 else x + 1\n"
+    )
+    with executors(tmp_path, TEXT) as [executor]:
+        for _ in range(2):
+            executor.execute({"x": read_only(LARGE)})
+        executor.execute({"x": read_only(LARGE, -5.0)})
+        array = read_only(LARGE, -5.0)
+        assert executor.execute({"x": array})["y"][0, 0] == -4
+        assert array[0, 0] == -5
+
+
+def test_a_result_is_a_view_of_the_tensor_and_an_input_may_come_back_as_it_is(tmp_path: Path) -> None:
+    zoo.save_exported(zoo.exported(zoo.Identity(), torch.ones(2, LARGE)), tmp_path / "model.pt2")
+    array = read_only(LARGE)
+    with executors(tmp_path) as [executor]:
+        executor.execute({"x": array})
+        assert address(executor.execute({"x": array})["OUTPUT__0"]) == address(array)
+
+
+def test_a_result_that_is_the_models_own_memory_is_copied(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(
+        "import torch\nclass Net(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        f"        self.register_buffer('kept', torch.zeros(1, {LARGE}))\n"
+        "    def forward(self, x):\n        self.kept += x\n        return self.kept\n"
+    )
+    with executors(tmp_path, TEXT) as [executor]:
+        first = executor.execute({"x": read_only(LARGE)})["y"]
+        second = executor.execute({"x": read_only(LARGE)})["y"]
+        assert (first[0, 0], second[0, 0]) == (1, 2)
+
+
+def test_results_that_are_not_in_one_piece_are_made_so(tmp_path: Path) -> None:
+    class Turned(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.transpose(0, 1)
+
+    zoo.save_exported(torch.export.export(Turned(), (torch.ones(2, 3),)), tmp_path / "model.pt2")
+    with executors(tmp_path) as [executor]:
+        out = executor.execute({"x": np.arange(6, dtype=np.float32).reshape(2, 3)})["OUTPUT__0"]
+        assert out.flags.c_contiguous
+        assert out.tolist() == [[0, 3], [1, 4], [2, 5]]
