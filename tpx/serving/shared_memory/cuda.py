@@ -1,18 +1,15 @@
-"""CUDA shared memory: GPU memory of another process, opened by its IPC handle through the CUDA driver.
-
-Only the driver library is needed, which every machine with a GPU has; no toolkit and no Python package.
-"""
+"""CUDA shared memory: GPU memory of another process, opened by its IPC handle through the CUDA driver."""
 
 import ctypes
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import numpy as np
 
 from tpx.errors import InvalidRequest, Unsupported
 from tpx.protocol.buffers import aligned
 from tpx.protocol.tensors import Buffer
+from tpx.serving.cuda_driver import LIBRARY, CudaDriver
 
 log = logging.getLogger(__name__)
 
@@ -20,54 +17,10 @@ HANDLE_BYTES = 64
 """The size of a cudaIpcMemHandle_t."""
 
 _IPC_LAZY_ENABLE_PEER_ACCESS = 1
-_SUCCESS = 0
 
 
 class _IpcHandle(ctypes.Structure):
     _fields_ = (("reserved", ctypes.c_char * HANDLE_BYTES),)
-
-
-class CudaDriver:
-    """The functions of libcuda that are needed, each of which raises InvalidRequest where it fails."""
-
-    def __init__(self, path: str) -> None:
-        """Raises Unsupported on a machine without a driver or a GPU."""
-        try:
-            self._library = ctypes.CDLL(path)
-        except OSError as exc:
-            raise Unsupported(f"no CUDA driver: {exc}") from exc
-        code = self._library.cuInit(0)
-        if code != _SUCCESS:
-            raise Unsupported(f"the CUDA driver does not start: {self._name(code)}")
-        self._contexts: dict[int, ctypes.c_void_p] = {}
-
-    def call(self, function: str, *arguments: object) -> None:
-        code = getattr(self._library, function)(*arguments)
-        if code != _SUCCESS:
-            raise InvalidRequest(f"{function} failed: {self._name(code)}")
-
-    @contextmanager
-    def on(self, device: int) -> Iterator[None]:
-        """Work on a device: its primary context is this thread's until the end, then again the one before."""
-        self.call("cuCtxPushCurrent_v2", self._context(device))
-        try:
-            yield
-        finally:
-            self.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
-
-    def _context(self, device: int) -> ctypes.c_void_p:
-        context = self._contexts.get(device)
-        if context is None:
-            handle, context = ctypes.c_int(), ctypes.c_void_p()
-            self.call("cuDeviceGet", ctypes.byref(handle), ctypes.c_int(device))
-            self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), handle)
-            self._contexts[device] = context
-        return context
-
-    def _name(self, code: int) -> str:
-        text = ctypes.c_char_p()
-        self._library.cuGetErrorName(code, ctypes.byref(text))
-        return (text.value or b"CUDA error %d" % code).decode()
 
 
 class CudaMemory:
@@ -133,7 +86,7 @@ def _host(buffer: Buffer) -> ctypes.c_void_p:
     return ctypes.c_void_p(np.frombuffer(buffer, np.uint8).ctypes.data)
 
 
-def opener(path: str = "libcuda.so.1") -> Callable[[bytes, int, int], CudaMemory]:
+def opener(path: str = LIBRARY) -> Callable[[bytes, int, int], CudaMemory]:
     """Opens handles with the driver, which is loaded when the first one comes.
 
     On a machine without a GPU every call raises Unsupported; the log says once what is missing.
