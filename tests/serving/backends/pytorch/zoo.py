@@ -73,6 +73,15 @@ class Fails(nn.Module):
         return x.reshape(-1, int(x[0, 0].item()))
 
 
+class Refuses(nn.Module):
+    """Fails as a whole when one element is negative."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if bool((x < 0).any()):
+            raise ValueError("an element is negative")
+        return x * 2
+
+
 class Convolution(nn.Module):
     def __init__(self) -> None:
         super().__init__()
