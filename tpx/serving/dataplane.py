@@ -105,6 +105,18 @@ class DataPlane:
             return False
         return self._repository.all_ready() or not self._strict_readiness
 
+    @property
+    def has_opinions(self) -> bool:
+        """Some model has to be asked before it is known whether the server is ready."""
+        return self._strict_readiness and any(model.opinionated for model in self._repository.served())
+
+    async def says_ready(self) -> bool:
+        """As `ready`, and every model that has an opinion says so, too."""
+        if not self.ready() or not self.has_opinions:
+            return self.ready()
+        asked = [model.says_ready() for model in self._repository.served() if model.opinionated]
+        return all(await asyncio.gather(*asked))
+
     def model_ready(self, name: str, version: str) -> bool:
         """Whether a request would be answered, be it after the model was loaded for it."""
         return self._repository.is_ready(name, version) or self.control.would_load(name)

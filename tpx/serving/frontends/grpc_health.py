@@ -15,7 +15,7 @@ from tpx.protocol.grpc.server_call import Method, ServerCall
 from tpx.protocol.tensors import Buffer
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.grpc_answers import fail
-from tpx.serving.frontends.grpc_verbs import Rpc, unary
+from tpx.serving.frontends.grpc_verbs import Rpc, unary_later
 
 _SERVICE = "/grpc.health.v1.Health/"
 _LOOK_EVERY_S = 0.25
@@ -29,22 +29,22 @@ class GrpcHealth:
         self._plane = plane
 
     def rpcs(self) -> list[Rpc]:
-        check = unary(_SERVICE + "Check", "HealthCheckRequest", self._check)
+        check = unary_later(_SERVICE + "Check", "HealthCheckRequest", self._check, self._plane.control.tasks)
         return [
             Rpc(category="health", method=check),
             Rpc(category="health", method=Method(_SERVICE + "Watch", stream=self._watch)),
         ]
 
-    def _check(self, request: Any) -> Any:  # noqa: ARG002
-        return _health(self._plane)
+    async def _check(self, request: Any) -> Any:  # noqa: ARG002
+        return _health(ready=await self._plane.says_ready())
 
     def _watch(self, call: ServerCall) -> "_Watch":
         return _Watch(call, self._plane)
 
 
-def _health(plane: DataPlane) -> Any:
+def _health(*, ready: bool) -> Any:
     response = messages.HealthCheckResponse
-    return response(status=response.SERVING if plane.ready() else response.NOT_SERVING)
+    return response(status=response.SERVING if ready else response.NOT_SERVING)
 
 
 class _Watch:
@@ -75,7 +75,7 @@ class _Watch:
             self._timer.cancel()
 
     def _look(self) -> None:
-        health = _health(self._plane)
+        health = _health(ready=self._plane.ready())
         if health.status != self._told:
             self._told = health.status
             data = health.SerializeToString()

@@ -16,7 +16,7 @@ class GrpcMetadata:
     def rpcs(self) -> list[Rpc]:
         return [
             rpc("ServerLive", "health", self._live),
-            rpc("ServerReady", "health", self._ready),
+            rpc_later("ServerReady", "health", self._ready, self._plane.control.tasks),
             rpc_later("ModelReady", "health", self._model_ready, self._plane.control.tasks),
             rpc("ServerMetadata", "metadata", self._server_metadata),
             rpc("ModelMetadata", "metadata", self._model_metadata),
@@ -27,8 +27,8 @@ class GrpcMetadata:
     def _live(self, request: Any) -> Any:  # noqa: ARG002
         return messages.ServerLiveResponse(live=self._plane.live())
 
-    def _ready(self, request: Any) -> Any:  # noqa: ARG002
-        return messages.ServerReadyResponse(ready=self._plane.ready())
+    async def _ready(self, request: Any) -> Any:  # noqa: ARG002
+        return messages.ServerReadyResponse(ready=await self._plane.says_ready())
 
     async def _model_ready(self, request: Any) -> Any:
         ready = self._plane.model_ready(request.name, request.version)

@@ -68,8 +68,20 @@ def rpc_later(
     tasks: Tasks,
     check: Callable[[], None] = lambda: None,
 ) -> Rpc:
-    """A unary method whose verb takes its time; `check` may refuse before the message is even decoded."""
-    request_class = getattr(messages, f"{name}Request")
+    """A method of the inference service whose verb takes its time; `check` may refuse before the message is
+    even decoded."""
+    return Rpc(category=category, method=unary_later(SERVICE + name, f"{name}Request", verb, tasks, check))
+
+
+def unary_later(
+    path: str,
+    request_type: str,
+    verb: Callable[[Any], Coroutine[Any, Any, Any]],
+    tasks: Tasks,
+    check: Callable[[], None] = lambda: None,
+) -> Method:
+    """A unary method around a verb that takes its time."""
+    request_class = getattr(messages, request_type)
 
     async def work(call: ServerCall, message: Buffer) -> None:
         try:
@@ -80,11 +92,11 @@ def rpc_later(
                 request = await loop.run_in_executor(None, lambda: request_class.FromString(bytes(message)))
             answer(call, await verb(request))
         except DecodeError:
-            fail(call, InvalidRequest(f"Unable to parse request: it is not a {name}Request"))
+            fail(call, InvalidRequest(f"Unable to parse request: it is not a {request_type}"))
         except TpxError as exc:
             fail(call, exc)
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
-            fail_internally(call, SERVICE + name, exc)
+            fail_internally(call, path, exc)
 
     def serve(call: ServerCall, message: Buffer) -> None:
         try:
@@ -94,4 +106,4 @@ def rpc_later(
         else:
             tasks.start(work(call, message))
 
-    return Rpc(category=category, method=Method(SERVICE + name, unary=serve))
+    return Method(path, unary=serve)

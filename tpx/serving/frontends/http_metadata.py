@@ -39,7 +39,13 @@ class HttpMetadata:
     def _ready(self, request: HttpRequest, _: re.Match[str]) -> None:
         if self._plane.exiting:
             raise NotReady("Server exiting")
-        request.respond(200 if self._plane.ready() else 400, b"")
+        if self._plane.has_opinions:
+            self._plane.control.tasks.start(answer_when_done(request, self._ask_all(request)))
+        else:
+            request.respond(200 if self._plane.ready() else 400, b"")
+
+    async def _ask_all(self, request: HttpRequest) -> None:
+        request.respond(200 if await self._plane.says_ready() else 400, b"")
 
     def _model_metadata(self, request: HttpRequest, match: re.Match[str]) -> None:
         answer_json(request, asdict(self._plane.model_metadata(*of_model(match))))

@@ -239,9 +239,11 @@ def test_a_model_is_ready_when_it_says_so(live: Live, zoo: Path) -> None:
     with live.channel() as channel:
         for text in ("yes", "no", "maybe", "yes"):
             state.write_text(text, encoding="utf-8")
-            status = live.get("/v2/models/ready/ready").status
-            found.append((status, channel.call("ModelReady", name="ready").ready))
-    assert found == [(200, True), (400, False), (400, False), (200, True)]
+            statuses = [live.get(f"/v2/{path}/ready").status for path in ("models/ready", "health")]
+            answers = [channel.call("ModelReady", name="ready").ready, channel.call("ServerReady").ready]
+            found.append((statuses, answers))
+    good, bad = ([200, 200], [True, True]), ([400, 400], [False, False])
+    assert found == [good, bad, bad, good]
     assert live.get("/v2/models/doubler_async/ready").status == 200
 
 
