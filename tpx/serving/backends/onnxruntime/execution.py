@@ -27,6 +27,7 @@ class Conversions:
         self._strings_out = [tensor.name for tensor in outputs if tensor.datatype == "BYTES"]
         self._scalars_in = [tensor.name for tensor in inputs if not tensor.shape]
         self._scalars_out = [tensor.name for tensor in outputs if not tensor.shape]
+        self.needed = bool(self._strings_in or self._strings_out or self._scalars_in or self._scalars_out)
 
     def to_runtime(self, arrays: Arrays) -> None:
         for name in self._strings_in:
@@ -60,14 +61,17 @@ class ArrayExecutor:
         self._options = options
         self._names = [tensor.name for tensor in outputs]
         self._conversions = Conversions(inputs, outputs)
+        self._converts = self._conversions.needed
 
     def execute(self, inputs: Arrays) -> Arrays:
-        self._conversions.to_runtime(inputs)
+        if self._converts:
+            self._conversions.to_runtime(inputs)
         try:
             results = self._run(self._names, inputs, self._options)
         except ORT_ERRORS as exc:
             raise ExecutionError(f"onnx runtime error: {exc}") from exc
-        return self._conversions.from_runtime(dict(zip(self._names, results, strict=True)))
+        arrays = dict(zip(self._names, results, strict=True))
+        return self._conversions.from_runtime(arrays) if self._converts else arrays
 
     def close(self) -> None:
         del self.session, self._run
