@@ -71,24 +71,21 @@ def test_the_memory_of_a_model_is_given_back_each_time_it_is_unloaded(
         for _ in range(3):  # what the runtime itself needs stays
             cycle(child, "small")
         fresh = at_rest(child)
-        for _ in range(3):  # so do some megabytes of pools, one for each thread that has loaded a large model
-            cycle(child, "net")
-        before = at_rest(child)
         there = [cycle(child, "net") for _ in range(CYCLES)]
         after = at_rest(child)
         assert child.stop() == 0
-    growth = after.rss_bytes / before.rss_bytes - 1
+    growth = after.rss_bytes / fresh.rss_bytes - 1
     with capsys.disabled():
         sys.stdout.write(
-            f"\n{CYCLES} cycles of 200 MB: resident at first {in_mb(fresh)}, after three {in_mb(before)}, "
+            f"\n{CYCLES} cycles of 200 MB: resident at first {in_mb(fresh)}, "
             f"with the model {in_mb(min(there, key=size))} to {in_mb(max(there, key=size))}, at last "
-            f"{in_mb(after)} ({growth:+.1%}); threads {before.threads} and {after.threads}, "
-            f"descriptors {before.descriptors} and {after.descriptors}\n"
+            f"{in_mb(after)} ({growth:+.1%}); threads {fresh.threads} and {after.threads}, "
+            f"descriptors {fresh.descriptors} and {after.descriptors}\n"
         )
-    assert min(look.rss_bytes for look in there) > before.rss_bytes + 190 * MEGABYTE
+    assert min(look.rss_bytes for look in there) > fresh.rss_bytes + 190 * MEGABYTE
     assert growth < WITHIN
-    assert abs(after.threads - before.threads) <= 1
-    assert abs(after.descriptors - before.descriptors) <= 1
+    assert abs(after.threads - fresh.threads) <= 4
+    assert abs(after.descriptors - fresh.descriptors) <= 1
 
 
 def test_real_weights_stay_under_the_limit(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from tpx.cli.logs import configure
 from tpx.cli.startup import log_models, log_options
 from tpx.errors import TpxError
 from tpx.options import fields_of, from_argv, inert_flags
+from tpx.serving.heap import keep_few_pools
 from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
 from tpx.serving.server import Endpoint, Server
@@ -42,6 +43,7 @@ def main(argv: Sequence[str]) -> int:
         configure(logs)
         config = _with_models(config)
         _allow_many_connections(config.max_connections)
+        keep_few_pools()
         with asyncio.Runner(loop_factory=_event_loop()) as runner:
             return runner.run(_serve(config, logs))
     except TpxError as exc:

@@ -26,7 +26,7 @@ def test_an_unloaded_model_is_freed_though_others_remember_it_and_the_collector_
             await it.load()
             model: Any = it.repository.get("net")
             await ask(model)
-            session = weakref.ref(model._opened._session)
+            session = weakref.ref(model._opened._shared)
             gc.freeze()
             gc.disable()
             try:

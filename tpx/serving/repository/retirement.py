@@ -1,12 +1,12 @@
 """The end of versions that do not serve any more: their last answers, their threads, their memory."""
 
 import asyncio
-import ctypes
 import gc
 import logging
 import sys
 from collections.abc import Callable, Iterable
 
+from tpx.serving.heap import give_memory_back
 from tpx.serving.instances.base import Instance
 from tpx.serving.repository.agents.custody import Custody
 from tpx.serving.repository.loading import Regroup
@@ -133,16 +133,3 @@ class Retirement:
 
 async def _in_thread(work: Callable[[], None]) -> None:
     await asyncio.get_running_loop().run_in_executor(None, work)
-
-
-def give_memory_back() -> None:
-    """Return to the system what was freed: the C library keeps it otherwise, for allocations to come.
-
-    Objects that the collector was told to leave alone (`gc.freeze`) are left alone here, too, which keeps
-    this short: a model that is closed must leave no cycle behind.
-    """
-    gc.collect()
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none
-        if trim is not None:
-            trim(0)

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tpx.errors import Code, LoadError
+from tpx.serving.heap import give_memory_back
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.decisions import Recipe
 from tpx.serving.repository.repository import ModelRepository, State
-from tpx.serving.repository.retirement import Retirement, give_memory_back
+from tpx.serving.repository.retirement import Retirement
 from tpx.serving.served import Served
 
 log = logging.getLogger(__name__)
