@@ -172,6 +172,13 @@ class Describes(Protocol):
         """In a process of its own: it may take seconds, and load what there is."""
 
 
+@runtime_checkable
+class AsksAgain(Protocol):
+    """An open model that may want a request once more, as `iterative_sequence` allows."""
+
+    asks_again: bool
+
+
 class Backend(Protocol):
     """Opens models of one kind."""
 

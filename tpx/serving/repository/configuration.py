@@ -16,7 +16,6 @@ _AUTO, _GPU, _CPU, _MODEL = (
     _KINDS.enum_type.values_by_name[f"KIND_{k}"].number for k in ("AUTO", "GPU", "CPU", "MODEL")
 )
 
-ITERATING = ("python",)
 RUNTIMES = {"pytorch": ("model.py",)}
 """What `runtime` may say, by backend."""
 WITH_OPERATORS = ("onnxruntime",)
@@ -134,11 +133,6 @@ def validate(config: Any) -> None:
             raise ConfigError(f"model input '{item.name}' of '{config.name}': NHWC/NCHW require 3 dims")
     validate_batching(config)
     _validate_cache(config)
-    if config.sequence_batching.iterative_sequence and config.backend not in ITERATING:
-        raise ConfigError(
-            f"model '{config.name}': sequence_batching.iterative_sequence needs a backend whose models can "
-            f"ask for a request again ({', '.join(ITERATING)}), not '{config.backend}'"
-        )
     if config.model_operations.op_library_filename and config.backend not in WITH_OPERATORS:
         raise ConfigError(
             f"model '{config.name}': model_operations.op_library_filename needs a backend that loads "

@@ -10,7 +10,7 @@ from typing import Any
 
 from tpx.errors import Code, ConfigError, LoadError, TpxError
 from tpx.protocol import messages
-from tpx.serving.backends.base import ModelFiles, OpenModel
+from tpx.serving.backends.base import AsksAgain, ModelFiles, OpenModel
 from tpx.serving.backends.table import backend as find_backend
 from tpx.serving.cache import ResponseCache
 from tpx.serving.distributions.latencies import latencies_of
@@ -289,6 +289,12 @@ class Loader:
             opened.complete(config, default_max_batch_size=int(size))
         fill_batching(config)
         validate(config)
+        if config.sequence_batching.iterative_sequence and not isinstance(opened, AsksAgain):
+            raise ConfigError(
+                f"model '{config.name}': sequence_batching.iterative_sequence needs a backend whose models "
+                f"can ask for a request again (python, and those in --backend-directory), not "
+                f"'{config.backend}'"
+            )
         opened.check(config)
 
     def _backend_settings(self, backend: str) -> dict[str, str]:

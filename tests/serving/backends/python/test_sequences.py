@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.serving.backends.python.asking import y_of
-from tests.serving.backends.python.zoo import DECOUPLED, add, io
+from tests.serving.backends.python.zoo import DECOUPLED, MODELS, add, io
 from tests.serving.live import Answer, Live, serving
 
 ONE = "data_type: TYPE_FP32 dims: [ 1 ]"
@@ -76,6 +76,17 @@ def test_a_request_comes_again_as_often_as_the_model_wants(tmp_path: Path, strat
         tensor = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1]}
         named = live.infer("countdown", {"inputs": [tensor], "parameters": {"sequence_id": 5}})
         assert "must not specify a correlation ID" in named.error
+
+
+def test_a_python_based_backend_may_want_a_request_again(tmp_path: Path) -> None:
+    backends, models = tmp_path / "backends", tmp_path / "models"
+    (backends / "counting").mkdir(parents=True)
+    (backends / "counting" / "model.py").write_text((MODELS / "countdown.py").read_text())
+    (models / "countdown" / "1").mkdir(parents=True)
+    config = "backend: 'counting' " + ITERATIVE.replace("%s", "direct { }")
+    (models / "countdown" / "config.pbtxt").write_text(config)
+    with serving(models, backend_directory=backends) as live:
+        assert y_of(_count(live, "countdown", 5)) == [5]
 
 
 def test_a_decoupled_model_sends_a_response_each_time(tmp_path: Path) -> None:

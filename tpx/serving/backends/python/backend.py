@@ -71,6 +71,7 @@ class PythonModel:
     """A version of a Python model."""
 
     inline = False
+    asks_again = True
 
     def __init__(self, files: ModelFiles, path: Path, host: Host, *, based: bool) -> None:
         self._files = files
