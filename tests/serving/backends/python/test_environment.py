@@ -68,6 +68,50 @@ def test_an_archive_is_extracted_once(
         assert len([path for path in cache.iterdir() if path.is_dir()]) == 1
 
 
+UNPACK = """
+import pathlib, sys
+here = pathlib.Path(__file__).parents[1]
+with open(here / "unpacked", "a") as file:
+    file.write(f"{here}\\n")
+sys.exit(sys.argv[1:] or CODE)
+"""
+
+
+def _packed(tmp_path: Path, environment: Path, code: str) -> Path:
+    archive = tmp_path / f"packed{len(code)}.tar.gz"
+    script = tmp_path / "conda-unpack"
+    script.write_text(UNPACK.replace("CODE", code))
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(environment / "bin", "bin")
+        tar.add(script, "bin/conda-unpack")
+    return archive
+
+
+def test_a_packed_environment_is_told_once_where_it_lies(tmp_path: Path, environment: Path) -> None:
+    archive = _packed(tmp_path, environment, "0")
+    places = [extracted(archive, tmp_path / "cache") for _ in range(2)]
+    assert places[0] == places[1]
+    assert (places[0] / "unpacked").read_text() == f"{places[0]}\n"
+
+
+def test_an_interrupted_extraction_is_begun_again(tmp_path: Path, environment: Path) -> None:
+    archive = _packed(tmp_path, environment, "0")
+    place = extracted(archive, tmp_path / "cache")
+    (tmp_path / "cache" / f"{place.name}.complete").unlink()
+    (place / "bin" / "conda-unpack").write_text("half of it is miss")
+    assert extracted(archive, tmp_path / "cache") == place
+    assert (place / "unpacked").read_text() == f"{place}\n"
+
+
+def test_an_environment_that_cannot_be_unpacked_says_why_and_is_not_kept(
+    tmp_path: Path, environment: Path
+) -> None:
+    archive = _packed(tmp_path, environment, "'no such prefix'")
+    with pytest.raises(LoadError, match="conda-unpack failed with status 1: no such prefix"):
+        extracted(archive, tmp_path / "cache")
+    assert not [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
+
+
 @pytest.mark.parametrize(
     ("name", "link"),
     [("../out", ""), ("inside/../../out", ""), ("link", "../../out"), ("link", "/etc/passwd")],

@@ -2,14 +2,15 @@
 
 That is a directory with `bin/python`, or an archive of one as conda-pack makes it. An archive is extracted
 once, into the user's cache; what it holds must lie in it: no paths, links or devices that lead out of it.
+Where conda-pack has put `bin/conda-unpack` into it, that is run then: it tells the files where they lie now.
 """
 
 import fcntl
 import hashlib
 import os
 import shutil
+import subprocess
 import tarfile
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tpx.serving.backends.python.process import Interpreter
 
 _KEY = "EXECUTION_ENV_PATH"
 _MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
+_UNPACK_S = 600
 
 
 def interpreter_of(config: Any, directory: Path) -> Interpreter:
@@ -51,16 +53,43 @@ def extracted(archive: Path, cache: Path) -> Path:
     cache.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (cache / f"{target.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several instances and servers may want it at the same time
-        if target.is_dir():
+        complete = cache / f"{target.name}.complete"
+        if complete.exists():
             return target
-        place = Path(tempfile.mkdtemp(dir=cache, prefix="new-"))
+        shutil.rmtree(target, ignore_errors=True)  # of one that was interrupted
         try:
             with tarfile.open(archive) as tar:
-                tar.extractall(place, filter=_inside)
-            place.rename(target)
-        finally:
-            shutil.rmtree(place, ignore_errors=True)
+                tar.extractall(target, filter=_inside)
+            _unpack(target)
+        except BaseException:
+            shutil.rmtree(target, ignore_errors=True)
+            raise
+        complete.touch()
     return target
+
+
+def _unpack(place: Path) -> None:
+    """Have an environment correct the paths in its own files. Raises LoadError."""
+    script, python = place / "bin" / "conda-unpack", place / "bin" / "python"
+    if not script.is_file() or not python.exists():
+        return
+    try:
+        subprocess.run(
+            [python, script],
+            cwd=place,
+            env={**os.environ, **_variables(place, os.environ)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=_UNPACK_S,
+            check=True,
+            start_new_session=True,
+        )
+    except subprocess.CalledProcessError as exc:
+        last = exc.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise LoadError(f"its bin/conda-unpack failed with status {exc.returncode}: {last}") from exc
+    except subprocess.TimeoutExpired as exc:
+        raise LoadError(f"its bin/conda-unpack took over {_UNPACK_S} s") from exc
 
 
 def _inside(member: tarfile.TarInfo, place: str) -> tarfile.TarInfo:
