@@ -34,12 +34,15 @@ BOUNDARIES = {
     "tpx/serving/frontends/metrics/sampler.py": 1,
     "tpx/serving/instances/thread.py": 1,
     "tpx/serving/instances/decoupled.py": 1,
-    "tpx/serving/repository/control.py": 3,
+    "tpx/serving/repository/control.py": 2,
+    "tpx/serving/repository/versions.py": 1,
     # one model's process, at both ends: what a user's code raises is told, and its process can be ended alone
     "tpx/serving/backends/python/executor.py": 1,
     "tpx/serving/backends/python/services.py": 1,
     "tpx/serving/backends/python/worker/execution.py": 1,
     "tpx/serving/backends/python/worker/main.py": 4,
+    # what packages add, backends and repository agents: whatever their code raises becomes an error of ours
+    "tpx/serving/extensions.py": 1,
     # a PyTorch model that is a Python file runs in the server: whatever its code raises is told
     "tpx/serving/backends/pytorch/executor.py": 1,
     "tpx/serving/backends/pytorch/module.py": 2,
@@ -51,6 +54,7 @@ CLEANING_UP = {
     "tpx/serving/repository/loading.py": 2,
     "tpx/serving/repository/overrides.py": 1,
     "tpx/serving/repository/sightings.py": 1,
+    "tpx/serving/repository/versions.py": 2,
     "tpx/serving/model.py": 1,
 }
 

@@ -1,13 +1,14 @@
 """What is found by its name and imported late: parts of tpx in a table, and what installed packages add by
 Python entry points."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from importlib.util import find_spec
 
-from tpx.errors import LoadError
+from tpx.errors import LoadError, TpxError
 from tpx.options import nearest
 
 
@@ -90,23 +91,31 @@ def offer_of(kind: Kind, name: str) -> Offer | None:
 def imported(target: str) -> object:
     """The object that `module:attribute` names. Raises LoadError with what its import raised."""
     module, _, path = target.partition(":")
-    try:
+    with foreign():
         found: object = import_module(module.strip())
         for attribute in filter(None, path.strip().split(".")):
             found = getattr(found, attribute)
-    except (Exception, SystemExit) as exc:
-        raise LoadError(f"{type(exc).__name__}: {exc}") from exc
     return found
+
+
+@contextmanager
+def foreign(blame: str = "") -> Iterator[None]:
+    """Runs code of somebody else: whatever it raises is a LoadError that begins with `blame`; what is an
+    error of ours already stays as it is."""
+    try:
+        yield
+    except TpxError:
+        raise
+    except (Exception, SystemExit) as exc:
+        raise LoadError(f"{blame}{type(exc).__name__}: {exc}") from exc
 
 
 def made(origin: str, found: object, needs: Sequence[str]) -> object:
     """What calling a class gives. Raises LoadError that begins with `origin` where it lacks what it needs."""
     if not callable(found):
         raise LoadError(f"{origin}, which is no class")
-    try:
+    with foreign(f"{origin}, which cannot be made: "):
         one: object = found()
-    except Exception as exc:
-        raise LoadError(f"{origin}, which cannot be made: {type(exc).__name__}: {exc}") from exc
     missing = [each for each in needs if not hasattr(one, each)]
     if missing:
         raise LoadError(f"{origin}, which has no {', '.join(missing)}")

@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from tpx.errors import TpxError
 from tpx.serving.backends.base import Describes, Description
 from tpx.serving.backends.table import KNOWN, backend
+from tpx.serving.extensions import foreign
 from tpx.serving.inspection.features import FEATURES
 
 
@@ -19,11 +20,11 @@ def main(words: Sequence[str]) -> None:
     kind, name, answer = words
     warnings.simplefilter("ignore")
     try:
-        found: dict[str, object] = asdict(_backend(name) if kind == "backend" else FEATURES[name].describe())
+        with foreign():
+            told = _backend(name) if kind == "backend" else FEATURES[name].describe()
+        found: dict[str, object] = asdict(told)
     except TpxError as exc:
         found = {"failed": exc.message}
-    except BaseException as exc:  # noqa: BLE001 (whatever it raises is the answer)
-        found = {"failed": f"{type(exc).__name__}: {exc}"}
     with os.fdopen(int(answer), "w", encoding="utf-8") as file:
         json.dump(found, file)
     os._exit(0)  # threads and destructors of what was loaded have nothing to add

@@ -54,11 +54,10 @@ class Looks:
         with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="look") as pool:
             try:
                 return dict(zip(parts, pool.map(self._look, parts), strict=True))
-            except BaseException:
+            finally:  # interrupted, the pool waits for what still runs
                 self._stopped = True
                 for process in list(self._running):
                     _kill(process)
-                raise
 
     def _look(self, part: Part) -> Description | Failure:
         if self._stopped:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tpx.errors import ConfigError, LoadError
+from tpx.errors import ConfigError, LoadError, TpxError
 from tpx.protocol import messages
+from tpx.serving.extensions import foreign
 from tpx.serving.repository.agents.base import Action, AgentModel, RepositoryAgent
 from tpx.serving.repository.agents.table import agent as find_agent
 from tpx.serving.repository.overrides import OverrideFiles
@@ -124,15 +125,15 @@ class Custody:
             self._last = action
             for one in _ordered(self._engaged, action):
                 try:
-                    one.agent.act(action, one.model)
-                except (Exception, SystemExit) as exc:  # noqa: BLE001 (the other agents are told, too)
+                    with foreign():
+                        one.agent.act(action, one.model)
+                except TpxError as exc:
                     log.error(
-                        "repository agent '%s' fails at %s of model '%s': %s: %s",
+                        "repository agent '%s' fails at %s of model '%s': %s",
                         one.name,
                         action.value,
                         one.model.name,
-                        type(exc).__name__,
-                        exc,
+                        exc.message,
                     )
 
 
@@ -143,11 +144,11 @@ def _ordered(engaged: Sequence[_Engaged], action: Action) -> Iterable[_Engaged]:
 def _load(one: _Engaged) -> None:
     where = f"repository agent '{one.name}' of model '{one.model.name}'"
     try:
-        one.agent.act(Action.LOAD, one.model)
+        with foreign():
+            one.agent.act(Action.LOAD, one.model)
     except ConfigError as exc:
         raise ConfigError(f"{where}, in model_repository_agents.agents: {exc.message}") from exc
-    except LoadError as exc:
+    except TpxError as exc:
+        if not isinstance(exc.__cause__, TpxError | OSError | None):
+            log.error("%s fails at LOAD", where, exc_info=exc.__cause__)  # its author looks for the line
         raise LoadError(f"{where}: {exc.message}", code=exc.code) from exc
-    except (Exception, SystemExit) as exc:
-        log.error("%s fails at LOAD", where, exc_info=exc)
-        raise LoadError(f"{where}: {type(exc).__name__}: {exc}") from exc

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import cast
 
 from tpx.errors import ConfigError, LoadError
-from tpx.serving.extensions import Kind, Known, made, make, offer_of, unknown
+from tpx.serving.extensions import Kind, Known, foreign, made, make, offer_of, unknown
 from tpx.serving.repository.agents.base import RepositoryAgent
 
 AGENTS = Kind(
@@ -76,10 +76,8 @@ def _from_file(name: str, file: Path) -> RepositoryAgent:
         raise LoadError(f"{origin}, which is no Python module")
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module  # dataclasses and pickle look for it there
-    try:
+    with foreign(f"{origin}, which cannot be imported: "):
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as exc:
-        raise LoadError(f"{origin}, which cannot be imported: {type(exc).__name__}: {exc}") from exc
     if not hasattr(module, CLASS):
         raise LoadError(f"{origin}, which has no class {CLASS}")
     return cast("RepositoryAgent", made(origin, getattr(module, CLASS), AGENTS.needs))
