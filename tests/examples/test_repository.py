@@ -75,10 +75,12 @@ def test_the_configs_leave_different_things_to_be_completed() -> None:
         "add_sub",
         "accumulator",
         "mnist_vote",
+        "mnist_torch",
     }
     assert {name for name, config in configs.items() if config.HasField("dynamic_batching")} == {
         "mnist",
         "identity",
+        "mnist_torch",
     }
 
 

@@ -33,7 +33,8 @@ def main(argv: Sequence[str]) -> int:
 
     try:
         config = from_argv(QuickstartConfig, argv)
-        written = examples.write(config.directory, config.models or examples.ALL, overwrite=config.overwrite)
+        names = config.models or examples.servable()
+        written = examples.write(config.directory, names, overwrite=config.overwrite)
     except TpxError as exc:
         print(f"Error: {exc}", file=sys.stderr)
         return 1

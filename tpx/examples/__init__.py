@@ -1,5 +1,5 @@
 """Models that need no download: a real network, a trained one, tiny ones, and an ensemble."""
 
-from tpx.examples.repository import ALL, WrittenModel, default_directory, write
+from tpx.examples.repository import ALL, WrittenModel, default_directory, servable, write
 
-__all__ = ["ALL", "WrittenModel", "default_directory", "write"]
+__all__ = ["ALL", "WrittenModel", "default_directory", "servable", "write"]

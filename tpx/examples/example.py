@@ -16,5 +16,7 @@ class Example:
     """Disk space of the whole model directory, rounded up; checked before anything is written."""
     needs_onnx: bool
     """Whether `write_files` builds its graph with the `onnx` package."""
+    needs: str = ""
+    """A package that serving it needs and the others do not; without it, only its name writes it."""
     write_files: Callable[[Path], None]
     """Takes the model directory, in which version directory `1` exists."""

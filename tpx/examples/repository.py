@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from tpx.errors import Code, UsageError
@@ -20,11 +21,14 @@ from tpx.examples.example import Example
 from tpx.examples.image import IMAGE
 from tpx.examples.mnist import MNIST
 from tpx.examples.python_models import PYTHON
+from tpx.examples.pytorch import MNIST_TORCH
 
 EXAMPLES = {
-    example.name: example for example in (ALEXNET, MNIST, ADD_SUB, IDENTITY, ACCUMULATOR, *IMAGE, *PYTHON)
+    example.name: example
+    for example in (ALEXNET, MNIST, ADD_SUB, IDENTITY, ACCUMULATOR, *IMAGE, *PYTHON, MNIST_TORCH)
 }
-ALL: tuple[str, ...] = tuple(EXAMPLES)
+ALL: tuple[str, ...] = tuple(name for name, example in EXAMPLES.items() if not example.needs)
+"""Those that can be served wherever they can be written."""
 STAGING_PREFIX = ".tpx-example-"
 
 
@@ -58,6 +62,11 @@ def default_directory() -> Path:
     return cache / "tpx" / "models"
 
 
+def servable() -> tuple[str, ...]:
+    """All examples but those that need a package which is not installed."""
+    return tuple(name for name, each in EXAMPLES.items() if not each.needs or find_spec(each.needs))
+
+
 def write(directory: Path, names: Sequence[str] = ALL, *, overwrite: bool = False) -> list[WrittenModel]:
     """Write the named examples into a model repository, which is made where it is missing.
 
@@ -84,7 +93,7 @@ def write(directory: Path, names: Sequence[str] = ALL, *, overwrite: bool = Fals
 
 def _example(name: str) -> Example:
     if name not in EXAMPLES:
-        raise UsageError(f"there is no example model '{name}' (there are: {', '.join(ALL)})")
+        raise UsageError(f"there is no example model '{name}' (there are: {', '.join(EXAMPLES)})")
     return EXAMPLES[name]
 
 
