@@ -108,3 +108,4 @@ def test_the_command_tells_of_this_machine() -> None:
     assert told["python"]["state"] == "usable"
     assert "CPUExecutionProvider" in told["onnxruntime"]["providers"]
     assert told["pytorch"]["version"].startswith("2.")
+    assert [each["name"] for each in told.values() if each["state"] == "broken"] == []

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import tensorflow as tf
 
 from tpx.errors import Code, ConfigError, ExecutionError, LoadError
-from tpx.serving.backends.base import Executor, ModelFiles, inside
+from tpx.serving.backends.base import Description, Executor, ModelFiles, inside
 from tpx.serving.backends.model_tensors import ModelTensor, check_signature, complete_tensors
 from tpx.serving.backends.tensorflow.sessions import BFLOAT16, ERRORS, Call, Session, gpu_count, init_ops_of
 from tpx.serving.backends.tensorflow.settings import settings_of
@@ -44,6 +45,12 @@ class TensorFlowBackend:
 
     def default_instance_count(self, kind: str) -> int:  # noqa: ARG002 (one on every device)
         return 1
+
+    def describe(self) -> Description:
+        devices = [
+            device.name.removeprefix("/physical_device:") for device in tf.config.list_physical_devices()
+        ]
+        return Description(version=tf.__version__, devices=tuple(devices))
 
 
 class TensorFlowModel:
