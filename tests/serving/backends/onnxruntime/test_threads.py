@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import onnxruntime
 import pytest
 
 from tests.e2e.child import serve, tpx
@@ -39,6 +40,7 @@ POOL = "--backend-config=onnxruntime,"
 
 
 @pytest.mark.e2e
+@pytest.mark.skipif(not hasattr(onnxruntime, "set_global_thread_pool_sizes"), reason="an older ONNX Runtime")
 def test_models_share_the_threads_of_the_process_if_they_are_told_to(tmp_path: Path) -> None:
     for number in range(3):
         write_model(tmp_path, f"net{number}", config="instance_group [{ kind: KIND_CPU count: 2 }]")
