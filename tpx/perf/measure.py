@@ -1,4 +1,4 @@
-"""Measuring one load level: windows until three agree, by perf_analyzer's rules."""
+"""Measuring one load level: window after window, until the ledger says that it is enough."""
 
 import asyncio
 import gc
@@ -9,32 +9,24 @@ from time import perf_counter_ns
 import numpy as np
 
 from tpx.perf.latency import rank
+from tpx.perf.ledger import Ending, LevelLedger
 from tpx.perf.load.base import Load
 from tpx.perf.load.concurrency import ConcurrencyLoad
 from tpx.perf.observer import SILENT, Observer, Progress
 from tpx.perf.records import Rows, succeeded
-from tpx.perf.results import ErrorCount, LevelResult, Window
+from tpx.perf.results import LevelResult
+from tpx.perf.self_check import LoopProbe
 from tpx.perf.server_statistics import ServerStatistics
 from tpx.perf.settings import Level, LevelSettings
-from tpx.perf.stability import STABILITY_WINDOWS
 from tpx.perf.target import Target
-from tpx.perf.verdict import is_done, judge
-from tpx.perf.windows import (
-    Mark,
-    WindowRules,
-    busy_between,
-    client_times,
-    full_at,
-    index_after,
-    mark,
-    rows_between,
-    window_between,
-)
+from tpx.perf.windows import full_at, mark
 
 TICK_S = 0.1
 COUNT_TICK_S = 0.01
 DRAIN_S = 60.0
 INTERRUPTED_DRAIN_S = 2.0
+LONGEST_WINDOW = 10
+"""So many times its length a window by confidence intervals may wait for its samples."""
 HOPELESS_FAILURES = 50
 """So many failures without one success end a level before its window is over."""
 
@@ -101,7 +93,7 @@ def _patience_s(settings: LevelSettings, stop: asyncio.Event) -> float:
 
 
 class LevelMeasurement:
-    """One level, once: runs the load, cuts it into windows, and judges them."""
+    """One level, once: runs the load, and tells the ledger when a window is over."""
 
     def __init__(
         self,
@@ -115,10 +107,9 @@ class LevelMeasurement:
         self._statistics = statistics
         self._settings = settings
         self._level = level
-        self._rules = WindowRules(
-            batch_size=batch_size, percentile=settings.percentile, clamped=settings.request_count > 0
-        )
-        self._marks: list[Mark] = []
+        self._batch_size = batch_size
+        self._ledger = LevelLedger(load.records, settings, level, batch_size)
+        self._probe = LoopProbe()
         self._looked_ns = 0
         self._looked_index = 0
 
@@ -126,55 +117,59 @@ class LevelMeasurement:
         """Measure until the level is stable, hopeless, interrupted, or has had all its windows."""
         server = await self._statistics.read()
         start_ns = self._looked_ns = perf_counter_ns()
-        self._marks.append(mark(start_ns, 0, server))
-        windows = []
+        ledger = self._ledger
+        ledger.begin(mark(start_ns, 0, server))
+        self._probe.start()
         try:
             self._load.start(self._settings.request_count or None)
             while True:
                 end_ns = await self._window_end(observer, stop)
-                await self._close_window(end_ns)
-                windows.append(self._window(self._marks[-2], self._marks[-1]))
-                if is_done(windows, self._settings) or self._ends_early(stop) or self._over_budget():
+                index = ledger.index_at(end_ns)
+                ledger.close(mark(end_ns, index, await self._statistics.read()))
+                if ledger.done or self._ends_early(stop) or self._over_budget():
                     break
         except asyncio.CancelledError:
             await self._load.stop(0)
             raise
+        finally:
+            self._probe.stop()
         await self._load.stop(_patience_s(self._settings, stop))
-        return self._result(windows, interrupted=stop.is_set())
-
-    def _window(self, first: Mark, last: Mark) -> Window:
-        return window_between(self._load.records, first, last, self._rules)
-
-    async def _close_window(self, end_ns: int) -> None:
-        index = index_after(self._load.records, self._marks[-1].index, end_ns)
-        self._marks.append(mark(end_ns, index, await self._statistics.read()))
+        ending = Ending(
+            failures=self._load.failures(),
+            failed=self._load.failed,
+            interrupted=stop.is_set(),
+            loop_lag_p99_ns=self._probe.p99_ns(*ledger.kept_span_ns()),
+        )
+        return ledger.result(self._statistics.between, ending)
 
     async def _window_end(self, observer: Observer, stop: asyncio.Event) -> int:
         """Wait for the window to be over; returns when it was."""
-        settings, begun = self._settings, self._marks[-1]
+        settings, begun = self._settings, self._ledger.last_mark
         if settings.request_count:
             return await self._all_answered(observer, stop)
-        if settings.mode == "time_windows":
-            end_ns = begun.time_ns + settings.window_ns
-            return await self._until(end_ns, observer, stop)
-        floor_ns = begun.time_ns + settings.count_window_floor_ms * 1_000_000
+        counting = settings.mode == "count_windows"
+        floor_ns = begun.time_ns + (
+            settings.count_window_floor_ms * 1_000_000 if counting else settings.window_ns
+        )
         await self._until(floor_ns, observer, stop)
+        if not settings.window_samples:
+            return min(perf_counter_ns(), floor_ns)
+        last_ns = None if counting else begun.time_ns + LONGEST_WINDOW * settings.window_ns
         while not self._ends_early(stop):
             rows = self._load.records.since(begun.index)
-            end_at_ns = full_at(rows, settings.window_requests, floor_ns)
+            end_at_ns = full_at(rows, settings.window_samples, floor_ns)
             if end_at_ns is not None:
                 return end_at_ns
+            if last_ns is not None and perf_counter_ns() > last_ns:
+                return last_ns
             await self._until(perf_counter_ns() + int(COUNT_TICK_S * 1e9), observer, stop)
         return perf_counter_ns()
 
-    async def _until(self, end_ns: int, observer: Observer, stop: asyncio.Event) -> int:
-        """Sleep until `end_ns`, or until the level has to end; returns when that was."""
-        while (left_ns := end_ns - perf_counter_ns()) > 0:
-            if self._ends_early(stop):
-                return perf_counter_ns()
+    async def _until(self, end_ns: int, observer: Observer, stop: asyncio.Event) -> None:
+        """Sleep until `end_ns`, or until the level has to end."""
+        while (left_ns := end_ns - perf_counter_ns()) > 0 and not self._ends_early(stop):
             await asyncio.sleep(min(left_ns / 1e9, TICK_S))
             self._look(observer)
-        return end_ns
 
     async def _all_answered(self, observer: Observer, stop: asyncio.Event) -> int:
         done = asyncio.ensure_future(self._load.finished())
@@ -205,56 +200,16 @@ class LevelMeasurement:
         observer.progress(
             Progress(
                 level=self._level,
-                window=len(self._marks),
+                window=len(self._ledger.windows) + 1,
                 max_windows=self._settings.max_windows,
-                throughput_infer_per_s=len(good) * self._rules.batch_size * 1e9 / elapsed_ns,
+                throughput_infer_per_s=len(good) * self._batch_size * 1e9 / elapsed_ns,
                 p99_ns=_p99(good),
                 failed=self._load.failed,
             )
         )
 
-    def _result(self, windows: list[Window], *, interrupted: bool) -> LevelResult:
-        records, marks = self._load.records, self._marks
-        first, last = marks[max(0, len(marks) - 1 - STABILITY_WINDOWS)], marks[-1]
-        merged = self._window(first, last)
-        errors = self._errors()
-        over_budget = self._over_budget()
-        judgement = judge(self._level, windows, merged, errors, self._settings, over_budget=over_budget)
-        return LevelResult(
-            level=self._level,
-            batch_size=self._rules.batch_size,
-            verdict=judgement.verdict,
-            stable=judgement.stable,
-            interrupted=interrupted,
-            over_budget=over_budget,
-            reason=judgement.reason,
-            percentile=self._settings.percentile,
-            windows=tuple(windows),
-            requests=merged.requests,
-            duration_ns=merged.duration_ns,
-            throughput_infer_per_s=merged.throughput_infer_per_s,
-            latency=merged.latency,
-            client=client_times(rows_between(records, first, last)),
-            client_busy=busy_between(first, last),
-            server=self._statistics.between(first.server, last.server),
-            failed=sum(e.count for e in errors),
-            errors=errors,
-        )
-
-    def _errors(self) -> tuple[ErrorCount, ...]:
-        """The kinds of failure in all windows, the most frequent first."""
-        rows = rows_between(self._load.records, self._marks[0], self._marks[-1])
-        statuses, counts = np.unique(rows["status"], return_counts=True)
-        failures = self._load.failures()
-        kinds = [
-            ErrorCount(code=failures[s].code, count=int(n), message=failures[s].message)
-            for s, n in zip(statuses.tolist(), counts, strict=True)
-            if s in failures
-        ]
-        return tuple(sorted(kinds, key=lambda e: -e.count))
-
 
 def _p99(rows: Rows) -> int | None:
     if not len(rows):
         return None
-    return int(np.sort(rows["end_ns"] - rows["start_ns"])[rank(99, len(rows))])
+    return int(np.sort(rows["end_ns"] - rows["intended_ns"])[rank(99, len(rows))])

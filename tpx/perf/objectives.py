@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tpx.errors import UsageError
-from tpx.perf.statistics.distributions import binomial_at_most, normal_quantile
+from tpx.perf.statistics.distributions import binomial_at_most
+from tpx.perf.statistics.intervals import Interval
 
 Quantity = Literal["percentile", "mean", "min", "max", "throughput", "error_rate"]
 
@@ -72,15 +73,15 @@ class Objective:
             return self.inclusive
         return (value < self.bound) is self.below
 
-    def violations(self, latencies_ns: npt.NDArray[Any]) -> int:
-        """How many of the latencies are on the wrong side."""
-        compare: Callable[[Any, Any], Any] = {
+    def outside(self, latencies_ns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Which of the latencies are on the wrong side."""
+        compare: Callable[[Any, Any], npt.NDArray[np.bool_]] = {
             (True, False): np.greater_equal,
             (True, True): np.greater,
             (False, False): np.less_equal,
             (False, True): np.less,
         }[self.below, self.inclusive]
-        return int(np.count_nonzero(compare(latencies_ns, self.bound)))
+        return compare(latencies_ns, self.bound)
 
     def show(self, value: float) -> str:
         """A figure of this quantity for a person."""
@@ -213,17 +214,20 @@ def _needed(counted: Counted, doubt: float) -> int:
     return max(total - counted.requests, 1)
 
 
-def assess_estimate(objective: Objective, value: float, error: float, confidence: float) -> Assessment:
-    """Of a mean or a throughput with this standard error: settled when the bound lies outside of what it may
-    truly be."""
-    reach = normal_quantile(confidence) * error
-    said = f"{objective.show(value)} +- {objective.show(reach)}"
-    if abs(value - objective.bound) <= reach:
+def assess_interval(objective: Objective, interval: Interval) -> Assessment:
+    """Of a mean or a throughput: settled when the bound lies outside of what it may truly be."""
+    said = (
+        f"between {objective.show(interval.low)} and {objective.show(interval.value + interval.half_width)}"
+    )
+    low, high = interval.low, math.inf if interval.high is None else interval.high
+    if objective.holds(low) and objective.holds(high):
+        outcome = Outcome.MET
+    elif objective.holds(low) or objective.holds(high):
         outcome = Outcome.UNDECIDED
         said += "; too near the bound to tell"
     else:
-        outcome = Outcome.MET if objective.holds(value) else Outcome.BROKEN
-    return Assessment(objective=objective, outcome=outcome, value=value, reason=said)
+        outcome = Outcome.BROKEN
+    return Assessment(objective=objective, outcome=outcome, value=interval.value, reason=said)
 
 
 def assess_exact(objective: Objective, value: float) -> Assessment:

@@ -4,8 +4,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tpx.perf.latency import LatencySummary
+from tpx.perf.objectives import Assessment
 from tpx.perf.settings import Level
 from tpx.perf.stability import Observation
+from tpx.perf.statistics.batches import Batches
+from tpx.perf.statistics.intervals import Interval
 
 
 class Verdict(Enum):
@@ -16,6 +19,8 @@ class Verdict(Enum):
     OVER_LIMIT = "over_limit"
     ERRORS = "errors"
     """No request succeeded, or more failed than the budget allows."""
+    CLIENT_BOUND = "client_bound"
+    """The load generator itself was what limited the measurement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +82,44 @@ class ClientTimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyEstimate:
+    """A percentile, or the mean for None, with its interval in ns; `note` says why it has no upper end."""
+
+    percentile: float | None
+    interval: Interval
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Estimates:
+    """How far the figures of a level can be trusted, and the batches that say so.
+
+    `throughput` is in inferences per second; `latency` has the mean and every reported percentile.
+    """
+
+    throughput: Interval
+    latency: tuple[LatencyEstimate, ...]
+    batches: Batches
+
+    def at(self, percentile: float | None) -> LatencyEstimate | None:
+        """That of a percentile, or of the mean for None; None where it was not computed."""
+        return next((e for e in self.latency if e.percentile == percentile), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientCheck:
+    """How the load generator itself fared while it measured.
+
+    `cpu_share` is 1 where its event loop never waited; `loop_lag_p99_ns` is how long the loop let due things
+    wait, `slip_p99_ns` how long after their time requests were sent.
+    """
+
+    cpu_share: float
+    loop_lag_p99_ns: int
+    slip_p99_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     """One window of a level; throughput and latency are those of the requests that succeeded in it."""
 
@@ -131,6 +174,24 @@ class LevelResult:
     failed: int
     """Failed requests of the whole level, of which `errors` are the kinds."""
     errors: tuple[ErrorCount, ...]
+    kept_windows: int = 0
+    """How many of the last windows the figures are made of."""
+    warmup_windows: int = 0
+    """How many of the first windows were found to be warm-up and left out."""
+    estimates: Estimates | None = None
+    """None where no request succeeded."""
+    in_flight: float = 0.0
+    """Requests in flight on average: how many ended per second, times how long each took."""
+    client_check: ClientCheck | None = None
+    warnings: tuple[str, ...] = ()
+    """What makes the figures doubtful, for a person."""
+    slo: tuple[Assessment, ...] = ()
+    """What the level says about each of the objectives."""
+
+    @property
+    def meets_slo(self) -> bool:
+        """Whether every objective is met with safety; also where there are none."""
+        return all(a.met for a in self.slo)
 
     @property
     def stabilizing_latency_ns(self) -> int:
@@ -140,7 +201,7 @@ class LevelResult:
     @property
     def meets_limits(self) -> bool:
         """Whether perf_analyzer would have taken the level into its results."""
-        return self.verdict is Verdict.OK and not self.interrupted
+        return self.verdict in (Verdict.OK, Verdict.CLIENT_BOUND) and not self.interrupted
 
     @property
     def network_ns(self) -> int:

@@ -6,7 +6,12 @@ from dataclasses import dataclass, field
 from typing import Literal, NoReturn
 
 from tpx.errors import UsageError
+from tpx.perf.objectives import Objective
 from tpx.perf.plan import LoadPlan
+from tpx.perf.statistics.intervals import SAFE_CONFIDENCE
+
+FEWEST_SAMPLES = 30
+"""A window that goes into a confidence interval has at least so many requests."""
 
 
 def refuse(flag: str, reason: str) -> NoReturn:
@@ -159,7 +164,8 @@ class ErrorBudget:
 class LevelSettings:
     """The rules by which one level is measured.
 
-    A time window lasts 1.2 times `interval_ms`, as perf_analyzer's do, so that results compare. A count
+    A time window lasts 1.2 times `interval_ms`, as perf_analyzer's do, so that results compare; by
+    confidence intervals it lasts `interval_ms`, or longer where that is too short for a few samples. A count
     window lasts until it has `window_requests` samples and `count_window_floor_ms` have passed
     (perf_analyzer looks once a second), and ends with the request that fulfilled both. `request_count`
     above zero is one window of exactly that many requests.
@@ -177,11 +183,25 @@ class LevelSettings:
     warmup_requests: int = 0
     timeout_s: float = 0.0
     max_errors: ErrorBudget = field(default_factory=ErrorBudget)
+    rule: Literal["pa", "ci"] = "pa"
+    """What ends a level: perf_analyzer's spread of three windows, or confidence intervals that are narrow
+    enough."""
+    objectives: tuple[Objective, ...] = ()
+    """What is asked of a level; while requests do not settle it, the level goes on."""
+    safety: float = SAFE_CONFIDENCE
+    """The confidence with which an objective is called met, or broken."""
     load: LoadPlan = field(default_factory=LoadPlan)
 
     @property
     def window_ns(self) -> int:
-        return self.interval_ms * 1_200_000
+        return self.interval_ms * (1_200_000 if self.rule == "pa" else 1_000_000)
+
+    @property
+    def window_samples(self) -> int:
+        """Requests without which a window is not over; 0 where only time counts."""
+        if self.mode == "count_windows":
+            return self.window_requests
+        return FEWEST_SAMPLES if self.rule == "ci" else 0
 
 
 def _integer(text: str, flag: str, whole: str) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tpx.perf.results import ErrorCount, Verdict, Window
 from tpx.perf.settings import Level, LevelSettings
-from tpx.perf.stability import STABILITY_WINDOWS, describe_spread, is_over_limit, is_stable
+from tpx.perf.stability import is_over_limit
 
 NANOSECONDS_PER_MS = 1_000_000
 
@@ -20,41 +20,46 @@ class Judgement:
     reason: str = ""
 
 
-def is_done(windows: Sequence[Window], settings: LevelSettings) -> bool:
-    """Whether a level needs no further window: it is stable, over the limit, dead, or has had them all."""
-    if settings.request_count or len(windows) >= settings.max_windows or _is_dead(windows[-1]):
-        return True
-    observed = [w.observation for w in windows]
-    return is_stable(observed, settings.stability) or is_over_limit(observed, settings.latency_limit_ms)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What a level has come to: all its windows, those that count as one, and what was found of them."""
+
+    windows: Sequence[Window]
+    merged: Window
+    errors: Sequence[ErrorCount] = ()
+    stable: bool
+    moved: str = ""
+    """Why it is not stable."""
+    over_budget: bool = False
+    client_bound: str = ""
+    """Why the client limited it; empty where it did not."""
 
 
-def judge(
-    level: Level,
-    windows: Sequence[Window],
-    merged: Window,
-    errors: Sequence[ErrorCount],
-    settings: LevelSettings,
-    *,
-    over_budget: bool,
-) -> Judgement:
-    """The verdict on a level; `merged` are its last windows as one."""
-    observed = [w.observation for w in windows]
-    stable = merged.latency is not None and (
-        settings.request_count > 0 or is_stable(observed, settings.stability)
-    )
-    if over_budget:
+def judge(level: Level, findings: Findings, settings: LevelSettings) -> Judgement:
+    """The verdict on a level."""
+    windows, merged, errors = findings.windows, findings.merged, findings.errors
+    stable = findings.stable and merged.latency is not None
+    if findings.over_budget:
         return Judgement(verdict=Verdict.ERRORS, stable=stable, reason=_budget_message(errors, settings))
-    if merged.latency is None or _is_dead(windows[-1]):
+    if merged.latency is None or is_dead(windows[-1]):
         return Judgement(verdict=Verdict.ERRORS, stable=False, reason=_no_valid_request(windows[-1], errors))
     limit = settings.latency_limit_ms
-    latency_ns = merged.latency.at(settings.percentile)
-    over = limit > 0 and latency_ns // NANOSECONDS_PER_MS >= limit
-    if over or (not stable and is_over_limit(observed, limit)):
+    over = limit > 0 and merged.latency.at(settings.percentile) // NANOSECONDS_PER_MS >= limit
+    if over or (not stable and is_over_limit([w.observation for w in windows], limit)):
         reason = f"Measured latency went over the set limit of {limit} msec."
         return Judgement(verdict=Verdict.OVER_LIMIT, stable=stable, reason=reason)
     if not stable:
-        return Judgement(verdict=Verdict.UNSTABLE, stable=False, reason=_unstable(level, windows, settings))
+        reason = _unstable(level, findings.moved, settings)
+        return Judgement(verdict=Verdict.UNSTABLE, stable=False, reason=reason)
+    if findings.client_bound:
+        reason = f"{str(level).capitalize()} is client-bound: {findings.client_bound}."
+        return Judgement(verdict=Verdict.CLIENT_BOUND, stable=True, reason=reason)
     return Judgement(verdict=Verdict.OK, stable=True)
+
+
+def is_dead(window: Window) -> bool:
+    """Whether everything failed in a window: the server has gone, or takes no such request."""
+    return window.latency is None and window.failed > 0
 
 
 def _first(errors: Sequence[ErrorCount]) -> str:
@@ -66,23 +71,15 @@ def _budget_message(errors: Sequence[ErrorCount], settings: LevelSettings) -> st
     return f"{failed} requests failed, more than --max-errors {settings.max_errors} allows.{_first(errors)}"
 
 
-def _is_dead(window: Window) -> bool:
-    """Whether everything failed in a window: the server has gone, or takes no such request."""
-    return window.latency is None and window.failed > 0
-
-
 def _no_valid_request(window: Window, errors: Sequence[ErrorCount]) -> str:
     if errors:
         return f"No valid requests recorded in a window: all {window.failed} failed.{_first(errors)}"
     return "No valid requests recorded within time interval. Please use a larger time window."
 
 
-def _unstable(level: Level, windows: Sequence[Window], settings: LevelSettings) -> str:
+def _unstable(level: Level, moved: str, settings: LevelSettings) -> str:
     option = "request-count" if settings.mode == "count_windows" else "interval"
-    text = (
+    return (
         f"Failed to obtain stable measurement within {settings.max_windows} measurement windows "
-        f"for {level.mode} {level.value}. Please try to increase the --measurement-{option}."
+        f"for {level}. Please try to increase the --measurement-{option}. ({moved})"
     )
-    if len(windows) < STABILITY_WINDOWS:
-        return text + f" ({STABILITY_WINDOWS} windows are needed, there were {len(windows)})"
-    return text + f" ({describe_spread([w.observation for w in windows])})"

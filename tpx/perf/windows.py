@@ -1,6 +1,7 @@
 """Windows of a level: which requests belong to one, when one ends, and what it says.
 
-A request belongs to the window in which its END lies. Windows are back to back, and a level's figures are
+A request belongs to the window in which its END lies; its latency counts from when it should have been sent,
+which in a closed loop is when it was. Windows are back to back, and a level's figures are
 those of its last three windows taken as one, which equals perf_analyzer's merge of their sums.
 """
 
@@ -83,7 +84,7 @@ def window_between(records: Records, first: Mark, last: Mark, rules: WindowRules
     latency: LatencySummary | None = None
     if len(good):
         latency = summarize(
-            good["end_ns"] - good["start_ns"], () if rules.percentile is None else (rules.percentile,)
+            good["end_ns"] - good["intended_ns"], () if rules.percentile is None else (rules.percentile,)
         )
     return Window(
         start_ns=start_ns,

@@ -1,0 +1,191 @@
+"""What the requests of a stretch of time say about throughput and latency, and how surely."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tpx.perf.latency import EXTRA_PERCENTILES, rank, reported_percentiles
+from tpx.perf.objectives import (
+    Assessment,
+    Counted,
+    Objective,
+    assess_count,
+    assess_exact,
+    assess_interval,
+)
+from tpx.perf.records import SUCCESS, Rows
+from tpx.perf.results import Estimates, LatencyEstimate
+from tpx.perf.statistics.batches import Integers, batch_count, cut
+from tpx.perf.statistics.intervals import (
+    CONFIDENCE,
+    Interval,
+    design_effect,
+    quantile_interval,
+    ratio_interval,
+    too_few,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sample:
+    """The requests that ended between two times: when, after how long, and whether they succeeded."""
+
+    start_ns: int
+    end_ns: int
+    ends: npt.NDArray[Any]
+    latencies: npt.NDArray[Any]
+    ok: npt.NDArray[np.bool_]
+
+    @property
+    def requests(self) -> int:
+        """How many of them succeeded."""
+        return int(np.count_nonzero(self.ok))
+
+    @property
+    def good(self) -> npt.NDArray[Any]:
+        """Latencies of those that succeeded."""
+        return self.latencies[self.ok]
+
+
+def sample_of(rows: Rows, start_ns: int, end_ns: int) -> Sample:
+    """The sample of some rows; latency counts from the time at which a request should have been sent."""
+    return Sample(
+        start_ns=start_ns,
+        end_ns=end_ns,
+        ends=np.ascontiguousarray(rows["end_ns"]),
+        latencies=rows["end_ns"] - rows["intended_ns"],
+        ok=rows["status"] == SUCCESS,
+    )
+
+
+def joined(samples: Sequence[Sample]) -> Sample:
+    """Samples of consecutive stretches as one."""
+    if len(samples) == 1:
+        return samples[0]
+    return Sample(
+        start_ns=samples[0].start_ns,
+        end_ns=samples[-1].end_ns,
+        ends=np.concatenate([s.ends for s in samples]),
+        latencies=np.concatenate([s.latencies for s in samples]),
+        ok=np.concatenate([s.ok for s in samples]),
+    )
+
+
+class Estimator:
+    """The intervals of one sample that has successful requests."""
+
+    def __init__(self, sample: Sample) -> None:
+        self._sample = sample
+        self._count = k = batch_count(sample.requests)
+        span = max(sample.end_ns - sample.start_ns, 1)
+        self._seconds = span / 1e9 / k
+        place = np.minimum((sample.ends - sample.start_ns) * k // span, k - 1)
+        self._place: Integers = place[sample.ok].astype(np.int64)
+        self._good = sample.good
+        self._requests = np.bincount(self._place, minlength=k)
+        self._ordered: npt.NDArray[Any] | None = None
+
+    def throughput(self, batch_size: int, confidence: float = CONFIDENCE) -> Interval:
+        """Inferences per second."""
+        return ratio_interval(
+            self._requests * float(batch_size), np.full(self._count, self._seconds), confidence
+        )
+
+    def mean(self, confidence: float = CONFIDENCE) -> Interval:
+        """Of latency, in ns."""
+        sums = np.bincount(self._place, weights=self._good, minlength=self._count)
+        return ratio_interval(sums, self._requests, confidence)
+
+    def quantile(self, percentile: float) -> LatencyEstimate:
+        """Of latency, in ns, by the rank that the report shows."""
+        ordered = self._ordered = np.sort(self._good) if self._ordered is None else self._ordered
+        value = float(ordered[rank(percentile, len(ordered))])
+        effect = self.effect(self._good > value)
+        interval = quantile_interval(ordered, value, percentile / 100, effect)
+        note = "" if interval.high is not None else too_few(percentile, len(ordered) / effect)
+        return LatencyEstimate(percentile=percentile, interval=interval, note=note)
+
+    def effect(self, inside: npt.NDArray[np.bool_]) -> float:
+        """The design effect of a property that successful requests have or have not."""
+        counts = np.bincount(self._place, weights=inside, minlength=self._count)
+        return design_effect(counts, self._requests)
+
+    def latency(self, percentile: float | None) -> LatencyEstimate:
+        """A percentile, or the mean for None."""
+        if percentile is None:
+            return LatencyEstimate(percentile=None, interval=self.mean())
+        return self.quantile(percentile)
+
+
+def estimate(sample: Sample, batch_size: int, percentile: float | None) -> Estimates | None:
+    """All estimates of a sample; None where no request succeeded. `percentile` is one that a user chose."""
+    if not sample.requests or sample.end_ns <= sample.start_ns:
+        return None
+    estimator = Estimator(sample)
+    wanted = sorted({*reported_percentiles(percentile), *EXTRA_PERCENTILES})
+    return Estimates(
+        throughput=estimator.throughput(batch_size),
+        latency=tuple(estimator.latency(p) for p in (None, *wanted)),
+        batches=cut(sample.ends, sample.latencies, sample.ok, (sample.start_ns, sample.end_ns)),
+    )
+
+
+def assess(
+    objectives: Sequence[Objective], sample: Sample, batch_size: int, confidence: float
+) -> tuple[Assessment, ...]:
+    """What a sample says about each objective."""
+    if not objectives:
+        return ()
+    if not sample.requests or sample.end_ns <= sample.start_ns:
+        return tuple(assess_count(o, 0.0, _NOTHING, confidence) for o in objectives)
+    estimator = Estimator(sample)
+    return tuple(_assess(o, sample, estimator, batch_size, confidence) for o in objectives)
+
+
+_NOTHING = Counted(violations=0, requests=0, allowed=0.01)
+
+
+def _assess(
+    objective: Objective, sample: Sample, estimator: Estimator, batch_size: int, confidence: float
+) -> Assessment:
+    two_sided = 2 * confidence - 1
+    match objective.quantity:
+        case "throughput":
+            return assess_interval(objective, estimator.throughput(batch_size, two_sided))
+        case "mean":
+            return assess_interval(objective, estimator.mean(two_sided))
+        case "min" | "max":
+            good = sample.good
+            value = good.max() if objective.quantity == "max" else good.min()
+            return assess_exact(objective, float(value))
+        case "error_rate":
+            return _assess_errors(objective, sample, confidence)
+        case _:
+            return _assess_percentile(objective, sample.good, estimator, confidence)
+
+
+def _assess_errors(objective: Objective, sample: Sample, confidence: float) -> Assessment:
+    total = len(sample.ok)
+    failed = total - sample.requests
+    if objective.bound <= 0 or objective.bound >= 1 or not objective.below:
+        return assess_exact(objective, failed / total)
+    counted = Counted(violations=failed, requests=total, allowed=objective.bound)
+    return assess_count(objective, failed / total, counted, confidence)
+
+
+def _assess_percentile(
+    objective: Objective, good: npt.NDArray[Any], estimator: Estimator, confidence: float
+) -> Assessment:
+    share = objective.percentile / 100
+    outside = objective.outside(good)
+    counted = Counted(
+        violations=int(np.count_nonzero(outside)),
+        requests=len(good),
+        allowed=1 - share if objective.below else share,
+        effect=estimator.effect(outside),
+    )
+    index = rank(objective.percentile, len(good))
+    return assess_count(objective, float(np.partition(good, index)[index]), counted, confidence)

@@ -1,0 +1,195 @@
+"""The books of one level: its windows, how it stands after each, and its result; no clock and no network."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tpx.perf.clients.base import Failure
+from tpx.perf.doubts import Evidence, doubts
+from tpx.perf.estimates import Sample, assess, estimate, joined, sample_of
+from tpx.perf.objectives import Assessment, Outcome
+from tpx.perf.records import SUCCESS, Records
+from tpx.perf.results import ClientCheck, ErrorCount, LevelResult, ServerBreakdown, Window
+from tpx.perf.rules import Standing, rule_for
+from tpx.perf.self_check import client_bound, slip_p99_ns
+from tpx.perf.server_statistics import Snapshot
+from tpx.perf.settings import Level, LevelSettings
+from tpx.perf.stability import STABILITY_WINDOWS, is_over_limit
+from tpx.perf.verdict import Findings, is_dead, judge
+from tpx.perf.windows import (
+    Mark,
+    WindowRules,
+    busy_between,
+    client_times,
+    index_after,
+    rows_between,
+    window_between,
+)
+
+Between = Callable[[Snapshot | None, Snapshot | None], ServerBreakdown | None]
+"""The server's own account of the time between two readings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a level ended, known only to who ran it."""
+
+    failures: Mapping[int, Failure]
+    failed: int
+    interrupted: bool
+    loop_lag_p99_ns: int = 0
+
+
+class LevelLedger:
+    """Cuts the records of a level into windows, at the marks that it is given."""
+
+    def __init__(self, records: Records, settings: LevelSettings, level: Level, batch_size: int) -> None:
+        self._records = records
+        self._settings = settings
+        self._level = level
+        self._rules = WindowRules(
+            batch_size=batch_size, percentile=settings.percentile, clamped=settings.request_count > 0
+        )
+        self._rule = rule_for(settings)
+        self._marks: list[Mark] = []
+        self._samples: list[Sample] = []
+        self.windows: list[Window] = []
+        self._standing = Standing(kept=0, stable=False)
+
+    @property
+    def last_mark(self) -> Mark:
+        return self._marks[-1]
+
+    def begin(self, mark: Mark) -> None:
+        """The first border."""
+        self._marks.append(mark)
+
+    def index_at(self, end_ns: int) -> int:
+        """The first record behind a border at that time."""
+        return index_after(self._records, self._marks[-1].index, end_ns)
+
+    def close(self, mark: Mark) -> None:
+        """The end of a window."""
+        first = self._marks[-1]
+        self._marks.append(mark)
+        window = window_between(self._records, first, mark, self._rules)
+        self.windows.append(window)
+        rows = rows_between(self._records, first, mark)
+        self._samples.append(sample_of(rows, window.start_ns, window.end_ns))
+        self._standing = self._rule.standing(self.windows, self._samples)
+
+    @property
+    def done(self) -> bool:
+        """Whether the level needs no further window: it is stable and its objectives are settled, it is over
+        the limit, dead, or has had them all."""
+        settings, windows = self._settings, self.windows
+        if settings.request_count or len(windows) >= settings.max_windows or is_dead(windows[-1]):
+            return True
+        if is_over_limit([w.observation for w in windows], settings.latency_limit_ms):
+            return True
+        if len(windows) < STABILITY_WINDOWS:
+            return False
+        outcomes = [a.outcome for a in self._assessments()]
+        if Outcome.BROKEN in outcomes:
+            return True
+        # by perf_analyzer's rule further windows replace the earlier ones, and settle nothing
+        settled = self._settings.rule == "pa" or Outcome.UNDECIDED not in outcomes
+        return self._standing.stable and settled
+
+    def result(self, between: Between, ending: Ending) -> LevelResult:
+        """The level's figures, verdict and doubts."""
+        standing, records = self._standing, self._records
+        first, last = self._marks[-1 - standing.kept], self._marks[-1]
+        merged = window_between(records, first, last, self._rules)
+        rows = rows_between(records, first, last)
+        errors = self._errors(ending.failures)
+        over_budget = self._settings.max_errors.exceeded(failed=ending.failed, sent=len(records))
+        check = ClientCheck(
+            cpu_share=busy_between(first, last),
+            loop_lag_p99_ns=ending.loop_lag_p99_ns,
+            slip_p99_ns=slip_p99_ns(rows),
+        )
+        server = between(first.server, last.server)
+        in_flight = float((rows["end_ns"] - rows["start_ns"]).sum()) / max(merged.duration_ns, 1)
+        findings = Findings(
+            windows=self.windows,
+            merged=merged,
+            errors=errors,
+            stable=standing.stable,
+            moved=standing.moved,
+            over_budget=over_budget,
+            client_bound=client_bound(check, merged.latency.at(50.0)) if merged.latency else "",
+        )
+        judgement = judge(self._level, findings, self._settings)
+        evidence = Evidence(
+            level=self._level,
+            requests=merged.requests,
+            failed=merged.failed,
+            batch_size=self._rules.batch_size,
+            in_flight=in_flight,
+            server=server,
+            check=check,
+            counted_run=self._settings.request_count > 0,
+        )
+        return LevelResult(
+            level=self._level,
+            batch_size=self._rules.batch_size,
+            verdict=judgement.verdict,
+            stable=judgement.stable,
+            interrupted=ending.interrupted,
+            over_budget=over_budget,
+            reason=judgement.reason,
+            percentile=self._settings.percentile,
+            windows=tuple(self.windows),
+            requests=merged.requests,
+            duration_ns=merged.duration_ns,
+            throughput_infer_per_s=merged.throughput_infer_per_s,
+            latency=merged.latency,
+            client=client_times(rows),
+            client_busy=check.cpu_share,
+            server=server,
+            failed=sum(e.count for e in errors),
+            errors=errors,
+            kept_windows=standing.kept,
+            warmup_windows=standing.warmup,
+            estimates=estimate(self._kept_sample(merged), self._rules.batch_size, self._settings.percentile),
+            in_flight=in_flight,
+            client_check=check,
+            warnings=tuple(doubts(evidence)),
+            slo=self._assessments(),
+        )
+
+    def kept_span_ns(self) -> tuple[int, int]:
+        """From when to when the windows lasted that the figures are made of."""
+        return self._marks[-1 - self._standing.kept].time_ns, self._marks[-1].time_ns
+
+    def _kept_sample(self, merged: Window) -> Sample:
+        sample = joined(self._samples[-self._standing.kept :])
+        if not self._rules.clamped:
+            return sample
+        return Sample(
+            start_ns=merged.start_ns,
+            end_ns=merged.end_ns,
+            ends=sample.ends,
+            latencies=sample.latencies,
+            ok=sample.ok,
+        )
+
+    def _assessments(self) -> tuple[Assessment, ...]:
+        settings = self._settings
+        if not settings.objectives:
+            return ()
+        kept = joined(self._samples[-self._standing.kept :])
+        return assess(settings.objectives, kept, self._rules.batch_size, settings.safety)
+
+    def _errors(self, failures: Mapping[int, Failure]) -> tuple[ErrorCount, ...]:
+        """The kinds of failure in all windows, the most frequent first."""
+        rows = rows_between(self._records, self._marks[0], self._marks[-1])
+        statuses, counts = np.unique(rows["status"], return_counts=True)
+        kinds = [
+            ErrorCount(code=failures[s].code, count=int(n), message=failures[s].message)
+            for s, n in zip(statuses.tolist(), counts, strict=True)
+            if s != SUCCESS and s in failures
+        ]
+        return tuple(sorted(kinds, key=lambda e: -e.count))

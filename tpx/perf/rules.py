@@ -1,0 +1,132 @@
+"""When a level has been measured enough: by perf_analyzer's rule over three windows, or when confidence
+intervals are narrow enough."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tpx.perf.estimates import Estimator, Sample, joined
+from tpx.perf.results import Window
+from tpx.perf.settings import LevelSettings
+from tpx.perf.stability import STABILITY_WINDOWS, describe_spread, is_stable
+from tpx.perf.statistics.intervals import Interval
+from tpx.perf.statistics.warmup import steady_from, warm_windows
+
+SLICES = 20
+SLICE_REQUESTS = 5
+"""Warm-up is looked for in slices of a window, each of so many requests on average at least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How a level stands after its windows so far.
+
+    The figures are those of the last `kept` windows; `warmup` of the first are left out as such. `moved`
+    says why it is not stable.
+    """
+
+    kept: int
+    warmup: int = 0
+    stable: bool
+    moved: str = ""
+
+
+class Rule(Protocol):
+    """Decides how a level stands."""
+
+    def standing(self, windows: Sequence[Window], samples: Sequence[Sample]) -> Standing:
+        """After at least one window; samples are those of the windows."""
+
+
+def rule_for(settings: LevelSettings) -> Rule:
+    """The rule that the settings ask for."""
+    if settings.request_count:
+        return OneWindow()
+    return Precision(settings) if settings.rule == "ci" else Spread(settings.stability)
+
+
+class OneWindow:
+    """Implements Rule for a counted run: its one window is the level, if it has a valid request."""
+
+    def standing(self, windows: Sequence[Window], samples: Sequence[Sample]) -> Standing:  # noqa: ARG002
+        return Standing(kept=1, stable=windows[-1].latency is not None)
+
+
+class Spread:
+    """Implements Rule as perf_analyzer does: the last three windows resemble each other."""
+
+    def __init__(self, tolerance: float) -> None:
+        self._tolerance = tolerance
+
+    def standing(self, windows: Sequence[Window], samples: Sequence[Sample]) -> Standing:  # noqa: ARG002
+        observed = [w.observation for w in windows]
+        kept = min(len(windows), STABILITY_WINDOWS)
+        if len(windows) < STABILITY_WINDOWS:
+            moved = f"{STABILITY_WINDOWS} windows are needed, there were {len(windows)}"
+        else:
+            moved = describe_spread(observed)
+        return Standing(kept=kept, stable=is_stable(observed, self._tolerance), moved=moved)
+
+
+class Precision:
+    """Implements Rule: of all windows but those of the warm-up, the 95% confidence intervals of throughput
+    and of the latency that stands for the level reach at most half of the tolerance to either side."""
+
+    def __init__(self, settings: LevelSettings) -> None:
+        self._tolerance = settings.stability
+        self._percentile = settings.percentile
+
+    def standing(self, windows: Sequence[Window], samples: Sequence[Sample]) -> Standing:
+        warmup = self._warmup(windows, samples)
+        kept = len(windows) - warmup
+        if kept < STABILITY_WINDOWS or any(w.latency is None for w in windows[warmup:]):
+            moved = f"{STABILITY_WINDOWS} steady windows are needed, there were {kept}"
+            return Standing(kept=kept, warmup=warmup, stable=False, moved=moved)
+        estimator = Estimator(joined(samples[warmup:]))
+        throughput = estimator.throughput(1)
+        latency = estimator.latency(self._percentile).interval
+        limit = self._tolerance / 2
+        return Standing(
+            kept=kept,
+            warmup=warmup,
+            stable=throughput.within(limit) and latency.within(limit),
+            moved=f"throughput is known to {_reach(throughput)}, latency to {_reach(latency)}; "
+            f"+-{limit * 100:g}% are wanted",
+        )
+
+    def _warmup(self, windows: Sequence[Window], samples: Sequence[Sample]) -> int:
+        """How many leading windows are warm-up; none while that would leave too few to say so."""
+        if len(windows) <= STABILITY_WINDOWS or any(w.latency is None for w in windows):
+            return 0
+        fewest = min(w.requests for w in windows)
+        slices = max(1, min(SLICES, fewest // SLICE_REQUESTS))
+        parts = [_sliced(s, slices) for s in samples]
+        rates = np.concatenate([p[0] for p in parts])
+        latencies = np.concatenate([p[1] for p in parts])
+        figures = [
+            [w.throughput_infer_per_s for w in windows],
+            [float(w.latency.mean_ns) for w in windows if w.latency is not None],
+        ]
+        starts = [steady_from(series) / slices for series in (rates, latencies)]
+        return min(warm_windows(figures, starts, self._tolerance / 2), len(windows) // 2)
+
+
+def _reach(interval: Interval) -> str:
+    if interval.high is None:
+        return "no upper end (too few requests)"
+    return f"+-{interval.half_width / max(interval.value, 1e-9) * 100:.1f}%"
+
+
+def _sliced(sample: Sample, slices: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Successful requests and their mean latency in each slice of a window; the window's mean where a slice
+    is empty."""
+    span = max(sample.end_ns - sample.start_ns, 1)
+    place = np.clip((sample.ends[sample.ok] - sample.start_ns) * slices // span, 0, slices - 1)
+    good = sample.good
+    counts = np.bincount(place.astype(np.int64), minlength=slices)
+    sums = np.bincount(place.astype(np.int64), weights=good, minlength=slices)
+    means = np.where(counts > 0, sums / np.maximum(counts, 1), good.mean())
+    return counts.astype(np.float64), means
