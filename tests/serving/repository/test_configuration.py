@@ -302,9 +302,10 @@ def test_instance_groups_that_cannot_be_are_refused(group: str, message: str) ->
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ("input [{ name: 'x' is_shape_tensor: true }]", "is_shape_tensor"),
-        ("output [{ name: 'x' is_shape_tensor: true }]", "is_shape_tensor"),
-        ("input [{ name: 'x' is_non_linear_format_io: true }]", "is_non_linear_format_io"),
+        (
+            "sequence_batching { state [{ input_name: 'x' output_name: 'y' use_growable_memory: true }] }",
+            "sequence_batching.state.use_growable_memory",
+        ),
         ("runtime: 'libmine.so'", "runtime"),
     ],
 )
@@ -315,8 +316,23 @@ def test_every_feature_that_is_not_there_yet_is_refused_by_its_name(text: str, n
 
 
 def test_several_missing_features_are_named_together() -> None:
-    with pytest.raises(ConfigError, match=r"does not support is_shape_tensor, runtime$"):
-        refuse_unsupported(config("input [{ name: 'x' is_shape_tensor: true }] runtime: 'x'"))
+    states = "sequence_batching { state [{ input_name: 'x' output_name: 'y' use_growable_memory: true }] }"
+    with pytest.raises(ConfigError, match=r"does not support sequence_batching\.\S+, runtime$"):
+        refuse_unsupported(config(states + "runtime: 'x'"))
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("is_shape_tensor", "shape tensors are only supported for TensorRT platform"),
+        ("is_non_linear_format_io", "Non-linear IO format is only supported for the TensorRT platform"),
+    ],
+)
+def test_what_only_engines_have_is_refused_elsewhere(field: str, message: str) -> None:
+    tensor = "name: 'x' data_type: TYPE_FP32 dims: [ 2 ]"
+    text = f"input [{{ {tensor} {field}: true }}] output [{{ {tensor} }}] backend: "
+    assert message in refused(text + "'onnxruntime'")
+    validate(config(text + "'tensorrt'"))
 
 
 @pytest.mark.parametrize(

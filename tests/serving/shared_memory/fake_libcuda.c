@@ -8,7 +8,7 @@
 #include <string.h>
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, LAST = 999 };
-enum { DEVICES = 2, DEPTH = 8, ALLOCATIONS = 8, PENDING = 8 };
+enum { DEVICES = 2, DEPTH = 8, ALLOCATIONS = 64, PENDING = 8 };
 
 typedef struct { char reserved[64]; } Handle;
 typedef struct { uint64_t base; size_t size; int device; } Allocation;
@@ -126,8 +126,14 @@ int cuCtxSynchronize(void) {
 
 /* for the test: what another process would do, and what is left */
 
+static Allocation *free_slot(void) {
+  for (int i = 0; i < allocated; i++)
+    if (!allocations[i].base) return &allocations[i];
+  return allocated < ALLOCATIONS ? &allocations[allocated++] : NULL;
+}
+
 uint64_t fake_allocate(int device, size_t size) {
-  Allocation *a = &allocations[allocated++];
+  Allocation *a = free_slot();
   a->base = (uint64_t)calloc(1, size);
   a->size = size;
   a->device = device;

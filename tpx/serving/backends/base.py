@@ -1,6 +1,6 @@
 """The seam between the server and whatever computes a model."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -177,6 +177,14 @@ class AsksAgain(Protocol):
     """An open model that may want a request once more, as `iterative_sequence` allows."""
 
     asks_again: bool
+
+
+@runtime_checkable
+class OnGpus(Protocol):
+    """A backend that computes nowhere else: KIND_AUTO is KIND_GPU to it, and no `gpus` are all of them."""
+
+    def gpus(self) -> Sequence[int]:
+        """The devices that there are."""
 
 
 class Backend(Protocol):

@@ -28,6 +28,9 @@ KNOWN: Mapping[str, Known] = {
         "tensorflow",
         "pip install 'tpx[tensorflow]'",
     ),
+    "tensorrt": Known(
+        "tpx.serving.backends.tensorrt.backend:TensorRtBackend", "tensorrt", "pip install 'tpx[tensorrt]'"
+    ),
 }
 
 PLATFORM_OF_BACKEND = {

@@ -1,7 +1,7 @@
 """The instances that a model's `instance_group` asks for."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tpx.errors import ConfigError
@@ -29,6 +29,8 @@ class InstanceSpec:
     kind: str
     device_id: int = 0
     needs: Needs = field(default_factory=Needs)
+    profiles: tuple[str, ...] = ()
+    """The optimization profiles of TensorRT that it uses, by their numbers."""
 
 
 def instance_specs(config: Any) -> list[InstanceSpec]:
@@ -41,7 +43,11 @@ def instance_specs(config: Any) -> list[InstanceSpec]:
         raise ConfigError(f"model '{config.name}' asks for {total} instances, more than {MAX_INSTANCES}")
     return [
         InstanceSpec(
-            name=f"{group.name}_{index}", kind=_kind(group), device_id=device, needs=_needs(group, device)
+            name=f"{group.name}_{index}",
+            kind=_kind(group),
+            device_id=device,
+            needs=_needs(group, device),
+            profiles=tuple(group.profile),
         )
         for group in groups
         for device in list(group.gpus) or [0]
@@ -65,7 +71,7 @@ def plan_regroup(
 
 
 def _alike(one: InstanceSpec, other: InstanceSpec) -> bool:
-    return (one.kind, one.device_id, one.needs) == (other.kind, other.device_id, other.needs)
+    return replace(one, name=other.name) == other
 
 
 def _needs(group: Any, device: int) -> Needs:

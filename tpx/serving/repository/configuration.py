@@ -7,7 +7,7 @@ from typing import Any
 from tpx.errors import ConfigError
 from tpx.protocol import messages
 from tpx.protocol.datatypes import BY_NUMBER
-from tpx.serving.backends.base import Backend
+from tpx.serving.backends.base import Backend, OnGpus
 from tpx.serving.backends.table import BACKEND_OF_PLATFORM, PLATFORM_OF_BACKEND, RECOGNISED_FILES
 from tpx.serving.repository.batching import validate_batching
 
@@ -70,7 +70,14 @@ def fill_defaults(config: Any, backend: Backend) -> None:
     for index, group in enumerate(config.instance_group):
         group.name = group.name or f"{config.name}_{index}"
         if group.kind == _AUTO:
-            group.kind = _CPU
+            group.kind = _GPU if isinstance(backend, OnGpus) else _CPU
+        if group.kind == _GPU and not group.gpus and isinstance(backend, OnGpus):
+            group.gpus.extend(backend.gpus())
+            if not group.gpus:
+                raise ConfigError(
+                    f"instance group {group.name} of model {config.name} has kind KIND_GPU but no GPUs are "
+                    "available"
+                )
         if not group.count:
             group.count = backend.default_instance_count("KIND_CPU" if group.kind == _CPU else "KIND_GPU")
     for field in ("input_pinned_memory", "output_pinned_memory"):
@@ -158,6 +165,11 @@ def _validate_tensor(config: Any, kind: str, item: Any) -> None:
     where = f"model {kind} '{item.name}' of '{config.name}'"
     if not item.name:
         raise ConfigError(f"model {kind} must specify 'name' in '{config.name}'")
+    if config.backend != "tensorrt":
+        if item.is_shape_tensor:
+            raise ConfigError(f"{where}: shape tensors are only supported for TensorRT platform")
+        if item.is_non_linear_format_io:
+            raise ConfigError(f"{where}: Non-linear IO format is only supported for the TensorRT platform")
     if item.data_type not in BY_NUMBER:
         raise ConfigError(f"{where} must specify 'data_type'")
     if not item.dims:
@@ -203,7 +215,7 @@ def validate_instance_groups(config: Any) -> None:
             raise ConfigError(f"{where} has kind KIND_CPU but specifies one or more GPU")
         if group.kind == _MODEL and group.gpus:
             raise ConfigError(f"{where} has kind KIND_MODEL but specifies one or more GPUs")
-        if group.profile:
+        if group.profile and config.backend != "tensorrt":
             raise ConfigError(f"{where} specifies profile field which is only supported for TensorRT models")
 
 
@@ -217,10 +229,6 @@ def refuse_unsupported(config: Any) -> None:
     present = {
         "sequence_batching.state.use_growable_memory": any(
             state.use_growable_memory for state in config.sequence_batching.state
-        ),
-        "is_shape_tensor": any(item.is_shape_tensor for item in (*config.input, *config.output)),
-        "is_non_linear_format_io": any(
-            item.is_non_linear_format_io for item in (*config.input, *config.output)
         ),
         "runtime": bool(config.runtime) and config.runtime not in RUNTIMES.get(_backend_of(config), ()),
     }

@@ -1,0 +1,1 @@
+"""Engines of TensorRT, on NVIDIA's GPUs."""

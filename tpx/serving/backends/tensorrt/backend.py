@@ -1,0 +1,207 @@
+"""Serialized engines of TensorRT, `model.plan`, on GPUs.
+
+It calls only what TensorRT 10 and 11 have in common. An engine, with its weights, is in the memory of a
+device once; each instance has execution contexts of its own, one for each profile that its group names.
+"""
+
+import logging
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from tpx.errors import Code, ConfigError, LoadError, TpxError, Unsupported
+from tpx.serving.backends.base import Description, Executor, ModelFiles, inside
+from tpx.serving.backends.model_tensors import check_signature, complete_tensors
+from tpx.serving.backends.tensorrt.engines import Engines
+from tpx.serving.backends.tensorrt.execution import EngineExecutor, Place
+from tpx.serving.backends.tensorrt.facts import EngineFacts, facts_of
+from tpx.serving.backends.tensorrt.profiles import check_dims, max_batch_size, profiles_of
+from tpx.serving.backends.tensorrt.settings import settings_of
+from tpx.serving.cuda_driver import LIBRARY, CudaDriver
+from tpx.serving.instances.placement import InstanceSpec, instance_specs
+
+log = logging.getLogger(__name__)
+
+
+class TensorRtBackend:
+    """Opens `model.plan`, or the plan that `cc_model_filenames` has for the device at hand."""
+
+    default_filename = "model.plan"
+
+    def __init__(self, trt: Any = None, library: str = LIBRARY) -> None:
+        """`trt` is the module tensorrt, imported when the first model needs it."""
+        self._trt = trt
+        self._library = library
+
+    def open(self, files: ModelFiles, config: Any) -> "TensorRtModel":
+        try:
+            trt = self._trt or import_module("tensorrt")
+            driver = CudaDriver(self._library)
+        except (Unsupported, ImportError, OSError) as exc:
+            raise LoadError(f"tensorrt cannot be used for model '{files.model_name}': {exc}") from exc
+        return TensorRtModel(trt, driver, files, config)
+
+    def default_instance_count(self, kind: str) -> int:  # noqa: ARG002 (one on every device)
+        return 1
+
+    def describe(self) -> Description:
+        """TensorRT's version and its GPUs; without one it can load nothing."""
+        trt = self._trt or import_module("tensorrt")
+        try:
+            driver = CudaDriver(self._library)
+            devices = tuple(
+                f"GPU {index} ({driver.compute_capability(index)})" for index in range(driver.device_count())
+            )
+        except TpxError as exc:
+            return Description(version=trt.__version__, lacks=exc.message)
+        return Description(version=trt.__version__, devices=devices)
+
+    def gpus(self) -> list[int]:
+        """The devices that there are."""
+        try:
+            return list(range(CudaDriver(self._library).device_count()))
+        except TpxError:
+            return []
+
+
+class TensorRtModel:
+    """One open version; its engine is loaded on the device of its first instance."""
+
+    inline = False
+    """A device may hang, and the event loop with it."""
+
+    def __init__(self, trt: Any, driver: CudaDriver, files: ModelFiles, config: Any) -> None:
+        self._trt, self._driver = trt, driver
+        self._name, self._directory = files.model_name, files.directory
+        self._settings = settings_of(config, files.settings)
+        specs = instance_specs(config)
+        _check_devices(self._name, specs, driver)
+        self._engines = Engines(trt, driver, self._name, self._settings)
+        try:
+            self._facts = facts_of(self._engine(specs[0].device_id, config), self._name)
+        except BaseException:
+            self._engines.close()
+            raise
+
+    def complete(self, config: Any, *, default_max_batch_size: int) -> None:  # noqa: ARG002 (profiles tell)
+        most = self._most(instance_specs(config))
+        if config.max_batch_size > most:
+            raise ConfigError(
+                f"autofill failed for model '{self._name}': configuration specified max-batch "
+                f"{config.max_batch_size} but TensorRT engine only supports max-batch {most}"
+            )
+        inputs, outputs = _model_tensors(self._facts)
+        complete_tensors(config, inputs, outputs, max_batch_size=config.max_batch_size or most)
+        for items, tensors in ((config.input, self._facts.inputs), (config.output, self._facts.outputs)):
+            shaping = {each.name for each in tensors if each.is_shape}
+            for item in items:
+                item.is_shape_tensor = item.is_shape_tensor or item.name in shaping
+
+    def check(self, config: Any) -> None:
+        if config.model_transaction_policy.decoupled:
+            raise ConfigError(
+                f"model '{config.name}' is decoupled, but an engine has one response for each request: "
+                "remove model_transaction_policy"
+            )
+        self._check_kinds(config)
+        check_signature(config, *_model_tensors(self._facts))
+        specs = instance_specs(config)
+        if config.max_batch_size > self._most(specs):
+            raise ConfigError(
+                f"unexpected configuration maximum batch size {config.max_batch_size} for '{config.name}', "
+                f"the profiles of its instances take {self._most(specs)} at most"
+            )
+        tensors = {each.name: each for each in self._facts.inputs}
+        for item in config.input:
+            each = tensors[item.name]
+            dims = item.reshape.shape if item.HasField("reshape") else item.dims
+            for profile in self._profiles(specs):
+                if each.tensor.shape and not item.allow_ragged_batch:
+                    check_dims(each, profile, dims, config.name, batching=config.max_batch_size > 0)
+
+    def executor(self, spec: InstanceSpec, config: Any) -> Executor:
+        _check_devices(self._name, [spec], self._driver)
+        place = Place(
+            trt=self._trt,
+            driver=self._driver,
+            device=spec.device_id,
+            profiles=profiles_of(self._name, spec.profiles, self._facts.profiles),
+            settings=self._settings,
+            model=self._name,
+            logger=self._engines.logger,
+        )
+        return EngineExecutor(self._engine(spec.device_id, config), self._facts, place)
+
+    def close(self) -> None:
+        self._engines.close()
+
+    def _engine(self, device: int, config: Any) -> Any:
+        return self._engines.engine(device, self._plan(device, config))
+
+    def _plan(self, device: int, config: Any) -> Path:
+        name, field = config.default_model_filename, "default_model_filename"
+        if config.cc_model_filenames:
+            capability = self._driver.compute_capability(device)
+            name = config.cc_model_filenames.get(capability, name)
+            field = f"cc_model_filenames['{capability}']"
+        path = inside(self._directory, name, field)
+        if not path.is_file():
+            raise LoadError(f"unable to find '{path}' for model '{self._name}'", code=Code.NOT_FOUND)
+        return path
+
+    def _profiles(self, specs: Sequence[InstanceSpec]) -> list[int]:
+        """All that instances have."""
+        chosen = (profiles_of(self._name, spec.profiles, self._facts.profiles) for spec in specs)
+        return sorted({index for indexes in chosen for index in indexes})
+
+    def _most(self, specs: Sequence[InstanceSpec]) -> int:
+        """How many rows the profiles of instances take."""
+        return max_batch_size(self._facts, self._profiles(specs))
+
+    def _check_kinds(self, config: Any) -> None:
+        """Raise ConfigError for what engines have and clients cannot be served with yet."""
+        for each in (*self._facts.inputs, *self._facts.outputs):
+            if not each.linear:
+                raise ConfigError(
+                    f"tensor '{each.name}' of model '{config.name}' does not lie in memory row by row: build "
+                    "the engine with the format LINEAR for its inputs and outputs"
+                )
+        if config.max_batch_size and self._facts.has_shape_tensors:
+            raise ConfigError(
+                f"model '{config.name}' has shape tensors, which tpx serves without batches only: set "
+                "max_batch_size to 0"
+            )
+        shaping = {each.name for each in (*self._facts.inputs, *self._facts.outputs) if each.is_shape}
+        for item in (*config.input, *config.output):
+            if item.is_non_linear_format_io:
+                raise ConfigError(f"tensor '{item.name}' of model '{config.name}' is linear in the engine")
+            if item.is_shape_tensor != (item.name in shaping):
+                raise ConfigError(
+                    f"is_shape_tensor of '{item.name}' of model '{config.name}' must be "
+                    f"{str(item.name in shaping).lower()}: so it is in the engine"
+                )
+        for item in config.input:
+            if item.optional:
+                raise ConfigError(
+                    f"input '{item.name}' of model '{config.name}' is optional, but TensorRT needs all inputs"
+                )
+
+
+def _model_tensors(facts: EngineFacts) -> tuple[list[Any], list[Any]]:
+    return [each.tensor for each in facts.inputs], [each.tensor for each in facts.outputs]
+
+
+def _check_devices(model: str, specs: Sequence[InstanceSpec], driver: CudaDriver) -> None:
+    there = driver.device_count()
+    for spec in specs:
+        if spec.kind != "KIND_GPU":
+            raise ConfigError(
+                f"instance '{spec.name}' of model '{model}' has kind {spec.kind}, but TensorRT computes on "
+                "GPUs only: use KIND_GPU"
+            )
+        if spec.device_id >= there:
+            raise ConfigError(
+                f"instance '{spec.name}' of model '{model}' specifies invalid or unsupported gpu id "
+                f"{spec.device_id}: there are {there} GPUs"
+            )

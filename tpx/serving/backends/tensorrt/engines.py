@@ -1,0 +1,110 @@
+"""Engines in memory: one a device, which all instances there share, made by TensorRT's runtime."""
+
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+from tpx.errors import LoadError
+from tpx.serving.backends.tensorrt.settings import TensorRtSettings
+from tpx.serving.cuda_driver import CudaDriver
+
+log = logging.getLogger(__name__)
+
+_PLAN_TAG = b"ftrt"
+_VERSION_AT = (
+    24  # four bytes, in the only layout that has the tag (TensorRT: samples/common/sampleEngines.cpp)
+)
+_one_at_a_time = threading.Lock()
+"""TensorRT makes engines in one thread at a time."""
+
+
+class Engines:
+    """The engines of one file."""
+
+    def __init__(self, trt: Any, driver: CudaDriver, model: str, settings: TensorRtSettings) -> None:
+        """`trt` is the module tensorrt. Raises LoadError for plugins that cannot be loaded."""
+        self._trt = trt
+        self._driver = driver
+        self._model = model
+        self._settings = settings
+        self.logger = _logger(trt)
+        self._runtimes: dict[int, Any] = {}
+        self._engines: dict[int, Any] = {}
+        trt.init_libnvinfer_plugins(self.logger, "")
+        for path in settings.plugins:
+            try:
+                trt.get_plugin_registry().load_library(str(path))
+            except (RuntimeError, OSError, TypeError, ValueError) as exc:
+                raise LoadError(f"tensorrt cannot load the plugin '{path}': {exc}") from exc
+
+    def engine(self, device: int, path: Path) -> Any:
+        """The engine on a device. Raises LoadError that explains what does not fit."""
+        if device not in self._engines:
+            try:
+                plan = path.read_bytes()
+            except OSError as exc:
+                raise LoadError(f"cannot read '{path}' of model '{self._model}': {exc.strerror}") from exc
+            with _one_at_a_time, self._driver.on(device):
+                self._engines[device] = self._deserialized(device, plan, path)
+        return self._engines[device]
+
+    def _deserialized(self, device: int, plan: bytes, path: Path) -> Any:
+        self.logger.last = ""
+        runtime = self._trt.Runtime(self.logger)
+        if self._settings.version_compatible:
+            runtime.engine_host_code_allowed = True
+        engine = runtime.deserialize_cuda_engine(plan)
+        if engine is None:
+            raise LoadError(
+                f"tensorrt {self._trt.__version__} cannot load '{path}' of model '{self._model}' on GPU "
+                f"{device}: {self.logger.last or 'no reason given'}{mismatch(plan, self._trt.__version__)}"
+            )
+        self._runtimes[device] = runtime
+        return engine
+
+    def close(self) -> None:
+        """Let go of the engines, then of what made them."""
+        for device in list(self._engines):
+            with self._driver.on(device):
+                del self._engines[device]
+                del self._runtimes[device]
+
+
+def plan_version(plan: bytes) -> str:
+    """The version of TensorRT that a plan was built with, or an empty string where it does not tell."""
+    if plan[:4] != _PLAN_TAG or plan[4:8] != bytes(4) or len(plan) < _VERSION_AT + 4:
+        return ""
+    return ".".join(str(number) for number in plan[_VERSION_AT : _VERSION_AT + 4])
+
+
+def mismatch(plan: bytes, installed: str) -> str:
+    """What the versions of a plan and of TensorRT have to do with it that a plan cannot be loaded."""
+    if plan[:4] != _PLAN_TAG:
+        return " (the file is no plan of TensorRT)"
+    built = plan_version(plan)
+    if not built or built.split(".")[:3] == installed.split(".")[:3]:
+        return " (a plan runs on the kind of GPU that it was built on)"
+    return (
+        f" (it was built with TensorRT {built}, here is {installed}: build it with the version that is here, "
+        "or build it version-compatible and allow that with --backend-config "
+        "tensorrt,version-compatible=true)"
+    )
+
+
+def _logger(trt: Any) -> Any:
+    """TensorRT's log in ours; it remembers the last error, which calls that fail do not tell."""
+    levels = {"INTERNAL_ERROR": logging.ERROR, "ERROR": logging.ERROR, "WARNING": logging.WARNING}
+
+    class Log(trt.ILogger):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+            self.last = ""
+
+        def log(self, severity: Any, msg: str) -> None:
+            level = levels.get(severity.name, logging.DEBUG)
+            if level == logging.ERROR:
+                self.last = msg
+            log.log(level, "tensorrt: %s", msg)
+
+    return Log()
