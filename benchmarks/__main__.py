@@ -27,6 +27,7 @@ BENCHES = (
     "perf_analyzer",
     "load_generators",
     "alexnet",
+    "pytorch",
     "start",
 )
 CACHE = Path(".cache")

@@ -36,18 +36,21 @@ class Payload:
     body: bytes
 
 
-def inputs(model: Model) -> Arrays:
-    """One row for every input: values between 0 and 1, the same in every run."""
-    return {tensor.name: _values(math.prod(tensor.dims)).reshape(1, *tensor.dims) for tensor in model.inputs}
+def inputs(model: Model, rows: int = 1) -> Arrays:
+    """So many rows for every input: values between 0 and 1, the same in every run."""
+    return {
+        tensor.name: _values(rows * math.prod(tensor.dims)).reshape(rows, *tensor.dims)
+        for tensor in model.inputs
+    }
 
 
 def _values(count: int) -> npt.NDArray[np.float32]:
     return (np.arange(count) % 97 / 97).astype(np.float32)
 
 
-def payload(served: Served, protocol: Protocol) -> Payload:
-    """The request that asks for one row."""
-    arrays = inputs(served.model)
+def payload(served: Served, protocol: Protocol, rows: int = 1) -> Payload:
+    """The request that asks for so many rows."""
+    arrays = inputs(served.model, rows)
     if protocol == "grpc":
         request = messages.ModelInferRequest(model_name=served.name)
         for name, array in arrays.items():
