@@ -8,7 +8,7 @@ from typing import Any
 
 _M_ARENA_MAX = -8
 _POOLS = 2
-"""One for the event loop, and one that all other threads share: instances compute in memory of their runtimes."""
+"""One for the event loop, and one for all other threads: instances compute in memory of their runtimes."""
 
 
 def keep_few_pools() -> None:

@@ -287,7 +287,7 @@ def test_a_default_batch_size_that_is_no_number_is_refused(tmp_path: Path, size:
         ("backend: 'mine'", "Internal: unable to find backend library for backend 'mine'"),
         (
             "instance_group [{ kind: KIND_GPU }]",
-            "Internal: model 'net' needs ONNX Runtime's CUDAExecutionProvider, which the installed package onnxruntime",
+            "Internal: model 'net' needs ONNX Runtime's CUDAExecutionProvider, which the installed",
         ),
         ("instance_group [{ count: 2000 }]", "Invalid argument: model 'net' asks for 2000 instances"),
         (
