@@ -98,7 +98,7 @@ class OnnxModel:
 
     def divides_as(self, config: Any) -> bool:
         """Sessions have as many threads as their instances' share of the cores."""
-        return Threads.of(config, self._files.settings) == self._threads
+        return self._threads.common or Threads.of(config, self._files.settings) == self._threads
 
     def close(self) -> None:
         self._first = self._shared = None
