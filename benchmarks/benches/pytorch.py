@@ -30,7 +30,7 @@ SHOWN = ("throughput", "server_cpu_us", "p50_us", "failed")
 ROWS = (1, 8)
 MODEL = Model(
     name="convolution",
-    inputs=(Tensor(name="image", dims=(3, 32, 32)),),
+    inputs=(Tensor(name="input", dims=(3, 32, 32)),),
     outputs=(Tensor(name="OUTPUT__0", dims=(10,)),),
 )
 CONFIG = """\
@@ -90,7 +90,7 @@ def _repository(folder: Path) -> tuple[Path, Right]:
     right = {}
     with torch.inference_mode():
         for rows in ROWS:
-            image = torch.from_numpy(inputs(MODEL, rows)["image"])
+            image = torch.from_numpy(inputs(MODEL, rows)["input"])
             right[rows] = {"OUTPUT__0": network(image).numpy()}
     return folder, right
 
