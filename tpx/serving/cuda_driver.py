@@ -15,8 +15,12 @@ _SUCCESS = 0
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_...
 
 
+class CudaError(InvalidRequest):
+    """A function of the driver has failed."""
+
+
 class CudaDriver:
-    """The functions of libcuda that are needed, each of which raises InvalidRequest where it fails."""
+    """The functions of libcuda that are needed, each of which raises CudaError where it fails."""
 
     def __init__(self, path: str) -> None:
         """Raises Unsupported on a machine without a driver or a GPU."""
@@ -32,7 +36,7 @@ class CudaDriver:
     def call(self, function: str, *arguments: object) -> None:
         code = getattr(self._library, function)(*arguments)
         if code != _SUCCESS:
-            raise InvalidRequest(f"{function} failed: {self._name(code)}")
+            raise CudaError(f"{function} failed: {self._name(code)}")
 
     @contextmanager
     def on(self, device: int) -> Iterator[None]:

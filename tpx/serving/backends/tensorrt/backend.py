@@ -85,6 +85,7 @@ class TensorRtModel:
             raise
 
     def complete(self, config: Any, *, default_max_batch_size: int) -> None:  # noqa: ARG002 (profiles tell)
+        self._check_batching(config)
         most = self._most(instance_specs(config))
         if config.max_batch_size > most:
             raise ConfigError(
@@ -104,6 +105,7 @@ class TensorRtModel:
                 f"model '{config.name}' is decoupled, but an engine has one response for each request: "
                 "remove model_transaction_policy"
             )
+        self._check_batching(config)
         self._check_kinds(config)
         check_signature(config, *_model_tensors(self._facts))
         specs = instance_specs(config)
@@ -159,6 +161,13 @@ class TensorRtModel:
         """How many rows the profiles of instances take."""
         return max_batch_size(self._facts, self._profiles(specs))
 
+    def _check_batching(self, config: Any) -> None:
+        if config.max_batch_size and self._facts.has_shape_tensors:
+            raise ConfigError(
+                f"model '{config.name}' has shape tensors, which tpx serves without batches only: set "
+                "max_batch_size to 0"
+            )
+
     def _check_kinds(self, config: Any) -> None:
         """Raise ConfigError for what engines have and clients cannot be served with yet."""
         for each in (*self._facts.inputs, *self._facts.outputs):
@@ -167,11 +176,6 @@ class TensorRtModel:
                     f"tensor '{each.name}' of model '{config.name}' does not lie in memory row by row: build "
                     "the engine with the format LINEAR for its inputs and outputs"
                 )
-        if config.max_batch_size and self._facts.has_shape_tensors:
-            raise ConfigError(
-                f"model '{config.name}' has shape tensors, which tpx serves without batches only: set "
-                "max_batch_size to 0"
-            )
         shaping = {each.name for each in (*self._facts.inputs, *self._facts.outputs) if each.is_shape}
         for item in (*config.input, *config.output):
             if item.is_non_linear_format_io:

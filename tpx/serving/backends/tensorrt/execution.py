@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tpx.errors import ExecutionError, LoadError, TpxError
+from tpx.errors import ExecutionError, LoadError
 from tpx.protocol.datatypes import BY_NAME
 from tpx.serving.backends.tensorrt.device import DeviceBuffer, Stream, free_quietly
 from tpx.serving.backends.tensorrt.facts import EngineFacts, EngineTensor
 from tpx.serving.backends.tensorrt.profiles import check_values, suiting
 from tpx.serving.backends.tensorrt.settings import TensorRtSettings
 from tpx.serving.batch import Arrays
-from tpx.serving.cuda_driver import CudaDriver
+from tpx.serving.cuda_driver import CudaDriver, CudaError
 
 Array = npt.NDArray[Any]
 
@@ -47,7 +47,12 @@ class EngineExecutor:
         }
         self._contexts: dict[int, Any] = {}
         with place.driver.on(place.device):
-            self._stream = Stream(place.driver, place.settings.priority)
+            try:
+                self._stream = Stream(place.driver, place.settings.priority)
+            except CudaError as exc:
+                raise LoadError(
+                    f"model '{place.model}' has no stream on GPU {place.device}: {exc.message}"
+                ) from exc
             try:
                 for profile in place.profiles:
                     self._contexts[profile] = self._context(engine, profile)
@@ -73,8 +78,8 @@ class EngineExecutor:
                 if not context.execute_async_v3(self._stream.handle):
                     raise self._failed("execute")
                 outputs = {each.name: self._fetch(each, hosted[each.name]) for each in self._facts.outputs}
-            except TpxError:
-                raise
+            except CudaError as exc:
+                raise ExecutionError(exc.message) from exc
             except RuntimeError as exc:
                 raise ExecutionError(f"tensorrt error: {exc}") from exc
             finally:
@@ -159,7 +164,7 @@ def _allocator(trt: Any, buffer: DeviceBuffer) -> Any:
         def reallocate_output(self, tensor_name: str, memory: int, size: int, alignment: int) -> int:  # noqa: ARG002
             try:
                 return buffer.hold(size)
-            except TpxError:
+            except CudaError:
                 return 0  # TensorRT then fails to execute
 
         def reallocate_output_async(

@@ -1,0 +1,40 @@
+"""A fake driver of a machine with two GPUs, of which every test has its own."""
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+class Driver:
+    """What the test sees of it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self.library = ctypes.CDLL(self.path)
+
+    def left(self) -> tuple[int, int, int]:
+        """Allocations, streams, and contexts that are pushed."""
+        library = self.library
+        return library.fake_allocations(), library.fake_streams(), library.fake_depth()
+
+
+@pytest.fixture(scope="session")
+def compiled_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    gcc = shutil.which("gcc")
+    if gcc is None:
+        pytest.skip("gcc not found: install the Debian package gcc")
+    path = tmp_path_factory.mktemp("cuda") / "libcuda.so"
+    source = Path(__file__).with_name("fake_libcuda.c")
+    subprocess.run([gcc, "-shared", "-fPIC", "-Wall", "-Werror", "-o", path, source], check=True, timeout=50)
+    return path
+
+
+@pytest.fixture
+def driver(compiled_driver: Path, tmp_path: Path) -> Iterator[Driver]:
+    """A library of its own for each test: one that is loaded stays as it is."""
+    yield (made := Driver(Path(shutil.copy(compiled_driver, tmp_path / "libcuda.so"))))
+    assert made.left() == (0, 0, 0)
