@@ -14,7 +14,7 @@ from tpx.errors import Cancelled, TpxError
 from tpx.serving.batch import Batch
 from tpx.serving.instances.base import Instance
 from tpx.serving.instances.placement import Needs
-from tpx.serving.instances.remote import RemoteInbox, RemoteInstance
+from tpx.serving.instances.remote import RemoteInbox, RemoteInstance, close_together
 from tpx.serving.instances.thread import Inbox, ThreadInstance
 from tpx.serving.request import InferRequest
 from tpx.serving.scheduling.base import Scheduler, SequenceScheduler
@@ -154,9 +154,8 @@ class Dispatcher:
             for instance in lane.instances:
                 instance.leaving = True
                 lane.put(None)
+        close_together(self.instances)
         for lane in self._lanes:
-            for instance in lane.instances:
-                instance.close()
             lane.instances.clear()
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._leave)

@@ -18,7 +18,7 @@ from tpx.serving.instances.completions import Completions
 from tpx.serving.instances.decoupled import DecoupledAnswer, DecoupledCallbacks, DecoupledInstance
 from tpx.serving.instances.placement import InstanceSpec
 from tpx.serving.instances.remote import Outcomes as RemoteOutcomes
-from tpx.serving.instances.remote import RemoteInbox, RemoteInstance
+from tpx.serving.instances.remote import RemoteInbox, RemoteInstance, close_together
 from tpx.serving.instances.thread import ThreadInstance
 from tpx.serving.model_id import ModelId
 from tpx.serving.ordering import ReplyOrder
@@ -114,8 +114,7 @@ class ServedModel:
                 if isinstance(one.instance, RemoteInstance):
                     one.instance.wait_until_started()
         except BaseException:
-            for one in prepared:
-                one.instance.close()
+            close_together([one.instance for one in prepared])
             raise
         return prepared
 
@@ -215,6 +214,12 @@ class ServedModel:
     def in_flight(self) -> int:
         """Requests taken and not yet answered."""
         return self._in_flight
+
+    @property
+    def deserted(self) -> bool:
+        """Whether all that is in flight is with processes, and nobody waits for it: they may never return."""
+        remote = [instance for instance in self.instances if isinstance(instance, RemoteInstance)]
+        return 0 < self._in_flight == sum(instance.forsaken for instance in remote)
 
     @property
     def engaged(self) -> bool:

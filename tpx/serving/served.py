@@ -42,6 +42,10 @@ class Served(Servant, Protocol):
         """Requests taken and not yet answered."""
 
     @property
+    def deserted(self) -> bool:
+        """Whether nobody waits for any of what is in flight, and it can be ended all the same."""
+
+    @property
     def engaged(self) -> bool:
         """Whether it computes for somebody, or keeps the state of a sequence."""
 

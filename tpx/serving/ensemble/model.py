@@ -60,6 +60,7 @@ class Ensemble:
     async def says_ready(self) -> bool:
         return True
 
+    deserted = False
     pending = 0
     """Requests wait for the composing models."""
 

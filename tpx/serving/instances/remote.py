@@ -3,13 +3,14 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from tpx.errors import NotReady, TpxError
 from tpx.serving.backends.base import RemoteExecutor
 from tpx.serving.batch import Batch
+from tpx.serving.instances.base import Instance
 from tpx.serving.instances.decoupled import DecoupledAnswer
 from tpx.serving.request import InferRequest
 
@@ -83,6 +84,11 @@ class RemoteInstance:
         """Batches that it has been given and not released."""
         return len(self._held)
 
+    @property
+    def forsaken(self) -> int:
+        """Requests that it holds and that nobody waits for any more."""
+        return sum(request.cancelled for batch in self._held for request in batch.requests)
+
     def answered(self, batch: Batch) -> None:
         self._outcomes.answered(batch)
 
@@ -127,6 +133,17 @@ class RemoteInstance:
 
     def close(self) -> None:
         self._executor.close()
+
+
+def close_together(instances: Sequence[Instance]) -> None:
+    """End instances; processes at the same time, because each may take long to finalize. Blocks."""
+    remote = [instance for instance in instances if isinstance(instance, RemoteInstance)]
+    for instance in instances:
+        if not isinstance(instance, RemoteInstance):
+            instance.close()
+    if remote:
+        with ThreadPoolExecutor(len(remote)) as pool:
+            list(pool.map(RemoteInstance.close, remote))
 
 
 class _WarmUp:

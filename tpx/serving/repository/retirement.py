@@ -109,7 +109,7 @@ class Retirement:
 
     def _is_needed(self, served: Served) -> bool:
         """Whether it computes, or will for what an ensemble has taken that does not serve any more either."""
-        return served.in_flight > 0 or any(
+        return (served.in_flight > 0 and not served.deserted) or any(
             one.in_flight and served.model_id in one.composed_of for one in self._draining
         )
 

@@ -1,7 +1,9 @@
 """Does as the text in its input says: what pb_utils is and does, as seen by a model."""
 
+import ctypes
 import json
 import os
+import resource
 import signal
 import sys
 import threading
@@ -115,6 +117,31 @@ class TritonPythonModel:
 
     def leave(self, request, rest):
         os._exit(3)
+
+    def crash(self, request, rest):
+        ctypes.string_at(0)
+
+    def huge(self, request, rest):
+        return str(len(bytearray(1 << 46)))
+
+    def limited(self, request, rest):
+        with open("/proc/self/statm") as file:
+            used = int(file.read().split()[0]) * resource.getpagesize()
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20), before[1]))
+        try:
+            held = []
+            while True:
+                held.append(np.ones(1 << 20))
+        finally:
+            held.clear()
+            resource.setrlimit(resource.RLIMIT_AS, before)
+
+    def fill(self, request, rest):
+        held = []
+        while len(held) < 100:
+            held.append(np.ones(1 << 20))
+        time.sleep(60)
 
     def pid(self, request, rest):
         return str(os.getpid())

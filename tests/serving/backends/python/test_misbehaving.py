@@ -1,0 +1,151 @@
+"""Python models that crash, hang or run out of memory: of requests to other models none fails."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.serving import onnx_files
+from tests.serving.backends.python.asking import ask, said, say, y_of
+from tests.serving.backends.python.conftest import SAY
+from tests.serving.backends.python.zoo import SAME, add
+from tests.serving.live import Live, serving
+from tests.serving.onnx_files import write_model
+
+
+class Others:
+    """Requests to other models, one after the other, and what became of them."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self._ended = threading.Event()
+        self.counts = {"double": 0, "net": 0}
+        self.failures: list[str] = []
+
+    def ask(self, model: str) -> None:
+        while not self._ended.is_set():
+            answer = ask(self._live, model, 2)
+            if answer.status == 200 and y_of(answer) == [4]:
+                self.counts[model] += 1
+            else:
+                self.failures.append(f"{model}: {answer.status} {answer.body!r}")
+
+    def end(self) -> None:
+        self._ended.set()
+
+
+@contextmanager
+def while_others_serve(live: Live) -> Iterator[Others]:
+    """All of their requests must succeed, afterwards, too."""
+    others = Others(live)
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(others.ask, model) for model in others.counts]
+        try:
+            yield others
+            seen = others.counts.copy()
+            _until(lambda: all(others.counts[model] > seen[model] + 5 for model in seen))
+        finally:
+            others.end()
+        for one in asked:
+            one.result()
+    assert not others.failures
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    add(tmp_path, "say", config=SAY)
+    add(tmp_path, "double")
+    write_model(tmp_path, "net", onnx_files.doubling("n"), "max_batch_size: 0 " + SAME)
+    return tmp_path
+
+
+def _until(true: Callable[[], bool], timeout_s: float = 10) -> None:
+    end = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < end, "it did not come true"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("how", ["die", "leave", "crash"])
+def test_a_death_harms_no_other_model(repository: Path, how: str) -> None:
+    with serving(repository) as live, while_others_serve(live):
+        before = said(say(live, "pid"))
+        assert say(live, how).status == 503
+        assert said(say(live, "pid")) != before
+
+
+@pytest.mark.parametrize("how", ["huge", "limited"])
+def test_a_model_out_of_memory_answers_with_an_error_and_goes_on(repository: Path, how: str) -> None:
+    with serving(repository) as live, while_others_serve(live):
+        before = said(say(live, "pid"))
+        answer = say(live, how)
+        assert answer.status == 500
+        assert "MemoryError" in answer.error
+        assert said(say(live, "pid")) == before
+
+
+def test_a_model_that_the_kernel_kills_in_the_middle_of_an_allocation_is_back(repository: Path) -> None:
+    with serving(repository) as live, while_others_serve(live), ThreadPoolExecutor(1) as pool:
+        before = int(said(say(live, "pid")))
+        filling = pool.submit(say, live, "fill")
+        _until(lambda: psutil.Process(before).memory_info().rss > 200 << 20)
+        psutil.Process(before).kill()  # as the kernel does when there is no memory left
+        assert filling.result().status == 503
+        assert int(said(say(live, "pid"))) != before
+
+
+def test_a_model_that_never_returns_is_unloaded_and_loaded_again(repository: Path) -> None:
+    options = {
+        "model_control_mode": "explicit",
+        "load_model": ("*",),
+        "backend_config": ("python,stub-timeout-seconds=1",),
+    }
+    with serving(repository, **options) as live, while_others_serve(live):
+        process = psutil.Process(int(said(say(live, "pid"))))
+        raw = live.raw_http()
+        tensor = {"name": "say", "datatype": "BYTES", "shape": [1], "data": ["sleep_as hung 1000"]}
+        body = json.dumps({"inputs": [tensor]}).encode()
+        raw.sendall(
+            b"POST /v2/models/say/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        )
+        _until((repository / "say" / "1" / "sleeps_hung").exists)
+        assert live.get("/v2/models/say/ready").status == 200  # it is busy, for all that anybody can tell
+        assert live.http("POST", "/v2/repository/models/say/unload").status == 200
+        assert say(live, "pid").status == 404
+        raw.close()  # from here on nobody waits for it
+        _until(lambda: not process.is_running())
+        _until(lambda: "UNAVAILABLE" in _state(live, "say"))
+        assert live.http("POST", "/v2/repository/models/say/load").status == 200
+        assert int(said(say(live, "pid"))) != process.pid
+
+
+def _state(live: Live, model: str) -> str:
+    index = live.http("POST", "/v2/repository/index").json
+    return next(str(entry["state"]) for entry in index if entry["name"] == model)
+
+
+def test_processes_are_finalized_at_the_same_time(tmp_path: Path) -> None:
+    file = add(tmp_path, "double", config="instance_group { count: 4 }" + SAME) / "model.py"
+    finalize = "\n    def finalize(self):\n        import time\n        time.sleep(1)\n"
+    file.write_text(file.read_text() + finalize)
+    with serving(tmp_path, model_control_mode="explicit", load_model=("double",)) as live:
+        began = time.perf_counter()
+        live.http("POST", "/v2/repository/models/double/unload")
+        _until(lambda: "UNAVAILABLE" in _state(live, "double"))
+        assert 1 <= time.perf_counter() - began < 3
+
+
+@pytest.mark.slow  # six deaths, each later than the one before
+def test_a_crash_loop_ends_and_harms_no_other_model(repository: Path) -> None:
+    config = SAME + "parameters { key: 'where' value { string_value: 'after' } }"
+    add(repository, "broken", config=config)
+    with serving(repository) as live, while_others_serve(live) as others:
+        assert ask(live, "broken", 1).status == 503
+        _until(lambda: "again and again" in ask(live, "broken", 1).error, 30)
+        assert sum(others.counts.values()) > 100
