@@ -91,6 +91,15 @@ def test_a_provider_that_onnx_runtime_left_out_is_an_error(tmp_path: Path) -> No
         check_started(session, [CUDA], "net", "no libx.so")
 
 
+@pytest.mark.usefixtures("every_provider")
+@pytest.mark.filterwarnings("ignore:Specified provider")
+@pytest.mark.skipif("CUDAExecutionProvider" in AVAILABLE, reason="needs an ONNX Runtime without CUDA")
+def test_what_onnx_runtime_would_only_warn_of_fails_the_load(tmp_path: Path) -> None:
+    onnx_files.save(onnx_files.doubling(), tmp_path / "model.onnx")
+    with pytest.raises(LoadError, match="has CUDAExecutionProvider, but cannot start it on this machine"):
+        opened(tmp_path, GPU)
+
+
 @pytest.mark.skipif("CUDAExecutionProvider" not in AVAILABLE, reason="needs onnxruntime-gpu")
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a GPU")
 @pytest.mark.parametrize("text", ["", accelerators("gpu", "tensorrt", {"precision_mode": "FP16"})])
