@@ -12,7 +12,9 @@ import torch
 from tests.serving.backends.pytorch import zoo
 from tests.serving.backends.pytorch.opening import QUIET_JIT, check, config, executors, tensors
 from tpx.errors import ConfigError
+from tpx.serving.backends.base import ModelFiles
 from tpx.serving.backends.pytorch.archive import Format
+from tpx.serving.backends.pytorch.backend import PytorchBackend
 from tpx.serving.backends.pytorch.parameters import Parameters, jit_switches, parameters_of
 from tpx.serving.backends.pytorch.threads import ThreadCounts
 
@@ -222,6 +224,13 @@ def test_a_count_that_comes_too_late_is_warned_of(
 # what is asked of the server
 
 
+def test_a_look_tells_the_version_and_what_it_computes_with() -> None:
+    described = PytorchBackend().describe()
+    assert described.version == torch.__version__
+    assert described.devices[0] == "cpu"
+    assert len(described.devices) == 1 + torch.cuda.device_count()
+
+
 def test_a_gpu_that_there_is_not_is_named(tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is one")
@@ -233,9 +242,6 @@ def test_a_gpu_that_there_is_not_is_named(tmp_path: Path) -> None:
 def test_settings_that_the_backend_has_not_are_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from tpx.serving.backends.base import ModelFiles
-    from tpx.serving.backends.pytorch.backend import PytorchBackend
-
     caplog.set_level(logging.WARNING)
     zoo.save_exported(torch.export.export(zoo.Identity(), (torch.ones(1),)), tmp_path / "model.pt2")
     files = ModelFiles(model_name="net", version=1, directory=tmp_path, settings={"speed": "high"})
