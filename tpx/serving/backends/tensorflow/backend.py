@@ -5,7 +5,9 @@ one.
 """
 
 import logging
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +73,11 @@ class TensorFlowModel:
         self._init_ops = init_ops_of(self._settings, self._name, files.directory)
         self._inputs: list[Bound] = []
         self._outputs: list[Bound] = []
-        self._sessions: dict[tuple[str, int], list[Session]] = {}
-        self._uses: dict[tuple[str, int], int] = {}
+        self._lock = threading.Lock()
+        self._used: list[_Used] = []
         first = instance_specs(config)[0]
-        self._sessions[first.kind, first.device_id] = [self._load(first)]
+        self._first = self._load(first)
+        self._used.append(_Used(session=self._first, place=(first.kind, first.device_id)))
 
     def complete(self, config: Any, *, default_max_batch_size: int) -> None:
         if self._graph:
@@ -118,28 +121,40 @@ class TensorFlowModel:
             )
         used = {item.name for item in config.output} | set(taken_outputs(config))
         outputs = [bound for bound in self._outputs if bound.tensor.name in used]
-        session = self._session_for(spec)
+        taken = self._take(spec)
         try:
-            call = session.call([bound.place for bound in self._inputs], [bound.place for bound in outputs])
+            call = taken.session.call(
+                [bound.place for bound in self._inputs], [bound.place for bound in outputs]
+            )
         except ERRORS as exc:
+            self._leave(taken)
             raise LoadError(f"tensorflow cannot prepare model '{self._name}': {_reason(exc)}") from exc
-        return _CallExecutor(call, _tensors(self._inputs), _tensors(outputs))
+        return _CallExecutor(call, _tensors(self._inputs), _tensors(outputs), lambda: self._leave(taken))
 
     def close(self) -> None:
-        for sessions in self._sessions.values():
-            for session in sessions:
-                session.close()
-        self._sessions.clear()
+        for used in self._used:
+            used.session.close()
+        self._used.clear()
 
-    def _session_for(self, spec: InstanceSpec) -> Session:
-        """The session of the device that has room for another instance, or one more."""
+    def _take(self, spec: InstanceSpec) -> "_Used":
+        """A session of the device that has room for another instance, or one more."""
         place = spec.kind, spec.device_id
-        used = self._uses.get(place, 0)
-        sessions = self._sessions.setdefault(place, [])
-        if used == len(sessions) * self._settings.sharing:
-            sessions.append(self._load(spec))
-        self._uses[place] = used + 1
-        return sessions[used // self._settings.sharing]
+        with self._lock:
+            there = [used for used in self._used if used.place == place]
+            taken = next((used for used in there if used.instances < self._settings.sharing), None)
+            if taken is None:
+                taken = _Used(session=self._load(spec), place=place)
+                self._used.append(taken)
+            taken.instances += 1
+        return taken
+
+    def _leave(self, taken: "_Used") -> None:
+        """One instance less: a session that has none is let go, but for the first one."""
+        with self._lock:
+            taken.instances -= 1
+            if not taken.instances and taken.session is not self._first and taken in self._used:
+                self._used.remove(taken)
+                taken.session.close()
 
     def _load(self, spec: InstanceSpec) -> Session:
         session = Session(self._settings, spec)
@@ -167,8 +182,7 @@ class TensorFlowModel:
         self._outputs = self._tensors_in_graph("output", sorted(outputs))
 
     def _tensors_in_graph(self, kind: str, names: Sequence[str]) -> list[Bound]:
-        [session, *_] = next(iter(self._sessions.values()))
-        graph = session.graph
+        graph = self._first.graph
         tensors = []
         for name in names:
             try:
@@ -188,6 +202,15 @@ class TensorFlowModel:
         return tensors
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Used:
+    """A session and how many instances it has."""
+
+    session: Session
+    place: tuple[str, int]
+    instances: int = 0
+
+
 def _tensors(bound: Sequence[Bound]) -> list[ModelTensor]:
     return [each.tensor for each in bound]
 
@@ -195,10 +218,17 @@ def _tensors(bound: Sequence[Bound]) -> list[ModelTensor]:
 class _CallExecutor:
     """A session's function. Its outputs are TensorFlow's own memory, which nobody writes to again."""
 
-    def __init__(self, call: Call, inputs: Sequence[ModelTensor], outputs: Sequence[ModelTensor]) -> None:
+    def __init__(
+        self,
+        call: Call,
+        inputs: Sequence[ModelTensor],
+        outputs: Sequence[ModelTensor],
+        leave: Callable[[], None],
+    ) -> None:
         self._call = call
         self._inputs = inputs
         self._outputs = outputs
+        self._leave = leave
 
     def execute(self, inputs: Arrays) -> Arrays:
         given = [_to_runtime(inputs[tensor.name], tensor) for tensor in self._inputs]
@@ -213,6 +243,7 @@ class _CallExecutor:
 
     def close(self) -> None:
         del self._call
+        self._leave()
 
 
 def _to_runtime(array: npt.NDArray[Any], tensor: ModelTensor) -> npt.NDArray[Any]:
