@@ -2,30 +2,37 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
 from tpx.errors import WireError
 from tpx.perf.clients.base import LOST, TIMED_OUT, Client, Failure, Lane, nobody_listens
 from tpx.perf.inputs.feed import Feed, Source
+from tpx.perf.load.endings import end_sequences
+from tpx.perf.load.outcomes import Outcomes
+from tpx.perf.load.renewals import Renewals
 from tpx.perf.records import SUCCESS, Records
 
 UNLIMITED = 1 << 62
-FIRST_RETRY_S = 0.02
-LAST_RETRY_S = 1.0
+EXPIRY_INTERVAL_S = 0.1
 
 
 class _Slot:
     """One unit of concurrency: sends on its lane, and sends again from within the callback of the answer."""
 
-    __slots__ = ("_call", "_lane", "_load", "_next", "_on_response", "_sent_ns", "source", "start_ns")
+    __slots__ = (
+        "_append", "_call", "_load", "_next", "_on_response", "_outcomes", "_sent_ns", "_success",
+        "lane", "source", "start_ns",
+    )  # fmt: skip
 
     def __init__(self, load: "ConcurrencyLoad", lane: Lane, source: Source) -> None:
         self._load = load
+        self._outcomes = outcomes = load.outcomes
+        self._append = outcomes.append
+        self._success = outcomes.success
         self.source = source
         self._next = source.next
-        self._lane = lane
+        self.lane = lane
         self._on_response = self.on_response
         self._call: object = None
         self._sent_ns = 0
@@ -43,28 +50,28 @@ class _Slot:
         load.allowance -= 1
         self.start_ns = perf_counter_ns()
         try:
-            self._call = self._lane.send(self._next(), self._on_response)
-        except WireError as exc:
+            self._call = self.lane.send(self._next(), self._on_response)
+        except WireError:
+            # the connection was closed between two requests: none was lost, so none is counted
             load.allowance += 1
-            self._not_sent(exc)
+            self.start_ns = 0
+            load.renew(self.lane, self._call, self.send)
             return
         self._sent_ns = perf_counter_ns()
 
     def on_response(self, response: Any) -> None:
         end_ns = perf_counter_ns()
-        load = self._load
         start_ns = self.start_ns
         if not start_ns:
             return  # the answer to a request that was given up
-        status = SUCCESS if response.status == load.success else load.count_failure(response)
         source = self.source
-        load.append(
+        self._append(
             start_ns,
             start_ns,
             self._sent_ns,
             response.first_byte_ns,
             end_ns,
-            status,
+            SUCCESS if response.status == self._success else self._outcomes.count_failure(response),
             1,
             source.step,
             source.sequence,
@@ -84,51 +91,54 @@ class _Slot:
     def abandon(self) -> None:
         """Forget the request in flight; it is not counted."""
         self.start_ns = 0
-        self._load.renew(self._lane, self._call, self._load.slot_rests)
+        self._load.renew(self.lane, self._call, self._load.slot_rests)
 
     def detach(self) -> None:
-        self._lane.on_lost = nobody_listens
+        self.lane.on_lost = nobody_listens
 
     def _give_up(self, status: int, message: str) -> None:
         now_ns = perf_counter_ns()
         load = self._load
-        load.count_local_failure(status, message)
+        self._outcomes.count_local_failure(status, message)
         sent_ns = max(self._sent_ns, self.start_ns)
         step, sequence = self.source.step, self.source.sequence
-        load.append(self.start_ns, self.start_ns, sent_ns, now_ns, now_ns, status, 0, step, sequence)
+        self._append(self.start_ns, self.start_ns, sent_ns, now_ns, now_ns, status, 0, step, sequence)
         self.start_ns = 0
-        load.renew(self._lane, self._call, load.replace(self, self._lane).send)
-
-    def _not_sent(self, _: WireError) -> None:
-        """The connection was closed between two requests: none was lost, so none is counted."""
-        self.start_ns = 0
-        self._load.renew(self._lane, self._call, self.send)
+        load.renew(self.lane, self._call, load.replace(self, self.lane).send)
 
 
 class ConcurrencyLoad:
-    """`len(lanes)` requests in flight, each slot sending what its source of `feed` gives.
+    """Implements Load: `len(lanes)` requests in flight, each slot sending what its source of `feed` gives.
 
     Requests that outlive `timeout_s` (0: none does) fail; so does the one in flight on a connection that
     breaks.
     """
 
-    def __init__(self, client: Client, lanes: Sequence[Lane], feed: Feed, timeout_s: float = 0.0) -> None:
-        self.records = Records()
-        self.append = self.records.append
-        self.success = client.success
+    def __init__(
+        self,
+        client: Client,
+        lanes: Sequence[Lane],
+        feed: Feed,
+        timeout_s: float = 0.0,
+        records: Records | None = None,
+    ) -> None:
+        self.outcomes = Outcomes(client, records)
+        self.records = self.outcomes.records
         self.allowance = 0
-        self.failed = 0
-        self._client = client
+        self._renewals = Renewals(client, self._refused)
+        self.renew = self._renewals.renew
         self._slots = [_Slot(self, lane, feed.source(i)) for i, lane in enumerate(lanes)]
-        self._failures: dict[int, Failure] = {}
         self._resting = len(self._slots)
         self._all_rest = asyncio.Event()
         self._all_rest.set()
-        self._renewals: set[asyncio.Task[None]] = set()
         self._timeout_ns = int(timeout_s * 1e9)
         self._expiry: asyncio.TimerHandle | None = None
 
-    def start(self, count: int | None = None) -> None:
+    @property
+    def failed(self) -> int:
+        return self.outcomes.failed
+
+    def start(self, count: int | None = None, origin_ns: int = 0) -> None:  # noqa: ARG002 (begins at once)
         self.allowance = UNLIMITED if count is None else count
         self._resting = 0
         self._all_rest.clear()
@@ -139,6 +149,9 @@ class ConcurrencyLoad:
 
     async def finished(self) -> None:
         await self._all_rest.wait()
+
+    async def settled(self, until_ns: int) -> None:
+        """Every row is there as soon as its request has ended."""
 
     async def stop(self, patience_s: float) -> None:
         self.allowance = 0
@@ -151,15 +164,13 @@ class ConcurrencyLoad:
                     slot.abandon()
         if self._expiry is not None:
             self._expiry.cancel()
+        await self._renewals.close(patience_s)
+        await end_sequences([(slot.lane, slot.source) for slot in self._slots], patience_s)
         for slot in self._slots:
             slot.detach()
-        if self._renewals:
-            await asyncio.wait(self._renewals, timeout=patience_s)
-        for task in self._renewals:
-            task.cancel()
 
     def failures(self) -> Mapping[int, Failure]:
-        return dict(self._failures)
+        return self.outcomes.failures()
 
     def replace(self, slot: _Slot, lane: Lane) -> _Slot:
         """A new slot on the lane of one whose request was given up, so that a late answer meets nobody."""
@@ -173,52 +184,19 @@ class ConcurrencyLoad:
         if self._resting == len(self._slots):
             self._all_rest.set()
 
-    def count_failure(self, response: Any) -> int:
-        """Count an unsuccessful response; returns its status."""
-        self.failed += 1
-        status = int(response.status)
-        if status not in self._failures:
-            self._failures[status] = self._client.failure(response)
-        return status
-
-    def count_local_failure(self, status: int, message: str) -> None:
-        self.failed += 1
-        code = "connection lost" if status == LOST else "timeout"
-        self._failures.setdefault(status, Failure(code, message))
-
-    def renew(self, lane: Lane, call: object, then: Any) -> None:
-        """Renew a lane in the background, and go on with `then`."""
-        task = asyncio.get_running_loop().create_task(self._renew(lane, call))
-        self._renewals.add(task)
-        task.add_done_callback(partial(self._renewed, then))
-
-    def _renewed(self, then: Any, task: asyncio.Task[None]) -> None:
-        self._renewals.discard(task)
-        if not task.cancelled():
-            task.result()
-            then()
-
-    async def _renew(self, lane: Lane, call: object) -> None:
-        """Until it works, or the load has been stopped; every attempt but the first that fails is a failed
-        request."""
-        pause_s = FIRST_RETRY_S
-        while True:
-            try:
-                await self._client.renew(lane, call)
-            except WireError as exc:
-                if self.allowance <= 0:
-                    return
-                self.allowance -= 1
-                now_ns = perf_counter_ns()
-                self.count_local_failure(LOST, str(exc))
-                self.append(now_ns, now_ns, now_ns, now_ns, now_ns, LOST, 0)
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, LAST_RETRY_S)
-            else:
-                return
+    def _refused(self, error: WireError) -> bool:
+        """Every attempt to renew a lane that fails is a failed request."""
+        if self.allowance <= 0:
+            return False
+        self.allowance -= 1
+        now_ns = perf_counter_ns()
+        self.outcomes.count_local_failure(LOST, str(error))
+        self.records.append(now_ns, now_ns, now_ns, now_ns, now_ns, LOST, 0)
+        return True
 
     def _expire(self) -> None:
         before_ns = perf_counter_ns() - self._timeout_ns
         for slot in self._slots:
             slot.expire(before_ns)
-        self._expiry = asyncio.get_running_loop().call_later(min(self._timeout_ns / 1e10, 0.1), self._expire)
+        interval_s = min(self._timeout_ns / 1e10, EXPIRY_INTERVAL_S)
+        self._expiry = asyncio.get_running_loop().call_later(interval_s, self._expire)

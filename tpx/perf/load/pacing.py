@@ -1,0 +1,144 @@
+"""Being called at an instant, more precisely than an event loop's own timers are.
+
+Those of uvloop and asyncio's epoll have a grid of a millisecond. On Linux a timerfd wakes the loop tens of
+microseconds after its time; waking a little early and going round the loop until the time has come leaves a
+few. The loop goes on reading answers meanwhile.
+"""
+
+import asyncio
+import ctypes
+import os
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any, Protocol
+
+SPIN_NS = 80_000
+"""How long before its time a timer wakes the loop: what a wake-up usually is late."""
+LOOP_TIMER_GRID_NS = 1_500_000
+
+_TFD_NONBLOCK, _TFD_CLOEXEC = 0o4000, 0o2000000
+_CLOCK_MONOTONIC = 1
+_ABSOLUTE = 1
+
+
+class Alarm(Protocol):
+    """Calls back once, at or after an instant of the clock of time.perf_counter_ns."""
+
+    def set(self, due_ns: int) -> None:
+        """Call back at `due_ns`, instead of what was set before."""
+
+    def close(self) -> None:
+        """Call back no more."""
+
+
+def alarm(callback: Callable[[], None], spin_ns: int | None = None) -> Alarm:
+    """The most precise alarm of this machine; it spins only where another processor is left for others."""
+    if spin_ns is None:
+        spin_ns = SPIN_NS if _processors() > 1 else 0
+    loop = asyncio.get_running_loop()
+    try:
+        return TimerfdAlarm(loop, callback, spin_ns)
+    except (AttributeError, OSError):  # no such call on this system
+        return LoopAlarm(loop, callback)
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class _Approach:
+    """The last stretch before an instant: round the loop until it has come."""
+
+    __slots__ = ("_callback", "_due_ns", "_loop", "_spinning")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+        self._loop = loop
+        self._callback = callback
+        self._due_ns = 0
+        self._spinning: asyncio.Handle | None = None
+
+    def begin(self, due_ns: int) -> None:
+        self._due_ns = due_ns
+        self._go()
+
+    def cancel(self) -> None:
+        if self._spinning is not None:
+            self._spinning.cancel()
+            self._spinning = None
+
+    def _go(self) -> None:
+        if perf_counter_ns() >= self._due_ns:
+            self._spinning = None
+            self._callback()
+        else:
+            self._spinning = self._loop.call_soon(self._go)
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+class _Itimerspec(ctypes.Structure):
+    _fields_ = (("interval", _Timespec), ("value", _Timespec))
+
+
+class TimerfdAlarm:
+    """Implements Alarm by a Linux timerfd with absolute times, which the event loop watches."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None], spin_ns: int = SPIN_NS
+    ) -> None:
+        library = ctypes.CDLL(None, use_errno=True)
+        self._settime: Any = library.timerfd_settime
+        self._descriptor = library.timerfd_create(_CLOCK_MONOTONIC, _TFD_NONBLOCK | _TFD_CLOEXEC)
+        if self._descriptor < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create failed")
+        self._time = _Itimerspec()
+        self._time_pointer = ctypes.byref(self._time)
+        self._loop = loop
+        self._spin_ns = spin_ns
+        self._due_ns = 0
+        self._approach = _Approach(loop, callback)
+        loop.add_reader(self._descriptor, self._expired)
+
+    def set(self, due_ns: int) -> None:
+        self._due_ns = due_ns
+        self._approach.cancel()
+        self._arm(max(due_ns - self._spin_ns, 1))
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            self._approach.cancel()
+            self._loop.remove_reader(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _arm(self, at_ns: int) -> None:
+        """Setting the timer also takes back that it was ready; 0 leaves it off."""
+        value = self._time.value
+        value.seconds, value.nanoseconds = divmod(at_ns, 1_000_000_000)
+        self._settime(self._descriptor, _ABSOLUTE, self._time_pointer, None)
+
+    def _expired(self) -> None:
+        self._arm(0)
+        self._approach.begin(self._due_ns)
+
+
+class LoopAlarm:
+    """Implements Alarm by the event loop's timer, set early by its grid."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+        self._loop = loop
+        self._approach = _Approach(loop, callback)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, due_ns: int) -> None:
+        self.close()
+        early_s = (due_ns - LOOP_TIMER_GRID_NS - perf_counter_ns()) / 1e9
+        self._timer = self._loop.call_later(max(early_s, 0), self._approach.begin, due_ns)
+
+    def close(self) -> None:
+        self._approach.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,358 @@
+"""An open loop: every request has a time of its own, whatever becomes of those before it.
+
+Nothing is coordinated with the server: a request that is due while no connection is free waits with its
+intended time, which its row keeps, and goes out as soon as one is.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Any
+
+from tpx.errors import WireError
+from tpx.perf.clients.base import LOST, TIMED_OUT, Client, Failure, Lane, nobody_listens
+from tpx.perf.inputs.feed import Feed, Source
+from tpx.perf.load.endings import end_sequences
+from tpx.perf.load.outcomes import Outcomes
+from tpx.perf.load.pacing import Alarm, alarm
+from tpx.perf.load.renewals import Renewals
+from tpx.perf.load.schedules import Offsets
+from tpx.perf.plan import LATE_NS, LatePolicy
+from tpx.perf.records import SUCCESS, Records
+
+NEVER = 1 << 62
+SENDS_A_TURN = 64
+"""So many requests that are due at once are sent before answers are read again."""
+EXPIRY_INTERVAL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenLoopSettings:
+    """What an open loop may do."""
+
+    timeout_s: float = 0.0
+    late: LatePolicy = "send"
+    max_connections: int = 1024
+    sequences: int = 0
+    """How many sequences are open at a time; 0 where requests belong to none."""
+    serial: bool = False
+    """Whether a sequence waits for an answer before its next request."""
+
+
+class _Sender:
+    """A lane with at most one request in flight."""
+
+    __slots__ = (
+        "_append", "_call", "_load", "_on_response", "_outcomes", "_sent_ns", "_sequence", "_step",
+        "_success", "intended_ns", "lane", "source", "start_ns",
+    )  # fmt: skip
+
+    def __init__(self, load: "RateLoad", lane: Lane, source: Source) -> None:
+        self._load = load
+        self._outcomes = outcomes = load.outcomes
+        self._append = outcomes.append
+        self._success = outcomes.success
+        self._on_response = self.on_response
+        self._call: object = None
+        self._sent_ns = 0
+        self._step = 0
+        self._sequence = 0
+        self.lane = lane
+        self.source = source
+        self.intended_ns = 0
+        self.start_ns = 0
+        """When the request in flight was sent; 0 where there is none."""
+        lane.on_lost = self.on_lost
+
+    def send(self, intended_ns: int, source: Source) -> bool:
+        """Send; False where the connection was closed, which loses nothing."""
+        self.intended_ns = intended_ns
+        request = source.next()
+        self._step, self._sequence = source.step, source.sequence
+        self.start_ns = perf_counter_ns()
+        try:
+            self._call = self.lane.send(request, self._on_response)
+        except WireError:
+            self.start_ns = 0
+            return False
+        self._sent_ns = perf_counter_ns()
+        return True
+
+    def on_response(self, response: Any) -> None:
+        end_ns = perf_counter_ns()
+        start_ns = self.start_ns
+        if not start_ns:
+            return  # the answer to a request that was given up
+        self.start_ns = 0
+        self._append(
+            start_ns,
+            self.intended_ns,
+            self._sent_ns,
+            response.first_byte_ns,
+            end_ns,
+            SUCCESS if response.status == self._success else self._outcomes.count_failure(response),
+            1,
+            self._step,
+            self._sequence,
+        )
+        self._load.released(self, end_ns)
+
+    def on_lost(self, error: WireError) -> None:
+        if self.start_ns:
+            self._give_up(LOST, str(error))
+
+    def expire(self, before_ns: int) -> None:
+        """Give up a request that was sent before `before_ns`."""
+        if 0 < self.start_ns < before_ns:
+            self._give_up(TIMED_OUT, "the request took longer than --timeout")
+
+    def _give_up(self, status: int, message: str) -> None:
+        now_ns = perf_counter_ns()
+        self._outcomes.count_local_failure(status, message)
+        sent_ns = max(self._sent_ns, self.start_ns)
+        self._append(
+            self.start_ns, self.intended_ns, sent_ns, now_ns, now_ns, status, 0, self._step, self._sequence
+        )
+        self.start_ns = 0
+        self._load.lost(self, self._call)
+
+    def abandon(self) -> None:
+        """Forget the request in flight; it is not counted."""
+        self.start_ns = 0
+        self._load.lost(self, self._call)
+
+
+class RateLoad:
+    """Implements Load: sends at the times of a schedule.
+
+    `lanes` are what is open at first; more are opened, up to `max_connections`, while none is free for a
+    request that is due. A request that is late by more than a millisecond is sent at once, or skipped and
+    counted in `skipped`, as `settings.late` says.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        lanes: Sequence[Lane],
+        feed: Feed,
+        schedule: Iterator[Offsets],
+        settings: OpenLoopSettings,
+        records: Records | None = None,
+    ) -> None:
+        self.outcomes = Outcomes(client, records)
+        self.records = self.outcomes.records
+        self.skipped = 0
+        self._client = client
+        self._feed = feed
+        self._schedule = schedule
+        self._settings = settings
+        self._most = settings.sequences if settings.serial else settings.max_connections
+        self._renewals = Renewals(client, self._refused)
+        sequences = 0 if settings.serial else settings.sequences
+        self._shared = deque(feed.source(i) for i in range(sequences))
+        self._senders: list[_Sender] = []
+        self._free: list[_Sender] = []
+        self._add(lanes[: self._most])
+        self._times: list[int] = []
+        self._at = 0
+        self._due_ns = NEVER
+        self._origin_ns = 0
+        self._left = 0
+        self._starved = False
+        self._alarm: Alarm | None = None
+        self._growth: asyncio.Task[None] | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+        self._all_rest = asyncio.Event()
+        self._timeout_ns = int(settings.timeout_s * 1e9)
+
+    @property
+    def failed(self) -> int:
+        return self.outcomes.failed
+
+    @property
+    def connections(self) -> int:
+        """How many lanes there are by now."""
+        return len(self._senders)
+
+    def start(self, count: int | None = None, origin_ns: int = 0) -> None:
+        """Send by the schedule, whose times count from `origin_ns`, or from now."""
+        self._left = NEVER if count is None else count
+        self._origin_ns = origin_ns or perf_counter_ns()
+        self._alarm = alarm(self._fire)
+        self._refill()
+        self._fire()
+        self._notice_rest()
+        if self._timeout_ns:
+            self._expire()
+
+    async def finished(self) -> None:
+        await self._all_rest.wait()
+
+    async def settled(self, until_ns: int) -> None:
+        """Every row is there as soon as its request has ended."""
+
+    async def stop(self, patience_s: float) -> None:
+        self._due_ns = NEVER
+        self._left = 0
+        if self._alarm is not None:
+            self._alarm.close()
+        if self._growth is not None:
+            self._growth.cancel()
+            await asyncio.wait([self._growth])
+        self._notice_rest()
+        try:
+            async with asyncio.timeout(patience_s):
+                await self._all_rest.wait()
+        except TimeoutError:
+            for sender in list(self._senders):
+                if sender.start_ns:
+                    sender.abandon()
+        if self._expiry is not None:
+            self._expiry.cancel()
+        await self._renewals.close(patience_s)
+        await end_sequences(self._open_sources(), patience_s)
+        for sender in self._senders:
+            sender.lane.on_lost = nobody_listens
+
+    def failures(self) -> Mapping[int, Failure]:
+        return self.outcomes.failures()
+
+    def released(self, sender: _Sender, now_ns: int) -> None:
+        """A lane has its answer: it takes what waits, or waits itself."""
+        if self._due_ns <= now_ns:
+            self._skip_late(now_ns)
+            if self._due_ns <= now_ns:
+                self._send_on(sender)
+                return
+        self._free.append(sender)
+        if self._starved:
+            self._starved = False
+            self._fire()
+        if self._due_ns == NEVER:
+            self._notice_rest()
+
+    def lost(self, sender: _Sender, call: object) -> None:
+        """A lane whose request was given up; a new sender on it meets no late answer."""
+        fresh = _Sender(self, sender.lane, sender.source)
+        self._senders[self._senders.index(sender)] = fresh
+        self._renew(fresh, call)
+
+    def _renew(self, sender: _Sender, call: object = None) -> None:
+        self._renewals.renew(sender.lane, call, lambda: self.released(sender, perf_counter_ns()))
+
+    def _refused(self, error: WireError) -> bool:
+        """A lane that cannot be renewed takes no request: those that are due wait for others, or fail here
+        where there are none."""
+        now_ns = perf_counter_ns()
+        if self._left <= 0 and self._due_ns == NEVER:
+            return False
+        if self._due_ns <= now_ns:
+            self.outcomes.count_local_failure(LOST, str(error))
+            self.records.append(now_ns, self._due_ns, now_ns, now_ns, now_ns, LOST, 0)
+            self._advance()
+        return True
+
+    def _fire(self) -> None:
+        """Send what is due, as far as lanes are free."""
+        free = self._free
+        now_ns = perf_counter_ns()
+        self._skip_late(now_ns)
+        for _ in range(SENDS_A_TURN):
+            if self._due_ns > now_ns:
+                break
+            if not free:
+                self._starved = True
+                self._grow()
+                return
+            self._send_on(free.pop())
+        if self._due_ns != NEVER and self._alarm is not None:
+            self._alarm.set(self._due_ns)
+
+    def _send_on(self, sender: _Sender) -> None:
+        intended_ns = self._due_ns
+        shared = self._shared
+        if shared:
+            source = shared[0]
+            shared.rotate(-1)
+        else:
+            source = sender.source
+        if sender.send(intended_ns, source):
+            self._advance()
+        else:
+            self._renew(sender)
+
+    def _skip_late(self, now_ns: int) -> None:
+        if self._settings.late == "skip":
+            while self._due_ns < now_ns - LATE_NS:
+                self.skipped += 1
+                self._advance()
+
+    def _advance(self) -> None:
+        """Go on to the next time of the schedule."""
+        self._left -= 1
+        self._at = at = self._at + 1
+        if self._left <= 0:
+            self._due_ns = NEVER
+        elif at < len(self._times):
+            self._due_ns = self._times[at]
+        else:
+            self._refill()
+
+    def _refill(self) -> None:
+        """Take the schedule's next block."""
+        self._at = 0
+        self._due_ns = NEVER
+        while self._left > 0:
+            block = next(self._schedule, None)
+            if block is None:
+                self._left = 0
+            elif len(block):
+                self._times = (block + self._origin_ns).tolist()
+                self._due_ns = self._times[0]
+                return
+
+    def _notice_rest(self) -> None:
+        if self._due_ns == NEVER and len(self._free) == len(self._senders):
+            self._all_rest.set()
+
+    def _add(self, lanes: Sequence[Lane]) -> list[_Sender]:
+        fresh = [_Sender(self, lane, self._source(i)) for i, lane in enumerate(lanes, len(self._senders))]
+        self._senders += fresh
+        self._free += fresh
+        return fresh
+
+    def _source(self, number: int) -> Source:
+        return self._shared[number % len(self._shared)] if self._shared else self._feed.source(number)
+
+    def _open_sources(self) -> list[tuple[Lane, Source]]:
+        if not self._shared:
+            return [(sender.lane, sender.source) for sender in self._senders]
+        return [(self._senders[i % len(self._senders)].lane, s) for i, s in enumerate(self._shared)]
+
+    def _grow(self) -> None:
+        """Open further connections, half as many again, unless that is under way."""
+        if self._growth is None and len(self._senders) < self._most:
+            wanted = min(self._most, len(self._senders) * 3 // 2 + 1)
+            self._growth = asyncio.get_running_loop().create_task(self._open(wanted))
+
+    async def _open(self, wanted: int) -> None:
+        try:
+            lanes = await self._client.open(wanted)
+        except WireError:
+            self._most = len(self._senders)  # what cannot be opened is done without
+            return
+        finally:
+            self._growth = None
+        self._add(lanes[len(self._senders) :])
+        if self._starved:
+            self._starved = False
+            self._fire()
+
+    def _expire(self) -> None:
+        before_ns = perf_counter_ns() - self._timeout_ns
+        for sender in list(self._senders):
+            sender.expire(before_ns)
+        interval_s = min(self._timeout_ns / 1e10, EXPIRY_INTERVAL_S)
+        self._expiry = asyncio.get_running_loop().call_later(interval_s, self._expire)
