@@ -1,5 +1,6 @@
 """Small models in OpenVINO's format, converted from ONNX files, and executors on them."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,10 @@ def convert(model: Any, directory: Path, name: str = "model.xml") -> Path:
     return directory
 
 
-def opened(directory: Path, text: str = "") -> OpenVinoModel:
+def opened(directory: Path, text: str = "", settings: Mapping[str, str] | None = None) -> OpenVinoModel:
     """The model in `directory`."""
-    return OpenVinoBackend().open(ModelFiles(model_name="net", version=1, directory=directory), config(text))
+    files = ModelFiles(model_name="net", version=1, directory=directory, settings=settings or {})
+    return OpenVinoBackend().open(files, config(text))
 
 
 def completed(directory: Path, text: str = "") -> Any:

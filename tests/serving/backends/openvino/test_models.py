@@ -303,10 +303,25 @@ def test_what_openvino_cannot_do_is_refused_when_the_model_is_loaded(
         executors(tmp_path, text)
 
 
-def test_an_extension_that_is_not_there_is_named(tmp_path: Path) -> None:
-    convert(onnx_files.doubling(), tmp_path)
-    with pytest.raises(LoadError, match=r"openvino cannot load the extension '.*missing\.so'"):
-        executors(tmp_path, parameters(CPU_EXTENSION_PATH="missing.so"))
+def test_an_extension_is_a_library_beside_the_model_or_where_the_command_line_says(tmp_path: Path) -> None:
+    version = convert(onnx_files.doubling(), tmp_path / "net" / "1")
+    with pytest.raises(
+        LoadError, match=r"has no library of operators 'ops\.so' \(CPU_EXTENSION_PATH\); looked for"
+    ):
+        opened(version, parameters(CPU_EXTENSION_PATH="ops.so"))
+    (tmp_path / "net" / "ops.so").write_text("no library", encoding="utf-8")
+    with pytest.raises(
+        LoadError, match=r"openvino cannot load the extension '.*net/ops\.so' for model 'net'"
+    ):
+        opened(version, parameters(CPU_EXTENSION_PATH="ops.so"))
+    other = tmp_path / "elsewhere" / "ops.so"
+    other.parent.mkdir()
+    other.write_text("no library", encoding="utf-8")
+    text = parameters(CPU_EXTENSION_PATH=str(other))
+    with pytest.raises(ConfigError, match=r"--backend-config=openvino,extension-directories=.*elsewhere"):
+        opened(version, text)
+    with pytest.raises(LoadError, match=r"cannot load the extension '.*elsewhere/ops\.so'"):
+        opened(version, text, {"extension-directories": str(other.parent)})
 
 
 def test_where_in_its_sources_openvino_was_is_left_out_of_messages() -> None:

@@ -14,6 +14,7 @@ import openvino as ov
 
 from tpx.errors import Code, ConfigError, LoadError
 from tpx.serving.backends.base import Description, Executor, ModelFiles, inside
+from tpx.serving.backends.libraries import Libraries
 from tpx.serving.backends.model_tensors import ModelTensor, check_signature, complete_tensors
 from tpx.serving.backends.openvino.execution import ERRORS, InferRequestExecutor, Rows, reason
 from tpx.serving.backends.openvino.settings import settings_of
@@ -80,7 +81,15 @@ class OpenVinoModel:
         self._core = ov.Core()
         self._compiled: Any = None
         if self._settings.extension:
-            extension = files.directory / self._settings.extension
+            libraries = Libraries(
+                model=self._name,
+                directory=files.directory,
+                field="CPU_EXTENSION_PATH",
+                backend="openvino",
+                key="extension-directories",
+                settings=files.settings,
+            )
+            extension = libraries.find(self._settings.extension)
             self._try(f"load the extension '{extension}'", lambda: self._core.add_extension(str(extension)))
         self._model = self._try(f"read '{path}'", lambda: self._core.read_model(path))
 
