@@ -48,6 +48,7 @@ test: $(VENV)/.test system-packages check
 	@tools/system_packages.sh curl nghttp2-client wrk
 	@command -v prometheus >/dev/null || tools/system_packages.sh prometheus
 	@command -v npm >/dev/null || tools/system_packages.sh nodejs npm
+	@command -v g++ >/dev/null || tools/system_packages.sh g++
 	$(BIN)/python -m pytest -q --hypothesis-profile=ci
 
 # coverage guides it where atheris has a wheel; else hypothesis tries without

@@ -12,7 +12,11 @@ import torch
 
 from tests.serving.backends.pytorch import zoo
 from tests.serving.backends.pytorch.opening import executors, tensors
-from tpx.serving.backends.pytorch.tensors import Lender
+from tpx.errors import ExecutionError
+from tpx.serving.backends.pytorch.cuda import CudaExecutor, GpuSettings
+from tpx.serving.backends.pytorch.executor import Call
+from tpx.serving.backends.pytorch.exported import ExportedProgram
+from tpx.serving.backends.pytorch.tensors import Inputs, Lender, Outputs
 
 LARGE = 32 << 10
 TEXT = "max_batch_size: 8 " + tensors("input", "x FP32 -1") + tensors("output", "y FP32 -1")
@@ -112,6 +116,23 @@ def test_a_result_that_is_the_models_own_memory_is_copied(tmp_path: Path) -> Non
         first = executor.execute({"x": read_only(LARGE)})["y"]
         second = executor.execute({"x": read_only(LARGE)})["y"]
         assert (first[0, 0], second[0, 0]) == (1, 2)
+
+
+def test_an_instance_that_may_use_any_device_computes_where_there_is_none(tmp_path: Path) -> None:
+    zoo.save_exported(zoo.exported(zoo.Identity(), torch.ones(2, 3)), tmp_path / "model.pt2")
+    program = ExportedProgram(tmp_path / "model.pt2", None, "net")
+    call = Call(
+        model="net",
+        program=program,
+        inputs=Inputs({"x": 0}, {"x": "FP32"}, []),
+        outputs=Outputs({"y": 0}, {"y": "FP32"}, program.storages),
+    )
+    executor = CudaExecutor(call, GpuSettings(device=None))
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert executor.execute({"x": array})["y"].tolist() == array.tolist()
+    with pytest.raises(ExecutionError, match="PyTorch execute failure"):
+        executor.execute({"x": array[0]})
+    executor.close()
 
 
 def test_results_that_are_not_in_one_piece_are_made_so(tmp_path: Path) -> None:

@@ -244,3 +244,21 @@ def test_an_optional_input_that_is_absent_is_the_arguments_default(tmp_path: Pat
     text = BATCH + inputs + tensors("output", "y FP32 3")
     assert run(tmp_path, text, x=A)["y"].tolist() == A.tolist()
     assert run(tmp_path, text, x=A, more=B)["y"].tolist() == (A + B).tolist()
+
+
+def test_what_ragged_batches_add_comes_after_the_inputs_or_by_its_name(tmp_path: Path) -> None:
+    class Lengths(torch.nn.Module):
+        def forward(self, values: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+            sums = torch.cumsum(values, 0)[ends.to(torch.int64) - 1]
+            return torch.diff(torch.cat([torch.zeros(1), sums]))
+
+    zoo.save_script(Lengths(), tmp_path / "model.pt")
+    text = (
+        BATCH + "input [{ name: '%s' data_type: TYPE_FP32 dims: [-1] allow_ragged_batch: true }] "
+        "batch_input [{ kind: BATCH_ACCUMULATED_ELEMENT_COUNT target_name: '%s' data_type: TYPE_FP32 "
+        "source_input: '%s' }] " + tensors("output", "y FP32 1").replace("dims: [1]", "dims: [1] reshape {}")
+    )
+    given = np.arange(6, dtype=np.float32), np.array([2, 6], np.float32)
+    for values, ends in (("values", "ends"), ("x__0", "y__1"), ("anything", "added")):
+        out = run(tmp_path, text % (values, ends, values), **{values: given[0], ends: given[1]})
+        assert out["y"].tolist() == [1, 14]

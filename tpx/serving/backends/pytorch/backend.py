@@ -211,6 +211,7 @@ def _datatypes(config: Any) -> dict[str, str]:
 def _gpu_settings(config: Any, device: torch.device | None, parameters: Parameters) -> GpuSettings:
     return GpuSettings(
         device=device,
+        batched=config.max_batch_size > 0,
         pinned_input=config.optimization.input_pinned_memory.enable,
         pinned_output=config.optimization.output_pinned_memory.enable,
         cudnn=parameters.cudnn,

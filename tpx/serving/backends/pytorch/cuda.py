@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from tpx.errors import LoadError
-from tpx.serving.backends.pytorch.executor import Call
+from tpx.serving.backends.pytorch.executor import Call, guarded
 from tpx.serving.batch import Arrays
 
 _WARM_UPS = 3
@@ -25,6 +25,8 @@ class GpuSettings:
 
     device: torch.device | None
     """None: the model is on as many as it likes (KIND_MODEL)."""
+    batched: bool = True
+    """The first dimension of inputs is that of the batch."""
     pinned_input: bool = True
     pinned_output: bool = True
     cudnn: bool = True
@@ -115,10 +117,15 @@ class CudaExecutor:
                 self._graphs[rows] = RecordedGraph(self._call, values, stream)
 
     def execute(self, inputs: Arrays) -> Arrays:
+        # what fails on a GPU may be told as late as when its results are waited for
+        arrays: Arrays = guarded(lambda: self._compute(inputs))
+        return arrays
+
+    def _compute(self, inputs: Arrays) -> Arrays:
         call = self._call
         with self._prepared(), call.mode():
             values = self._values(inputs)
-            graph = self._graphs.get(len(next(iter(inputs.values()), ()))) if self._graphs else None
+            graph = self._graphs.get(self._rows(inputs)) if self._graphs else None
             found = call.outputs.tensors(call.run(values) if graph is None else graph.run(values))
             fetched = {name: self._fetched(value) for name, value in found.items()}
             for stream in self._streams:
@@ -127,6 +134,9 @@ class CudaExecutor:
                 torch.cuda.empty_cache()
             return {name: call.outputs.array(value) for name, value in fetched.items()}
 
+    def _rows(self, inputs: Arrays) -> int:
+        return len(next(iter(inputs.values()))) if self._settings.batched else 1
+
     def close(self) -> None:
         self._graphs.clear()
         self._call.close()
@@ -134,7 +144,7 @@ class CudaExecutor:
 
     def _prepared(self) -> ExitStack:
         stack = ExitStack()
-        for stream in self._streams:
+        for stream in reversed(self._streams):  # the last one makes its device the current one
             stack.enter_context(torch.cuda.stream(stream))
         torch.backends.cudnn.enabled = self._settings.cudnn
         return stack
