@@ -315,6 +315,17 @@ def test_every_feature_that_is_not_there_yet_is_refused_by_its_name(text: str, n
     assert caught.value.message == f"model 'net': this version of tpx does not support {name}"
 
 
+@pytest.mark.parametrize(
+    "how", ["backend: 'pytorch'", "platform: 'pytorch_libtorch'", "platform: 'torch_aoti'"]
+)
+def test_pytorch_models_may_name_their_python_runtime(how: str) -> None:
+    refuse_unsupported(config(f"{how} runtime: 'model.py'"))
+    with pytest.raises(ConfigError, match="does not support runtime"):
+        refuse_unsupported(config(f"{how} runtime: 'libtriton_pytorch.so'"))
+    with pytest.raises(ConfigError, match="does not support runtime"):
+        refuse_unsupported(config("backend: 'onnxruntime' runtime: 'model.py'"))
+
+
 def test_several_missing_features_are_named_together() -> None:
     states = "sequence_batching { state [{ input_name: 'x' output_name: 'y' use_growable_memory: true }] }"
     with pytest.raises(ConfigError, match=r"does not support sequence_batching\.\S+, runtime$"):
