@@ -1,7 +1,7 @@
 """A client without a network, and builders of what the tests of the load generator look at."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tpx.errors import WireError
-from tpx.perf.clients.base import Failure, Lane, OnResponse
+from tpx.perf.clients.base import PLAIN, Failure, Lane, OnResponse, RequestFields
 from tpx.perf.clients.model import (
     ModelCounters,
     ModelDescription,
@@ -77,10 +77,21 @@ class FakeConnection:
             self.lane.on_lost(WireError("connection lost"))
 
 
+@dataclass(frozen=True)
+class FakeTemplate:
+    """Implements Template."""
+
+    request: bytes
+
+    def fill(self, sequence: int) -> bytes:
+        return b"%d:%b" % (sequence, self.request)
+
+
 class FakeClient:
     """Implements Client; `answer` maps the number of a request to its status, None for no answer at all."""
 
     success = 200
+    streams = False
 
     def __init__(self, service_s: float = 0.001, answer: Callable[[int], int | None] = lambda _: 200) -> None:
         self.service_s = service_s
@@ -94,8 +105,11 @@ class FakeClient:
         """How many renewals fail before one works."""
         self.closed = False
 
-    async def prepare(self, tensors: Sequence[Tensor]) -> bytes:
+    async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> bytes:
         return b"".join(bytes(t.data) for t in tensors)
+
+    async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> "FakeTemplate":
+        return FakeTemplate(await self.prepare(tensors, fields))
 
     async def open(self, count: int) -> Sequence[Lane]:
         del self.lanes[count:]
@@ -143,6 +157,9 @@ class FakeControl:
             for k, c in self.counters.items()
             if model.name in ("", k.name)
         )
+
+    async def set_trace(self, settings: Mapping[str, Sequence[str]]) -> None:
+        pass
 
     async def close(self) -> None:
         pass

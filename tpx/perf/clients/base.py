@@ -1,12 +1,13 @@
 """The seams between load and transport: a client that carries prepared requests, and a control that asks."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tpx.errors import WireError
 from tpx.perf.clients.model import ModelCounters, ModelDescription, ModelKey, ServerDescription
 from tpx.protocol.tensors import Tensor
+from tpx.protocol.v2 import Parameter, RequestedOutput, SharedMemoryRange
 
 LOST = -1
 """The status of a request whose connection broke."""
@@ -19,6 +20,17 @@ class Response(Protocol):
 
     status: int
     first_byte_ns: int
+
+
+class StreamedResponse(Response, Protocol):
+    """The end of a request that may have had several responses; `first_byte_ns` is the first one's time."""
+
+    end_ns: int
+    """When the last response came that is more than the news that nothing follows."""
+    arrivals: Sequence[int]
+    """When each of the responses came."""
+    units: int
+    """What the responses hold in the service's own unit, such as tokens; 0 where it has none."""
 
 
 Prepared = Any
@@ -56,14 +68,67 @@ class Failure:
     message: str
 
 
-class Client(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestFields:
+    """What a request says beside its tensors.
+
+    The tensors of `shared_inputs` lie in registered regions: their own data is not sent. No `outputs` asks
+    for all of them. `priority` and `timeout_us` 0 are not sent; neither is `sequence` 0, nor its flags.
+    """
+
+    id: str = ""
+    sequence: int | str = 0
+    sequence_start: bool = False
+    sequence_end: bool = False
+    priority: int = 0
+    timeout_us: int = 0
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    outputs: tuple[RequestedOutput, ...] = ()
+    shared_inputs: Mapping[str, SharedMemoryRange] = field(default_factory=dict)
+
+    @property
+    def all_parameters(self) -> dict[str, Parameter]:
+        """The request's parameters as both transports send them."""
+        out: dict[str, Parameter] = dict(self.parameters)
+        if self.sequence:
+            out["sequence_id"] = self.sequence
+            out["sequence_start"] = self.sequence_start
+            out["sequence_end"] = self.sequence_end
+        if self.priority:
+            out["priority"] = self.priority
+        if self.timeout_us:
+            out["timeout"] = self.timeout_us
+        return out
+
+
+PLAIN = RequestFields()
+"""A request that says nothing beside its tensors."""
+
+
+class Template(Protocol):
+    """A request of a sequence that is encoded but for the sequence's id."""
+
+    def fill(self, sequence: int) -> Prepared:
+        """The request for a sequence; cheap enough for every request."""
+
+
+class Writer(Protocol):
+    """Makes the requests that a Client carries, before they are sent."""
+
+    async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> Prepared:
+        """The complete request for these inputs, made once and sent many times."""
+
+    async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> Template:
+        """A request of whatever sequence; `fields` has its flags, its `sequence` does not matter."""
+
+
+class Client(Writer, Protocol):
     """Carries requests to one server over one transport."""
 
     success: int
     """The status of a response that succeeded."""
-
-    async def prepare(self, tensors: Sequence[Tensor]) -> Prepared:
-        """The complete request for these inputs, made once and sent many times."""
+    streams: bool
+    """Whether a request may have several responses: what comes back is a StreamedResponse then."""
 
     async def open(self, count: int) -> Sequence[Lane]:
         """Exactly `count` lanes: connections are added, kept, or closed."""
@@ -89,5 +154,8 @@ class Control(Protocol):
 
     async def statistics(self, model: ModelKey) -> tuple[ModelCounters, ...]:
         """Counters of the loaded versions; of all models where the name is empty."""
+
+    async def set_trace(self, settings: Mapping[str, Sequence[str]]) -> None:
+        """Change the server's trace settings. Raises MeasurementError with its words where it does not."""
 
     async def close(self) -> None: ...

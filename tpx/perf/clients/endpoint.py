@@ -7,12 +7,29 @@ from typing import cast
 from tpx.errors import UsageError
 from tpx.perf.clients.base import Client, Control
 from tpx.perf.clients.model import ModelKey
+from tpx.perf.clients.tls import TlsSettings
 from tpx.perf.settings import Header
 
 DEFAULT_PORTS = {"http": 8000, "grpc": 8001}
 
 TRANSPORTS = {"http": "tpx.perf.clients.http", "grpc": "tpx.perf.clients.grpc"}
 """Modules with a function `connect(endpoint) -> Connections`; imported when first used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireSettings:
+    """How requests are put on the wire, where a transport leaves a choice."""
+
+    streaming: bool = False
+    """gRPC: over streams; OpenAI: answers in pieces."""
+    compression: str = ""
+    """Of gRPC messages: gzip or deflate."""
+    input_binary: bool = True
+    """HTTP: tensors as raw bytes behind the JSON, or in it."""
+    output_binary: bool = True
+
+
+PLAIN_WIRE = WireSettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +40,9 @@ class Endpoint:
     port: int
     model: ModelKey
     headers: tuple[Header, ...] = ()
+    tls: TlsSettings | None = None
+    """None speaks plainly."""
+    wire: WireSettings = PLAIN_WIRE
 
 
 @dataclass(frozen=True, slots=True)

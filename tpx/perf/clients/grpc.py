@@ -1,64 +1,65 @@
 """Requests over gRPC: each made beforehand, many in flight on one HTTP/2 connection."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any
+import ssl
+from collections.abc import Sequence
 
-from google.protobuf.json_format import MessageToDict
-
-from tpx.errors import MeasurementError, ResponseError
-from tpx.perf.clients.base import Failure, Lane
+from tpx.perf.clients.base import PLAIN, Failure, Lane, RequestFields
 from tpx.perf.clients.endpoint import Connections, Endpoint
-from tpx.perf.clients.model import (
-    ModelCounters,
-    ModelDescription,
-    ModelKey,
-    ServerDescription,
-    model_counters,
-    model_description,
-    server_description,
+from tpx.perf.clients.grpc_control import GrpcControl
+from tpx.perf.clients.grpc_encoding import (
+    SERVICE,
+    GrpcTemplate,
+    flags_only,
+    framed,
+    header_block,
+    infer_message,
 )
-from tpx.protocol import messages, model_config
+from tpx.perf.clients.tls import tls_context
 from tpx.protocol.grpc import client as wire
 from tpx.protocol.grpc.client import GrpcClientConnection
 from tpx.protocol.grpc.client_call import GrpcResponse, PreparedCall
 from tpx.protocol.grpc.status import Status
 from tpx.protocol.tensors import Tensor
-from tpx.protocol.v2_protobuf import encode_infer_request
 
-SERVICE = "/inference.GRPCInferenceService/"
 LANES_PER_CONNECTION = 16
 """Fewer connections cost the client less, more of them let a server with a thread for each use its cores."""
 
 
 def connect(endpoint: Endpoint) -> Connections:
     """Connections over gRPC."""
-    return Connections(GrpcClient(endpoint), GrpcControl(endpoint))
+    tls = None if endpoint.tls is None else tls_context(endpoint.tls)
+    if endpoint.wire.streaming:
+        from tpx.perf.clients.grpc_stream import GrpcStreamClient
 
-
-def _metadata(endpoint: Endpoint) -> dict[str, str | bytes]:
-    """Names of metadata are lower case, values carry no blanks at their ends; `-bin` ones are bytes."""
-    pairs = ((h.name.lower(), h.value.strip()) for h in endpoint.headers)
-    return {name: value.encode() if name.endswith("-bin") else value for name, value in pairs}
+        return Connections(GrpcStreamClient(endpoint, tls), GrpcControl(endpoint, tls))
+    return Connections(GrpcClient(endpoint, tls), GrpcControl(endpoint, tls))
 
 
 class GrpcClient:
     """Implements Client."""
 
     success = int(Status.OK)
+    streams = False
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> None:
         self._endpoint = endpoint
+        self._tls = tls
         self._lanes: list[Lane] = []
         self._connections: list[GrpcClientConnection] = []
         self._replacing = asyncio.Lock()
 
-    async def prepare(self, tensors: Sequence[Tensor]) -> PreparedCall:
-        model = self._endpoint.model
-        message = encode_infer_request(model.name, model.version, tensors)
-        if not self._connections:
-            self._connections.append(await self._connect())
-        return self._connections[0].prepare(SERVICE + "ModelInfer", message, _metadata(self._endpoint))
+    async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> PreparedCall:
+        endpoint = self._endpoint
+        message = infer_message(endpoint.model, tensors, fields, fields.all_parameters)
+        block = header_block(endpoint, SERVICE + "ModelInfer")
+        return PreparedCall(block, framed(message, endpoint.wire.compression))
+
+    async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> GrpcTemplate:
+        endpoint = self._endpoint
+        message = infer_message(endpoint.model, tensors, fields, flags_only(fields))
+        block = header_block(endpoint, SERVICE + "ModelInfer")
+        return GrpcTemplate(block, message, endpoint.wire.compression)
 
     async def open(self, count: int) -> Sequence[Lane]:
         wanted = -(-count // LANES_PER_CONNECTION)
@@ -97,63 +98,4 @@ class GrpcClient:
         self._connections.clear()
 
     async def _connect(self) -> GrpcClientConnection:
-        return await wire.connect(self._endpoint.host, self._endpoint.port)
-
-
-class GrpcControl:
-    """Implements Control."""
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
-        self._connection: GrpcClientConnection | None = None
-
-    async def server(self) -> ServerDescription:
-        request = messages.ServerMetadataRequest()
-        answer = await self._ask(
-            "ServerMetadata", request, messages.ServerMetadataResponse, "server metadata"
-        )
-        return server_description(_as_mapping(answer))
-
-    async def model(self, model: ModelKey) -> ModelDescription:
-        request = messages.ModelMetadataRequest(name=model.name, version=model.version)
-        metadata = await self._ask("ModelMetadata", request, messages.ModelMetadataResponse, "model metadata")
-        return model_description(_as_mapping(metadata), await self._config(model))
-
-    async def statistics(self, model: ModelKey) -> tuple[ModelCounters, ...]:
-        request = messages.ModelStatisticsRequest(name=model.name, version=model.version)
-        answer = await self._ask(
-            "ModelStatistics", request, messages.ModelStatisticsResponse, "model statistics"
-        )
-        return model_counters(_as_mapping(answer))
-
-    async def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-
-    async def _config(self, model: ModelKey) -> Mapping[str, Any] | None:
-        """None where the server has no such extension."""
-        request = messages.ModelConfigRequest(name=model.name, version=model.version)
-        try:
-            data = await self._call("ModelConfig", request)
-        except ResponseError:
-            return None
-        return model_config.to_json(messages.ModelConfigResponse.FromString(bytes(data)).config)
-
-    async def _ask(self, method: str, request: Any, response: Any, what: str) -> Any:
-        try:
-            return response.FromString(bytes(await self._call(method, request)))
-        except ResponseError as exc:
-            raise MeasurementError(f"failed to get {what}: {exc.message}") from exc
-
-    async def _call(self, method: str, request: Any) -> Any:
-        if self._connection is None or self._connection.closing:
-            self._connection = await wire.connect(self._endpoint.host, self._endpoint.port)
-        return await self._connection.unary(
-            SERVICE + method, request.SerializeToString(), _metadata(self._endpoint)
-        )
-
-
-def _as_mapping(message: Any) -> Mapping[str, Any]:
-    """The message as HTTP's JSON has it, but for 64-bit integers, which are text."""
-    answer: Mapping[str, Any] = MessageToDict(message, preserving_proto_field_name=True)
-    return answer
+        return await wire.connect(self._endpoint.host, self._endpoint.port, tls=self._tls)

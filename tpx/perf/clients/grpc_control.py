@@ -1,0 +1,89 @@
+"""Asking a server about itself and its models over gRPC."""
+
+import ssl
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from google.protobuf.json_format import MessageToDict
+
+from tpx.errors import MeasurementError, ResponseError
+from tpx.perf.clients.endpoint import Endpoint
+from tpx.perf.clients.grpc_encoding import SERVICE, metadata
+from tpx.perf.clients.model import (
+    ModelCounters,
+    ModelDescription,
+    ModelKey,
+    ServerDescription,
+    model_counters,
+    model_description,
+    server_description,
+)
+from tpx.protocol import messages, model_config
+from tpx.protocol.grpc import client as wire
+from tpx.protocol.grpc.client import GrpcClientConnection
+
+
+class GrpcControl:
+    """Implements Control."""
+
+    def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> None:
+        self._endpoint = endpoint
+        self._tls = tls
+        self._connection: GrpcClientConnection | None = None
+
+    async def server(self) -> ServerDescription:
+        request = messages.ServerMetadataRequest()
+        answer = await self._ask(
+            "ServerMetadata", request, messages.ServerMetadataResponse, "server metadata"
+        )
+        return server_description(_as_mapping(answer))
+
+    async def model(self, model: ModelKey) -> ModelDescription:
+        request = messages.ModelMetadataRequest(name=model.name, version=model.version)
+        answer = await self._ask("ModelMetadata", request, messages.ModelMetadataResponse, "model metadata")
+        return model_description(_as_mapping(answer), await self._config(model))
+
+    async def statistics(self, model: ModelKey) -> tuple[ModelCounters, ...]:
+        request = messages.ModelStatisticsRequest(name=model.name, version=model.version)
+        answer = await self._ask(
+            "ModelStatistics", request, messages.ModelStatisticsResponse, "model statistics"
+        )
+        return model_counters(_as_mapping(answer))
+
+    async def set_trace(self, settings: Mapping[str, Sequence[str]]) -> None:
+        request = messages.TraceSettingRequest()
+        for name, values in settings.items():
+            request.settings[name].value.extend(values)
+        await self._ask("TraceSetting", request, messages.TraceSettingResponse, "trace settings")
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    async def _config(self, model: ModelKey) -> Mapping[str, Any] | None:
+        """None where the server has no such extension."""
+        request = messages.ModelConfigRequest(name=model.name, version=model.version)
+        try:
+            data = await self._call("ModelConfig", request)
+        except ResponseError:
+            return None
+        return model_config.to_json(messages.ModelConfigResponse.FromString(bytes(data)).config)
+
+    async def _ask(self, method: str, request: Any, response: Any, what: str) -> Any:
+        try:
+            return response.FromString(bytes(await self._call(method, request)))
+        except ResponseError as exc:
+            raise MeasurementError(f"failed to get {what}: {exc.message}") from exc
+
+    async def _call(self, method: str, request: Any) -> Any:
+        if self._connection is None or self._connection.closing:
+            self._connection = await wire.connect(self._endpoint.host, self._endpoint.port, tls=self._tls)
+        return await self._connection.unary(
+            SERVICE + method, request.SerializeToString(), metadata(self._endpoint)
+        )
+
+
+def _as_mapping(message: Any) -> Mapping[str, Any]:
+    """The message as HTTP's JSON has it, but for 64-bit integers, which are text."""
+    answer: Mapping[str, Any] = MessageToDict(message, preserving_proto_field_name=True)
+    return answer

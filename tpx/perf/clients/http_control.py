@@ -1,0 +1,106 @@
+"""Asking a server about itself and its models over HTTP."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from tpx.errors import MeasurementError
+from tpx.perf.clients.endpoint import Endpoint
+from tpx.perf.clients.model import (
+    ModelCounters,
+    ModelDescription,
+    ModelKey,
+    ServerDescription,
+    model_counters,
+    model_description,
+    server_description,
+)
+from tpx.protocol.http1.client import HttpClientConnection, HttpConnector, HttpResponse, encode_request, fetch
+
+
+def user_headers(endpoint: Endpoint) -> dict[str, str]:
+    """The user's headers without Host."""
+    return {h.name: h.value.strip() for h in endpoint.headers if h.name.lower() != "host"}
+
+
+def host_header(endpoint: Endpoint) -> str:
+    """What the Host header says: the user's word, else host:port, an IPv6 address in brackets."""
+    for header in endpoint.headers:
+        if header.name.lower() == "host":
+            return header.value.strip()
+    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+    return f"{host}:{endpoint.port}"
+
+
+def model_path(model: ModelKey, verb: str = "") -> str:
+    """`/v2/models/M/versions/V/infer`; names are quoted."""
+    version = f"/versions/{quote(model.version, safe='')}" if model.version else ""
+    return f"/v2/models/{quote(model.name, safe='')}{version}" + (f"/{verb}" if verb else "")
+
+
+def error_text(response: HttpResponse) -> str:
+    """The `error` of a v2 error body, or the body as it is."""
+    body = bytes(response.body)
+    try:
+        return str(json.loads(body)["error"])
+    except (ValueError, KeyError, TypeError):
+        return body[:500].decode("utf-8", "replace").strip() or "(no message)"
+
+
+class HttpControl:
+    """Implements Control."""
+
+    def __init__(self, connector: HttpConnector, endpoint: Endpoint) -> None:
+        self._connector = connector
+        self._endpoint = endpoint
+        self._connection: HttpClientConnection | None = None
+        self._turn = asyncio.Lock()
+
+    async def server(self) -> ServerDescription:
+        return server_description(await self._get("/v2", "server metadata"))
+
+    async def model(self, model: ModelKey) -> ModelDescription:
+        metadata = await self._get(model_path(model), "model metadata")
+        config = await self._fetch(model_path(model, "config"))
+        return model_description(metadata, _parse(config) if config.status == 200 else None)
+
+    async def statistics(self, model: ModelKey) -> tuple[ModelCounters, ...]:
+        path = model_path(model, "stats") if model.name else "/v2/models/stats"
+        return model_counters(await self._get(path, "model statistics"))
+
+    async def set_trace(self, settings: Mapping[str, Sequence[str]]) -> None:
+        body = json.dumps({name: list(values) for name, values in settings.items()}).encode()
+        response = await self._fetch("/v2/trace/setting", body)
+        if response.status != 200:
+            raise MeasurementError(f"failed to set trace settings: {error_text(response)}")
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    async def _get(self, path: str, what: str) -> Mapping[str, Any]:
+        response = await self._fetch(path)
+        if response.status != 200:
+            raise MeasurementError(f"failed to get {what}: {error_text(response)}")
+        return _parse(response)
+
+    async def _fetch(self, path: str, body: bytes = b"") -> HttpResponse:
+        method, parts = ("POST", [body]) if body else ("GET", [])
+        host, headers = host_header(self._endpoint), user_headers(self._endpoint)
+        request = encode_request(method, path, host, headers, parts)
+        async with self._turn:
+            if self._connection is None or self._connection.closing:
+                self._connection = await self._connector.connect()
+            return await fetch(self._connection, request)
+
+
+def _parse(response: HttpResponse) -> Mapping[str, Any]:
+    try:
+        answer = json.loads(bytes(response.body))
+    except ValueError as exc:
+        raise MeasurementError(f"the server answered something that is not JSON: {exc}") from exc
+    if not isinstance(answer, dict):
+        raise MeasurementError("the server answered JSON that is not an object")
+    return answer
