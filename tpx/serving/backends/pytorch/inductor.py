@@ -1,6 +1,7 @@
 """AOTInductor packages (`model.pt2`), as aoti_compile_and_package writes them: compiled code for one
 machine."""
 
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import torch
 from tpx.errors import LoadError
 from tpx.serving.backends.pytorch.call_spec import leaves_of
 from tpx.serving.backends.pytorch.interface import Interface, Slot
+
+log = logging.getLogger(__name__)
 
 _CHECKS = "AOTI_RUNTIME_CHECK_INPUTS"
 
@@ -31,6 +34,12 @@ class InductorProgram:
             raise LoadError(
                 f"model '{model}': '{path}' was compiled for {compiled_for} and its instance group asks for "
                 f"{self.device.type}: set its kind, or compile it again"
+            )
+        if self.device.type == "cpu":
+            log.warning(
+                "model '%s': PyTorch runs AOTInductor packages with Python's lock held, and nothing else in the "
+                "server goes on meanwhile: for runs of more than a millisecond torch.export serves better",
+                model,
             )
         given, made = (leaves_of(text) for text in loader.get_call_spec())
         self.interface = Interface(
