@@ -87,6 +87,10 @@ def test_a_model_sees_everything_of_its_request(live: Live) -> None:
     assert facts(say(live, "facts"))["parameters"] == {}
 
 
+def test_a_trace_has_no_context_but_that_of_opentelemetry(live: Live) -> None:
+    assert said(say(live, "trace")) == "(None, True)"
+
+
 def test_an_exception_is_told_with_its_place(live: Live) -> None:
     answer = say(live, "fail on purpose")
     assert answer.status == 500

@@ -28,6 +28,7 @@ from tpx.serving.stacking.base import Stacking
 log = logging.getLogger(__name__)
 
 _READY_TIMEOUT_S = 5.0
+_KILLED_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +91,7 @@ class PythonExecutor:
         self._process = process
         if self._closing:
             process.socket.close()
+            process.kill()
             await self._loop.run_in_executor(None, process.end, 1.0)
             raise LoadError(f"{self._settings.name} is not wanted any more")
         self._initialized = self._loop.create_future()
@@ -109,6 +111,8 @@ class PythonExecutor:
         try:
             ending = asyncio.run_coroutine_threadsafe(self._end(), self._loop)
             ending.result(self._settings.end_timeout_s + 5)
+            if self._starting is not None:
+                self._starting.exception(_KILLED_S)  # one that was about to start is gone, too
         except (RuntimeError, FutureTimeout):
             log.warning("the process of %s did not end in time", self._settings.name)
         if self._process is not None:
@@ -217,14 +221,16 @@ class PythonExecutor:
         number = self._numbers & 0xFFFFFFFF
         held_batch = HeldBatch(batch, outcomes, decoupled=self._settings.decoupled)
         parts: list[Buffer] = [frames.BATCH.pack(number, len(batch.requests))]
+        sequences = self._sequences if self._sequences.any else None
         for index, request in enumerate(batch.requests):
             self._numbers += 1
             held = Held(held_batch, index, request, self._numbers, connection)
             held_batch.held.append(held)
-            added = self._sequences.added(request)
+            added = sequences.added(request) if sequences is not None else ()
             encode_request(held.handle, request, added, parts)
+            buffers = [*request.buffers, *[tensor.data for tensor in added]] if added else request.buffers
             try:
-                connection.add_tensors(parts, [*request.buffers, *[tensor.data for tensor in added]])
+                connection.add_tensors(parts, buffers)
             except OSError as exc:
                 held_batch.fail(f"no shared memory for the tensors of a request: {exc.strerror}")
                 held_batch.release()
@@ -296,12 +302,14 @@ class PythonExecutor:
             )
         else:
             assert self._connection is not None
+            take, connection = self._answers.take, self._connection
             for held in batch.held[:count]:
-                response, at = self._answers.take(held.request, body, at, self._connection)
+                response, at = take(held.request, body, at, connection)
                 held.answered(response)
+        known = self._held
         for held in batch.held:
             if held.over:
-                self._held.pop(held.handle, None)
+                known.pop(held.handle, None)
         batch.release()
 
     def _responded(self, body: memoryview) -> None:

@@ -35,8 +35,13 @@ class HeldBatch:
 
     def executed(self, read_ns: int, began_ns: int, computed_ns: int) -> None:
         """Execute has returned; what the process says of when is of the same clock."""
-        for batch in (self.batch, *[held.single for held in self.held if held.single is not None]):
-            batch.started_ns, batch.gathered_ns, batch.computed_ns = read_ns, began_ns, computed_ns
+        batch = self.batch
+        batch.started_ns, batch.gathered_ns, batch.computed_ns = read_ns, began_ns, computed_ns
+        if self.decoupled:
+            for held in self.held:
+                if held.single is not None:
+                    single = held.single
+                    single.started_ns, single.gathered_ns, single.computed_ns = read_ns, began_ns, computed_ns
 
     def fail(self, message: str) -> None:
         """Every request that is not answered gets an error."""
@@ -84,9 +89,10 @@ class HeldBatch:
             batch.responses = [response for _, response in kept]
             if not kept:
                 return
-        failed = [response for response in batch.responses if response.error is not None]
-        if failed:
-            self._tell_apart(failed[0].error)
+        for response in batch.responses:
+            if response.error is not None:
+                self._tell_apart(response.error)
+                break
         self.outcomes.answered(batch)
 
     def _tell_apart(self, error: TpxError | None) -> None:
@@ -138,11 +144,12 @@ class Held:
         self._owner = owner
         self._index = index
         self._connection = connection
-        self._stalled = isinstance(request.pace, Pace) and request.pace.stalled
+        before = request.pace
+        self._stalled = before is not None and isinstance(before, Pace) and before.stalled
         self._credit = 0
         self._sent = 0
         self._begun_ns = 0
-        self._before = request.pace
+        self._before = before
         request.pace = self
 
     # what `pace` is to InferRequest

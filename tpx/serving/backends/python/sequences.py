@@ -22,6 +22,7 @@ class SequenceTensors:
         self._controls = controls
         self._batched = batched
         self.states = states
+        self.any = bool(controls or states)
 
     @classmethod
     def of(cls, stacking: Stacking, *, batched: bool) -> "SequenceTensors":
@@ -32,7 +33,7 @@ class SequenceTensors:
 
     def added(self, request: InferRequest) -> list[Tensor]:
         """The inputs that no client sends."""
-        if not self._controls and not self.states:
+        if not self.any:
             return []
         front = (1, 1) if self._batched else (1,)
         found = []

@@ -46,6 +46,11 @@ class TritonPythonModel:
             }
         )
 
+    def trace(self, request, rest):
+        trace = request.trace()
+        child = pb_utils.InferenceRequest(model_name="double", requested_output_names=["y"], trace=trace)
+        return repr((trace.get_context(), child.trace() is trace))
+
     def fail(self, request, rest):
         raise ValueError(rest)
 
