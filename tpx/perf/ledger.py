@@ -9,7 +9,7 @@ from tpx.perf.clients.base import Failure
 from tpx.perf.doubts import Evidence, doubts
 from tpx.perf.estimates import Sample, assess, estimate, joined, sample_of
 from tpx.perf.objectives import Assessment, Outcome
-from tpx.perf.records import SUCCESS, Records
+from tpx.perf.records import SUCCESS, Records, Rows
 from tpx.perf.results import ClientCheck, ErrorCount, LevelResult, ServerBreakdown, Window
 from tpx.perf.rules import Standing, rule_for
 from tpx.perf.self_check import client_bound, slip_p99_ns
@@ -163,6 +163,10 @@ class LevelLedger:
     def kept_span_ns(self) -> tuple[int, int]:
         """From when to when the windows lasted that the figures are made of."""
         return self._marks[-1 - self._standing.kept].time_ns, self._marks[-1].time_ns
+
+    def kept_rows(self) -> Rows:
+        """The records that the figures are made of."""
+        return rows_between(self._records, self._marks[-1 - self._standing.kept], self._marks[-1])
 
     def _kept_sample(self, merged: Window) -> Sample:
         sample = joined(self._samples[-self._standing.kept :])

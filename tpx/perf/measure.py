@@ -4,6 +4,7 @@ import asyncio
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from time import perf_counter_ns
 
 import numpy as np
@@ -11,15 +12,16 @@ import numpy as np
 from tpx.perf.latency import rank
 from tpx.perf.ledger import Ending, LevelLedger
 from tpx.perf.load.base import Load
-from tpx.perf.load.concurrency import ConcurrencyLoad
+from tpx.perf.load.figures import open_loop_figures
+from tpx.perf.load.opening import open_load
 from tpx.perf.observer import SILENT, Observer, Progress
 from tpx.perf.records import Rows, succeeded
 from tpx.perf.results import LevelResult
 from tpx.perf.self_check import LoopProbe
-from tpx.perf.server_statistics import ServerStatistics
+from tpx.perf.server_statistics import ServerStatistics, Snapshot
 from tpx.perf.settings import Level, LevelSettings
 from tpx.perf.target import Target
-from tpx.perf.windows import full_at, mark
+from tpx.perf.windows import Mark, full_at, mark
 
 TICK_S = 0.1
 COUNT_TICK_S = 0.01
@@ -45,12 +47,10 @@ async def measure_level(
     """
     stop = stop or asyncio.Event()
     observer.level_started(level)
-    lanes = await target.client.open(int(level.value))
     with _quiet_memory():
         if settings.warmup_requests:
-            warmup = ConcurrencyLoad(target.client, lanes, target.feed, settings.timeout_s)
-            await _warm_up(warmup, settings, stop)
-        load = ConcurrencyLoad(target.client, lanes, target.feed, settings.timeout_s)
+            await _warm_up(await open_load(target, level, settings), settings, stop)
+        load = await open_load(target, level, settings)
         measurement = LevelMeasurement(load, target.statistics, settings, level, target.batch_size)
         result = await measurement.run(observer, stop)
     for notice in target.statistics.take_notices():
@@ -118,14 +118,15 @@ class LevelMeasurement:
         server = await self._statistics.read()
         start_ns = self._looked_ns = perf_counter_ns()
         ledger = self._ledger
-        ledger.begin(mark(start_ns, 0, server))
+        ledger.begin(self._mark(start_ns, 0, server))
         self._probe.start()
         try:
             self._load.start(self._settings.request_count or None)
             while True:
                 end_ns = await self._window_end(observer, stop)
+                await self._load.settled(end_ns)
                 index = ledger.index_at(end_ns)
-                ledger.close(mark(end_ns, index, await self._statistics.read()))
+                ledger.close(self._mark(end_ns, index, await self._statistics.read()))
                 if ledger.done or self._ends_early(stop) or self._over_budget():
                     break
         except asyncio.CancelledError:
@@ -140,7 +141,15 @@ class LevelMeasurement:
             interrupted=stop.is_set(),
             loop_lag_p99_ns=self._probe.p99_ns(*ledger.kept_span_ns()),
         )
-        return ledger.result(self._statistics.between, ending)
+        result = ledger.result(self._statistics.between, ending)
+        if not self._level.open_loop:
+            return result
+        return replace(
+            result, open_loop=open_loop_figures(ledger.kept_rows(), result.duration_ns, self._load)
+        )
+
+    def _mark(self, time_ns: int, index: int, server: Snapshot | None) -> Mark:
+        return mark(time_ns, index, server, self._load.processor_ns)
 
     async def _window_end(self, observer: Observer, stop: asyncio.Event) -> int:
         """Wait for the window to be over; returns when it was."""

@@ -9,6 +9,7 @@ import socket
 import sys
 from typing import cast
 
+from tpx.perf.loops import event_loop
 from tpx.protocol import messages
 from tpx.protocol.grpc.framing import frame_message
 from tpx.protocol.http2 import frames
@@ -139,8 +140,6 @@ async def serve(protocol: str) -> None:
 
 def main(protocol: str) -> None:
     """The process's whole life."""
-    from tpx.perf.run import event_loop
-
     with asyncio.Runner(loop_factory=event_loop) as runner:
         runner.run(serve(protocol))
 

@@ -61,6 +61,10 @@ class LoadPlan:
     late: LatePolicy = "send"
     max_connections: int = 1024
     """An open loop opens further connections up to so many while none is free."""
+    sequences: int = 0
+    """How many sequences an open loop keeps open; 0 where requests belong to none."""
+    serial: bool = False
+    """Whether a request of a sequence waits for the answer to the one before it."""
     samples_per_query: int = 8
     """Requests of one query of the MultiStream scenario."""
 

@@ -120,6 +120,25 @@ class ClientCheck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpenLoop:
+    """What only a load with times of its own has, of a level's successful requests.
+
+    A level's `latency` counts from the time at which a request should have been sent, whatever kept it; the
+    service's counts from when it was. `slip` is what lies between.
+    """
+
+    service_latency: LatencySummary
+    slip: LatencySummary
+    delayed: int
+    """Requests that were sent more than a millisecond late."""
+    sent_per_s: float
+    skipped: int = 0
+    """Requests of the whole level that were not sent, because they were late (`--on-late skip`)."""
+    connections: int = 0
+    """How many there were at the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     """One window of a level; throughput and latency are those of the requests that succeeded in it."""
 
@@ -187,6 +206,8 @@ class LevelResult:
     """What makes the figures doubtful, for a person."""
     slo: tuple[Assessment, ...] = ()
     """What the level says about each of the objectives."""
+    open_loop: OpenLoop | None = None
+    """None for a closed loop, and where no request succeeded."""
 
     @property
     def meets_slo(self) -> bool:

@@ -13,6 +13,7 @@ from tpx.perf.inputs.base import InputSettings
 from tpx.perf.inputs.feed import RoundRobin
 from tpx.perf.inputs.shapes import resolve_shapes
 from tpx.perf.inputs.synthetic import make_inputs
+from tpx.perf.loops import event_loop
 from tpx.perf.measure import measure_level
 from tpx.perf.observer import SILENT, Observer
 from tpx.perf.options import PerfConfig
@@ -24,16 +25,6 @@ from tpx.perf.sweep import sweep
 from tpx.perf.target import Target
 
 __all__ = ["event_loop", "measure_level", "open_target", "run"]
-
-
-def event_loop() -> asyncio.AbstractEventLoop:
-    """A new event loop of the fastest kind that this machine has, for asyncio.Runner."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop
 
 
 @asynccontextmanager

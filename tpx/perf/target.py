@@ -24,6 +24,8 @@ class Target:
     statistics: ServerStatistics
     notices: tuple[str, ...] = ()
     """What was assumed about the model's inputs."""
+    timestamps_ns: tuple[int, ...] = ()
+    """When each step of the data is to be sent, from the beginning of the run; only `--fixed-schedule` asks."""
 
     async def close(self) -> None:
         await self.client.close()

@@ -25,15 +25,15 @@ class Mark:
     index: int
     server: Snapshot | None
     cpu_ns: int
-    """Processor time of this thread, read at `read_ns`."""
+    """Processor time of what sends the requests, read at `read_ns`."""
     read_ns: int
 
 
-def mark(time_ns: int, index: int, server: Snapshot | None) -> Mark:
-    """A boundary at `time_ns`, with the readings of this moment."""
-    return Mark(
-        time_ns=time_ns, index=index, server=server, cpu_ns=time.thread_time_ns(), read_ns=perf_counter_ns()
-    )
+def mark(time_ns: int, index: int, server: Snapshot | None, processor_ns: int | None = None) -> Mark:
+    """A boundary at `time_ns`, with the readings of this moment; the processor time is this thread's unless
+    others send the requests."""
+    cpu_ns = time.thread_time_ns() if processor_ns is None else processor_ns
+    return Mark(time_ns=time_ns, index=index, server=server, cpu_ns=cpu_ns, read_ns=perf_counter_ns())
 
 
 def index_after(records: Records, since: int, time_ns: int) -> int:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from time import perf_counter_ns
+from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 from tpx.errors import WireError
@@ -137,6 +137,10 @@ class ConcurrencyLoad:
     @property
     def failed(self) -> int:
         return self.outcomes.failed
+
+    @property
+    def processor_ns(self) -> int:
+        return thread_time_ns()
 
     def start(self, count: int | None = None, origin_ns: int = 0) -> None:  # noqa: ARG002 (begins at once)
         self.allowance = UNLIMITED if count is None else count

@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from time import perf_counter_ns
+from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 from tpx.errors import WireError
@@ -170,6 +170,10 @@ class RateLoad:
     @property
     def failed(self) -> int:
         return self.outcomes.failed
+
+    @property
+    def processor_ns(self) -> int:
+        return thread_time_ns()
 
     @property
     def connections(self) -> int:

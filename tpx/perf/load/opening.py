@@ -1,0 +1,103 @@
+"""From a level to the load that puts it on: which loop, over how many lanes, by which schedule."""
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+
+from tpx.errors import UsageError
+from tpx.perf.clients.base import Client
+from tpx.perf.inputs.feed import Feed
+from tpx.perf.load.base import Load
+from tpx.perf.load.concurrency import ConcurrencyLoad
+from tpx.perf.load.rate import OpenLoopSettings, RateLoad
+from tpx.perf.load.schedules import ALL, Offsets, Share, at_once, listed, offsets
+from tpx.perf.plan import LoadPlan
+from tpx.perf.records import Records
+from tpx.perf.settings import Level, LevelSettings
+
+FEWEST_LANES, MOST_LANES = 16, 256
+"""What an open loop begins with lies between these."""
+LANE_S = 0.02
+"""An open loop begins with lanes enough for answers that take so long."""
+
+
+class Loadable(Protocol):
+    """What a load is put on."""
+
+    @property
+    def client(self) -> Client: ...
+
+    @property
+    def feed(self) -> Feed: ...
+
+    @property
+    def timestamps_ns(self) -> tuple[int, ...]:
+        """Of `--fixed-schedule`, when each step of the data is due, from the beginning of the run."""
+
+
+async def open_load(
+    target: Loadable,
+    level: Level,
+    settings: LevelSettings,
+    share: Share = ALL,
+    records: Records | None = None,
+) -> Load:
+    """The load of a level, or one worker's share of it, over lanes that are open.
+
+    Raises WireError where the server takes no connections.
+    """
+    plan, client = settings.load, target.client
+    if not level.open_loop:
+        lanes = await client.open(share.part(int(level.value)))
+        return ConcurrencyLoad(client, lanes, target.feed, settings.timeout_s, records)
+    most = max(1, share.part(plan.sequences if plan.serial and plan.sequences else plan.max_connections))
+    count = min(most, max(1, share.part(first_lanes(level, plan))))
+    return RateLoad(
+        client,
+        await client.open(count),
+        target.feed,
+        schedule_of(level, settings, target.timestamps_ns, share),
+        OpenLoopSettings(
+            timeout_s=settings.timeout_s,
+            late=plan.late,
+            max_connections=most,
+            sequences=share.part(plan.sequences),
+            serial=plan.serial,
+        ),
+        records,
+    )
+
+
+def first_lanes(level: Level, plan: LoadPlan) -> int:
+    """How many lanes an open loop begins with, all workers together."""
+    if level.mode == "offline":
+        return plan.max_connections
+    return min(plan.max_connections, max(FEWEST_LANES, min(MOST_LANES, math.ceil(level.value * LANE_S))))
+
+
+def schedule_of(
+    level: Level, settings: LevelSettings, timestamps_ns: tuple[int, ...], share: Share = ALL
+) -> Iterator[Offsets]:
+    """The times of an open loop's requests."""
+    if level.mode == "offline":
+        return at_once(settings.request_count, share)
+    if level.mode == "fixed_schedule":
+        return listed(np.asarray(timestamps_ns, np.int64), share)
+    return offsets(level, settings.load, share)
+
+
+def check_timestamps(timestamps_ns: tuple[int, ...]) -> None:
+    """Raise UsageError where a fixed schedule goes back in time."""
+    if not timestamps_ns:
+        raise UsageError("The dataset provided is empty. --fixed-schedule needs a timestamp in every step.")
+    if min(timestamps_ns) < 0:
+        raise UsageError("--fixed-schedule: a timestamp is below 0")
+    for number, (before, after) in enumerate(pairwise(timestamps_ns), 1):
+        if after < before:
+            raise UsageError(
+                f"--fixed-schedule: the timestamp of step {number} ({after / 1e6:g} ms) is before that of "
+                f"the step before it ({before / 1e6:g} ms)"
+            )
