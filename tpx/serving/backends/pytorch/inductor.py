@@ -38,7 +38,7 @@ class InductorProgram:
         if self.device.type == "cpu":
             log.warning(
                 "model '%s': PyTorch runs AOTInductor packages with Python's lock held, and nothing else in "
-                "the server goes on meanwhile: for runs of more than a millisecond torch.export serves better",
+                "the server goes on meanwhile: for runs of over a millisecond torch.export serves better",
                 model,
             )
         given, made = (leaves_of(text) for text in loader.get_call_spec())
