@@ -25,6 +25,7 @@ from tests.e2e.child import Child, environment, serve
 
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.timeout(180),  # TensorFlow is imported twice, by children
     pytest.mark.skipif(find_spec("tensorflow") is None, reason="needs tensorflow"),
 ]
 

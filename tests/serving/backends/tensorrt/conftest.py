@@ -1,4 +1,4 @@
-"""A fake driver of a machine with two GPUs, of which every test has its own."""
+"""A fake driver of a machine with two GPUs, of which every test has its own, and engines on it."""
 
 import ctypes
 import shutil
@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.serving.backends.tensorrt.opened import Opened, X, Y
 
 
 class Driver:
@@ -38,3 +40,11 @@ def driver(compiled_driver: Path, tmp_path: Path) -> Iterator[Driver]:
     """A library of its own for each test: one that is loaded stays as it is."""
     yield (made := Driver(Path(shutil.copy(compiled_driver, tmp_path / "libcuda.so"))))
     assert made.left() == (0, 0, 0)
+
+
+@pytest.fixture
+def opened(driver: Driver, tmp_path: Path) -> Iterator[Opened]:
+    made = Opened(driver.path, tmp_path)
+    made.write([X, Y])
+    yield made
+    made.close()

@@ -6,6 +6,7 @@ device once; each instance has execution contexts of its own, one for each profi
 
 import logging
 from collections.abc import Sequence
+from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -78,11 +79,10 @@ class TensorRtModel:
         specs = instance_specs(config)
         _check_devices(self._name, specs, driver)
         self._engines = Engines(trt, driver, self._name, self._settings)
-        try:
+        with ExitStack() as undoing:
+            undoing.callback(self._engines.close)
             self._facts = facts_of(self._engine(specs[0].device_id, config), self._name)
-        except BaseException:
-            self._engines.close()
-            raise
+            undoing.pop_all()
 
     def complete(self, config: Any, *, default_max_batch_size: int) -> None:  # noqa: ARG002 (profiles tell)
         self._check_batching(config)

@@ -1,6 +1,7 @@
 """An instance of an engine: a stream, memory on its device, an execution context for each of its profiles."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,14 +54,13 @@ class EngineExecutor:
                 raise LoadError(
                     f"model '{place.model}' has no stream on GPU {place.device}: {exc.message}"
                 ) from exc
-            try:
+            with ExitStack() as undoing:
+                undoing.callback(self._stream.close)
+                undoing.callback(self._contexts.clear)
                 for profile in place.profiles:
                     self._contexts[profile] = self._context(engine, profile)
                 self._stream.wait()
-            except BaseException:
-                self._contexts.clear()
-                self._stream.close()
-                raise
+                undoing.pop_all()
 
     def execute(self, inputs: Arrays) -> Arrays:
         given = {name: _as_model_has_it(self._inputs[name], array) for name, array in inputs.items()}
