@@ -62,7 +62,6 @@ class GrpcMetadata:
         )
 
 
-def _tensor(tensor: TensorMetadata) -> Any:
-    return messages.ModelMetadataResponse.TensorMetadata(
-        name=tensor.name, datatype=tensor.datatype, shape=tensor.shape
-    )
+def _tensor(tensor: TensorMetadata) -> dict[str, Any]:
+    # as fields: the class is inside another one, where only protobuf's compiled half has it
+    return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
