@@ -6,7 +6,7 @@ import pytest
 
 from tpx.errors import MeasurementError, UsageError
 from tpx.perf.clients.endpoint import parse_address
-from tpx.perf.clients.http import model_path
+from tpx.perf.clients.http_control import model_path
 from tpx.perf.clients.model import ModelKey, model_description
 
 METADATA: dict[str, Any] = {

@@ -168,6 +168,10 @@ class LevelLedger:
         """The records that the figures are made of."""
         return rows_between(self._records, self._marks[-1 - self._standing.kept], self._marks[-1])
 
+    def kept_index(self) -> range:
+        """Their numbers."""
+        return range(self._marks[-1 - self._standing.kept].index, self._marks[-1].index)
+
     def _kept_sample(self, merged: Window) -> Sample:
         sample = joined(self._samples[-self._standing.kept :])
         if not self._rules.clamped:

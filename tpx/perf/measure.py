@@ -20,6 +20,7 @@ from tpx.perf.results import LevelResult
 from tpx.perf.self_check import LoopProbe
 from tpx.perf.server_statistics import ServerStatistics, Snapshot
 from tpx.perf.settings import Level, LevelSettings
+from tpx.perf.streaming import streaming_figures
 from tpx.perf.target import Target
 from tpx.perf.windows import Mark, full_at, mark
 
@@ -49,7 +50,7 @@ async def measure_level(
     observer.level_started(level)
     with _quiet_memory():
         if settings.warmup_requests:
-            await _warm_up(await open_load(target, level, settings), settings, stop)
+            await _warm_up(await open_load(target, level, settings, warming=True), settings, stop)
         load = await open_load(target, level, settings)
         measurement = LevelMeasurement(load, target.statistics, settings, level, target.batch_size)
         result = await measurement.run(observer, stop)
@@ -142,6 +143,11 @@ class LevelMeasurement:
             loop_lag_p99_ns=self._probe.p99_ns(*ledger.kept_span_ns()),
         )
         result = ledger.result(self._statistics.between, ending)
+        if len(self._load.records.arrivals):
+            span = ledger.kept_index()
+            result = replace(
+                result, streaming=streaming_figures(self._load.records, span, result.duration_ns)
+            )
         if not self._level.open_loop:
             return result
         return replace(

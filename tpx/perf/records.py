@@ -9,6 +9,8 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
+from tpx.perf.arrivals import Arrivals
+
 FIELDS = (
     "start_ns",
     "intended_ns",
@@ -33,19 +35,22 @@ Rows = npt.NDArray[np.void]
 
 
 class Records:
-    """Rows in the order in which requests ended, so `end_ns` never falls.
+    """Rows in the order in which requests were over. So `end_ns` never falls, but where requests have several
+    responses: it is the last one's then, and the news that nothing follows may come later.
 
     start: the request was handed to the connection; sent: it was with the kernel, or in the connection's
     buffer; first_byte: the first byte of the answer was read; intended: when it should have started (equal
     to start in a closed loop); responses: how many it had; step and sequence: those of its Source.
     """
 
-    __slots__ = ("_block", "_buffer", "_full", "_limit", "_offset", "_pack")
+    __slots__ = ("_block", "_buffer", "_full", "_limit", "_offset", "_pack", "arrivals")
 
     def __init__(self, block_rows: int = BLOCK_ROWS) -> None:
         self._pack = struct.Struct(f"<{len(FIELDS)}q").pack_into
         self._limit = block_rows * ROW_BYTES
         self._full: list[Rows] = []
+        self.arrivals = Arrivals()
+        """When the responses came, where requests may have several."""
         self._add_block()
 
     def _add_block(self) -> None:

@@ -139,6 +139,23 @@ class OpenLoop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Streaming:
+    """What a level has whose requests may have several responses; of its successful requests.
+
+    A level's `latency` is that of the last response, `first_response` that of the first; `inter_response` is
+    the time between two of the same request, None where none had two. `units` are what the responses hold in
+    the service's own unit, tokens of a language model; 0 where it has none.
+    """
+
+    responses: int
+    responses_per_s: float
+    first_response: LatencySummary
+    inter_response: LatencySummary | None
+    units: int = 0
+    units_per_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     """One window of a level; throughput and latency are those of the requests that succeeded in it."""
 
@@ -208,6 +225,9 @@ class LevelResult:
     """What the level says about each of the objectives."""
     open_loop: OpenLoop | None = None
     """None for a closed loop, and where no request succeeded."""
+
+    streaming: Streaming | None = None
+    """None where each request has one response, and where none had any."""
 
     @property
     def meets_slo(self) -> bool:

@@ -37,8 +37,10 @@ def mark(time_ns: int, index: int, server: Snapshot | None, processor_ns: int | 
 
 
 def index_after(records: Records, since: int, time_ns: int) -> int:
-    """The first record, from `since` on, that ended after `time_ns`."""
-    return since + int(np.searchsorted(records.since(since)["end_ns"], time_ns, side="right"))
+    """The first record, from `since` on, that ended after `time_ns`; those behind it belong to what
+    follows."""
+    ends = np.maximum.accumulate(records.since(since)["end_ns"])
+    return since + int(np.searchsorted(ends, time_ns, side="right"))
 
 
 def rows_between(records: Records, first: Mark, last: Mark) -> Rows:

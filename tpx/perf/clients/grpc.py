@@ -1,8 +1,8 @@
 """Requests over gRPC: each made beforehand, many in flight on one HTTP/2 connection."""
 
-import asyncio
 import ssl
 from collections.abc import Sequence
+from typing import cast
 
 from tpx.perf.clients.base import PLAIN, Failure, Lane, RequestFields
 from tpx.perf.clients.endpoint import Connections, Endpoint
@@ -15,8 +15,8 @@ from tpx.perf.clients.grpc_encoding import (
     header_block,
     infer_message,
 )
+from tpx.perf.clients.grpc_pool import GrpcPool, spread
 from tpx.perf.clients.tls import tls_context
-from tpx.protocol.grpc import client as wire
 from tpx.protocol.grpc.client import GrpcClientConnection
 from tpx.protocol.grpc.client_call import GrpcResponse, PreparedCall
 from tpx.protocol.grpc.status import Status
@@ -44,10 +44,8 @@ class GrpcClient:
 
     def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> None:
         self._endpoint = endpoint
-        self._tls = tls
+        self._pool = GrpcPool(endpoint, tls)
         self._lanes: list[Lane] = []
-        self._connections: list[GrpcClientConnection] = []
-        self._replacing = asyncio.Lock()
 
     async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> PreparedCall:
         endpoint = self._endpoint
@@ -62,40 +60,32 @@ class GrpcClient:
         return GrpcTemplate(block, message, endpoint.wire.compression)
 
     async def open(self, count: int) -> Sequence[Lane]:
-        wanted = -(-count // LANES_PER_CONNECTION)
-        for surplus in self._connections[wanted:]:
-            surplus.close()
-        del self._connections[wanted:]
-        while len(self._connections) < wanted:
-            self._connections.append(await self._connect())
-        for i, connection in enumerate(self._connections):
-            if connection.closing:
-                self._connections[i] = await self._connect()
-        # dealt out in turn, so that every connection carries the same load
-        turns = [self._connections[i % wanted] for i in range(count)]
-        self._lanes = [Lane(connection, connection.call) for connection in turns]
+        await self._pool.resize(-(-count // LANES_PER_CONNECTION))
+        connections = self._pool.connections
+        del self._lanes[count:]
+        while len(self._lanes) < count:
+            self._lanes.append(Lane(None, connections[0].call))
+        for lane, connection in spread(self._lanes, connections):
+            _attach(lane, cast("GrpcClientConnection", connection))
         return self._lanes
 
     async def renew(self, lane: Lane, call: object) -> None:
         """A call in flight is cancelled; a connection that ended is replaced for all of its lanes."""
-        broken = lane.connection
+        broken: GrpcClientConnection = lane.connection
         if isinstance(call, int):
             broken.cancel(call)
-        async with self._replacing:
-            if lane.connection.closing:
-                fresh = await self._connect()
-                self._connections = [fresh if c is broken else c for c in self._connections]
-                for each in self._lanes:
-                    if each.connection is broken:
-                        each.connection, each.send = fresh, fresh.call
+        if broken.closing:
+            fresh = await self._pool.instead_of(broken)
+            for each in self._lanes:
+                if each.connection is broken:
+                    _attach(each, fresh)
 
     def failure(self, response: GrpcResponse) -> Failure:
         return Failure(f"gRPC {Status(response.status).name}", response.message or "(no message)")
 
     async def close(self) -> None:
-        for connection in self._connections:
-            connection.close()
-        self._connections.clear()
+        self._pool.close()
 
-    async def _connect(self) -> GrpcClientConnection:
-        return await wire.connect(self._endpoint.host, self._endpoint.port, tls=self._tls)
+
+def _attach(lane: Lane, connection: GrpcClientConnection) -> None:
+    lane.connection, lane.send = connection, connection.call

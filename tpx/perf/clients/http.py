@@ -4,10 +4,9 @@ beforehand."""
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from tpx.errors import WireError
-from tpx.perf.clients.base import PLAIN, Failure, Lane, Prepared, RequestFields
+from tpx.perf.clients.base import PLAIN, Failure, Lane, Prepared, RequestFields, nobody_listens
 from tpx.perf.clients.endpoint import Connections, Endpoint
 from tpx.perf.clients.http_control import HttpControl, error_text, host_header, model_path, user_headers
 from tpx.perf.clients.http_encoding import HttpTemplate, cut_template, infer_body, of_any_sequence
@@ -65,7 +64,7 @@ class HttpClient:
             lane.connection.close()
         del self._lanes[count:]
         for lane in self._lanes:
-            if lane.connection.closing:
+            if lane.connection.closing and lane.on_lost is nobody_listens:
                 await self.renew(lane, None)
         while missing := count - len(self._lanes):
             batch = (self._add_lane() for _ in range(min(missing, CONNECTS_AT_ONCE)))

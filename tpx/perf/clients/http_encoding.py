@@ -1,4 +1,4 @@
-"""Inference requests over HTTP, encoded once before they are sent: JSON head, raw tensors, sequences' templates."""
+"""Inference requests over HTTP, encoded once before they are sent: JSON head, raw tensors, templates."""
 
 import math
 from collections.abc import Sequence
@@ -86,7 +86,7 @@ def _place(place: SharedMemoryRange) -> dict[str, Any]:
 class HttpTemplate:
     """Implements Template: the number is padded with blanks, so that no length ever changes."""
 
-    __slots__ = ("_behind", "_before", "_small")
+    __slots__ = ("_before", "_behind", "_small")
 
     def __init__(self, before: bytes, behind: list[Buffer]) -> None:
         self._before = before
@@ -104,7 +104,7 @@ def of_any_sequence(fields: RequestFields) -> RequestFields:
 
 
 def cut_template(request: Sequence[Buffer]) -> HttpTemplate:
-    """The template of an encoded request: its first part, the head, ends with the JSON, or that is the second."""
+    """The template of an encoded request for `of_any_sequence`."""
     number = b"%d" % ANY_SEQUENCE
     for i, part in enumerate(request):
         before, found, behind = bytes(part).partition(b'"sequence_id":' + number)

@@ -33,7 +33,7 @@ class _Slot:
         self.source = source
         self._next = source.next
         self.lane = lane
-        self._on_response = self.on_response
+        self._on_response = self.on_streamed if outcomes.streams else self.on_response
         self._call: object = None
         self._sent_ns = 0
         self.start_ns = 0
@@ -75,6 +75,17 @@ class _Slot:
             1,
             source.step,
             source.sequence,
+        )
+        self.send()
+
+    def on_streamed(self, response: Any) -> None:
+        """The last response of a request that may have several, or the news that none follows."""
+        start_ns = self.start_ns
+        if not start_ns:
+            return
+        source = self.source
+        self._outcomes.append_streamed(
+            start_ns, start_ns, self._sent_ns, response, source.step, source.sequence
         )
         self.send()
 

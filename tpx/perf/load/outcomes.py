@@ -3,19 +3,21 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tpx.perf.clients.base import LOST, Client, Failure
-from tpx.perf.records import Records
+from tpx.perf.clients.base import LOST, Client, Failure, StreamedResponse
+from tpx.perf.records import SUCCESS, Records
 
 
 class Outcomes:
     """Shared by the slots of one load."""
 
-    __slots__ = ("_client", "_failures", "append", "failed", "records", "success")
+    __slots__ = ("_arrivals", "_client", "_failures", "append", "failed", "records", "streams", "success")
 
     def __init__(self, client: Client, records: Records | None = None) -> None:
         self.records = Records() if records is None else records
         self.append = self.records.append
         self.success = client.success
+        self.streams = client.streams
+        self._arrivals = self.records.arrivals
         self.failed = 0
         self._client = client
         self._failures: dict[int, Failure] = {}
@@ -23,6 +25,24 @@ class Outcomes:
     def failures(self) -> Mapping[int, Failure]:
         """The first failure of each status that occurred."""
         return dict(self._failures)
+
+    def append_streamed(
+        self,
+        start_ns: int,
+        intended_ns: int,
+        sent_ns: int,
+        response: StreamedResponse,
+        step: int,
+        sequence: int,
+    ) -> None:
+        """The row of a request that may have had several responses, and when each came."""
+        status = SUCCESS if response.status == self.success else self.count_failure(response)
+        times = response.arrivals
+        if response.units:
+            self._arrivals.add_units(len(self.records), response.units)
+        self._arrivals.add(times)
+        first_ns, end_ns = response.first_byte_ns, response.end_ns
+        self.append(start_ns, intended_ns, sent_ns, first_ns, end_ns, status, len(times), step, sequence)
 
     def count_failure(self, response: Any) -> int:
         """Count an unsuccessful response; returns its status."""

@@ -54,7 +54,7 @@ class _Sender:
         self._outcomes = outcomes = load.outcomes
         self._append = outcomes.append
         self._success = outcomes.success
-        self._on_response = self.on_response
+        self._on_response = self.on_streamed if outcomes.streams else self.on_response
         self._call: object = None
         self._sent_ns = 0
         self._step = 0
@@ -98,6 +98,17 @@ class _Sender:
             self._sequence,
         )
         self._load.released(self, end_ns)
+
+    def on_streamed(self, response: Any) -> None:
+        """The last response of a request that may have several, or the news that none follows."""
+        start_ns = self.start_ns
+        if not start_ns:
+            return
+        self.start_ns = 0
+        self._outcomes.append_streamed(
+            start_ns, self.intended_ns, self._sent_ns, response, self._step, self._sequence
+        )
+        self._load.released(self, perf_counter_ns())
 
     def on_lost(self, error: WireError) -> None:
         if self.start_ns:

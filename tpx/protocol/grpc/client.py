@@ -126,13 +126,19 @@ class GrpcClientConnection(Http2Connection):
         metadata: Mapping[str, str | bytes] | None = None,
         *,
         timeout: str = "",
+        encoding: str = "",
     ) -> ClientCall:
-        """Begin a streaming call. Raises WireError also at the server's limit of concurrent streams."""
+        """Begin a streaming call. Raises WireError also at the server's limit of concurrent streams.
+
+        `encoding` is that of the messages which its user compresses.
+        """
         if self.closing:
             raise WireError(self._lost_reason or "the connection is closing")
         if len(self.streams) >= self._peer_max_streams:
             raise WireError(f"the server takes no more than {self._peer_max_streams} calls at a time")
-        block = request_block(path, self._authority, dict(metadata or {}), tls=self._tls, timeout=timeout)
+        block = request_block(
+            path, self._authority, dict(metadata or {}), tls=self._tls, encoding=encoding, timeout=timeout
+        )
         call = ClientCall(self, self._next_id, on_end)
         call.on_message = on_message
         self._next_id += 2

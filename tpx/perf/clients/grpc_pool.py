@@ -1,0 +1,68 @@
+"""The HTTP/2 connections to one server that many lanes share."""
+
+import asyncio
+import ssl
+from collections.abc import Sequence
+
+from tpx.perf.clients.base import Lane, nobody_listens
+from tpx.perf.clients.endpoint import Endpoint
+from tpx.protocol.grpc import client as wire
+from tpx.protocol.grpc.client import GrpcClientConnection
+
+
+class GrpcPool:
+    """A number of connections, each replaced when it ends."""
+
+    def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None) -> None:
+        self._endpoint = endpoint
+        self._tls = tls
+        self._replacing = asyncio.Lock()
+        self.connections: list[GrpcClientConnection] = []
+
+    async def resize(self, count: int) -> None:
+        """Exactly `count` connections, none of which has ended. Raises WireError."""
+        for surplus in self.connections[count:]:
+            surplus.close()
+        del self.connections[count:]
+        while len(self.connections) < count:
+            self.connections.append(await self._connect())
+        for i, connection in enumerate(self.connections):
+            if connection.closing:
+                self.connections[i] = await self._connect()
+
+    async def instead_of(self, broken: GrpcClientConnection) -> GrpcClientConnection:
+        """The connection in the place of one that has ended, opened by whoever asks first; WireError."""
+        async with self._replacing:
+            if broken not in self.connections:
+                return min(self.connections, key=lambda c: c.in_flight)
+            fresh = await self._connect()
+            self.connections[self.connections.index(broken)] = fresh
+            return fresh
+
+    def close(self) -> None:
+        for connection in self.connections:
+            connection.close()
+        self.connections.clear()
+
+    async def _connect(self) -> GrpcClientConnection:
+        return await wire.connect(self._endpoint.host, self._endpoint.port, tls=self._tls)
+
+
+def spread(lanes: Sequence[Lane], carriers: Sequence[object]) -> list[tuple[Lane, object]]:
+    """Which lanes go to which carrier, so that all have the same number of them.
+
+    A lane that is in use stays where it is as long as its carrier is there.
+    """
+    load = dict.fromkeys(map(id, carriers), 0)
+    homeless = []
+    for lane in lanes:
+        if lane.on_lost is nobody_listens or id(lane.connection) not in load:
+            homeless.append(lane)
+        else:
+            load[id(lane.connection)] += 1
+    moves = []
+    for lane in homeless:
+        carrier = min(carriers, key=lambda c: load[id(c)])
+        load[id(carrier)] += 1
+        moves.append((lane, carrier))
+    return moves

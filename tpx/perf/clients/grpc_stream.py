@@ -1,0 +1,298 @@
+"""Requests over bidirectional streams: many in flight on each, their responses told apart by ids.
+
+Every request asks to be told when nothing follows, so that a decoupled model's last response is known.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Sequence
+from itertools import count
+from time import perf_counter_ns
+from typing import cast
+
+from tpx.errors import WireError
+from tpx.perf.clients.base import PLAIN, Failure, Lane, OnResponse, RequestFields
+from tpx.perf.clients.endpoint import Endpoint
+from tpx.perf.clients.grpc_encoding import (
+    SERVICE,
+    flags_only,
+    framed,
+    infer_message,
+    metadata,
+    sequence_field,
+)
+from tpx.perf.clients.grpc_pool import GrpcPool, spread
+from tpx.protocol.grpc.client import GrpcClientConnection
+from tpx.protocol.grpc.client_call import GrpcResponse
+from tpx.protocol.grpc.framing import pack_prefix
+from tpx.protocol.grpc.status import Status
+from tpx.protocol.tensors import Buffer, Tensor
+from tpx.protocol.v2_protobuf import EMPTY_FINAL_RESPONSE
+
+MOST_STREAMS = 16
+"""As many as perf_analyzer has threads by default, each with a stream of its own."""
+STREAMS_PER_CONNECTION = 8
+ANSWERED_ERROR = 100
+"""The status of a request that a message of the stream refused: those have words, but no code of gRPC."""
+
+_ID_BYTES = 8
+_ID_HEAD = bytes((3 << 3 | 2, _ID_BYTES))
+_ERROR_TAG, _RESPONSE_TAG = 1 << 3 | 2, 2 << 3 | 2
+_PARAMETER_TAG, _OUTPUT_TAG = 4 << 3 | 2, 5 << 3 | 2
+_FINAL_KEY = b"\x0a\x15triton_final_response"
+_TRUE = b"\x08\x01"
+
+
+class StreamMessage:
+    """A request without its id; the prefix already counts it."""
+
+    __slots__ = ("encoding", "prefix", "rest")
+
+    def __init__(self, rest: bytes, encoding: str = "") -> None:
+        self.prefix = pack_prefix(0, len(_ID_HEAD) + _ID_BYTES + len(rest)) + _ID_HEAD
+        self.rest = rest
+        self.encoding = encoding
+
+    def framed(self, request_id: bytes) -> bytes:
+        """The message of a request with this id; compressed, it is so for each request anew."""
+        if self.encoding:
+            return framed(b"".join((_ID_HEAD, request_id, self.rest)), self.encoding)
+        return b"".join((self.prefix, request_id, self.rest))
+
+
+class StreamTemplate:
+    """Implements Template."""
+
+    __slots__ = ("_encoding", "_rest")
+
+    def __init__(self, rest: bytes, encoding: str) -> None:
+        self._rest = rest
+        self._encoding = encoding
+
+    def fill(self, sequence: int) -> StreamMessage:
+        return StreamMessage(sequence_field(sequence) + self._rest, self._encoding)
+
+
+class StreamedRequest:
+    """Implements StreamedResponse: a request in flight that becomes its own answer."""
+
+    __slots__ = (
+        "answers",
+        "arrivals",
+        "end_ns",
+        "first_byte_ns",
+        "message",
+        "on_response",
+        "status",
+        "units",
+    )
+
+    def __init__(self, on_response: OnResponse) -> None:
+        self.on_response = on_response
+        self.status = int(Status.OK)
+        self.message = ""
+        self.first_byte_ns = 0
+        self.end_ns = 0
+        self.arrivals: list[int] = []
+        self.answers: list[Buffer] = []
+        """Each of them a ModelStreamInferResponse."""
+        self.units = 0
+
+
+class InferStream:
+    """One ModelStreamInfer call. When it ends, so do the requests in flight, with its status."""
+
+    def __init__(self, connection: GrpcClientConnection, endpoint: Endpoint) -> None:
+        self.connection = connection
+        self.closing = False
+        self._reason = ""
+        self._numbers = count(1)
+        self._waiting: dict[bytes, StreamedRequest] = {}
+        self._call = connection.open(
+            SERVICE + "ModelStreamInfer",
+            self._on_message,
+            self._on_end,
+            metadata(endpoint),
+            encoding=endpoint.wire.compression,
+        )
+
+    def send(self, message: StreamMessage, on_response: OnResponse) -> bytes:
+        """Send a request; returns its id. Raises WireError where the stream has ended."""
+        if self.closing:
+            raise WireError(self._reason)
+        request_id = b"%08x" % next(self._numbers)
+        self._waiting[request_id] = StreamedRequest(on_response)
+        self._call.send_framed(message.framed(request_id))
+        return request_id
+
+    def forget(self, request_id: bytes) -> None:
+        """Nobody waits for the answers of a request any more."""
+        self._waiting.pop(request_id, None)
+
+    def close(self) -> None:
+        """End the stream; nobody hears of it."""
+        self._reason = "the stream was closed"
+        self.closing = True
+        self._waiting.clear()
+        if not self.connection.closing:
+            self._call.cancel()
+
+    def _on_message(self, data: Buffer) -> None:
+        now_ns = perf_counter_ns()
+        request_id, final, null, error = scan(data)
+        waiting = self._waiting
+        if not request_id:  # a server that does not say which answers in order
+            request_id = next(iter(waiting), b"")
+        request = waiting.get(request_id)
+        if request is None:
+            return
+        if not (null and request.arrivals):
+            if not request.first_byte_ns:
+                request.first_byte_ns = now_ns
+            request.end_ns = now_ns
+        if error:
+            request.status = ANSWERED_ERROR
+            request.message = error.decode("utf-8", "replace")
+        elif not null:
+            request.arrivals.append(now_ns)
+            request.answers.append(data)
+        if final:
+            del waiting[request_id]
+            request.on_response(request)
+
+    def _on_end(self, response: GrpcResponse) -> None:
+        self.closing = True
+        status = int(response.status) or int(Status.UNAVAILABLE)
+        self._reason = response.message or "the server ended the stream"
+        waiting, self._waiting = self._waiting, {}
+        now_ns = perf_counter_ns()
+        for request in waiting.values():
+            request.status, request.message = status, self._reason
+            request.first_byte_ns = request.first_byte_ns or now_ns
+            request.end_ns = now_ns
+            request.on_response(request)
+
+
+def scan(data: Buffer) -> tuple[bytes, bool, bool, bytes]:
+    """Of a ModelStreamInferResponse: the request's id, whether nothing follows, whether that is all its news,
+    and its error.
+
+    A server that says nothing about what follows sends one response to a request. Reads the message's own
+    framing up to the first output, as parsing it would cost more than everything else.
+    """
+    at, end = 0, len(data)
+    error = b""
+    start = stop = 0
+    while at < end:
+        tag = data[at]
+        size, at = _size(data, at + 1)
+        if tag == _ERROR_TAG:
+            error = bytes(data[at : at + size])
+        elif tag == _RESPONSE_TAG:
+            start, stop = at, at + size
+        at += size
+    request_id = b""
+    final, last, outputs = True, False, False
+    while start < stop:
+        tag = data[start]
+        size, start = _size(data, start + 1)
+        if tag == _PARAMETER_TAG and data[start : start + len(_FINAL_KEY)] == _FINAL_KEY:
+            final = last = data[start + size - 2 : start + size] == _TRUE
+        elif tag == _ID_HEAD[0]:
+            request_id = bytes(data[start : start + size])
+        elif tag == _OUTPUT_TAG:
+            outputs = True
+            if request_id:
+                break
+        start += size
+    return request_id, final, last and not outputs and not error, error
+
+
+def _size(data: Buffer, at: int) -> tuple[int, int]:
+    """The length of a field, and where it begins."""
+    size = data[at]
+    if size < 128:
+        return size, at + 1
+    size &= 127
+    shift = 7
+    while True:
+        at += 1
+        byte = data[at]
+        size |= (byte & 127) << shift
+        if byte < 128:
+            return size, at + 1
+        shift += 7
+
+
+class GrpcStreamClient:
+    """Implements Client."""
+
+    success = int(Status.OK)
+    streams = True
+
+    def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> None:
+        self._endpoint = endpoint
+        self._pool = GrpcPool(endpoint, tls)
+        self._streams: list[InferStream] = []
+        self._lanes: list[Lane] = []
+        self._replacing = asyncio.Lock()
+
+    async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> StreamMessage:
+        parameters = fields.all_parameters | {EMPTY_FINAL_RESPONSE: True}
+        message = infer_message(self._endpoint.model, tensors, fields, parameters)
+        return StreamMessage(message, self._endpoint.wire.compression)
+
+    async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> StreamTemplate:
+        parameters = flags_only(fields) | {EMPTY_FINAL_RESPONSE: True}
+        message = infer_message(self._endpoint.model, tensors, fields, parameters)
+        return StreamTemplate(message, self._endpoint.wire.compression)
+
+    async def open(self, count: int) -> Sequence[Lane]:
+        wanted = min(count, MOST_STREAMS)
+        for surplus in self._streams[wanted:]:
+            surplus.close()
+        await self._pool.resize(-(-wanted // STREAMS_PER_CONNECTION))
+        connections = self._pool.connections
+        kept = [s for s in self._streams[:wanted] if not s.closing and s.connection in connections]
+        while len(kept) < wanted:
+            connection = min(connections, key=lambda c: c.in_flight)
+            kept.append(InferStream(connection, self._endpoint))
+        self._streams = kept
+        del self._lanes[count:]
+        while len(self._lanes) < count:
+            self._lanes.append(Lane(None, kept[0].send))
+        for lane, carrier in spread(self._lanes, kept):
+            _attach(lane, cast("InferStream", carrier))
+        return self._lanes
+
+    async def renew(self, lane: Lane, call: object) -> None:
+        """A request in flight is forgotten; a stream that ended is replaced for all of its lanes."""
+        broken: InferStream = lane.connection
+        if isinstance(call, bytes):
+            broken.forget(call)
+        async with self._replacing:
+            if not lane.connection.closing:
+                return
+            connection = broken.connection
+            if connection.closing:
+                connection = await self._pool.instead_of(connection)
+            fresh = InferStream(connection, self._endpoint)
+            self._streams = [fresh if s is broken else s for s in self._streams]
+            for each in self._lanes:
+                if each.connection is broken:
+                    _attach(each, fresh)
+
+    def failure(self, response: StreamedRequest) -> Failure:
+        known = response.status != ANSWERED_ERROR
+        code = f"gRPC {Status(response.status).name}" if known else "gRPC stream"
+        return Failure(code, response.message or "(no message)")
+
+    async def close(self) -> None:
+        for stream in self._streams:
+            stream.close()
+        self._streams.clear()
+        self._pool.close()
+
+
+def _attach(lane: Lane, stream: InferStream) -> None:
+    lane.connection, lane.send = stream, stream.send
