@@ -1,12 +1,14 @@
 """How a process waits for the server: it looks again and again for a moment before it sleeps.
 
 A process that sleeps costs whoever wakes it and itself more than the execution of a short model does. Looking
-pays where the next request comes soon, and where nobody else needs the processor; both are found by trying.
+pays where the next request comes soon, and where nobody else needs the processor: the kernel counts how often
+others were given it. One that looks would else use up what it is due, and wait for its turn when it has work.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import select
 import time
 from collections.abc import Callable
@@ -18,6 +20,9 @@ _MOST_WORTH = 8
 _FAILED = 2
 _OTHERS_NS = 5_000
 """Giving up the processor takes longer than this where somebody else has used it."""
+_REST_NS = 5_000_000
+"""How long nobody looks after others have needed the processor."""
+_THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
 
 
 class Waiting:
@@ -28,6 +33,8 @@ class Waiting:
         self._poll.register(descriptor, select.POLLIN)
         self._most_ns = 0
         self._worth = 0
+        self._preempted = 0
+        self._rests_until_ns = 0
 
     def spin_for(self, most_ns: int) -> None:
         """Before it sleeps, look for as long as this; 0 is not at all."""
@@ -51,13 +58,24 @@ class Waiting:
         if poll(0):
             return
         began_ns = _clock()
-        if self.awake and self._looked(began_ns, began_ns + most_ns):
+        if self.awake and self._may_look(began_ns) and self._looked(began_ns, began_ns + most_ns):
             return
         poll()
         if _clock() - began_ns > most_ns:
             self._worth = max(0, self._worth - _FAILED)
         elif self._worth < _MOST_WORTH:
             self._worth += 1
+
+    def _may_look(self, now_ns: int) -> bool:
+        """Nobody else has needed the processor for a while."""
+        if now_ns < self._rests_until_ns:
+            return False
+        preempted = resource.getrusage(_THREAD).ru_nivcsw
+        if preempted != self._preempted:
+            self._preempted = preempted
+            self._rests_until_ns = now_ns + _REST_NS
+            return False
+        return True
 
     def _looked(self, now_ns: int, end_ns: int) -> bool:
         """Whether bytes have come meanwhile."""
