@@ -10,12 +10,14 @@ from tpx.protocol.datatypes import BY_NAME
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpec:
-    """An input of a model: its shape without the batch dimension, -1 where it is dynamic."""
+    """An input or output of a model: its shape without the batch dimension, -1 where it is dynamic."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
     optional: bool = False
+    shape_tensor: bool = False
+    """Its values are one for a whole batch, which has no dimension in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,7 @@ class ModelDescription:
     versions: tuple[str, ...] = ()
     platform: str = ""
     inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...] = ()
     max_batch_size: int = 0
     scheduler: str = "none"
     decoupled: bool = False
@@ -79,35 +82,43 @@ def model_description(metadata: Mapping[str, Any], config: Mapping[str, Any] | N
     The metadata's shapes carry the batch dimension of a batching model, which is left out here.
     """
     config = config or {}
-    batches = int(config.get("max_batch_size", 0)) > 0
-    optional = {i["name"] for i in config.get("input", ()) if i.get("optional")}
-    inputs = []
-    for spec in metadata.get("inputs", ()):
-        if spec["datatype"] not in BY_NAME:
-            raise MeasurementError(
-                f"input '{spec['name']}' of model '{metadata.get('name')}' has the datatype "
-                f"'{spec['datatype']}', which the v2 protocol does not know (it has: {', '.join(BY_NAME)})"
-            )
-        shape = tuple(int(d) for d in spec.get("shape", ()))
-        inputs.append(
-            TensorSpec(
-                name=spec["name"],
-                datatype=spec["datatype"],
-                shape=shape[1:] if batches else shape,
-                optional=spec["name"] in optional,
-            )
-        )
     return ModelDescription(
         name=str(metadata.get("name", "")),
         versions=tuple(metadata.get("versions", ())),
         platform=str(metadata.get("platform", "")),
-        inputs=tuple(inputs),
+        inputs=_tensors(metadata, config, "input"),
+        outputs=_tensors(metadata, config, "output"),
         max_batch_size=int(config.get("max_batch_size", 0)),
         scheduler=_scheduler(config),
         decoupled=bool(config.get("model_transaction_policy", {}).get("decoupled", False)),
         response_cache=bool(config.get("response_cache", {}).get("enable", False)),
         steps=_steps(config.get("ensemble_scheduling", {}).get("step", ())),
     )
+
+
+def _tensors(metadata: Mapping[str, Any], config: Mapping[str, Any], kind: str) -> tuple[TensorSpec, ...]:
+    batches = int(config.get("max_batch_size", 0)) > 0
+    configured = {item["name"]: item for item in config.get(kind, ())}
+    out = []
+    for spec in metadata.get(kind + "s", ()):
+        name, datatype = spec["name"], spec["datatype"]
+        if kind == "input" and datatype not in BY_NAME:
+            raise MeasurementError(
+                f"{kind} '{name}' of model '{metadata.get('name')}' has the datatype '{datatype}', which the "
+                f"v2 protocol does not know (it has: {', '.join(BY_NAME)})"
+            )
+        shape = tuple(int(d) for d in spec.get("shape", ()))
+        settings = configured.get(name, {})
+        out.append(
+            TensorSpec(
+                name=name,
+                datatype=datatype,
+                shape=shape[1:] if batches else shape,
+                optional=bool(settings.get("optional")),
+                shape_tensor=bool(settings.get("is_shape_tensor")),
+            )
+        )
+    return tuple(out)
 
 
 def _scheduler(config: Mapping[str, Any]) -> str:
