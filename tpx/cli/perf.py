@@ -15,7 +15,7 @@ from tpx.errors import TpxError, UsageError
 from tpx.options import from_argv
 from tpx.perf.observer import Progress
 from tpx.perf.options import PerfConfig
-from tpx.perf.report.console import level_block, settings_block, summary
+from tpx.perf.report.console import answer_line, level_block, settings_block, summary
 from tpx.perf.report.csv import csv_text
 from tpx.perf.report.json import json_text
 from tpx.perf.report.live import live_line
@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
             report = runner.run(_run(config))
         if report is None:
             return Exit.INTERRUPTED
-        print(summary(report.levels), end="", flush=True)
+        print(summary(report.levels) + answer_line(report), end="", flush=True)
         _write_files(report, argv)
     except TpxError as exc:
         print(f"Error: {exc}", file=sys.stderr)

@@ -4,8 +4,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from tpx.errors import UsageError
-
 Distribution = Literal["constant", "poisson", "gamma", "burst"]
 LatePolicy = Literal["send", "skip"]
 
@@ -65,9 +63,8 @@ class LoadPlan:
     """How many sequences an open loop keeps open; 0 where requests belong to none."""
     serial: bool = False
     """Whether a request of a sequence waits for the answer to the one before it."""
+    workers: int = 1
+    """Processes that send; 0 is as many as the load needs, but no more than `most_workers`, 0 for any."""
+    most_workers: int = 0
     samples_per_query: int = 8
     """Requests of one query of the MultiStream scenario."""
-
-    def __post_init__(self) -> None:
-        if self.max_connections <= 0:
-            raise UsageError("Failed to parse --max-connections. The value must be > 0.")

@@ -4,15 +4,17 @@ here."""
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 
-from tpx.errors import MeasurementError
+from tpx.errors import MeasurementError, UsageError
 from tpx.perf.clients.endpoint import Endpoint, connect, parse_address
 from tpx.perf.clients.model import ModelDescription, ModelKey
 from tpx.perf.inputs.base import InputSettings
 from tpx.perf.inputs.feed import RoundRobin
 from tpx.perf.inputs.shapes import resolve_shapes
 from tpx.perf.inputs.synthetic import make_inputs
+from tpx.perf.load.opening import check_timestamps
 from tpx.perf.loops import event_loop
 from tpx.perf.measure import measure_level
 from tpx.perf.observer import SILENT, Observer
@@ -78,17 +80,34 @@ async def run(
         async def measured(level: Level, settings: LevelSettings) -> LevelResult:
             return await measure_level(target, level, settings, observer=observer, stop=stop)
 
-        levels = await sweep(config.concurrency_range, config.level_settings, measured, stop)
+        levels = await sweep(config.levels, run_settings(config, target), measured, stop)
         return Report(
             config=config,
             server=target.server,
             model=target.model,
             levels=levels.results,
             error=levels.error,
+            answer=levels.answer,
             started=started.isoformat(timespec="milliseconds"),
             finished=datetime.now(UTC).isoformat(timespec="milliseconds"),
             interrupted=stop.is_set(),
         )
+
+
+def run_settings(config: PerfConfig, target: Target) -> LevelSettings:
+    """The rules of the run's levels, completed by what the model and its data say."""
+    settings = config.level_settings
+    if target.model.scheduler != "sequence":
+        settings = replace(settings, load=replace(settings.load, sequences=0))
+    if not config.fixed_schedule:
+        return settings
+    check_timestamps(target.timestamps_ns)
+    left = len(target.timestamps_ns) - settings.warmup_requests
+    if left <= 0:
+        raise UsageError(
+            "The warmup request count must be less than the total number of payloads in the dataset."
+        )
+    return replace(settings, request_count=left)
 
 
 def _input_settings(config: PerfConfig) -> InputSettings:

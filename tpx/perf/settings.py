@@ -2,7 +2,7 @@
 a level."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NoReturn
 
 from tpx.errors import UsageError
@@ -80,7 +80,9 @@ class LevelRange:
     """Whether the user said so; only one kind of load can be given."""
 
     def __post_init__(self) -> None:
-        if not min(self.listed or (self.start,)) > 0:
+        if self.mode in ("concurrency", "request_rate") and not min(self.listed or (self.start,)) > 0:
+            if self.mode == "request_rate":
+                refuse(self.flag, "The start of the search range must be > 0.")
             raise UsageError("The start of the search range must be > 0")
         if not self.step > 0 or (self.factor and not self.factor > 1):
             refuse(self.flag, "The <step> must be > 0, or a factor > 1 such as x2.")
@@ -92,6 +94,10 @@ class LevelRange:
             return ",".join(f"{value:g}" for value in self.listed)
         step = f"x{self.factor:g}" if self.factor else f"{self.step:g}"
         return f"{self.start:g}" if self.end is None else f"{self.start:g}:{self.end:g}:{step}"
+
+    def searched(self) -> "LevelRange":
+        """The same range, to be halved."""
+        return replace(self, binary=True)
 
     @property
     def flag(self) -> str:

@@ -44,8 +44,12 @@ async def open_load(
     settings: LevelSettings,
     share: Share = ALL,
     records: Records | None = None,
+    *,
+    warming: bool = False,
 ) -> Load:
     """The load of a level, or one worker's share of it, over lanes that are open.
+
+    `warming` is for what is sent before the level is measured: of a fixed schedule, its first steps.
 
     Raises WireError where the server takes no connections.
     """
@@ -59,7 +63,7 @@ async def open_load(
         client,
         await client.open(count),
         target.feed,
-        schedule_of(level, settings, target.timestamps_ns, share),
+        schedule_of(level, settings, _stretch(target.timestamps_ns, settings, warming=warming), share),
         OpenLoopSettings(
             timeout_s=settings.timeout_s,
             late=plan.late,
@@ -69,6 +73,14 @@ async def open_load(
         ),
         records,
     )
+
+
+def _stretch(times_ns: tuple[int, ...], settings: LevelSettings, *, warming: bool) -> tuple[int, ...]:
+    """What is sent to warm up, or what is left behind it, which begins at once."""
+    count = settings.warmup_requests
+    if warming:
+        return times_ns[:count]
+    return tuple(t - times_ns[count] for t in times_ns[count:]) if count and times_ns[count:] else times_ns
 
 
 def first_lanes(level: Level, plan: LoadPlan) -> int:

@@ -1,18 +1,19 @@
 """All that `tpx perf` can be told: the groups of options as one, and the rules between them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tpx.errors import UsageError
 from tpx.perf.options.data import DataOptions
 from tpx.perf.options.load import LoadOptions
 from tpx.perf.options.measurement import MeasurementOptions
 from tpx.perf.options.output import OutputOptions
+from tpx.perf.options.pace import PaceOptions
 from tpx.perf.options.target import TargetOptions
+from tpx.perf.plan import LoadPlan
 from tpx.perf.settings import LevelSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerfConfig(OutputOptions, DataOptions, MeasurementOptions, LoadOptions, TargetOptions):
+class PerfConfig(OutputOptions, DataOptions, MeasurementOptions, PaceOptions, LoadOptions, TargetOptions):
     """One run of `tpx perf`, with perf_analyzer's spellings and messages; raises UsageError where values are
     out of range or do not go together.
 
@@ -24,10 +25,8 @@ class PerfConfig(OutputOptions, DataOptions, MeasurementOptions, LoadOptions, Ta
         self.check_load()
         self.check_measurement()
         self.check_data()
-        if self.concurrency_range.unbounded and self.latency_threshold == 0:
-            raise UsageError(
-                "The end of the search range and the latency limit can not be both 0 (or 0.0) simultaneously"
-            )
+        self.check_pace()
+        self.check_search_limit(self.latency_threshold)
 
     @property
     def level_settings(self) -> LevelSettings:
@@ -44,4 +43,22 @@ class PerfConfig(OutputOptions, DataOptions, MeasurementOptions, LoadOptions, Ta
             warmup_requests=self.warmup_request_count,
             timeout_s=self.timeout,
             max_errors=self.max_errors,
+            load=self.load_plan,
+        )
+
+    @property
+    def load_plan(self) -> LoadPlan:
+        """How each level's load is put on."""
+        periodic = self.periodic_concurrency_range
+        return LoadPlan(
+            arrivals=self.arrivals,
+            intervals=self.request_intervals,
+            periodic=None if periodic is None else replace(periodic, period=self.request_period),
+            seed=self.seed,
+            late=self.on_late,
+            max_connections=self.max_connections,
+            sequences=self.num_of_sequences,
+            serial=self.serial_sequences,
+            workers=self.workers,
+            most_workers=self.max_threads,
         )

@@ -5,7 +5,8 @@ from typing import Annotated
 
 from tpx.errors import UsageError
 from tpx.options import Option
-from tpx.perf.levels import parse_concurrency
+from tpx.perf.levels import parse_concurrency, parse_intervals, parse_periodic, parse_rates
+from tpx.perf.plan import Intervals, PeriodicRange
 from tpx.perf.settings import LevelRange, refuse
 
 _LOAD = "Load"
@@ -27,16 +28,112 @@ class LoadOptions:
             parse=parse_concurrency,
         ),
     ] = ONE_REQUEST
+    request_rate_range: Annotated[
+        LevelRange | None,
+        Option(
+            "requests per second, whatever becomes of those before: ranges and lists as for concurrency, "
+            "and fractions",
+            (),
+            _LOAD,
+            "START:END:STEP",
+            parse=parse_rates,
+        ),
+    ] = None
+    request_intervals: Annotated[
+        Intervals | None,
+        Option(
+            "file with one interval of microseconds a line, repeated for as long as it takes",
+            (),
+            _LOAD,
+            "FILE",
+            parse=parse_intervals,
+        ),
+    ] = None
+    fixed_schedule: Annotated[
+        bool, Option("send each step of the input data once, at its own timestamp", (), _LOAD)
+    ] = False
+    periodic_concurrency_range: Annotated[
+        PeriodicRange | None,
+        Option(
+            "concurrency that grows from START to END within one measurement, over gRPC streams",
+            (),
+            _LOAD,
+            "START:END:STEP",
+            parse=parse_periodic,
+        ),
+    ] = None
+    request_period: Annotated[
+        int, Option("responses of each of the newest requests before concurrency grows again", (), _LOAD)
+    ] = 10
+    binary_search: Annotated[
+        bool, Option("halve the range to find the highest load under the latency threshold", (), _LOAD)
+    ] = False
     request_count: Annotated[int, Option("send exactly this many requests a level; 0: off", (), _LOAD)] = 0
     warmup_request_count: Annotated[
         int, Option("requests sent before each level and not measured", (), _LOAD)
     ] = 0
 
+    @property
+    def levels(self) -> LevelRange:
+        """What is measured, of whatever kind."""
+        kinds = [levels for _, levels in self._kinds()]
+        return kinds[0] if kinds else self._with_search(self.concurrency_range)
+
     def check_load(self) -> None:
-        """Raise UsageError for a value out of range."""
+        """Raise UsageError for a value out of range, or loads that do not go together."""
         if self.warmup_request_count < 0:
             refuse("--warmup-request-count", "The value must be >= 0.")
         if self.request_count < 0:
             refuse("--request-count", "The value must be > 0.")
-        if 0 < self.request_count < (self.concurrency_range.highest or self.concurrency_range.start):
-            raise UsageError("--request-count can not be less than concurrency")
+        if self.request_period <= 0:
+            refuse("--request-period", "The value must be > 0")
+        names = [name for name, _ in self._kinds()]
+        if len(names) > 1:
+            raise UsageError(f"Cannot use both {names[0]} and {names[1]} inference load modes.")
+        if self.fixed_schedule and self.request_count:
+            raise UsageError("Cannot specify `--request-count` when using `--fixed-schedule`.")
+        levels = self.levels
+        kinds = {"concurrency": "concurrency", "request_rate": "request rate"}
+        if levels.mode in kinds and 0 < self.request_count < (levels.highest or levels.start):
+            raise UsageError(f"--request-count can not be less than {kinds[levels.mode]}")
+        if self.binary_search:
+            self._check_search(levels)
+
+    def check_search_limit(self, latency_limit_ms: int) -> None:
+        """Raise UsageError where a search needs a latency limit and there is none."""
+        if latency_limit_ms:
+            return
+        if self.binary_search:
+            raise UsageError("The --latency-threshold cannot be 0 for binary search mode.")
+        if self.levels.unbounded:
+            raise UsageError(
+                "The end of the search range and the latency limit can not be both 0 (or 0.0) simultaneously"
+            )
+
+    def _check_search(self, levels: LevelRange) -> None:
+        if levels.mode not in ("concurrency", "request_rate"):
+            raise UsageError(f"--binary-search needs a range, and {levels.mode} is a single level")
+        if levels.listed or levels.factor:
+            raise UsageError(f"--binary-search needs a range <start:end:step>, not {levels}")
+        if not levels.end:
+            raise UsageError("The end of the range can not be 0 (or 0.0) for binary search mode.")
+
+    def _with_search(self, levels: LevelRange) -> LevelRange:
+        return levels.searched() if self.binary_search else levels
+
+    def _kinds(self) -> list[tuple[str, LevelRange]]:
+        """Every kind of load that was asked for, by perf_analyzer's names."""
+        kinds: list[tuple[str, LevelRange]] = []
+        if self.concurrency_range.given:
+            kinds.append(("Concurrency", self._with_search(self.concurrency_range)))
+        if self.request_rate_range is not None:
+            kinds.append(("RequestRate", self._with_search(self.request_rate_range)))
+        if self.request_intervals is not None:
+            rate = self.request_intervals.rate
+            kinds.append(("CustomIntervals", LevelRange(mode="custom_intervals", start=rate)))
+        if self.periodic_concurrency_range is not None:
+            last = self.periodic_concurrency_range.end
+            kinds.append(("PeriodicConcurrency", LevelRange(mode="periodic_concurrency", start=last)))
+        if self.fixed_schedule:
+            kinds.append(("FixedSchedule", LevelRange(mode="fixed_schedule", start=0)))
+        return kinds

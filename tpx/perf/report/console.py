@@ -8,7 +8,9 @@ from collections.abc import Sequence
 
 from tpx.perf.latency import reported_percentiles
 from tpx.perf.options import PerfConfig
+from tpx.perf.report.model import Report
 from tpx.perf.results import ClientTimes, LevelResult, ServerBreakdown, Window
+from tpx.perf.settings import Level
 
 BUSY_LIMIT = 0.9
 """Share of its processor above which the client itself is taken to have slowed the measurement."""
@@ -38,11 +40,19 @@ def settings_block(config: PerfConfig) -> str:
         lines.append(f"  Sending {_requests(config.request_count, 'benchmark')}")
     else:
         lines += _windows_lines(config)
-    levels = config.concurrency_range
+    levels = config.levels
     if levels.end is not None or levels.listed:
         lines.append(f"  Latency limit: {config.latency_threshold} msec")
-        if levels.highest:
+        if levels.highest and levels.mode == "concurrency":
             lines.append(f"  Concurrency limit: {levels.highest} concurrent requests")
+        elif levels.highest:
+            lines.append(f"  Request Rate limit: {rate(levels.highest)} requests per seconds")
+    if levels.mode == "request_rate":
+        distribution = config.request_distribution
+        kind = "uniform" if distribution == "constant" else distribution
+        lines.append(f"  Using {kind} distribution on request generation")
+    if levels.binary:
+        lines.append("  Using Binary Search algorithm")
     lines.append("  Using synchronous calls for inference")
     return "\n".join(lines) + "\n"
 
@@ -64,9 +74,35 @@ def _windows_lines(config: PerfConfig) -> list[str]:
     ]
 
 
+def level_title(level: Level) -> str:
+    """What stands above a level's figures."""
+    if level.mode in ("request_rate", "custom_intervals"):
+        return f"Request Rate: {rate(level.value)} inference requests per second"
+    if level.mode == "concurrency":
+        return f"Request concurrency: {level.value}"
+    return f"{level.mode.replace('_', ' ').capitalize()}: {rate(level.value)}"
+
+
+def level_name(level: Level) -> str:
+    """What stands before a level in the summary."""
+    name = "Concurrency" if level.mode == "concurrency" else "Request Rate"
+    return f"{name}: {rate(level.value)}"
+
+
+def answer_line(report: Report) -> str:
+    """What a binary search found; empty where nothing was searched."""
+    config = report.config
+    if not config.levels.binary:
+        return ""
+    limit = f"the latency limit of {config.latency_threshold} msec"
+    if report.answer is None:
+        return f"No level of the range met {limit}.\n"
+    return f"Highest load under {limit}: {level_name(report.answer)}\n"
+
+
 def level_block(result: LevelResult, protocol: str, *, verbose: bool) -> str:
     """One level; `protocol` is http or grpc."""
-    lines = [f"Request concurrency: {result.level.value}"]
+    lines = [level_title(result.level)]
     if verbose:
         lines += [_pass_line(i, w) for i, w in enumerate(result.windows, 1)]
     lines += ["  Client: ", f"    Request count: {result.requests}"]
@@ -201,7 +237,7 @@ def summary(results: Sequence[LevelResult]) -> str:
         if not result.meets_limits:
             flag = f" ({result.verdict.value}{flag})"
         lines.append(
-            f"Concurrency: {result.level.value}, "
+            f"{level_name(result.level)}, "
             f"throughput: {rate(result.throughput_infer_per_s)} infer/sec, "
             f"latency {usec(result.stabilizing_latency_ns)} usec{flag}"
         )

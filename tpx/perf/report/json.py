@@ -9,7 +9,8 @@ from typing import Any
 from tpx import __version__
 from tpx.perf.latency import LatencySummary
 from tpx.perf.report.model import Report
-from tpx.perf.results import LevelResult, ServerBreakdown, Window
+from tpx.perf.results import LevelResult, OpenLoop, ServerBreakdown, Window
+from tpx.perf.settings import Level
 
 SCHEMA = 1
 
@@ -48,7 +49,25 @@ def _document(report: Report, argv: Sequence[str]) -> dict[str, Any]:
             "server": {"name": report.server.name, "version": report.server.version},
         },
         "levels": [_level(r) for r in report.levels],
-        "best": None if best is None else {"mode": best.level.mode, "value": best.level.value},
+        "best": None if best is None else _load(best.level),
+        "answer": None if report.answer is None else _load(report.answer),
+    }
+
+
+def _load(level: Level) -> dict[str, Any]:
+    return {"mode": level.mode, "value": level.value}
+
+
+def _open_loop(figures: OpenLoop | None) -> dict[str, Any] | None:
+    if figures is None:
+        return None
+    return {
+        "service_latency_us": _latency(figures.service_latency),
+        "slip_us": _latency(figures.slip),
+        "delayed": figures.delayed,
+        "skipped": figures.skipped,
+        "connections": figures.connections,
+        "sent_per_s": figures.sent_per_s,
     }
 
 
@@ -68,6 +87,7 @@ def _level(result: LevelResult) -> dict[str, Any]:
         "duration_s": result.duration_ns / 1e9,
         "throughput": {"value": result.throughput_infer_per_s},
         "latency_us": _latency(result.latency),
+        "open_loop": _open_loop(result.open_loop),
         "client": _client(result),
         "server": _server(result.server),
         "network_us": None if result.server is None else result.network_ns / 1000,

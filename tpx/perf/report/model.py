@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from tpx.perf.clients.model import ModelDescription, ServerDescription
 from tpx.perf.options import PerfConfig
 from tpx.perf.results import LevelResult, Verdict
+from tpx.perf.settings import Level
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,8 @@ class Report:
     interrupted: bool = False
     error: str = ""
     """What ended the run before its last level."""
+    answer: Level | None = None
+    """What a binary search found; None where it found nothing, or nothing was searched."""
 
     @property
     def best(self) -> LevelResult | None:

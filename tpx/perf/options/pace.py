@@ -1,0 +1,89 @@
+"""The options that say how a load is put on, whatever its level."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from tpx.errors import UsageError
+from tpx.options import Option
+from tpx.perf.levels import parse_workers
+from tpx.perf.plan import Arrivals
+from tpx.perf.settings import one_of, refuse
+
+_PACE = "Pace"
+_distribution = one_of(
+    "--request-distribution",
+    ("constant", "poisson", "gamma", "burst"),
+    "Unsupported type provided: '{}'. Choices are 'constant', 'poisson', 'gamma' or 'burst'.",
+)
+_late = one_of(
+    "--on-late", ("send", "skip"), "Unsupported type provided: '{}'. Choices are 'send' or 'skip'."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaceOptions:
+    """Arrivals, connections, sequences, processes."""
+
+    request_distribution: Annotated[
+        Literal["constant", "poisson", "gamma", "burst"],
+        Option("how the requests of a rate are spread over time", (), _PACE, parse=_distribution),
+    ] = "constant"
+    gamma_shape: Annotated[
+        float,
+        Option("of gamma arrivals: 1 is poisson, more is more even, less comes in clusters", (), _PACE),
+    ] = 1.0
+    burst_size: Annotated[int, Option("of burst arrivals: how many come at a time", (), _PACE)] = 1
+    on_late: Annotated[
+        Literal["send", "skip"],
+        Option(
+            "what becomes of a request that is more than a millisecond late, because no connection was free",
+            (),
+            _PACE,
+            parse=_late,
+        ),
+    ] = "send"
+    max_connections: Annotated[
+        int, Option("requests that a rate may have in flight; further ones wait for an answer", (), _PACE)
+    ] = 1024
+    num_of_sequences: Annotated[
+        int, Option("sequences that a rate keeps open, for models that take sequences", (), _PACE)
+    ] = 4
+    serial_sequences: Annotated[
+        bool, Option("never two requests of a sequence in flight, also at a rate", (), _PACE)
+    ] = False
+    workers: Annotated[
+        int,
+        Option(
+            "processes that send the requests; auto: more than one where a processor is not enough",
+            (),
+            _PACE,
+            "N|auto",
+            parse=parse_workers,
+        ),
+    ] = 0
+    max_threads: Annotated[
+        int, Option("how many processes --workers auto may take; perf_analyzer's threads", (), _PACE)
+    ] = 0
+
+    @property
+    def arrivals(self) -> Arrivals:
+        """How the requests of a rate are spread over time."""
+        return Arrivals(distribution=self.request_distribution, shape=self.gamma_shape, burst=self.burst_size)
+
+    def check_pace(self) -> None:
+        """Raise UsageError for a value out of range."""
+        if not 0 < self.gamma_shape < float("inf"):
+            refuse("--gamma-shape", "The value must be > 0.")
+        if self.gamma_shape != 1 and self.request_distribution != "gamma":
+            raise UsageError("--gamma-shape is of --request-distribution gamma")
+        for flag, value in (
+            ("--burst-size", self.burst_size),
+            ("--max-connections", self.max_connections),
+            ("--num-of-sequences", self.num_of_sequences),
+        ):
+            if value <= 0:
+                refuse(flag, "The value must be > 0.")
+        if self.burst_size != 1 and self.request_distribution != "burst":
+            raise UsageError("--burst-size is of --request-distribution burst")
+        if self.max_threads < 0:
+            refuse("--max-threads", "The value must be > 0.")
