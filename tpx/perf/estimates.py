@@ -103,7 +103,9 @@ class Estimator:
         """Of latency, in ns, by the rank that the report shows."""
         ordered = self._ordered = np.sort(self._good) if self._ordered is None else self._ordered
         value = float(ordered[rank(percentile, len(ordered))])
-        effect = self.effect(self._good > value)
+        # rare requests are too few to show how they cluster: at least as those beyond p90 do
+        usual = min(value, float(ordered[rank(90.0, len(ordered))]))
+        effect = max(self.effect(self._good > value), self.effect(self._good > usual))
         interval = quantile_interval(ordered, value, percentile / 100, effect)
         note = "" if interval.high is not None else too_few(percentile, len(ordered) / effect)
         return LatencyEstimate(percentile=percentile, interval=interval, note=note)

@@ -1,6 +1,7 @@
 """When a level has been measured enough: by perf_analyzer's rule over three windows, or when confidence
 intervals are narrow enough."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -18,6 +19,8 @@ from tpx.perf.statistics.warmup import steady_from, warm_windows
 SLICES = 20
 SLICE_REQUESTS = 5
 """Warm-up is looked for in slices of a window, each of so many requests on average at least."""
+LOOK_GROWTH = 1.25
+"""By intervals a level is looked at again when it has so many times as many windows as at the last look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +76,18 @@ class Spread:
 
 class Precision:
     """Implements Rule: of all windows but those of the warm-up, the 95% confidence intervals of throughput
-    and of the latency that stands for the level reach at most half of the tolerance to either side."""
+    and of the latency that stands for the level reach at most half of the tolerance to either side.
+
+    A level that stops at the first moment when its intervals are narrow has been chosen for looking even,
+    and its intervals would hold the truth less often than they say. So there are few looks, each at a good
+    deal more windows than the one before, and two in a row have to find them narrow.
+    """
 
     def __init__(self, settings: LevelSettings) -> None:
         self._tolerance = settings.stability
         self._percentile = settings.percentile
+        self._next_look = STABILITY_WINDOWS
+        self._narrow = False
 
     def standing(self, windows: Sequence[Window], samples: Sequence[Sample]) -> Standing:
         warmup = self._warmup(windows, samples)
@@ -92,10 +102,17 @@ class Precision:
         return Standing(
             kept=kept,
             warmup=warmup,
-            stable=throughput.within(limit) and latency.within(limit),
+            stable=self._narrow_twice(kept, throughput.within(limit) and latency.within(limit)),
             moved=f"throughput is known to {_reach(throughput)}, latency to {_reach(latency)}; "
             f"+-{limit * 100:g}% are wanted",
         )
+
+    def _narrow_twice(self, kept: int, narrow: bool) -> bool:
+        if kept < self._next_look:
+            return False
+        self._next_look = math.ceil(kept * LOOK_GROWTH)
+        before, self._narrow = self._narrow, narrow
+        return before and narrow
 
     def _warmup(self, windows: Sequence[Window], samples: Sequence[Sample]) -> int:
         """How many leading windows are warm-up; none while that would leave too few to say so."""

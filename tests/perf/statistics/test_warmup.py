@@ -33,8 +33,13 @@ def test_of_steady_windows_none_is_dropped() -> None:
 
 
 def test_leading_windows_that_differ_are_dropped_and_no_others() -> None:
-    assert warm_windows([[50.0, 80.0, 100.0, 101.0]], [2.0], 0.05) == 2
-    assert warm_windows([[50.0, 99.0, 100.0, 101.0]], [2.0], 0.05) == 1
-    assert warm_windows([[50.0, 100.0, 100.0]], [0.4], 0.05) == 0
-    assert warm_windows([[100.0, 100.0, 100.0], [900.0, 5.0, 5.0]], [0.0, 1.0], 0.05) == 1
+    steady = [100.0, 101.0, 99.0, 100.0, 101.0, 99.0]
+    assert warm_windows([[50.0, 80.0, *steady]], [2.0], 0.05) == 2
+    assert warm_windows([[50.0, 99.0, *steady]], [2.0], 0.05) == 1
+    assert warm_windows([[50.0, *steady]], [0.4], 0.05) == 0
+    assert warm_windows([[100.0, *steady], [900.0, *steady]], [0.0, 1.0], 0.05) == 1
     assert warm_windows([[7.0]], [0.0], 0.05) == 0
+
+
+def test_a_beginning_that_is_as_unlike_the_rest_as_the_rest_itself_is_kept() -> None:
+    assert warm_windows([[70.0, 100.0, 140.0, 80.0, 110.0]], [1.0], 0.05) == 0

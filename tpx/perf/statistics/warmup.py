@@ -4,13 +4,18 @@ mean.
 K. P. White, "An effective truncation heuristic for bias reduction in simulation output", Simulation 69, 1997.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tpx.perf.statistics.distributions import t_quantile
+
 GROUP = 5
+FEWEST_STEADY = 2
+SURE = 0.9999
 
 
 def steady_from(values: npt.NDArray[Any]) -> int:
@@ -31,7 +36,8 @@ def warm_windows(figures: Sequence[Sequence[float]], starts: Sequence[float], to
 
     `figures` are those of every window, one sequence for each quantity; `starts` says for each quantity where
     it becomes steady, in windows. A window goes when most of it lies before that, and its figure is further
-    than `tolerance` (as 0.05) from the median of those that stay.
+    than `tolerance` (as 0.05) from the mean of those that stay, and further than their own spread explains:
+    what only looks unlike the rest by chance must stay, or the mean would be that of a selection.
     """
     return max(
         (_leading(values, start, tolerance) for values, start in zip(figures, starts, strict=True)), default=0
@@ -39,10 +45,11 @@ def warm_windows(figures: Sequence[Sequence[float]], starts: Sequence[float], to
 
 
 def _leading(values: Sequence[float], start: float, tolerance: float) -> int:
-    proposed = min(round(start), len(values) - 1)
-    if proposed <= 0:
-        return 0
-    steady = float(np.median(values[proposed:]))
-    while proposed and abs(values[proposed - 1] - steady) <= tolerance * abs(steady):
-        proposed -= 1
-    return proposed
+    proposed = min(round(start), len(values) - FEWEST_STEADY)
+    for count in range(proposed, 0, -1):
+        steady = np.asarray(values[count:])
+        mean, spread = float(steady.mean()), float(steady.std(ddof=1))
+        chance = t_quantile(0.5 + SURE / 2, len(steady) - 1) * spread * math.sqrt(1 + 1 / len(steady))
+        if abs(values[count - 1] - mean) > max(tolerance * abs(mean), chance):
+            return count
+    return 0
