@@ -14,7 +14,7 @@ from rich.console import Console
 from tpx.analyzer.options import ProfileConfig, read_options
 from tpx.analyzer.profile import Event, ModelStarted, Profile, Remark, TrialEnded, TrialStarted
 from tpx.analyzer.reports.export import CsvFiles, write_csv
-from tpx.analyzer.reports.html import render, write_html, write_pdf
+from tpx.analyzer.reports.html import render
 from tpx.analyzer.reports.page import duration
 from tpx.analyzer.reports.tables import gpu_table, inference_table, server_table
 from tpx.analyzer.reports.verdict import Finding, Verdict, caution, judge
@@ -26,6 +26,7 @@ from tpx.analyzer.trial import Bench
 from tpx.analyzer.variants import OutputRepository
 from tpx.errors import TpxError, UsageError
 from tpx.options import nearest
+from tpx.pages.html import write_html, write_pdf
 from tpx.perf.run import event_loop
 
 if TYPE_CHECKING:

@@ -4,10 +4,12 @@ from collections.abc import Callable
 from itertools import combinations
 
 from tpx.analyzer.objectives import rank
-from tpx.analyzer.reports.chart import LABEL_CHAR_WIDTH, STYLES, Label, draw, marker
+from tpx.analyzer.reports.chart import draw
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Latency, Load, Measurement
 from tpx.analyzer.results.run import Run
+from tpx.pages.labels import LABEL_CHAR_WIDTH, Label
+from tpx.pages.styles import STYLES, marker
 
 Replay = Callable[..., Run]
 
@@ -34,9 +36,12 @@ def test_every_point_lies_inside_the_axes(replay: Replay) -> None:
     assert chart is not None
     points = [p for series in chart.series for p in series.points]
     assert len(points) == 41
-    assert all(chart.left <= p.x <= chart.right and chart.top <= p.y <= chart.bottom for p in points)
+    assert all(
+        chart.frame.left <= p.x <= chart.frame.right and chart.frame.top <= p.y <= chart.frame.bottom
+        for p in points
+    )
     assert chart.limit is not None
-    assert chart.left <= chart.limit.x <= chart.right
+    assert chart.frame.left <= chart.limit.x <= chart.frame.right
 
 
 def test_styles_differ_by_marker_and_lines_by_dashes_once_styles_run_out(replay: Replay) -> None:

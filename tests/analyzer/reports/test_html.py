@@ -9,10 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tpx.analyzer.reports.html import render, write_html, write_pdf
+from tpx.analyzer.reports.html import render
 from tpx.analyzer.results.measurement import Latency, Load, Measurement
 from tpx.analyzer.results.run import Run
 from tpx.errors import MeasurementError
+from tpx.pages.html import write_html, write_pdf
 
 Replay = Callable[..., Run]
 

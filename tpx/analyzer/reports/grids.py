@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tpx.analyzer.objectives import METRICS, RankedVariant
-from tpx.analyzer.reports.chart import STYLES
-from tpx.analyzer.reports.view import Cell, Column, Grid, Row
 from tpx.analyzer.results.measurement import Measurement
+from tpx.pages.styles import STYLES
+from tpx.pages.view import Cell, Column, Grid, Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

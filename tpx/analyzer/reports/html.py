@@ -1,72 +1,12 @@
-"""The report page: one HTML file that needs nothing else, and as PDF where WeasyPrint is there."""
+"""The report page of a run."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from tpx.analyzer.reports.chart import STYLES, marker
 from tpx.analyzer.reports.page import build
 from tpx.analyzer.results.run import Run
-from tpx.errors import MeasurementError, Unsupported
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
-
-TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
-
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#b8578f", "#9a6b00", "#2b8fcf", "#4d4d4d")
-"""Lines and markers where no style sheet reaches, as in a PDF; report.css has them too, and dark ones."""
-
-TEXT_COLORS = ("#00619a", "#b24e00", "#00795a", "#a3457b", "#855c00", "#1f79b3", "#4d4d4d")
-"""The same, darker: small text needs more contrast than a line."""
+from tpx.pages import html
 
 
 def render(run: Run, repository: Path) -> str:
     """The page of a run whose variants lie in the output repository `repository`."""
-    template = _environment().get_template("analyze_report.html.j2")
-    return template.render(
-        page=build(run, repository),
-        colors=COLORS,
-        text_colors=TEXT_COLORS,
-        markers=[marker(style, 7, 7) for style in range(STYLES)],
-    )
-
-
-def write_html(page: str, path: Path) -> None:
-    """Raises MeasurementError when the file cannot be written."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(page, encoding="utf-8")
-    except OSError as exc:
-        raise MeasurementError(f"cannot write {path}: {exc.strerror}") from exc
-
-
-def write_pdf(page: str, path: Path) -> None:
-    """The page as PDF. Raises Unsupported, saying what to install, where WeasyPrint or its libraries miss."""
-    try:
-        import weasyprint
-    except ImportError as exc:
-        raise Unsupported(
-            "no PDF: WeasyPrint is not installed, add it with: pip install 'tpx[report]'"
-        ) from exc
-    except OSError as exc:
-        raise Unsupported(
-            f"no PDF: WeasyPrint lacks a system library ({exc}); on Debian and Ubuntu: "
-            "apt-get install libpango-1.0-0 libpangoft2-1.0-0 libharfbuzz-subset0"
-        ) from exc
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        weasyprint.HTML(string=page).write_pdf(path)
-    except OSError as exc:
-        raise MeasurementError(f"cannot write {path}: {exc.strerror or exc}") from exc
-
-
-def _environment() -> "Environment":
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    return Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    return html.render("analyze_report.html.j2", build(run, repository))

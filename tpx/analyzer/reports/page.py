@@ -19,18 +19,16 @@ from tpx.analyzer.reports.verdict import (
 )
 from tpx.analyzer.reports.view import (
     DiffLine,
-    Fact,
     FailureCard,
     ModelPage,
     Page,
     Recommendation,
-    Span,
-    Tile,
     TraceStep,
     VerdictCard,
 )
 from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.results.run import ModelRun, Run, VariantRun
+from tpx.pages.view import Fact, Span, Tile
 
 _BADGES = {
     Finding.BETTER: ("Better configuration found", "good"),

@@ -2,61 +2,8 @@
 
 from dataclasses import dataclass
 
-from tpx.analyzer.reports.chart import Chart
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """A table cell: what it shows and what it is sorted by."""
-
-    text: str
-    sort: str = ""
-    """A number for numeric columns, else the text itself."""
-    numeric: bool = False
-    chart_style: int | None = None
-    """Which of the chart's colours marks this cell; None is none."""
-    flag: str = ""
-    """`ok`, `bad` or `warn`: how the cell is set off."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """A column of a table: its heading and how its cells are set."""
-
-    header: str
-    numeric: bool = False
-    hint: str = ""
-    marked: bool = False
-    """Its cells may carry a marker of the chart, so that the others keep the room of one free."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """A row of a table, with what marks it out."""
-
-    cells: tuple[Cell, ...]
-    emphasis: str = ""
-    """`best`, `default` or nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
-    """A sortable table."""
-
-    caption: str
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
-    """One large figure of the verdict card."""
-
-    label: str
-    figure: str
-    unit: str
-    note: str
-    tone: str = ""
+from tpx.pages.chart import Chart
+from tpx.pages.view import Fact, Grid, Span, Tile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,18 +13,10 @@ class VerdictCard:
     badge: str
     tone: str
     """`good`, `neutral`, `warn` or `bad`."""
-    sentence: tuple["Span", ...]
+    sentence: tuple[Span, ...]
     detail: str
     caution: str
     tiles: tuple[Tile, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """A run of text, as code or not."""
-
-    text: str
-    code: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,14 +74,6 @@ class ModelPage:
     measurements: Grid | None
     failures: tuple[FailureCard, ...]
     trace: tuple[TraceStep, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
-    """A label and its value."""
-
-    label: str
-    value: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
