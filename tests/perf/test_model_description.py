@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tpx.errors import MeasurementError, UsageError
-from tpx.perf.clients.endpoint import parse_address
+from tpx.perf.clients.endpoint import Protocol, parse_address
 from tpx.perf.clients.http_control import model_path
 from tpx.perf.clients.model import ModelKey, model_description
 
@@ -83,8 +83,9 @@ def test_an_unknown_datatype_names_the_input() -> None:
         ("[::1]", "http", ("::1", 8000)),
     ],
 )
-def test_an_address_is_host_and_port(url: str, protocol: str, address: tuple[str, int]) -> None:
-    assert parse_address(url, protocol) == address
+def test_an_address_is_host_and_port(url: str, protocol: Protocol, address: tuple[str, int]) -> None:
+    found = parse_address(url, protocol)
+    assert (found.host, found.port) == address
 
 
 @pytest.mark.parametrize("url", ["h:x", "h:0", "h:70000", ":8000", "h:1/path", ""])
@@ -93,9 +94,22 @@ def test_what_is_no_address_is_refused(url: str) -> None:
         parse_address(url, "http")
 
 
-def test_a_scheme_that_is_not_there_yet_is_refused() -> None:
-    with pytest.raises(UsageError, match="cannot speak 'https' yet"):
-        parse_address("https://h:1", "http")
+def test_a_scheme_says_whether_there_is_tls() -> None:
+    assert parse_address("https://h:1", "http").secure
+    assert parse_address("https://h:1", "grpc").secure
+    assert parse_address("grpcs://h:1", "grpc").secure
+    assert not parse_address("http://h:1", "http").secure
+
+
+@pytest.mark.parametrize(("url", "protocol"), [("ftp://h:1", "http"), ("grpc://h:1", "http")])
+def test_a_scheme_of_something_else_is_refused(url: str, protocol: Protocol) -> None:
+    with pytest.raises(UsageError, match="does not go with"):
+        parse_address(url, protocol)
+
+
+def test_each_kind_of_service_has_its_port() -> None:
+    assert parse_address("h", "http", "torchserve").port == 8080
+    assert parse_address("h", "grpc", "tfserving").port == 8500
 
 
 def test_names_in_paths_are_quoted() -> None:

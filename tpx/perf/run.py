@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from tpx.errors import MeasurementError, UsageError
-from tpx.perf.clients.endpoint import Endpoint, connect, parse_address
+from tpx.perf.clients.endpoint import Connections, Endpoint, connect
 from tpx.perf.clients.model import ModelDescription, ModelKey
 from tpx.perf.inputs.base import InputSettings
 from tpx.perf.inputs.feed import RoundRobin
@@ -30,20 +30,22 @@ __all__ = ["event_loop", "measure_level", "open_target", "run"]
 
 
 @asynccontextmanager
-async def open_target(config: PerfConfig) -> AsyncIterator[Target]:
+async def open_target(config: PerfConfig, in_process: str = "") -> AsyncIterator[Target]:
     """The model that `config` names, connected and with its requests made; closed with the context.
 
+    `in_process` is the module that connects to the engine in this process, which this wing does not know.
     Raises WireError where nothing answers, MeasurementError where the model cannot be measured, UsageError
     where the options do not fit it.
     """
     key = ModelKey(config.model, config.model_version)
-    host, port = parse_address(config.address, config.protocol)
-    connections = connect(config.protocol, Endpoint(host=host, port=port, model=key, headers=config.header))
+    connections = _connections(config, key, in_process)
     client, control = connections.client, connections.control
     try:
         server = await control.server()
         model = await control.model(key)
-        _check_kind(model)
+        _check_kind(model, config)
+        if config.trace_settings:
+            await control.set_trace(config.trace_settings)
         shapes = resolve_shapes(model, config.shape, config.batch_size)
         tensors = make_inputs(model, shapes.by_input, _input_settings(config))
         yield Target(
@@ -55,7 +57,7 @@ async def open_target(config: PerfConfig) -> AsyncIterator[Target]:
             batch_size=config.batch_size,
             client=client,
             control=control,
-            feed=RoundRobin((await client.prepare(tensors),)),
+            feed=RoundRobin((await client.prepare(tensors, config.request_fields),)),
             statistics=ServerStatistics(
                 control, await model_tree(control, model, key), available="statistics" in server.extensions
             ),
@@ -66,14 +68,32 @@ async def open_target(config: PerfConfig) -> AsyncIterator[Target]:
         await control.close()
 
 
+def _connections(config: PerfConfig, key: ModelKey, in_process: str) -> Connections:
+    address = config.parsed_address
+    endpoint = Endpoint(
+        host=address.host,
+        port=address.port,
+        model=key,
+        headers=config.header,
+        tls=config.tls(config.protocol, secure=address.secure),
+        wire=config.wire,
+        service=config.service,
+    )
+    return connect(config.protocol, endpoint, in_process)
+
+
 async def run(
-    config: PerfConfig, *, observer: Observer = SILENT, stop: asyncio.Event | None = None
+    config: PerfConfig,
+    *,
+    observer: Observer = SILENT,
+    stop: asyncio.Event | None = None,
+    in_process: str = "",
 ) -> Report:
     """The whole run. Setting `stop` ends it with what was measured until then."""
     stop = stop or asyncio.Event()
     started = datetime.now(UTC)
 
-    async with open_target(config) as target:
+    async with open_target(config, in_process) as target:
         for notice in target.notices:
             observer.notice(notice)
 
@@ -121,10 +141,15 @@ def _input_settings(config: PerfConfig) -> InputSettings:
     )
 
 
-def _check_kind(model: ModelDescription) -> None:
-    if model.decoupled:
+def _check_kind(model: ModelDescription, config: PerfConfig) -> None:
+    if model.decoupled and not config.streaming:
         raise MeasurementError(
-            f"model '{model.name}' is decoupled: it answers over a stream, which tpx perf cannot send yet"
+            "Decoupled models must be run with `--async` and `--streaming` and either `-i grpc` or "
+            f"`--service-kind=triton_c_api` (model '{model.name}' is one)"
+        )
+    if model.scheduler == "sequence" and config.asynchronous and config.levels.unbounded:
+        raise UsageError(
+            "The 'end' concurrency can not be 0 for sequence models when using asynchronous API."
         )
     if model.scheduler == "sequence":
         raise MeasurementError(

@@ -2,18 +2,32 @@
 
 from dataclasses import dataclass, replace
 
+from tpx.perf.clients.endpoint import DEFAULT_PORTS, Address, parse_address
 from tpx.perf.options.data import DataOptions
 from tpx.perf.options.load import LoadOptions
 from tpx.perf.options.measurement import MeasurementOptions
 from tpx.perf.options.output import OutputOptions
 from tpx.perf.options.pace import PaceOptions
+from tpx.perf.options.security import TlsOptions
+from tpx.perf.options.service import ServiceOptions
 from tpx.perf.options.target import TargetOptions
+from tpx.perf.options.wire import WireOptions
 from tpx.perf.plan import LoadPlan
 from tpx.perf.settings import LevelSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerfConfig(OutputOptions, DataOptions, MeasurementOptions, PaceOptions, LoadOptions, TargetOptions):
+class PerfConfig(
+    OutputOptions,
+    DataOptions,
+    MeasurementOptions,
+    PaceOptions,
+    LoadOptions,
+    TlsOptions,
+    WireOptions,
+    ServiceOptions,
+    TargetOptions,
+):
     """One run of `tpx perf`, with perf_analyzer's spellings and messages; raises UsageError where values are
     out of range or do not go together.
 
@@ -22,11 +36,29 @@ class PerfConfig(OutputOptions, DataOptions, MeasurementOptions, PaceOptions, Lo
 
     def __post_init__(self) -> None:
         self.check_target()
+        self.check_service(self.protocol)
+        self.check_wire(self.protocol, self.service_kind)
+        if self.service_kind != "inprocess":
+            self.tls(self.protocol, secure=self.parsed_address.secure)
         self.check_load()
         self.check_measurement()
         self.check_data()
         self.check_pace()
         self.check_search_limit(self.latency_threshold)
+
+    @property
+    def address(self) -> str:
+        """host:port of the server, the default of the service and protocol where no URL was given."""
+        if self.service_kind == "inprocess":
+            return "in this process"
+        return self.url or f"localhost:{DEFAULT_PORTS[self.service_kind][self.protocol]}"
+
+    @property
+    def parsed_address(self) -> Address:
+        """Where the server is. Raises UsageError where the URL says something else."""
+        if self.service_kind == "inprocess":
+            return Address("localhost", 0)
+        return parse_address(self.address, self.protocol, self.service_kind)
 
     @property
     def level_settings(self) -> LevelSettings:

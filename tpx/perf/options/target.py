@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from tpx.options import Option
-from tpx.perf.clients.endpoint import DEFAULT_PORTS
 from tpx.perf.settings import Header, one_of, parse_header, refuse
 
 _TARGET = "Target"
@@ -20,7 +19,12 @@ class TargetOptions:
         str, Option("its version; the server's policy decides when not given", ("-x",), _TARGET)
     ] = ""
     url: Annotated[
-        str, Option("host:port of the server (localhost:8000, for grpc localhost:8001)", ("-u",), _TARGET)
+        str,
+        Option(
+            "host:port of the server (localhost:8000, for grpc localhost:8001), https://host:port for TLS",
+            ("-u",),
+            _TARGET,
+        ),
     ] = ""
     protocol: Annotated[
         Literal["http", "grpc"], Option("http or grpc", ("-i",), _TARGET, parse=_protocol)
@@ -45,8 +49,3 @@ class TargetOptions:
             refuse("-m (model name)", "The value must be specified.")
         if not self.timeout >= 0:
             refuse("--timeout", "The value must be >= 0 seconds.")
-
-    @property
-    def address(self) -> str:
-        """host:port of the server, the protocol's default where no URL was given."""
-        return self.url or f"localhost:{DEFAULT_PORTS[self.protocol]}"

@@ -1,0 +1,133 @@
+"""The options of TLS, one set for each transport, as perf_analyzer has them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tpx.errors import UsageError
+from tpx.options import Option
+from tpx.perf.clients.tls import TlsSettings
+from tpx.perf.settings import refuse
+
+_TLS = "TLS"
+
+
+def _file(flag: str, what: str) -> Option:
+    def parse(text: str) -> Path:
+        if not Path(text).is_file():
+            refuse(flag, "The value must be a valid file path.")
+        return Path(text)
+
+    return Option(what, (), _TLS, "FILE", parse=parse)
+
+
+def _number(flag: str, most: int, text: str, what: str) -> Option:
+    def parse(word: str) -> int:
+        if not word.isdecimal() or int(word) > most:
+            refuse(flag, text)
+        return int(word)
+
+    return Option(what, (), _TLS, parse=parse)
+
+
+def _encoding(flag: str, what: str) -> Option:
+    def parse(word: str) -> str:
+        if word.upper() not in ("PEM", "DER"):
+            refuse(flag, f"Unsupported type provided: '{word}'. The available options are 'PEM' or 'DER'.")
+        return word.upper()
+
+    return Option(what, (), _TLS, parse=parse)
+
+
+_HTTPS = "--ssl-https-"
+_GRPC = "--ssl-grpc-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TlsOptions:
+    """Whom the client trusts, and what it shows of itself."""
+
+    ssl_grpc_use_ssl: Annotated[bool, Option("gRPC over TLS", (), _TLS)] = False
+    ssl_grpc_root_certifications_file: Annotated[
+        Path | None, _file(_GRPC + "root-certifications-file", "PEM of the authorities to trust")
+    ] = None
+    ssl_grpc_private_key_file: Annotated[
+        Path | None, _file(_GRPC + "private-key-file", "PEM of the client's key")
+    ] = None
+    ssl_grpc_certificate_chain_file: Annotated[
+        Path | None, _file(_GRPC + "certificate-chain-file", "PEM of the client's certificates")
+    ] = None
+    ssl_https_verify_peer: Annotated[
+        int,
+        _number(
+            _HTTPS + "verify-peer",
+            1,
+            "The value must be either 0 or 1.",
+            "1: check the server's certificate; 0: take any, of any host",
+        ),
+    ] = 1
+    ssl_https_verify_host: Annotated[
+        int,
+        _number(
+            _HTTPS + "verify-host",
+            2,
+            "The value must be either 0, 1, or 2.",
+            "2 or 1: check that the certificate is the host's; 0: do not",
+        ),
+    ] = 2
+    ssl_https_ca_certificates_file: Annotated[
+        Path | None, _file(_HTTPS + "ca-certificates-file", "PEM of the authorities to trust")
+    ] = None
+    ssl_https_client_certificate_file: Annotated[
+        Path | None, _file(_HTTPS + "client-certificate-file", "the client's certificate")
+    ] = None
+    ssl_https_client_certificate_type: Annotated[
+        Literal["PEM", "DER"], _encoding(_HTTPS + "client-certificate-type", "PEM or DER")
+    ] = "PEM"
+    ssl_https_private_key_file: Annotated[
+        Path | None, _file(_HTTPS + "private-key-file", "the client's key")
+    ] = None
+    ssl_https_private_key_type: Annotated[
+        Literal["PEM", "DER"], _encoding(_HTTPS + "private-key-type", "PEM or DER")
+    ] = "PEM"
+
+    def tls(self, protocol: str, *, secure: bool) -> TlsSettings | None:
+        """What connections of a protocol check and show; None where they are plain.
+
+        `secure` is what the URL says. Raises UsageError for settings that nothing would make use of.
+        """
+        https, grpc = self._https, self._grpc
+        if protocol == "grpc":
+            used = self.ssl_grpc_use_ssl or secure
+            if grpc != TlsSettings() and not used:
+                raise UsageError(
+                    "--ssl-grpc-* files are given, but not --ssl-grpc-use-ssl, which makes use of them"
+                )
+            if https != TlsSettings():
+                raise UsageError("--ssl-https-* options are given, but -i grpc goes by the --ssl-grpc-* ones")
+            return grpc if used else None
+        if self.ssl_grpc_use_ssl or grpc != TlsSettings():
+            raise UsageError("--ssl-grpc-* options are given, but -i http goes by the --ssl-https-* ones")
+        if https != TlsSettings() and not secure:
+            raise UsageError("--ssl-https-* options are given, but the URL (-u) does not begin with https://")
+        return https if secure else None
+
+    @property
+    def _https(self) -> TlsSettings:
+        return TlsSettings(
+            verify_peer=self.ssl_https_verify_peer != 0,
+            verify_host=self.ssl_https_verify_host != 0,
+            ca_file=self.ssl_https_ca_certificates_file,
+            certificate_file=self.ssl_https_client_certificate_file,
+            certificate_encoding=self.ssl_https_client_certificate_type,
+            key_file=self.ssl_https_private_key_file,
+            key_encoding=self.ssl_https_private_key_type,
+        )
+
+    @property
+    def _grpc(self) -> TlsSettings:
+        return TlsSettings(
+            ca_file=self.ssl_grpc_root_certifications_file,
+            certificate_file=self.ssl_grpc_certificate_chain_file,
+            key_file=self.ssl_grpc_private_key_file,
+        )
