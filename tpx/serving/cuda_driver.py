@@ -53,6 +53,14 @@ class CudaDriver:
         self.call("cuDeviceGetCount", ctypes.byref(count))
         return count.value
 
+    @classmethod
+    def devices(cls, path: str = LIBRARY) -> list[int]:
+        """Those that there are; none on a machine without a driver."""
+        try:
+            return list(range(cls(path).device_count()))
+        except (Unsupported, CudaError):
+            return []
+
     def compute_capability(self, device: int) -> str:
         """Of a device, as in `8.6`."""
         handle, value = ctypes.c_int(), ctypes.c_int()

@@ -181,10 +181,14 @@ class AsksAgain(Protocol):
 
 @runtime_checkable
 class OnGpus(Protocol):
-    """A backend that computes nowhere else: KIND_AUTO is KIND_GPU to it, and no `gpus` are all of them."""
+    """A backend that computes on GPUs: where it has some KIND_AUTO is KIND_GPU, and no `gpus` are all of
+    them."""
+
+    gpus_only: bool
+    """It computes nowhere else."""
 
     def gpus(self) -> Sequence[int]:
-        """The devices that there are."""
+        """The devices that it can use."""
 
 
 class Backend(Protocol):

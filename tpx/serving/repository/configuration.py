@@ -69,20 +69,26 @@ def fill_defaults(config: Any, backend: Backend) -> None:
         config.instance_group.add(name=config.name)
     for index, group in enumerate(config.instance_group):
         group.name = group.name or f"{config.name}_{index}"
-        if group.kind == _AUTO:
-            group.kind = _GPU if isinstance(backend, OnGpus) else _CPU
-        if group.kind == _GPU and not group.gpus and isinstance(backend, OnGpus):
-            group.gpus.extend(backend.gpus())
-            if not group.gpus:
-                raise ConfigError(
-                    f"instance group {group.name} of model {config.name} has kind KIND_GPU but no GPUs are "
-                    "available"
-                )
+        _place(group, config.name, backend)
         if not group.count:
             group.count = backend.default_instance_count("KIND_CPU" if group.kind == _CPU else "KIND_GPU")
     for field in ("input_pinned_memory", "output_pinned_memory"):
         if not config.optimization.HasField(field):
             getattr(config.optimization, field).enable = True
+
+
+def _place(group: Any, model: str, backend: Backend) -> None:
+    """Where the instances of a group are, if that is left open."""
+    gpus = backend.gpus() if isinstance(backend, OnGpus) and group.kind in (_AUTO, _GPU) else ()
+    only = isinstance(backend, OnGpus) and backend.gpus_only
+    if group.kind == _AUTO:
+        group.kind = _GPU if gpus or group.gpus or only else _CPU
+    if group.kind == _GPU and not group.gpus:
+        group.gpus.extend(gpus)
+        if only and not group.gpus:
+            raise ConfigError(
+                f"instance group {group.name} of model {model} has kind KIND_GPU but no GPUs are available"
+            )
 
 
 def is_ensemble(config: Any) -> bool:

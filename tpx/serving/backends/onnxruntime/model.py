@@ -16,10 +16,11 @@ from tpx.serving.backends.onnxruntime.binding import BoundExecutor, can_bind
 from tpx.serving.backends.onnxruntime.description import describe
 from tpx.serving.backends.onnxruntime.execution import ArrayExecutor, ValueExecutor
 from tpx.serving.backends.onnxruntime.options import run_options, session_options, warn_of_unknown
-from tpx.serving.backends.onnxruntime.providers import CPU, check_accelerators, providers_of
+from tpx.serving.backends.onnxruntime.providers import CPU, CUDA, check_accelerators, providers_of
 from tpx.serving.backends.onnxruntime.sessions import open_session
 from tpx.serving.backends.onnxruntime.signature import OnnxTensor, check_signature, complete_signature
 from tpx.serving.backends.onnxruntime.threads import Threads
+from tpx.serving.cuda_driver import CudaDriver
 from tpx.serving.instances.placement import InstanceSpec, instance_specs
 from tpx.serving.stacking.added import taken_outputs
 
@@ -40,6 +41,11 @@ class OnnxRuntimeBackend:
 
     def default_instance_count(self, kind: str) -> int:
         return 2 if kind == "KIND_CPU" else 1
+
+    gpus_only = False
+
+    def gpus(self) -> list[int]:
+        return CudaDriver.devices() if CUDA.name in ort.get_available_providers() else []
 
     def describe(self) -> Description:
         return describe()

@@ -50,8 +50,13 @@ class PytorchBackend:
     def default_instance_count(self, kind: str) -> int:  # noqa: ARG002 (the seam's signature)
         return 1
 
+    gpus_only = False
+
+    def gpus(self) -> range:
+        return range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+
     def describe(self) -> Description:
-        gpus = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+        gpus = self.gpus()
         return Description(
             version=torch.__version__,
             providers=(f"CUDA {torch.version.cuda}",) if torch.version.cuda else (),

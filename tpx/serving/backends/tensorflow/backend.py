@@ -48,6 +48,11 @@ class TensorFlowBackend:
     def default_instance_count(self, kind: str) -> int:  # noqa: ARG002 (one on every device)
         return 1
 
+    gpus_only = False
+
+    def gpus(self) -> range:
+        return range(gpu_count())
+
     def describe(self) -> Description:
         devices = [
             device.name.removeprefix("/physical_device:") for device in tf.config.list_physical_devices()

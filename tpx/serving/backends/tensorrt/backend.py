@@ -58,12 +58,11 @@ class TensorRtBackend:
             return Description(version=trt.__version__, lacks=exc.message)
         return Description(version=trt.__version__, devices=devices)
 
+    gpus_only = True
+
     def gpus(self) -> list[int]:
         """The devices that there are."""
-        try:
-            return list(range(CudaDriver(self._library).device_count()))
-        except TpxError:
-            return []
+        return CudaDriver.devices(self._library)
 
 
 class TensorRtModel:
