@@ -1,7 +1,7 @@
 """Every option of tritonserver, from a list: it parses in both forms, and does what its mark promises.
 
 Options marked M and S have an effect, which the test named beside them shows; those marked O change nothing
-and say so once; the refused ones wait for their feature.
+and say so once.
 """
 
 import csv
@@ -62,7 +62,7 @@ def value(row: Row, *words: str) -> Any:
 def test_the_list_has_every_option_once() -> None:
     names = [row.option for row in ROWS]
     assert len(names) == len(set(names)) == 90
-    assert {row.mark for row in ROWS} == {"M", "S", "O", "refused"}
+    assert {row.mark for row in ROWS} == {"M", "S", "O"}
 
 
 @those("M", "S", "O")
@@ -98,15 +98,6 @@ def test_an_option_that_changes_nothing_says_so_once(row: Row, capsys: pytest.Ca
 def test_an_option_that_works_warns_of_nothing(row: Row, capsys: pytest.CaptureFixture[str]) -> None:
     main(["/nowhere", f"{row.option}={row.sample}"])
     assert "changes nothing" not in capsys.readouterr().err
-
-
-@those("refused")
-def test_an_option_whose_feature_is_missing_is_refused(row: Row, capsys: pytest.CaptureFixture[str]) -> None:
-    for words in ([f"{row.option}={row.sample}"], [row.option, row.sample]):
-        assert main(["/nowhere", *words]) == 1
-        [line] = capsys.readouterr().err.splitlines()
-        start = f"error: creating server: Invalid argument - {row.option} is not supported by this version of"
-        assert line.startswith(start)
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.bad], ids=str)

@@ -3,6 +3,7 @@
 import base64
 import http.client
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -103,6 +104,27 @@ def test_poll_mode_picks_up_what_changes(tmp_path: Path) -> None:
         assert child.stop() == 0
 
 
+def test_repositories_may_have_models_of_one_name_if_told_so(tmp_path: Path) -> None:
+    places = [tmp_path / name for name in ("one", "two")]
+    for path, factor_of_it in zip(places, (2, 3), strict=True):
+        write(path, factor_of_it)
+    words = [word for path in places for word in ("--model-repository", path)]
+    with serve(
+        "--model-namespacing=true", "--model-control-mode=poll", "--repository-poll-secs=1", *words
+    ) as child:
+        port = child.ready().port("HTTPService")
+        with tritonclient.http.InferenceServerClient(f"127.0.0.1:{port}") as client:
+            client.module = tritonclient.http
+            with pytest.raises(InferenceServerException, match="must be provided to resolve ambiguity"):
+                factor(client, "net")
+            shutil.rmtree(places[0] / "net")
+            child.wait_for(f"successfully unloaded '{places[0]}::net' version 1")
+            assert factor(client, "net") == 3
+        assert child.stop() == 0
+        rows = [line.split()[1] for line in child.out if "| READY" in line]
+        assert rows == [f"{path}::net" for path in places]
+
+
 def test_the_words_of_model_control(tmp_path: Path) -> None:
     write(tmp_path, 2)
     for words, why in [
@@ -115,7 +137,6 @@ def test_the_words_of_model_control(tmp_path: Path) -> None:
         (("--model-config-name=",), "empty argument for --model-config-name"),
         (("--model-config-name=a b",), "no spaces and no slashes"),
         (("--model-config-name=../a",), "no spaces and no slashes"),
-        (("--model-namespacing=true",), "--model-namespacing is not supported by this version of tpx"),
         (("--model-control-mode=always",), "expected one of: none, poll, explicit"),
     ]:
         done = tpx("serve", "--model-repository", str(tmp_path), "--http-port=0", *words)

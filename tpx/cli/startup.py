@@ -46,7 +46,7 @@ def table(headers: Row, rows: Iterable[Row]) -> str:
 def model_rows(entries: Sequence[IndexEntry]) -> list[Row]:
     """Every version with its state, and why it is not ready."""
     return [
-        (entry.name, entry.version or "-", f"{entry.state}: {entry.reason}" if entry.reason else entry.state)
+        (entry.model, entry.version or "-", f"{entry.state}: {entry.reason}" if entry.reason else entry.state)
         for entry in entries
     ]
 

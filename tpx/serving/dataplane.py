@@ -12,7 +12,8 @@ from tpx.serving.logs import LogControl
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.control import ModelControl
 from tpx.serving.repository.overrides import LoadParameter, override_of
-from tpx.serving.repository.repository import ModelRepository, State, parse_version
+from tpx.serving.repository.records import State, parse_version
+from tpx.serving.repository.repository import AmbiguousName, ModelRepository
 from tpx.serving.request import InferRequest, RequestHead, TensorSpec
 from tpx.serving.served import Served
 from tpx.serving.shared_memory.regions import SharedMemory
@@ -57,6 +58,12 @@ class IndexEntry:
     version: str
     state: str
     reason: str
+    namespace: str = ""
+
+    @property
+    def model(self) -> str:
+        """As the log names it."""
+        return str(ModelId(self.name, self.namespace))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +165,7 @@ class DataPlane:
                 version="" if entry.version is None else str(entry.version),
                 state=entry.state.value if entry.state is not None else "",
                 reason=entry.reason,
+                namespace=model.namespace,
             )
             for model, entry in self._repository.index(on_disk)
             if entry.state is State.READY or not ready_only
@@ -188,7 +196,10 @@ class DataPlane:
         served = self._repository.served()
         if not name:
             return [_model_statistics(model) for model in served]
-        chosen = [model for model in served if model.name == name]
+        named = self._repository.named(name)
+        if len(named) > 1:
+            raise AmbiguousName(name, len(named))
+        chosen = [model for model in served if model.model_id in named]
         if not chosen:
             raise InvalidRequest(f"requested model '{name}' is not available")
         if version:

@@ -98,9 +98,9 @@ class ModelOptions(CompatibilityOptions):
     model_namespacing: Annotated[
         bool,
         Option(
-            "let repositories have models of the same name",
+            "let repositories have models of the same name: a name that several have is refused in requests, "
+            "and ensembles take their own repository's",
             section="Models",
-            refused="give models in different repositories different names",
         ),
     ] = False
     cache_config: Annotated[

@@ -117,8 +117,9 @@ class Server:
             backend_directory=config.backend_directory,
             agent_directory=config.repoagent_directory,
             backend_settings=_backend_settings(config.backend_config),
+            namespaces=config.model_namespacing,
         )
-        self.repository = ModelRepository()
+        self.repository = ModelRepository(namespaces=config.model_namespacing)
         self._host = ServerHost(self.repository, loop)
         self.control = ModelControl(
             self.repository, Loader(settings, Completions(loop), loop, self._host), _control_settings(config)

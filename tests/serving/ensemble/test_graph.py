@@ -42,11 +42,6 @@ IN_MAP, OUT_MAP = "input_map { key: 'x' value: 'in' }", "output_map { key: 'y' v
         (ensemble(), "must specify 'step' for ensemble 'e'"),
         (ensemble(f"{{ {IN_MAP} {OUT_MAP} }}"), "must specify 'model_name' in step 0 of ensemble 'e'"),
         (
-            ensemble(f"{{ model_name: 'a' model_namespace: '/other' {IN_MAP} {OUT_MAP} }}"),
-            "step 0 of ensemble 'e' has model_namespace '/other', but tpx has no namespaces: leave it out, "
-            "and give models different names",
-        ),
-        (
             ensemble(step(made="mid"), f"{{ model_name: 'b' {OUT_MAP} }}"),
             "must specify 'input_map' in step 1 of ensemble 'e'",
         ),

@@ -17,20 +17,21 @@ IO = (
 )
 
 
-def chain(*models: str, version: int = -1) -> str:
+def chain(*models: str, version: int = -1, namespace: str = "") -> str:
     """The configuration of an ensemble that calls one model after the other."""
     tensors = ["x", *(f"t{n}" for n in range(1, len(models))), "y"]
     steps = ", ".join(
-        f"{{ model_name: '{model}' model_version: {version} input_map {{ key: 'x' value: '{given}' }} "
+        f"{{ model_name: '{model}' model_version: {version} model_namespace: '{namespace}' "
+        f"input_map {{ key: 'x' value: '{given}' }} "
         f"output_map {{ key: 'y' value: '{made}' }} }}"
         for model, given, made in zip(models, tensors, tensors[1:], strict=False)
     )
     return f"platform: 'ensemble' max_batch_size: 4 {IO} ensemble_scheduling {{ step [ {steps} ] }}"
 
 
-def ensemble(repository: Path, name: str, *models: str, version: int = -1) -> None:
+def ensemble(repository: Path, name: str, *models: str, version: int = -1, namespace: str = "") -> None:
     (repository / name / "1").mkdir(parents=True, exist_ok=True)
-    (repository / name / "config.pbtxt").write_text(chain(*models, version=version))
+    (repository / name / "config.pbtxt").write_text(chain(*models, version=version, namespace=namespace))
 
 
 def model(repository: Path, name: str, factor: float, config: str = "") -> None:

@@ -100,13 +100,19 @@ async def ask(model: Served) -> float:
 
 @asynccontextmanager
 async def controlled(
-    *paths: Place, limiter: Any = None, agents: Any = Path("/nowhere"), **settings: Any
+    *paths: Place,
+    limiter: Any = None,
+    agents: Any = Path("/nowhere"),
+    namespaces: Any = False,
+    **settings: Any,
 ) -> AsyncIterator[Scene]:
-    """Control in explicit mode, unless told otherwise, perhaps with a RateLimiter or a directory of
-    repository agents; at the end nothing may be left."""
+    """Control in explicit mode, unless told otherwise, perhaps with a RateLimiter, a directory of repository
+    agents or namespaces; at the end nothing may be left."""
     loop = asyncio.get_running_loop()
-    repository = ModelRepository()
-    loading = LoadSettings(backend_settings={}, limiter=limiter, agent_directory=agents)
+    repository = ModelRepository(namespaces=namespaces)
+    loading = LoadSettings(
+        backend_settings={}, limiter=limiter, agent_directory=agents, namespaces=namespaces
+    )
     loader = Loader(loading, Completions(loop), loop)
     chosen = ControlSettings(paths=paths, **{"mode": "explicit", "load_threads": 2, **settings})
     control = ModelControl(repository, loader, chosen)

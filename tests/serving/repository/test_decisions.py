@@ -66,6 +66,8 @@ def test_explicit_mode_loads_at_startup_what_it_is_told() -> None:
     assert plan_start("explicit", (), [A, B]) == []
     assert plan_start("explicit", ("b", "absent", "b"), [A, B]) == [B, ModelId("absent")]
     assert plan_start("explicit", ("*",), [B, A]) == [A, B]
+    here, there = ModelId("a", "/here"), ModelId("a", "/there")
+    assert plan_start("explicit", ("a",), [there, B, here]) == [here, there]
 
 
 def test_startup_models_and_modes_that_do_not_go_together_are_refused() -> None:

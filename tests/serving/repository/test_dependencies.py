@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 import pytest
 
 from tpx.serving.model_id import ModelId
-from tpx.serving.repository.dependencies import composing, dependents, plan_cascade, plan_order
+from tpx.serving.repository.dependencies import composing, dependents, meant, plan_cascade, plan_order
 
 
 def ids(names: Iterable[str]) -> list[ModelId]:
@@ -101,3 +101,21 @@ def test_with_an_ensemble_goes_what_only_it_needs(asked: tuple[str, ...], gone: 
 def test_without_the_other_ensemble_a_shared_model_goes_too() -> None:
     assert plan_cascade(ModelId("door"), needing({"door": ["beam"]}), ()) == ids(["door", "beam"])
     assert plan_cascade(ModelId("brick"), HOUSE, ()) == ids(["brick"])
+
+
+@pytest.mark.parametrize(
+    ("written", "namespaces", "found"),
+    [
+        ("", ["/own", "/b"], ["/own"]),
+        ("", ["/b"], ["/b"]),
+        ("", ["/b", "/c"], ["/b", "/c"]),
+        ("", [], ["/own"]),
+        ("/b", ["/own", "/b"], ["/b"]),
+        ("/c", ["/own", "/b"], ["/c"]),
+    ],
+)
+def test_a_step_means_what_it_names_or_its_own_namespaces_or_the_only_one(
+    written: str, namespaces: list[str], found: list[str]
+) -> None:
+    there = [ModelId("net", namespace) for namespace in namespaces]
+    assert meant(ModelId("net", written), "/own", there) == {ModelId("net", each) for each in found}

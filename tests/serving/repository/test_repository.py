@@ -17,7 +17,8 @@ from tpx.protocol import model_config
 from tpx.serving.instances.completions import Completions
 from tpx.serving.repository.control import ModelControl
 from tpx.serving.repository.loading import Loader, LoadSettings
-from tpx.serving.repository.repository import ModelRepository, parse_version
+from tpx.serving.repository.records import parse_version
+from tpx.serving.repository.repository import ModelRepository
 from tpx.serving.repository.settings import ControlSettings
 
 ALL = "version_policy { all { } } "

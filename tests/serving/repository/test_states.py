@@ -10,7 +10,8 @@ from tpx.errors import NotFound, NotReady
 from tpx.serving.model import Parts, ServedModel
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.decisions import Plan, Recipe
-from tpx.serving.repository.repository import Loaded, ModelRepository
+from tpx.serving.repository.records import Loaded
+from tpx.serving.repository.repository import AmbiguousName, ModelRepository
 from tpx.serving.repository.stamps import Stamps
 from tpx.serving.scheduling.direct import DirectScheduler
 from tpx.serving.stacking.plain import PlainStacking
@@ -206,3 +207,21 @@ def test_what_a_model_was_made_from_is_told_of_what_serves_only(scene: Scene) ->
     scene.repository.unload(NET)
     assert scene.repository.recipes(NET) == {}
     assert scene.repository.recipes(ModelId("nobody")) == {}
+
+
+def test_a_name_means_who_serves_until_the_first_load_of_another_has_ended(scene: Scene) -> None:
+    repository = ModelRepository(namespaces=True)
+    here, there = ModelId("net", "/here"), ModelId("net", "/there")
+    plan = Plan(load=(1,), keep=(), unload=())
+    repository.begin(there, plan)
+    assert repository.resolve("net") == there, "while there is no other, it is the one that will be"
+    repository.succeed(there, plan, {1: scene.made(1)}, STAMPS)
+    repository.begin(here, plan)
+    assert repository.resolve("net") == there
+    generation = repository.generation
+    repository.fail(here, {1: "broken"})
+    with pytest.raises(AmbiguousName):
+        repository.resolve("net")
+    assert repository.generation != generation, "who remembers what the name meant asks again"
+    repository.unload(here)
+    assert repository.resolve("net") == there

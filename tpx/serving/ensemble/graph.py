@@ -1,7 +1,7 @@
 """The graph of an ensemble: steps, and the tensors between them (Triton: core/src/model_config_utils.cc)."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tpx.errors import ConfigError
@@ -14,6 +14,7 @@ class Step:
 
     index: int
     model: ModelId
+    """As the configuration names it, until `Graph.over` says which it is."""
     version: str
     """Empty: the latest."""
     inputs: Mapping[str, str]
@@ -41,6 +42,11 @@ class Graph:
         """The composing models."""
         return frozenset(step.model for step in self.steps)
 
+    def over(self, models: Sequence[ModelId]) -> "Graph":
+        """The same on these models, given step by step."""
+        steps = [replace(step, model=model) for step, model in zip(self.steps, models, strict=True)]
+        return replace(self, steps=tuple(steps))
+
     @property
     def producers(self) -> dict[str, Step]:
         """The step that makes a tensor."""
@@ -58,7 +64,7 @@ class Graph:
         return [step for step in self.steps if step.index in found]
 
 
-def graph_of(config: Any) -> Graph:
+def graph_of(config: Any, namespace: str = "") -> Graph:
     """The graph in a configuration. Raises ConfigError where steps and tensors do not fit together."""
     steps = _steps(config)
     inputs, outputs = [item.name for item in config.input], [item.name for item in config.output]
@@ -80,7 +86,7 @@ def graph_of(config: Any) -> Graph:
         if tensor not in known or tensor not in read:
             raise ConfigError(f"ensemble tensor '{tensor}' is unused in ensemble '{config.name}'")
     return Graph(
-        model=ModelId(config.name),
+        model=ModelId(config.name, namespace),
         steps=tuple(ordered),
         inputs=frozenset(inputs),
         outputs=frozenset(outputs),
@@ -95,11 +101,6 @@ def _steps(config: Any) -> list[Step]:
         for field in ("model_name", "input_map", "output_map"):
             if not getattr(step, field):
                 raise ConfigError(f"must specify '{field}' in step {index} of ensemble '{config.name}'")
-        if step.model_namespace:
-            raise ConfigError(
-                f"step {index} of ensemble '{config.name}' has model_namespace '{step.model_namespace}', but "
-                "tpx has no namespaces: leave it out, and give models different names"
-            )
         for _, tensor in sorted(step.output_map.items()):
             if tensor in seen:
                 raise ConfigError(
@@ -110,7 +111,7 @@ def _steps(config: Any) -> list[Step]:
         steps.append(
             Step(
                 index=index,
-                model=ModelId(step.model_name),
+                model=ModelId(step.model_name, step.model_namespace),
                 version=str(step.model_version) if step.model_version > 0 else "",
                 inputs=dict(sorted(step.input_map.items())),
                 outputs=dict(sorted(step.output_map.items())),

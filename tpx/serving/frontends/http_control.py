@@ -4,7 +4,6 @@ import asyncio
 import binascii
 import re
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from tpx.errors import InvalidRequest, Unsupported
@@ -16,6 +15,7 @@ from tpx.serving.repository.overrides import LoadParameter
 
 _REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]+))?"
 _SHORT_BYTES = 64 << 10
+_TOLD = ("name", "version", "state", "reason")
 
 
 class HttpControl:
@@ -82,7 +82,9 @@ class HttpControl:
 
 
 def _answer_index(request: HttpRequest, entries: Sequence[IndexEntry]) -> None:
-    answer_json(request, [{k: v for k, v in asdict(entry).items() if v} for entry in entries])
+    answer_json(
+        request, [{key: value for key in _TOLD if (value := getattr(entry, key))} for entry in entries]
+    )
 
 
 def _parameters(request: HttpRequest) -> Mapping[str, Any]:

@@ -127,6 +127,16 @@ def validate_ensemble(config: Any) -> None:
         raise ConfigError(f"model_warmup can not be specified for ensemble '{name}'")
 
 
+def refuse_namespaces(config: Any) -> None:
+    """Raise ConfigError for a step that names the repository of its model where names are all that counts."""
+    for index, step in enumerate(config.ensemble_scheduling.step):
+        if step.model_namespace:
+            raise ConfigError(
+                f"step {index} of ensemble '{config.name}' has model_namespace '{step.model_namespace}', "
+                "which needs --model-namespacing=true"
+            )
+
+
 def validate(config: Any) -> None:
     """Raise ConfigError for what is wrong or not possible, naming the field."""
     if config.max_batch_size < 0:

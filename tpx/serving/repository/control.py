@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 from tpx.errors import (
@@ -28,8 +29,10 @@ from tpx.serving.repository.dependencies import plan_cascade, plan_order
 from tpx.serving.repository.ensembles import Ensembles
 from tpx.serving.repository.layout import ModelSource, NoVersion
 from tpx.serving.repository.loading import Loader, Regroup, Wanted, reason_of
+from tpx.serving.repository.names import Names
 from tpx.serving.repository.overrides import Override
-from tpx.serving.repository.repository import Loaded, ModelRepository
+from tpx.serving.repository.records import Loaded
+from tpx.serving.repository.repository import ModelRepository
 from tpx.serving.repository.retirement import Retirement
 from tpx.serving.repository.room import Room, Tenancy
 from tpx.serving.repository.settings import ControlSettings
@@ -56,7 +59,10 @@ class ModelControl:
         self._repository = repository
         self._loader = loader
         self._settings = settings
-        self._repositories = Repositories(paths=settings.paths, config_name=settings.config_name)
+        self._repositories = Repositories(
+            paths=settings.paths, config_name=settings.config_name, namespaces=repository.namespaces
+        )
+        self._names = Names(repository, self._repositories)
         self.tasks = Tasks()
         self.retirement = Retirement(self.tasks, repository.ended)
         self._ensembles = Ensembles(repository, self.retirement, loader.settings)
@@ -67,8 +73,6 @@ class ModelControl:
         self._turns = Turns()
         self._stopping = asyncio.Event()
         self._poller: asyncio.Task[None] | None = None
-        self._there: set[str] = set()
-        """Names of models that were in the repositories when somebody looked."""
         self.demand = Demand(self._load_for_request, self.tasks, settings.lazy_wait_s)
         tenancy = Tenancy(
             repository=repository, retirement=self.retirement, held=self._held, evict=self._unload
@@ -84,7 +88,7 @@ class ModelControl:
         settings = self._settings
         found = await _in_thread(self._repositories.scan)
         models = plan_start(settings.mode, settings.startup, found)
-        self._there = {model.name for model in found}
+        self._names.notice(found)
         for model in models:
             if model not in found:
                 self._repository.fault(model, _ABSENT.format(model))
@@ -135,9 +139,19 @@ class ModelControl:
         """
         self.check_explicit()
         check_name(name)
-        model, parts = ModelId(name), self._round(self._repositories.sight)
-        await self._load(model, lambda: self._repositories.sight(model, override), parts)
-        self._asked.add(model)
+        parts, faults = self._round(self._repositories.sight), list[InvalidRequest]()
+        for model in await self._names.to_load(name, override):
+            try:
+                await self._load(model, partial(self._repositories.sight, model, override), parts)
+                self._asked.add(model)
+            except InvalidRequest as exc:
+                faults.append(exc)
+        if faults:
+            raise (
+                faults[0]
+                if len(faults) == 1
+                else InvalidRequest("\n".join(f.message.rstrip() for f in faults))
+            )
         self.demand.forgive(name)
 
     async def unload(self, name: str, *, unload_dependents: bool) -> None:
@@ -146,11 +160,13 @@ class ModelControl:
         `unload_dependents`: also what an ensemble is made of, but for what others need or was asked for.
         """
         self.check_explicit()
-        model = ModelId(name)
-        gone = plan_cascade(model, self._ensembles.requires, self._asked) if unload_dependents else [model]
-        for each in gone:
-            async with self._turns.take(each):
-                self._unload(each)
+        for model in await self._names.to_unload(name):
+            gone = [model]
+            if unload_dependents:
+                gone = plan_cascade(model, self._ensembles.requires, self._asked)
+            for each in gone:
+                async with self._turns.take(each):
+                    self._unload(each)
 
     def _unload(self, model: ModelId) -> None:
         self._asked.discard(model)
@@ -168,7 +184,7 @@ class ModelControl:
             log.error("%s", exc)
             return {}
         self._repository.forget(found)
-        self._there = {model.name for model in found}
+        self._names.notice(found)
         return found
 
     # on demand
@@ -179,18 +195,19 @@ class ModelControl:
         if (
             self._settings.mode == "lazy"
             and not self._stopping.is_set()
-            and not self._repository.recipes(ModelId(name))
+            and not any(map(self._repository.recipes, self._repository.all_named(name)))
         ):
             self.demand.check(name)
 
     def would_load(self, name: str) -> bool:
         """Whether a request for a model that does not serve would load it, as far as is known."""
-        return self._settings.mode == "lazy" and name in self._there and not self.demand.failed(name)
+        return self._settings.mode == "lazy" and self._names.is_there(name) and not self.demand.failed(name)
 
     async def _load_for_request(self, name: str) -> None:
-        model, parts = ModelId(name), self._round(self._repositories.sight)
+        model = await self._names.the_one_to_load(name)
+        parts = self._round(self._repositories.sight)
         try:
-            await self._load(model, lambda: self._repositories.sight(model), parts)
+            await self._load(model, partial(self._repositories.sight, model), parts)
         except InvalidRequest as exc:
             if not self._repository.entries(model):
                 raise NotFound(f"Request for unknown model: '{name}' is not found") from exc
@@ -198,7 +215,7 @@ class ModelControl:
                 raise Overloaded(exc.message) from exc
             raise NotReady(exc.message) from exc
         self._asked.add(model)
-        self._there.add(name)
+        self._names.notice_one(model)
 
     def _held(self, model: ModelId) -> bool:
         """Whether a model must not go now."""
@@ -235,6 +252,8 @@ class ModelControl:
                     self._repository.forget_unused(model)  # nobody can correct what only a request held
                     if not self._repository.entries(model):
                         self._ensembles.forget(model)
+                if self._repository.namespaces:  # steps that mean it now meant another while it was not known
+                    self._ensembles.settle([model])
                 raise
             finally:
                 await self.retirement.release(custody)
@@ -265,7 +284,9 @@ class ModelControl:
         model, graph = wanted.source.model_id, wanted.graph
         if graph is None:
             return
-        self._composing[model] = graph.models
+        there = await self._names.on_disk({step.model.name for step in graph.steps})
+        needs = self._ensembles.needs(graph, there)
+        self._composing[model] = needs
         try:
             circle = plan_order(self._composing).circular.get(model)
             if circle is not None:
@@ -273,7 +294,7 @@ class ModelControl:
                 log.error("failed to load '%s': %s", model, fault)
                 self._repository.fault(model, reason_of(fault))
                 raise InvalidRequest(f"load failed for model '{model}': {fault.message}\n")
-            await parts.load(graph.models)
+            await parts.load(needs)
         finally:
             del self._composing[model]
 

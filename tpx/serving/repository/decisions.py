@@ -89,7 +89,10 @@ def plan_start(mode: ControlMode, startup: Sequence[str], found: Iterable[ModelI
             )
         return sorted(found)
     if "*" not in startup:
-        return list(dict.fromkeys(map(ModelId, startup)))
+        by_name: dict[str, list[ModelId]] = {}
+        for model in sorted(found):
+            by_name.setdefault(model.name, []).append(model)
+        return [m for name in dict.fromkeys(startup) for m in by_name.get(name, [ModelId(name)])]
     if len(startup) > 1:
         raise UsageError("Wildcard model name '*' must be the ONLY startup model if specified at all.")
     return sorted(found)

@@ -17,6 +17,19 @@ class LoadOrder:
     circular: Mapping[ModelId, str]
 
 
+def meant(written: ModelId, namespace: str, there: Iterable[ModelId]) -> frozenset[ModelId]:
+    """The model that a step of an ensemble in `namespace` means, of those `there` that have its name.
+
+    The one that it names; else the one in its own namespace; else the only one. Where there are several, all
+    of them; where there is none, the one that is missing.
+    """
+    own = written if written.namespace else ModelId(written.name, namespace)
+    candidates = frozenset(there)
+    if written.namespace or own in candidates or not candidates:
+        return frozenset([own])
+    return candidates
+
+
 def plan_order(requires: Requirements) -> LoadOrder:
     """In what order to load the keys of `requires`; what else they need is there, or is not."""
     models: list[ModelId] = []

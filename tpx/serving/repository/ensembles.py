@@ -5,7 +5,7 @@ in one step.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tpx.errors import ConfigError, LoadError, NotFound, NotReady
 from tpx.protocol import messages
@@ -15,9 +15,10 @@ from tpx.serving.ensemble.graph import Graph, Step
 from tpx.serving.ensemble.model import Ensemble
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.configuration import validate
-from tpx.serving.repository.dependencies import dependents
+from tpx.serving.repository.dependencies import dependents, meant
 from tpx.serving.repository.loading import LoadSettings, Wanted, reason_of
-from tpx.serving.repository.repository import Loaded, ModelRepository, State
+from tpx.serving.repository.records import Loaded, State
+from tpx.serving.repository.repository import ModelRepository
 from tpx.serving.repository.retirement import Retirement
 from tpx.serving.served import Served
 from tpx.serving.signature import Signature
@@ -40,7 +41,17 @@ class Ensembles:
     @property
     def requires(self) -> dict[ModelId, frozenset[ModelId]]:
         """The models that each is made of."""
-        return {model: graph.models for model, (_, graph) in self._wanted.items()}
+        return {model: self.needs(graph) for model, (_, graph) in self._wanted.items()}
+
+    def needs(self, graph: Graph, on_disk: Collection[ModelId] = ()) -> frozenset[ModelId]:
+        """The models that the steps of an ensemble mean, of those that are known or `on_disk`."""
+        return frozenset().union(*(self._meant(graph, step, on_disk) for step in graph.steps))
+
+    def _meant(self, graph: Graph, step: Step, on_disk: Collection[ModelId] = ()) -> frozenset[ModelId]:
+        """More than one where it is not clear."""
+        name = step.model.name
+        there = [*self._repository.named(name), *(model for model in on_disk if model.name == name)]
+        return meant(step.model, graph.model.namespace, there)
 
     def remember(self, wanted: Wanted, *, unless_serving: bool = False) -> None:
         """It should be served, from now on whenever it can be; or else what serves goes on."""
@@ -72,7 +83,10 @@ class Ensembles:
         models = [self._model(graph, step) for step in graph.steps]
         config = messages.ModelConfig()
         config.CopyFrom(wanted.config)
-        composition = compose(config, graph, models)
+        resolved = graph.over([model.model_id for model in models])
+        for step in resolved.steps:
+            config.ensemble_scheduling.step[step.index].model_namespace = step.model.namespace
+        composition = compose(config, resolved, models)
         config.model_transaction_policy.decoupled = composition.decoupled
         validate(config)
         ensemble = Ensemble(
@@ -87,8 +101,13 @@ class Ensembles:
         return ensemble
 
     def settle(self, changed: Sequence[ModelId]) -> None:
-        """These models are others now, or not there any more: so are the ensembles that need them."""
-        for model in dependents(changed, self.requires):
+        """These models are others now, or not there any more: so are the ensembles that need them.
+
+        And those that need others of their names, which they might mean no longer.
+        """
+        requires, names = self.requires, {model.name for model in changed}
+        touched = {model for needed in requires.values() for model in needed if model.name in names}
+        for model in dependents(touched, requires):
             wanted, graph = self._wanted[model]
             try:
                 composed = [self._compose(wanted, graph, version) for version in wanted.recipes]
@@ -131,18 +150,23 @@ class Ensembles:
         self._resolved[model, version] = found
         return found
 
+    def _is_clear(self, graph: Graph, step: Step) -> bool:
+        """Whether a step means one model, and that is known."""
+        found = self._meant(graph, step)
+        return len(found) == 1 and bool(self._repository.entries(min(found)))
+
     def _model(self, graph: Graph, step: Step) -> Served:
         """Raises ConfigError in Triton's words."""
-        repository, needed = self._repository, step.model
-        entries = repository.entries(needed)
-        if not entries:
-            missing = sorted(model.name for model in graph.models if not repository.entries(model))
+        found, repository = self._meant(graph, step), self._repository
+        needed, entries = min(found), repository.entries(min(found))
+        if len(found) > 1 or not entries:
+            missing = {step.model.name for step in graph.steps if not self._is_clear(graph, step)}
             raise ConfigError(
-                f"ensemble {graph.name} contains models that are not available or ambiguous: "
-                + ", ".join(missing)
+                f"ensemble {graph.model} contains models that are not available or ambiguous: "
+                + ", ".join(sorted(missing))
             )
         serving = {str(entry.version): entry.loaded.served for entry in entries if entry.loaded is not None}
-        depends = f"ensemble '{graph.name}' depends on '{needed}'"
+        depends = f"ensemble '{graph.model}' depends on '{needed}'"
         if serving and step.version:
             if step.version not in serving:
                 raise ConfigError(f"{depends} whose required version {step.version} is not loaded.")

@@ -55,7 +55,10 @@ class Origin(Protocol):
 
 
 class Elsewhere(Protocol):
-    """A repository on no disk of this machine. Its calls raise UsageError where it cannot be read."""
+    """A repository on no disk of this machine; as a string what the server was told of it.
+
+    Its calls raise UsageError where it cannot be read.
+    """
 
     def scan(self) -> list["ModelSource"]: ...
 
@@ -129,16 +132,18 @@ class ModelSource:
         return self.override is not None or self.file is not None or self.config_path.is_file()
 
 
-def scan(paths: Sequence[Place], *, config_name: str = "") -> list[ModelSource]:
+def scan(paths: Sequence[Place], *, config_name: str = "", namespaces: bool = False) -> list[ModelSource]:
     """The models of repositories and single files, by name. Raises UsageError for a path that is neither.
 
-    A path given twice counts once; a name that two of them have belongs to neither, and has a fault.
+    A path given twice counts once; a name that two of them have belongs to neither, and has a fault, unless
+    they are `namespaces`.
     """
-    found: dict[str, list[ModelSource]] = {}
+    found: dict[ModelId, list[ModelSource]] = {}
     for path in _places(paths):
         for source in _sources(path, config_name):
-            found.setdefault(source.name, []).append(source)
-    return [_unique(name, sources) for name, sources in sorted(found.items())]
+            each = replace(source, namespace=str(path)) if namespaces else source
+            found.setdefault(each.model_id, []).append(each)
+    return [_unique(model, sources) for model, sources in sorted(found.items())]
 
 
 def _sources(path: Place, config_name: str) -> list[ModelSource]:
@@ -154,6 +159,8 @@ def find(paths: Sequence[Place], model: ModelId, *, config_name: str = "") -> Mo
         return None
     sources = []
     for path in _places(paths):
+        if model.namespace and model.namespace != str(path):
+            continue
         if not isinstance(path, Path):
             there = path.find(name)
             sources += [replace(there, config_name=config_name)] if there is not None else []
@@ -161,15 +168,30 @@ def find(paths: Sequence[Place], model: ModelId, *, config_name: str = "") -> Mo
             sources += [_single_file(path)] if path.stem == name else []
         elif os.path.isdir(path / name):  # noqa: PTH112 (False too where no such name can be)
             sources.append(_source(path / name, config_name))
-    return _unique(name, sources) if sources else None
+    if not sources:
+        return None
+    return _unique(model, [replace(source, namespace=model.namespace) for source in sources])
 
 
-def names(paths: Sequence[Place]) -> dict[ModelId, str]:
+def find_all(paths: Sequence[Place], name: str) -> list[ModelId]:
+    """The models of a name in all namespaces; a repository that cannot be read is left out."""
+    found = []
+    for path in _places(paths):
+        model = ModelId(name, str(path))
+        try:
+            if find([path], model) is not None:
+                found.append(model)
+        except UsageError as exc:
+            log.error("failed to look for model '%s': %s", model, exc)
+    return found
+
+
+def names(paths: Sequence[Place], *, namespaces: bool = False) -> dict[ModelId, str]:
     """The models that `scan` would find, each with the fault of not being unique, or ""."""
     found: dict[ModelId, list[ModelSource]] = {}
     for path in _places(paths):
         for name, directory in _named(path):
-            source = ModelSource(name=name, directory=directory)
+            source = ModelSource(name=name, namespace=str(path) if namespaces else "", directory=directory)
             found.setdefault(source.model_id, []).append(source)
     return {model: _fault_of(sources) if len(sources) > 1 else "" for model, sources in sorted(found.items())}
 
@@ -189,10 +211,10 @@ def _places(paths: Sequence[Place]) -> list[Place]:
     return list(known.values())
 
 
-def _unique(name: str, sources: Sequence[ModelSource]) -> ModelSource:
+def _unique(model: ModelId, sources: Sequence[ModelSource]) -> ModelSource:
     if len(sources) == 1:
         return sources[0]
-    fault = _fault_of(sources)
+    name, fault = model.name, _fault_of(sources)
     log.error("failed to poll model '%s': not unique across all model repositories: %s", name, fault)
     return ModelSource(name=name, directory=sources[0].directory, fault=fault)
 

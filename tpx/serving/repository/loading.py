@@ -28,6 +28,7 @@ from tpx.serving.repository.configuration import (
     fill_backend,
     fill_defaults,
     is_ensemble,
+    refuse_namespaces,
     refuse_unsupported,
     set_name,
     validate,
@@ -66,6 +67,8 @@ class LoadSettings:
     """--repoagent-directory, where repository agents are."""
     backend_settings: Mapping[str, Mapping[str, str]]
     """--backend-config by backend; "" holds those for all."""
+    namespaces: bool = False
+    """--model-namespacing: steps of ensembles may name one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +170,7 @@ class Loader:
                 )
                 for version in wanted_versions(config, source.versions)
             },
-            graph=graph_of(config) if composed else None,
+            graph=graph_of(config, source.namespace) if composed else None,
             labels=read_labels(config, source.directory) if composed else {},
         )
 
@@ -188,6 +191,8 @@ class Loader:
         if is_ensemble(config):
             complete_ensemble(config, auto_complete=self.settings.auto_complete)
             validate_ensemble(config)
+            if not self.settings.namespaces:
+                refuse_namespaces(config)
             graph_of(config)
             validate(config)
             return

@@ -4,81 +4,38 @@ Everything here runs on the event loop and takes no time; whoever loads and unlo
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import replace
 
-from tpx.errors import InvalidRequest, NotFound, NotReady
+from tpx.errors import Code, InvalidRequest, NotFound, NotReady
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.agents.custody import Custody
 from tpx.serving.repository.decisions import Plan, Recipe
+from tpx.serving.repository.records import UNLOADED, Loaded, Record, State, VersionEntry, end, serving
 from tpx.serving.repository.stamps import Stamps
 from tpx.serving.served import Served
 
-UNLOADED = "unloaded"
 
+class AmbiguousName(InvalidRequest):
+    """Repositories have several models of this name, and a request names no more than that."""
 
-class State(Enum):
-    """States of a version, as the repository index names them."""
-
-    LOADING = "LOADING"
-    READY = "READY"
-    UNLOADING = "UNLOADING"
-    UNAVAILABLE = "UNAVAILABLE"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
-    """A version that serves, what it was made from, and what came into being with it."""
-
-    served: Served
-    recipe: Recipe
-    custody: Custody | None = None
-
-
-@dataclass(slots=True, kw_only=True)
-class VersionEntry:
-    """One version of a model. A model of which none could be named has one without a number, and one that
-    was never loaded one without a state."""
-
-    version: int | None
-    state: State | None = State.LOADING
-    reason: str = ""
-    loaded: Loaded | None = None
-
-    @property
-    def hinders(self) -> bool:
-        """Whether a server that is ready only with all its models is not, because of this one."""
-        if self.loaded is not None and not self.loaded.served.healthy:
-            return True
-        gone = self.state is State.UNLOADING or self.reason.startswith(UNLOADED)
-        return self.state is not State.READY and not gone
-
-
-@dataclass(slots=True)
-class _Record:
-    versions: dict[int, VersionEntry] = field(default_factory=dict)
-    fault: str = ""
-    """Why no version could be named, while none is served."""
-    stamps: Stamps | None = None
-    """Of the files that the last load was made from; None if it failed."""
-
-    @property
-    def entries(self) -> list[VersionEntry]:
-        found = [entry for _, entry in sorted(self.versions.items())]
-        if self.fault:
-            found.insert(0, VersionEntry(version=None, state=State.UNAVAILABLE, reason=self.fault))
-        return found
+    def __init__(self, name: str, count: int) -> None:
+        super().__init__(
+            f"There are {count} identifiers of model '{name}' in global map, model namespace must be "
+            "provided to resolve ambiguity."
+        )
 
 
 class ModelRepository:
     """The table of models.
 
-    `generation` changes with what is served: whoever remembers models compares it.
+    `generation` changes with what is served: whoever remembers models compares it. Without `namespaces` every
+    model is known by its name.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, namespaces: bool = False) -> None:
+        self.namespaces = namespaces
         self.generation = 0
-        self._models: dict[str, dict[str, _Record]] = {}
+        self._models: dict[str, dict[str, Record]] = {}
         """By name, and then by namespace: clients know names."""
 
     # who serves
@@ -86,26 +43,57 @@ class ModelRepository:
     def get(self, name: str, version: str = "") -> Served:
         """The model that serves `name`; an empty `version` is the latest that is ready.
 
-        Raises NotFound, NotReady, and InvalidRequest for a version that is no positive number.
+        Raises NotFound, NotReady, AmbiguousName, and InvalidRequest for a version that is no positive number.
         """
+        if self.namespaces:
+            return self.serving(self.resolve(name), version)
         records = self._models.get(name)
         if records is None:
             raise NotFound(f"Request for unknown model: '{name}' is not found")
-        return _serving(name, records[""], version)
+        return serving(name, records[""], version)
+
+    def resolve(self, name: str) -> ModelId:
+        """The model that a client means by a name. Raises NotFound, AmbiguousName, with Triton's codes."""
+        found = self.named(name)
+        if len(found) > 1:
+            raise AmbiguousName(name, len(found))
+        if found:
+            return found[0]
+        if name in self._models:
+            raise NotFound(f"Identifier of model '{name}' is not found in global map")
+        raise NotFound(f"Request for unknown model: '{name}' is not found", code=Code.INVALID_ARGUMENT)
+
+    def named(self, name: str) -> list[ModelId]:
+        """The models that a name may mean: not one that was unloaded, and one that is being loaded for the
+        first time only as long as there is no other."""
+        if not self.namespaces:
+            return [ModelId(name)]
+        records = sorted(self._models.get(name, {}).items())
+        known = [namespace for namespace, record in records if record.known]
+        return [
+            ModelId(name, namespace)
+            for namespace in known or [namespace for namespace, record in records if record.coming]
+        ]
+
+    def all_named(self, name: str) -> list[ModelId]:
+        """All models of a name, whatever has become of them."""
+        if not self.namespaces:
+            return [ModelId(name)]
+        return [ModelId(name, namespace) for namespace in sorted(self._models.get(name, {}))]
 
     def serving(self, model: ModelId, version: str = "") -> Served:
         """Who serves a model; otherwise as `get`."""
         record = self._record(model)
         if record is None:
             raise NotFound(f"Request for unknown model: '{model}' is not found")
-        return _serving(model, record, version)
+        return serving(model, record, version)
 
     def is_ready(self, name: str, version: str = "") -> bool:
         """Whether `get` would give a model. Raises InvalidRequest for a version that is no positive
         number."""
         try:
             return self.get(name, version).healthy
-        except (NotFound, NotReady):
+        except (NotFound, NotReady, AmbiguousName):
             return False
 
     def served(self) -> list[Served]:
@@ -123,17 +111,20 @@ class ModelRepository:
         return [str(model) for model, record in self._records() if any(e.hinders for e in record.entries)]
 
     def index(self, on_disk: Mapping[ModelId, str] | None = None) -> list[tuple[ModelId, VersionEntry]]:
-        """Every known version, in order, and the models that lie `on_disk`, each with a fault or ""."""
+        """Every known version, and the models that lie `on_disk`, each with a fault or "".
+
+        By namespace, name and version: where only names are told, the order tells models of one name apart.
+        """
         found = [(model, entry) for model, record in self._records() for entry in record.entries]
         for model, fault in (on_disk or {}).items():
             if self._record(model) is None:
                 state = State.UNAVAILABLE if fault else None
                 found.append((model, VersionEntry(version=None, state=state, reason=fault)))
-        return sorted(found, key=lambda item: (item[0], item[1].version or 0))
+        return sorted(found, key=lambda item: (item[0].namespace, item[0].name, item[1].version or 0))
 
     def recipes(self, model: ModelId) -> dict[int, Recipe]:
         """What the versions that serve were made from."""
-        record = self._record(model) or _Record()
+        record = self._record(model) or Record()
         return {v: e.loaded.recipe for v, e in record.versions.items() if e.loaded is not None}
 
     def stamps(self) -> dict[ModelId, Stamps | None]:
@@ -161,7 +152,7 @@ class ModelRepository:
     ) -> list[Loaded]:
         """The new versions serve from now on; returns those that do not serve any more."""
         record = self._models[model.name][model.namespace]
-        record.stamps = stamps
+        record.stamps, record.known = stamps, True
         ended = []
         for version, new in loaded.items():
             entry = record.versions[version]
@@ -169,7 +160,7 @@ class ModelRepository:
                 ended.append(entry.loaded)
             entry.loaded, entry.state, entry.reason = new, State.READY, ""
         for version in plan.unload:
-            ended += _end(record.versions[version])
+            ended += end(record.versions[version])
         # what failed once and is not wanted any more
         for version in record.versions.keys() - {*plan.load, *plan.keep}:
             if record.versions[version].hinders:
@@ -186,7 +177,7 @@ class ModelRepository:
     def fail(self, model: ModelId, reasons: Mapping[int, str]) -> None:
         """A load has failed: what served goes on, the other versions are unavailable."""
         record = self._models[model.name][model.namespace]
-        record.stamps = None
+        self._failed(record)
         for version, reason in reasons.items():
             entry = record.versions[version]
             if entry.loaded is None:
@@ -195,7 +186,7 @@ class ModelRepository:
     def fault(self, model: ModelId, reason: str) -> None:
         """A model cannot be told what it is: what served goes on."""
         record = self._make(model)
-        record.stamps = None
+        self._failed(record)
         if not any(entry.loaded is not None for entry in record.versions.values()):
             record.fault = reason
 
@@ -204,7 +195,7 @@ class ModelRepository:
         record = self._models[model.name][model.namespace]
         ended = []
         for entry in record.versions.values():
-            ended += _end(entry)
+            ended += end(entry)
             serves_not = f"{UNLOADED}: {reason}"
             if entry.state is State.UNLOADING or not entry.hinders:
                 entry.reason = serves_not
@@ -230,10 +221,10 @@ class ModelRepository:
         record = self._record(model)
         if record is None:
             return []
-        record.fault, record.stamps = "", None
+        record.fault, record.stamps, record.known = "", None, False
         if not record.versions:
             self._drop(model)
-        ended = [loaded for entry in record.versions.values() for loaded in _end(entry)]
+        ended = [loaded for entry in record.versions.values() for loaded in end(entry)]
         for entry in record.versions.values():
             if entry.state is not State.UNLOADING:
                 entry.state, entry.reason = State.UNAVAILABLE, UNLOADED
@@ -250,17 +241,17 @@ class ModelRepository:
 
     def entries(self, model: ModelId) -> list[VersionEntry]:
         """The versions of a model, none where it is unknown."""
-        return (self._record(model) or _Record()).entries
+        return (self._record(model) or Record()).entries
 
     def loaded(self, model: ModelId, version: int) -> Loaded | None:
         """What serves a version."""
-        record = self._record(model) or _Record()
+        record = self._record(model) or Record()
         entry = record.versions.get(version)
         return entry.loaded if entry is not None else None
 
     def custody(self, model: ModelId) -> Custody | None:
         """In whose custody the versions of a model are that serve, if it is one for all."""
-        record = self._record(model) or _Record()
+        record = self._record(model) or Record()
         found = {e.loaded.custody for e in record.versions.values() if e.loaded is not None}
         return found.pop() if len(found) == 1 else None
 
@@ -277,64 +268,28 @@ class ModelRepository:
 
     # the table
 
-    def _records(self) -> list[tuple[ModelId, _Record]]:
+    def _failed(self, record: Record) -> None:
+        record.stamps = None
+        if self.namespaces and not record.known:  # its name means something else now
+            record.known = True
+            self.generation += 1
+
+    def _records(self) -> list[tuple[ModelId, Record]]:
         return [
             (ModelId(name, namespace), record)
             for name, records in self._models.items()
             for namespace, record in records.items()
         ]
 
-    def _record(self, model: ModelId) -> _Record | None:
+    def _record(self, model: ModelId) -> Record | None:
         records = self._models.get(model.name)
         return None if records is None else records.get(model.namespace)
 
-    def _make(self, model: ModelId) -> _Record:
-        return self._models.setdefault(model.name, {}).setdefault(model.namespace, _Record())
+    def _make(self, model: ModelId) -> Record:
+        return self._models.setdefault(model.name, {}).setdefault(model.namespace, Record())
 
     def _drop(self, model: ModelId) -> None:
         records = self._models[model.name]
         del records[model.namespace]
         if not records:
             del self._models[model.name]
-
-
-def _serving(model: ModelId | str, record: _Record, version: str) -> Served:
-    if not version:
-        ready = [number for number, entry in record.versions.items() if entry.loaded is not None]
-        if not ready:
-            raise NotFound(f"Request for unknown model: '{model}' has no available versions")
-        number = max(ready)
-    else:
-        number = parse_version(version)
-    entry = record.versions.get(number)
-    if entry is None:
-        raise NotFound(f"Request for unknown model: '{model}' version {number} is not found")
-    if entry.loaded is None:
-        raise NotReady(f"Request for unknown model: '{model}' version {number} is not at ready state")
-    return entry.loaded.served
-
-
-def _end(entry: VersionEntry) -> list[Loaded]:
-    """What served, which now only answers what it has taken."""
-    if entry.loaded is None:
-        return []
-    ended = [entry.loaded]
-    entry.loaded, entry.state, entry.reason = None, State.UNLOADING, ""
-    return ended
-
-
-def parse_version(text: str) -> int:
-    """A version from the text of a request. Raises InvalidRequest."""
-    digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit()) or len(digits) > 19 or int(digits) >= 2**63:
-        # the details are those of the function that Triton reads it with
-        raise InvalidRequest(
-            f"failed to get model version from specified version string '{text}' (details: stol), "
-            "version should be an integral value > 0"
-        )
-    number = int(text)
-    if number <= 0:
-        raise InvalidRequest(
-            f"invalid model version specified '{text}' , version should be an integral value > 0"
-        )
-    return number

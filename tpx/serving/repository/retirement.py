@@ -10,7 +10,7 @@ from tpx.serving.heap import give_memory_back
 from tpx.serving.instances.base import Instance
 from tpx.serving.repository.agents.custody import Custody
 from tpx.serving.repository.loading import Regroup
-from tpx.serving.repository.repository import Loaded
+from tpx.serving.repository.records import Loaded
 from tpx.serving.repository.tasks import Tasks
 from tpx.serving.served import Served
 

@@ -16,7 +16,8 @@ from tpx.errors import Code, LoadError
 from tpx.serving.heap import give_memory_back
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.decisions import Recipe
-from tpx.serving.repository.repository import ModelRepository, State
+from tpx.serving.repository.records import State
+from tpx.serving.repository.repository import ModelRepository
 from tpx.serving.repository.retirement import Retirement
 from tpx.serving.served import Served
 

@@ -1,6 +1,6 @@
 """Models as they are found: in the repositories, fetched from elsewhere, or in what a request brings."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tpx.errors import InvalidRequest
@@ -28,10 +28,13 @@ class Repositories:
 
     paths: Sequence[Place]
     config_name: str = ""
+    namespaces: bool = False
+    """Whether a model is known by its repository, too."""
 
     def scan(self) -> dict[ModelId, ModelSource]:
         """All models."""
-        return {source.model_id: source for source in layout.scan(self.paths, config_name=self.config_name)}
+        found = layout.scan(self.paths, config_name=self.config_name, namespaces=self.namespaces)
+        return {source.model_id: source for source in found}
 
     def stamped(self) -> dict[ModelId, Stamps | None]:
         """All models; without stamps where one cannot be told what it is."""
@@ -39,7 +42,13 @@ class Repositories:
 
     def names(self) -> dict[ModelId, str]:
         """All models, each with the fault of not being unique, or ""."""
-        return layout.names(self.paths)
+        return layout.names(self.paths, namespaces=self.namespaces)
+
+    def named(self, names: Iterable[str]) -> list[ModelId]:
+        """The models of these names; a repository that cannot be read is left out."""
+        if not self.namespaces:
+            return [ModelId(name) for name in names]
+        return [model for name in names for model in layout.find_all(self.paths, name)]
 
     def sight(self, model: ModelId, override: Override | None = None) -> Sighting | None:
         """A model in the repositories, or in what a request brings. Raises InvalidRequest, LoadError."""

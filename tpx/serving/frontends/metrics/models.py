@@ -173,7 +173,9 @@ class ModelFamilies:
     def _names_of(self, model: Served) -> _Names:
         names = self._names.get(model)
         if names is None:
-            pairs = {"model": model.name, "version": str(model.version)}
+            namespace = model.model_id.namespace
+            pairs = {"model": model.name, **({"namespace": namespace} if namespace else {})}
+            pairs["version"] = str(model.version)
             pairs |= {f"_{key}": value for key, value in model.config.metric_tags.items()}
             gpu = gpu_of(model.config)
             if gpu is not None and gpu in self._gpu_uuids:

@@ -64,6 +64,9 @@ class StoreRepository:
             raise UsageError(f"{_MOUNT[place.scheme]} '{mount}' is no directory")
         self._bucket = _open(place, settings_of(place, environment, home))
 
+    def __str__(self) -> str:
+        return str(self.place)
+
     def scan(self) -> list[ModelSource]:
         """Every model. Raises UsageError."""
         from obstore.exceptions import InvalidPathError
