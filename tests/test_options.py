@@ -45,8 +45,6 @@ class Config:
     sizes: Annotated[tuple[int, ...], Option("sizes", comma=True, minimum=1)] = (1,)
     pair: Annotated[tuple[str, int] | None, Option("a pair", parse=_pair)] = None
     legacy: Annotated[str, Option("does nothing", inert=True)] = ""
-    cache: Annotated[Literal["off", "on"], Option("a cache", refused="there is none")] = "off"
-    caches: Annotated[tuple[str, ...], Option("caches", refused="there are none")] = ()
     hidden: int = 3
 
 
@@ -242,27 +240,8 @@ def test_flags_that_change_nothing_are_known_once_each() -> None:
     assert [field.flag for field in given] == ["--legacy"]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--cache=on"], "--cache is not supported by this version of tpx: there is none"),
-        (["--caches", "a"], "--caches is not supported by this version of tpx: there are none"),
-        (
-            ["--cache=maybe"],
-            "Failed to parse --cache. Invalid value provided: maybe (expected one of: off, on)",
-        ),
-    ],
-)
-def test_what_is_not_there_cannot_be_switched_on(words: list[str], message: str) -> None:
-    assert refusal(*words) == message
-
-
-def test_what_is_not_there_can_be_switched_off() -> None:
-    assert parsed("--cache=off").cache == "off"
-
-
 def test_options_that_do_nothing_come_last() -> None:
-    assert [field.name for field in fields_of(Config)][-3:] == ["legacy", "cache", "caches"]
+    assert [field.name for field in fields_of(Config)][-1:] == ["legacy"]
 
 
 def test_the_nearest_word_is_only_offered_when_it_is_near() -> None:

@@ -47,8 +47,6 @@ class Option:
     """Of a number, both included; `maximum` needs `minimum`."""
     inert: bool = False
     """Accepted for compatibility; setting it warns that it changes nothing here."""
-    refused: str = ""
-    """Why it cannot be set: any value but the default is an error that says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,7 @@ def fields_of(config: type) -> list[Field]:
             continue
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         out.append(Field(field.name, kind, default, option))
-    return sorted(out, key=lambda field: field.option.inert or bool(field.option.refused))
+    return sorted(out, key=lambda field: field.option.inert)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -172,13 +170,6 @@ def _as_text(value: Any) -> str:
 
 
 def _convert(field: Field, text: str, name: str) -> Any:
-    value = _parse(field, text, name)
-    if field.option.refused and value != field.default:
-        raise UsageError(f"{name} is not supported by this version of tpx: {field.option.refused}")
-    return value
-
-
-def _parse(field: Field, text: str, name: str) -> Any:
     try:
         if field.option.parse is not None:
             return field.option.parse(text)

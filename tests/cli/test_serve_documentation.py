@@ -43,7 +43,6 @@ def rows() -> Iterator[str]:
         names = ", ".join(f"`{name}`" for name in field.spellings)
         values = values_of(field).replace("|", "\\|")
         words = option.help.replace("|", "\\|") + ("; changes nothing" if option.inert else "")
-        words += f"; refused: {option.refused}" if option.refused else ""
         default = f"`{default_of(field)}`" if default_of(field) else ""
         yield f"| {names}{f' `{values}`' if values else ''} | {default} | {words} |\n"
 
