@@ -1,5 +1,6 @@
 """The books of one level: its windows, how it stands after each, and its result; no clock and no network."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from tpx.perf.estimates import Sample, assess, estimate, joined, sample_of
 from tpx.perf.objectives import Assessment, Outcome
 from tpx.perf.records import SUCCESS, Records, Rows
 from tpx.perf.results import ClientCheck, ErrorCount, LevelResult, ServerBreakdown, Window
-from tpx.perf.rules import Standing, rule_for
+from tpx.perf.rules import LOOK_GROWTH, Standing, rule_for
 from tpx.perf.self_check import client_bound, slip_p99_ns
 from tpx.perf.server_statistics import Snapshot
 from tpx.perf.settings import Level, LevelSettings
@@ -56,6 +57,9 @@ class LevelLedger:
         self._samples: list[Sample] = []
         self.windows: list[Window] = []
         self._standing = Standing(kept=0, stable=False)
+        self._next_look = STABILITY_WINDOWS
+        self._seen: list[Outcome] = []
+        self._outcomes = [Outcome.UNDECIDED for _ in settings.objectives]
 
     @property
     def last_mark(self) -> Mark:
@@ -90,12 +94,27 @@ class LevelLedger:
             return True
         if len(windows) < STABILITY_WINDOWS:
             return False
-        outcomes = [a.outcome for a in self._assessments()]
+        outcomes = self._settled_outcomes()
         if Outcome.BROKEN in outcomes:
             return True
         # by perf_analyzer's rule further windows replace the earlier ones, and settle nothing
         settled = self._settings.rule == "pa" or Outcome.UNDECIDED not in outcomes
         return self._standing.stable and settled
+
+    def _settled_outcomes(self) -> list[Outcome]:
+        """What is settled of each objective: a verdict that two looks in a row agree on.
+
+        Asking at every window would sooner or later be answered by chance, so looks are few.
+        """
+        if not self._settings.objectives or len(self.windows) < self._next_look:
+            return self._outcomes
+        self._next_look = math.ceil(len(self.windows) * LOOK_GROWTH)
+        before, self._seen = self._seen, [a.outcome for a in self._assessments()]
+        self._outcomes = [
+            now if now is then else Outcome.UNDECIDED
+            for now, then in zip(self._seen, before or [Outcome.UNDECIDED] * len(self._seen), strict=True)
+        ]
+        return self._outcomes
 
     def result(self, between: Between, ending: Ending) -> LevelResult:
         """The level's figures, verdict and doubts."""

@@ -21,7 +21,7 @@ class Levels:
     results: tuple[LevelResult, ...]
     error: str = ""
     answer: Level | None = None
-    """Of a binary search, the highest level that met the limits; None where none did."""
+    """Of a search, the highest level that met the limits; None where none did."""
 
 
 def within_limits(result: LevelResult) -> bool:
@@ -36,14 +36,16 @@ async def sweep(
     stop: asyncio.Event,
     *,
     meets: Callable[[LevelResult], bool] = within_limits,
+    search: Callable[[LevelRange], Course] | None = None,
 ) -> Levels:
-    """Measure level after level, as `course` has them.
+    """Measure level after level, as `course` has them, or a `search` for the highest that meets the limits.
 
     Ends early with one where every request failed or the error budget was spent, or an interrupt. An
     unstable level does not end it, as it does in perf_analyzer.
     """
     results: list[LevelResult] = []
-    steps = course(levels)
+    searching = levels.binary or search is not None
+    steps = search(levels) if search else course(levels)
     value = next(steps, None)
     error = ""
     while value is not None and not stop.is_set():
@@ -56,13 +58,13 @@ async def sweep(
             break
         results.append(result)
         settings = replace(settings, max_errors=settings.max_errors.after(result.failed))
-        if result.verdict is Verdict.ERRORS and not levels.binary:
+        if result.verdict is Verdict.ERRORS and not searching:
             break
         try:
             value = steps.send(meets(result))
         except StopIteration:
             value = None
-    return Levels(tuple(results), error, _answer(results, meets) if levels.binary else None)
+    return Levels(tuple(results), error, _answer(results, meets) if searching else None)
 
 
 def _answer(results: list[LevelResult], meets: Callable[[LevelResult], bool]) -> Level | None:

@@ -1,0 +1,110 @@
+"""The search finds the highest load that meets the objectives, with few levels."""
+
+import asyncio
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.perf.conftest import make_level
+from tests.perf.simulated import closed_loop, constant, exponential, md1_open, measured, mm1_closed, open_loop
+from tpx.perf.answers.highest import falls_behind, highest_course, meets_objectives
+from tpx.perf.objectives import Assessment, Outcome, parse_objectives
+from tpx.perf.results import LevelResult, Verdict
+from tpx.perf.settings import Level, LevelRange, LevelSettings
+from tpx.perf.sweep import sweep
+
+
+def tried(levels: LevelRange, limit: float) -> list[float]:
+    """The values measured on a server that carries up to `limit`."""
+    course = highest_course(levels)
+    values = [next(course)]
+    while True:
+        try:
+            values.append(course.send(values[-1] <= limit))
+        except StopIteration:
+            return values
+
+
+@pytest.mark.parametrize(
+    ("levels", "limit", "values"),
+    [
+        (LevelRange(start=1, end=64), 0, [1]),
+        (LevelRange(start=1, end=64), 1, [1, 2]),
+        (LevelRange(start=1, end=64), 64, [1, 2, 4, 8, 16, 32, 64]),
+        (LevelRange(start=1, end=64), 21, [1, 2, 4, 8, 16, 32, 24, 20, 22, 21]),
+        (LevelRange(start=1, end=0), 5, [1, 2, 4, 8, 6, 5]),
+        (LevelRange(start=10, end=50, step=20), 1000, [10, 30, 50]),
+        (LevelRange(start=1, end=64, factor=2), 8, [1, 2, 8, 64, 16]),
+        (LevelRange(listed=(16, 1, 4, 4)), 4, [1, 4, 16]),
+        (LevelRange(start=7), 9, [7]),
+        (LevelRange(mode="request_rate", start=100, end=101, step=0.25), 100.5, [100, 100.25, 100.75, 100.5]),
+    ],
+)
+def test_steps_double_and_then_halve(levels: LevelRange, limit: float, values: list[float]) -> None:
+    assert tried(levels, limit) == values
+
+
+def searched(levels: LevelRange, expression: str, seed: int, service_s: float) -> LevelResult | None:
+    settings = LevelSettings(
+        rule="ci", interval_ms=1000, max_windows=60, objectives=parse_objectives(expression)
+    )
+
+    async def measure(level: Level, settings: LevelSettings) -> LevelResult:
+        rng = np.random.default_rng((seed, int(level.value)))
+        if level.mode == "request_rate":
+            rows = open_loop(rng, constant(service_s), rate=level.value, servers=1, seconds=61)
+        else:
+            rows = closed_loop(
+                rng, exponential(service_s), concurrency=int(level.value), servers=1, seconds=61
+            )
+        return measured(rows, level, settings)
+
+    found = asyncio.run(
+        sweep(levels, settings, measure, asyncio.Event(), meets=meets_objectives, search=highest_course)
+    )
+    return next((r for r in found.results if r.level == found.answer), None)
+
+
+@pytest.mark.slow
+def test_the_knee_of_an_m_d_1_queue_is_found_within_a_step() -> None:
+    """Its p99 crosses 6 ms at a load that Erlang's formula knows."""
+    step, bound_s = 40.0, 0.006
+    levels = LevelRange(mode="request_rate", start=400, end=980, step=step)
+    rates = [400 + step * i for i in range(11)]
+    knee = max(rate for rate in rates if md1_open(rate, 0.001).quantile_s(99) < bound_s)
+    assert knee < rates[-1]
+    for seed in range(5):
+        answer = searched(levels, "p99<6ms", seed, 0.001)
+        assert answer is not None
+        assert abs(answer.level.value - knee) <= step
+
+
+def test_the_knee_of_a_closed_loop_is_found_within_a_step() -> None:
+    limit = max(c for c in range(1, 33) if mm1_closed(c, 0.001).quantile_s(99) < 0.020)
+    answer = searched(LevelRange(start=1, end=32), "p99<20ms,error_rate<1%", 3, 0.001)
+    assert answer is not None
+    assert answer.level.value in (limit - 1, limit)
+    assert answer.meets_slo
+
+
+def test_no_level_is_the_answer_where_none_meets_it() -> None:
+    assert searched(LevelRange(start=1, end=8), "p99<1ms", 3, 0.001) is None
+
+
+UNDECIDED = Assessment(
+    objective=parse_objectives("p99<1ms")[0], outcome=Outcome.UNDECIDED, value=0.0, reason="few"
+)
+
+
+def test_what_is_undecided_failed_or_fell_behind_is_no_answer() -> None:
+    good = make_level()
+    assert meets_objectives(good)
+    assert meets_objectives(replace(good, verdict=Verdict.UNSTABLE))
+    assert not meets_objectives(replace(good, slo=(UNDECIDED,)))
+    assert not meets_objectives(replace(good, verdict=Verdict.OVER_LIMIT))
+    assert not meets_objectives(replace(good, interrupted=True))
+    behind = replace(good, level=Level("request_rate", 1000.0), throughput_infer_per_s=940.0)
+    assert falls_behind(behind)
+    assert not meets_objectives(behind)
+    assert not falls_behind(replace(behind, throughput_infer_per_s=960.0))

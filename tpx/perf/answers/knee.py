@@ -1,0 +1,153 @@
+"""Where more load stops paying: the knee of the measured levels, and a model that predicts the peak."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tpx.perf.results import LevelResult
+from tpx.perf.statistics.batches import Floats
+
+FEWEST_FOR_KNEE = 3
+FEWEST_FOR_MODEL = 4
+"""Levels that a fit of three parameters needs so that it can also be wrong."""
+WORTHWHILE = 0.1
+"""A level pays while its share of further throughput is at least this part of its share of further load."""
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scalability:
+    """Gunther's universal scalability law, X(N) = rate N / (1 + contention (N-1) + coherency N (N-1)).
+
+    `fit_error` is the root mean square of the relative deviations from what was measured.
+    """
+
+    rate: float
+    """Throughput of one request at a time."""
+    contention: float
+    coherency: float
+    fit_error: float
+
+    def throughput(self, load: float) -> float:
+        """What the law says of a load."""
+        slow = 1 + self.contention * (load - 1) + self.coherency * load * (load - 1)
+        return self.rate * load / slow
+
+    @property
+    def peak_load(self) -> float | None:
+        """The load of the highest throughput; None where it grows with any load."""
+        if self.coherency <= 0:
+            return None
+        return max(1.0, math.sqrt(max(0.0, 1 - self.contention) / self.coherency))
+
+    @property
+    def peak_throughput(self) -> float:
+        """The highest throughput, or the one that it approaches; infinite where it is proportional to
+        load."""
+        if self.peak_load is not None:
+            return self.throughput(self.peak_load)
+        return self.rate / self.contention if self.contention > 0 else math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knee:
+    """Levels that stand out; each is None where too few were measured to tell.
+
+    `bend`: where the curve of throughput over latency bends most (Kneedle); `power`: the highest throughput
+    per latency; `worthwhile`: the last one whose further load paid.
+    """
+
+    bend: LevelResult | None
+    power: LevelResult | None
+    worthwhile: LevelResult | None
+    model: Scalability | None
+
+
+def find_knee(levels: Sequence[LevelResult]) -> Knee:
+    """The knee of closed-loop or open-loop levels that have figures, in order of their load."""
+    usable = sorted(
+        (r for r in levels if r.latency is not None and r.throughput_infer_per_s > 0 and not r.interrupted),
+        key=lambda r: r.level.value,
+    )
+    closed = [r for r in usable if r.level.mode == "concurrency"]
+    return Knee(
+        bend=_bend(usable),
+        power=max(usable, key=_power, default=None),
+        worthwhile=_worthwhile(usable),
+        model=fit([r.level.value for r in closed], [r.throughput_infer_per_s for r in closed]),
+    )
+
+
+def _power(result: LevelResult) -> float:
+    return result.throughput_infer_per_s / max(result.stabilizing_latency_ns, 1)
+
+
+def _bend(levels: Sequence[LevelResult]) -> LevelResult | None:
+    """The level furthest from the straight line between the ends of the curve of p99 over throughput, both
+    scaled to 1: V. Satopaa et al., "Finding a Kneedle in a Haystack", 2011, without smoothing."""
+    if len(levels) < FEWEST_FOR_KNEE:
+        return None
+    x = np.array([r.throughput_infer_per_s for r in levels])
+    y = np.array([r.latency.at(99.0) if r.latency else 0 for r in levels], dtype=np.float64)
+    if np.ptp(x) <= 0 or np.ptp(y) <= 0:
+        return None
+    distance = (x - x.min()) / np.ptp(x) - (y - y.min()) / np.ptp(y)
+    best = int(np.argmax(distance))
+    return levels[best] if distance[best] > 0 and best < len(levels) - 1 else None
+
+
+def _worthwhile(levels: Sequence[LevelResult]) -> LevelResult | None:
+    if len(levels) < FEWEST_FOR_KNEE:
+        return None
+    last = levels[0]
+    for result in levels[1:]:
+        gained = result.throughput_infer_per_s / last.throughput_infer_per_s - 1
+        added = result.level.value / last.level.value - 1
+        if gained < WORTHWHILE * added:
+            return last
+        last = result
+    return last
+
+
+def fit(loads: Sequence[float], throughputs: Sequence[float]) -> Scalability | None:
+    """The law that deviates least, relatively, from what was measured; None of fewer than four loads.
+
+    N/X is linear in three products of the parameters, so that least squares need no start values. A
+    parameter that came out negative, which has no meaning, is left out and the others are fitted again.
+    """
+    if len(set(loads)) < FEWEST_FOR_MODEL:
+        return None
+    n, x = np.array(loads, dtype=np.float64), np.array(throughputs, dtype=np.float64)
+    columns = np.stack((np.ones_like(n), n - 1, n * (n - 1)), axis=1)
+    found = _least_squares(columns, n / x)
+    if found is None:
+        return None
+    found[found * columns.max(axis=0) < ROUNDING * found[0]] = 0.0
+    law = Scalability(
+        rate=float(1 / found[0]),
+        contention=float(found[1] / found[0]),
+        coherency=float(found[2] / found[0]),
+        fit_error=0.0,
+    )
+    deviations = np.array([law.throughput(load) for load in loads]) / x - 1
+    return Scalability(
+        rate=law.rate,
+        contention=law.contention,
+        coherency=law.coherency,
+        fit_error=float(np.sqrt(np.mean(deviations**2))),
+    )
+
+
+def _least_squares(columns: Floats, wanted: Floats) -> Floats | None:
+    """Coefficients >= 0 with the least relative deviations; the first must be positive."""
+    best, least = None, math.inf
+    for used in ([0, 1, 2], [0, 1], [0, 2], [0]):
+        weighted = columns[:, used] / wanted[:, None]
+        solution, *_ = np.linalg.lstsq(weighted, np.ones_like(wanted), rcond=None)
+        error = float(np.square(weighted @ solution - 1).sum())
+        if solution[0] > 0 and (solution >= 0).all() and error < least:
+            best, least = np.zeros(3), error
+            best[used] = solution
+    return best
