@@ -166,7 +166,10 @@ def test_levels_share_connections_and_many_lanes_open_at_once() -> None:
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        ({"model_transaction_policy": {"decoupled": True}}, "Decoupled models must be run with `--async` and `--streaming`"),
+        (
+            {"model_transaction_policy": {"decoupled": True}},
+            "Decoupled models must be run with `--async` and `--streaming`",
+        ),
         ({"sequence_batching": {}}, "takes sequences"),
     ],
 )

@@ -12,7 +12,17 @@ import pytest
 from tests.serving.onnx_files import write_model
 from tpx.errors import ConfigError, LoadError, UsageError
 from tpx.protocol import model_config
-from tpx.serving.repository.layout import ModelSource, read_labels, scan, wanted_versions
+from tpx.serving.model_id import ModelId
+from tpx.serving.repository.layout import (
+    ModelSource,
+    Place,
+    find,
+    find_all,
+    read_labels,
+    scan,
+    wanted_versions,
+)
+from tpx.serving.repository.layout import names as names_in
 
 
 def config(text: str = "") -> Any:
@@ -159,6 +169,56 @@ def test_a_name_in_two_repositories_belongs_to_neither(
     assert found[0].fault.startswith("model appears in two or more repositories")
     assert str(tmp_path / "one" / "net") in found[0].fault
     assert "failed to poll model 'net': not unique across all model repositories" in caplog.text
+
+
+class Bucket:
+    """A repository elsewhere with one model."""
+
+    def __init__(self, place: str, *, readable: bool = True) -> None:
+        self._place = place
+        self._readable = readable
+
+    def __str__(self) -> str:
+        return self._place
+
+    def scan(self) -> list[ModelSource]:
+        found = self.find("net")
+        return [] if found is None else [found]
+
+    def find(self, name: str) -> ModelSource | None:
+        if not self._readable:
+            raise UsageError(f"cannot read '{self._place}'")
+        return ModelSource(name=name, directory=Path(name)) if name == "net" else None
+
+    def names(self) -> list[str]:
+        return names(self.scan())
+
+
+def test_as_namespaces_repositories_may_have_the_same_names(tmp_path: Path) -> None:
+    write_model(tmp_path / "one", "net")
+    write_model(tmp_path / "one", "other")
+    file = write_model(tmp_path / "apart", "net") / "1" / "model.onnx"
+    file = file.rename(tmp_path / "net.onnx")
+    places: list[Place] = [tmp_path / "one", file, Bucket("s3://models/net")]
+    every = [ModelId("net", str(place)) for place in places]
+    found = scan(places, namespaces=True)
+    assert {source.model_id for source in found} == {*every, ModelId("other", str(tmp_path / "one"))}
+    assert not any(source.fault for source in found)
+    assert set(names_in(places, namespaces=True)) == {source.model_id for source in found}
+    assert sorted(find_all(places, "net")) == sorted(every)
+    for model in every:
+        one = find(places, model)
+        assert one is not None
+        assert (one.model_id, one.fault) == (model, "")
+    assert find(places, ModelId("other", "s3://models/net")) is None
+
+
+def test_a_repository_that_cannot_be_read_hides_no_model_of_another(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_model(tmp_path, "net")
+    assert find_all([Bucket("s3://gone", readable=False), tmp_path], "net") == [ModelId("net", str(tmp_path))]
+    assert "failed to look for model 's3://gone::net': cannot read 's3://gone'" in caplog.text
 
 
 def test_a_repository_given_twice_counts_once(tmp_path: Path) -> None:
