@@ -1,0 +1,22 @@
+"""Whole runs of the load generator against a server, as a test asks for them."""
+
+import asyncio
+
+from tpx.options import from_argv
+from tpx.perf.options import PerfConfig
+from tpx.perf.report.model import Report
+from tpx.perf.results import LevelResult
+from tpx.perf.run import event_loop, run
+
+
+def ran(*words: str) -> Report:
+    """One run with short windows."""
+    config = from_argv(PerfConfig, ["-p", "60", "-s", "900", "-r", "4", *words])
+    with asyncio.Runner(loop_factory=event_loop) as runner:
+        return runner.run(run(config))
+
+
+def level(*words: str) -> LevelResult:
+    """The one level of a run."""
+    (result,) = ran(*words).levels
+    return result
