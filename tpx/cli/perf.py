@@ -22,6 +22,7 @@ from tpx.perf.report.live import live_line
 from tpx.perf.report.model import Report
 from tpx.perf.results import LevelResult
 from tpx.perf.run import event_loop, run
+from tpx.perf.self_test import self_test, self_test_text
 from tpx.perf.settings import Level
 
 LIVE_INTERVAL_S = 0.5
@@ -42,6 +43,11 @@ def main(argv: Sequence[str]) -> int:
     """Run `tpx perf` with these words; returns the exit status."""
     try:
         config = from_argv(PerfConfig, argv)
+        if config.self_test:
+            with asyncio.Runner(loop_factory=event_loop) as runner:
+                ceilings = runner.run(self_test(config.measurement_interval / 5000))
+            print(self_test_text(ceilings), end="", flush=True)
+            return Exit.OK
         _check_writable(config)
         _allow_many_connections()
         print(settings_block(config), flush=True)

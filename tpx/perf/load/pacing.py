@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 SPIN_NS = 80_000
 """How long before its time a timer wakes the loop: what a wake-up usually is late."""
+SPIN_SHARE = 8
+"""Going round the loop takes no more than the wait's part by this, so that it never fills a processor."""
 LOOP_TIMER_GRID_NS = 1_500_000
 
 _TFD_NONBLOCK, _TFD_CLOEXEC = 0o4000, 0o2000000
@@ -104,7 +106,8 @@ class TimerfdAlarm:
     def set(self, due_ns: int) -> None:
         self._due_ns = due_ns
         self._approach.cancel()
-        self._arm(max(due_ns - self._spin_ns, 1))
+        spin_ns = min(self._spin_ns, max(due_ns - perf_counter_ns(), 0) // SPIN_SHARE)
+        self._arm(max(due_ns - spin_ns, 1))
 
     def close(self) -> None:
         if self._descriptor >= 0:

@@ -35,7 +35,8 @@ class PerfConfig(
     """
 
     def __post_init__(self) -> None:
-        self.check_target()
+        if not self.self_test:
+            self.check_target()
         self.check_service(self.protocol)
         self.check_wire(self.protocol, self.service_kind)
         if self.service_kind != "inprocess":

@@ -64,6 +64,10 @@ class PaceOptions:
     max_threads: Annotated[
         int, Option("how many processes --workers auto may take; perf_analyzer's threads", (), _PACE)
     ] = 0
+    self_test: Annotated[
+        bool,
+        Option("measure what this machine can send, against a server that does nothing, and end", (), _PACE),
+    ] = False
 
     @property
     def arrivals(self) -> Arrivals:
