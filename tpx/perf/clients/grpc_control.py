@@ -34,19 +34,21 @@ class GrpcControl:
     async def server(self) -> ServerDescription:
         request = messages.ServerMetadataRequest()
         answer = await self._ask(
-            "ServerMetadata", request, messages.ServerMetadataResponse, "server metadata"
+            "ServerMetadata", request, messages.ServerMetadataResponse, "get server metadata"
         )
         return server_description(_as_mapping(answer))
 
     async def model(self, model: ModelKey) -> ModelDescription:
         request = messages.ModelMetadataRequest(name=model.name, version=model.version)
-        answer = await self._ask("ModelMetadata", request, messages.ModelMetadataResponse, "model metadata")
+        answer = await self._ask(
+            "ModelMetadata", request, messages.ModelMetadataResponse, "get model metadata"
+        )
         return model_description(_as_mapping(answer), await self._config(model))
 
     async def statistics(self, model: ModelKey) -> tuple[ModelCounters, ...]:
         request = messages.ModelStatisticsRequest(name=model.name, version=model.version)
         answer = await self._ask(
-            "ModelStatistics", request, messages.ModelStatisticsResponse, "model statistics"
+            "ModelStatistics", request, messages.ModelStatisticsResponse, "get model statistics"
         )
         return model_counters(_as_mapping(answer))
 
@@ -54,7 +56,7 @@ class GrpcControl:
         request = messages.TraceSettingRequest()
         for name, values in settings.items():
             request.settings[name].value.extend(values)
-        await self._ask("TraceSetting", request, messages.TraceSettingResponse, "trace settings")
+        await self._ask("TraceSetting", request, messages.TraceSettingResponse, "set trace settings")
 
     async def close(self) -> None:
         if self._connection is not None:
@@ -73,7 +75,7 @@ class GrpcControl:
         try:
             return response.FromString(bytes(await self._call(method, request)))
         except ResponseError as exc:
-            raise MeasurementError(f"failed to get {what}: {exc.message}") from exc
+            raise MeasurementError(f"failed to {what}: {exc.message}") from exc
 
     async def _call(self, method: str, request: Any) -> Any:
         if self._connection is None or self._connection.closing:
