@@ -13,8 +13,12 @@ class Load:
     value: int
     kind: LoadKind = "concurrency"
     batch_size: int = 1
+    members: tuple["Load", ...] = ()
+    """Of each of several models that are measured together; `value` is then their sum."""
 
     def __str__(self) -> str:
+        if self.members:
+            return " + ".join(map(str, self.members))
         text = f"{self.kind.replace('_', ' ')} {self.value}"
         return text if self.batch_size == 1 else f"{text}, batch {self.batch_size}"
 
@@ -26,11 +30,14 @@ class Variant:
     model: str
     name: str
     delta: dict[str, Any] = field(default_factory=dict)
-    """JSON of the ModelConfig fields that differ, merged into the default recursively."""
+    """JSON of the ModelConfig fields that differ, merged into the default recursively; null takes a field out of it."""
+    members: tuple["Variant", ...] = ()
+    """Variants of other models that belong to it: of an ensemble's steps, or, where `model` names several
+    models (`a,b`), of those that are measured together."""
 
     @property
     def is_default(self) -> bool:
-        return not self.delta
+        return not self.delta and all(member.is_default for member in self.members)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +52,8 @@ class Configuration:
     instances: int
     max_batch_size: int
     dynamic_batching: bool
+    members: tuple["Configuration", ...] = ()
+    """Of the variant's members, in their order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +62,8 @@ class Trial:
 
     variant: Variant
     load: Load
+    round: int = 0
+    """0 while searching; the final repetitions are numbered by their round, from 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +111,19 @@ class GpuUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostUse:
+    """What else the machine did during a measurement."""
+
+    load_average: float
+    """Of the last minute, over all processors."""
+    cores: int
+    steal_percent: float
+    """Of the processors' time, taken by other guests of the same host."""
+    other_percent: float
+    """Of the processors' time, used by neither the server nor the load generator."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """What one trial showed."""
 
@@ -117,6 +141,11 @@ class Measurement:
     """Time the trial took, with warm-up and unstable windows."""
     memory: MemoryUse | None = None
     gpus: tuple[GpuUse, ...] = ()
+    round: int = 0
+    """Of the final repetitions, from 1; 0 while searching."""
+    members: tuple["Measurement", ...] = ()
+    """Of each of several models measured together; then `throughput` is their sum, latencies their mean."""
+    host: HostUse | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +154,7 @@ class Failure:
 
     variant: str
     load: Load
+    round: int = 0
     reason: str
     log_tail: tuple[str, ...] = ()
     """The last lines of the server's log, where there is one."""
