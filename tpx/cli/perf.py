@@ -26,6 +26,7 @@ from tpx.perf.self_test import self_test, self_test_text
 from tpx.perf.settings import Level
 
 LIVE_INTERVAL_S = 0.5
+IN_PROCESS = "tpx.cli.inprocess"
 
 
 class Exit(IntEnum):
@@ -82,7 +83,8 @@ async def _run(config: PerfConfig) -> Report | None:
     """The report, or None when the run was interrupted twice."""
     interrupts = Interrupts()
     with Terminal(config) as terminal:
-        work = asyncio.ensure_future(run(config, observer=terminal, stop=interrupts.stop))
+        measuring = run(config, observer=terminal, stop=interrupts.stop, in_process=IN_PROCESS)
+        work = asyncio.ensure_future(measuring)
         interrupts.watch(work, terminal)
         try:
             return await work

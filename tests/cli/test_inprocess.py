@@ -1,0 +1,95 @@
+"""`tpx perf --service-kind inprocess`: the engine measured without a network."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.serving.frontends.streams import write_streaming_models
+from tests.serving.onnx_files import busy, write_model
+from tpx.cli.perf import IN_PROCESS
+from tpx.errors import MeasurementError, TpxError, UsageError
+from tpx.options import from_argv
+from tpx.perf.options import PerfConfig
+from tpx.perf.report.model import Report
+from tpx.perf.run import event_loop, run
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("models")
+    write_streaming_models(path)
+    (path / "broken" / "1").mkdir(parents=True)
+    (path / "broken" / "config.pbtxt").write_text('backend: "onnxruntime"')
+    return path
+
+
+def ran(repository: Path, *words: str, kind: str = "inprocess") -> Report:
+    target = ("--service-kind", kind, "--model-repository", str(repository))
+    config = from_argv(PerfConfig, ["-p", "60", "-s", "900", "-r", "4", *target, *words])
+    with asyncio.Runner(loop_factory=event_loop) as runner:
+        return runner.run(run(config, in_process=IN_PROCESS))
+
+
+@pytest.mark.parametrize("kind", ["inprocess", "triton_c_api", "local"])
+def test_a_model_is_measured_with_its_statistics(repository: Path, kind: str) -> None:
+    (level,) = ran(repository, "-m", "double", "--request-count", "40", kind=kind).levels
+    assert (level.requests, level.failed) == (40, 0)
+    assert level.server is not None
+    assert (level.server.inference_count, level.server.model) == (40, "double")
+
+
+def test_a_model_that_computes_on_the_event_loop_answers_in_turns(repository: Path) -> None:
+    (level,) = ran(repository, "-m", "double", "--request-count", "5000").levels
+    assert (level.requests, level.failed) == (5000, 0)
+
+
+def test_a_decoupled_model_has_all_its_responses_counted(repository: Path) -> None:
+    words = ("--streaming", "--input-data", "zero", "--shape", "IN:3", "--shape", "DELAY:3")
+    (level,) = ran(repository, "-m", "repeat", *words, "--request-count", "20").levels
+    assert level.streaming is not None
+    assert (level.requests, level.streaming.responses) == (20, 60)
+
+
+def test_a_decoupled_model_needs_streaming(repository: Path) -> None:
+    with pytest.raises(MeasurementError, match="Decoupled models must be run"):
+        ran(repository, "-m", "repeat")
+
+
+def test_what_the_engine_refuses_is_counted_in_its_words(tmp_path: Path) -> None:
+    policy = "max_batch_size: 8 dynamic_batching { default_queue_policy { max_queue_size: 1 } }"
+    write_model(tmp_path, "net", busy(), policy)
+    words = ("--request-count", "200", "--concurrency-range", "30")
+    (level,) = ran(tmp_path, "-m", "net", *words).levels
+    (error,) = level.errors
+    assert (error.code, level.requests + level.failed) == ("Unavailable", 200)
+    assert level.failed > 0
+    assert "maximum queue size" in error.message
+
+
+def test_a_request_that_takes_too_long_is_given_up(repository: Path) -> None:
+    words = ("-m", "patient", "--timeout", "0.03", "--request-count", "2")
+    (level,) = ran(repository, *words).levels
+    assert [(e.code, e.count) for e in level.errors] == [("timeout", 2)]
+
+
+def test_a_model_that_did_not_load_says_why(repository: Path) -> None:
+    with pytest.raises(TpxError, match="broken"):
+        ran(repository, "-m", "broken")
+
+
+def test_a_rate_is_kept_in_process(tmp_path: Path) -> None:
+    write_model(tmp_path, "net")
+    (level,) = ran(tmp_path, "-m", "net", "--request-rate-range", "500").levels
+    assert level.throughput_infer_per_s == pytest.approx(500, rel=0.1)
+
+
+def test_headers_have_nowhere_to_go(repository: Path) -> None:
+    with pytest.raises(UsageError, match="requests have no headers"):
+        ran(repository, "-m", "double", "-H", "A: b")
+
+
+def test_the_load_generator_alone_has_no_engine(repository: Path) -> None:
+    words = ["-m", "double", "--service-kind", "local", "--model-repository", str(repository)]
+    with pytest.raises(UsageError, match="on the command line only"):
+        asyncio.run(run(from_argv(PerfConfig, words)))

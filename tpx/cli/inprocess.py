@@ -1,0 +1,224 @@
+"""The engine in this process as a service of the load generator: no network, no second process.
+
+The two wings do not know each other; here, above both, one is put in the place of a server for the other.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from time import perf_counter_ns
+
+from tpx.errors import TpxError, UsageError
+from tpx.perf.clients.base import PLAIN, Failure, Lane, OnResponse, RequestFields
+from tpx.perf.clients.endpoint import Connections, Endpoint
+from tpx.perf.clients.model import (
+    ModelCounters,
+    ModelDescription,
+    ModelKey,
+    ServerDescription,
+    model_counters,
+    model_description,
+    server_description,
+)
+from tpx.protocol import model_config
+from tpx.protocol.tensors import Buffer, Tensor
+from tpx.protocol.v2 import DecodedRequest, Parameter
+from tpx.serving.options import ServeConfig
+from tpx.serving.pace import Pace
+from tpx.serving.request import InferRequest, InferResponse, RequestHead
+from tpx.serving.server import Server
+
+ANSWERED, REFUSED = 0, 1
+
+
+def connect(endpoint: Endpoint) -> Connections:
+    """The engine over the model repositories of an endpoint; it starts when it is first asked something."""
+    if endpoint.headers:
+        raise UsageError("-H: --service-kind inprocess has no network, so requests have no headers")
+    engine = Engine(endpoint)
+    return Connections(EngineClient(engine, endpoint), EngineControl(engine))
+
+
+class Engine:
+    """A server without endpoints, on the event loop of the load."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._config = ServeConfig(
+            model_repository=endpoint.service.repositories,
+            allow_http=False,
+            allow_grpc=False,
+            allow_metrics=False,
+            exit_on_error=False,
+        )
+        self._server: Server | None = None
+
+    async def server(self) -> Server:
+        """Running, with its models loaded. Raises LoadError."""
+        if self._server is None:
+            server = Server(self._config)
+            await server.start()
+            self._server = server
+        return self._server
+
+    async def stop(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop()
+
+
+class Prepared:
+    """A request that is validated and bound to its model."""
+
+    __slots__ = ("buffers", "head")
+
+    def __init__(self, head: RequestHead, buffers: list[Buffer]) -> None:
+        self.head = head
+        self.buffers = buffers
+
+
+class PreparedSequence:
+    """Implements Template."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self._prepared = prepared
+        self._parameters: dict[str, Parameter] = prepared.head.parameters
+
+    def fill(self, sequence: int) -> Prepared:
+        head = self._prepared.head.with_parameters({**self._parameters, "sequence_id": sequence})
+        return Prepared(head, self._prepared.buffers)
+
+
+class Answer:
+    """Implements StreamedResponse: what has come for a request so far."""
+
+    __slots__ = (
+        "arrivals", "end_ns", "error", "first_byte_ns", "on_response", "sending", "status", "units",
+    )  # fmt: skip
+
+    def __init__(self, on_response: OnResponse) -> None:
+        self.on_response = on_response
+        self.sending = True
+        """The request is on its way to the model: an answer that comes now waits for the next turn."""
+        self.status = ANSWERED
+        self.error: TpxError | None = None
+        self.first_byte_ns = 0
+        self.end_ns = 0
+        self.arrivals: list[int] = []
+        self.units = 0
+
+
+class EngineClient:
+    """Implements Client."""
+
+    success = ANSWERED
+
+    def __init__(self, engine: Engine, endpoint: Endpoint) -> None:
+        self._engine = engine
+        self._model = endpoint.model
+        self.streams = endpoint.wire.streaming
+        self._lanes: list[Lane] = []
+
+    async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> Prepared:
+        if fields.shared_inputs or any(output.shared_memory for output in fields.outputs):
+            raise UsageError("--shared-memory: with --service-kind inprocess all memory is the engine's own")
+        request = DecodedRequest(
+            model_name=self._model.name,
+            model_version=self._model.version,
+            request_id=fields.id,
+            parameters=fields.all_parameters,
+            inputs=list(tensors),
+            outputs=list(fields.outputs),
+            default_binary=True,
+        )
+        head = (await self._engine.server()).plane.bind(request)
+        return Prepared(head, [tensor.data for tensor in tensors])
+
+    async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> PreparedSequence:
+        return PreparedSequence(await self.prepare(tensors, replace(fields, sequence=1)))
+
+    async def open(self, count: int) -> Sequence[Lane]:
+        infer = (await self._engine.server()).plane.infer
+        call_soon = asyncio.get_running_loop().call_soon
+
+        def send(prepared: Prepared, on_response: OnResponse) -> InferRequest:
+            answer = Answer(on_response)
+            request = InferRequest(prepared.head, prepared.buffers, _reply, answer)
+            if prepared.head.model.decoupled:
+                request.pace = Pace()
+            try:
+                infer(request)
+            except TpxError as exc:
+                _take_error(answer, exc)
+            answer.sending = False
+            if answer.end_ns:
+                call_soon(on_response, answer)
+            return request
+
+        while len(self._lanes) < count:
+            self._lanes.append(Lane(None, send))
+        del self._lanes[count:]
+        return self._lanes
+
+    async def renew(self, lane: Lane, call: object) -> None:  # noqa: ARG002 (no lane is ever lost)
+        """Nobody waits for a request that was given up."""
+        if isinstance(call, InferRequest):
+            call.cancel()
+
+    def failure(self, response: Answer) -> Failure:
+        error = response.error
+        return Failure("error" if error is None else error.code.value, "" if error is None else error.message)
+
+    async def close(self) -> None:
+        await self._engine.stop()
+
+
+def _reply(request: InferRequest, response: InferResponse) -> None:
+    answer: Answer = request.context
+    if response.error is not None:
+        _take_error(answer, response.error)
+    elif response.outputs or not response.final or not request.head.model.decoupled:
+        now_ns = perf_counter_ns()
+        if not answer.first_byte_ns:
+            answer.first_byte_ns = now_ns
+        answer.arrivals.append(now_ns)
+    if not response.final:
+        return
+    if response.error is None:
+        arrivals = answer.arrivals
+        answer.end_ns = arrivals[-1] if arrivals else perf_counter_ns()
+        answer.first_byte_ns = answer.first_byte_ns or answer.end_ns
+    if not answer.sending:
+        answer.on_response(answer)
+
+
+def _take_error(answer: Answer, error: TpxError) -> None:
+    answer.status, answer.error = REFUSED, error
+    answer.end_ns = perf_counter_ns()
+    answer.first_byte_ns = answer.first_byte_ns or answer.end_ns
+
+
+class EngineControl:
+    """Implements Control."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def server(self) -> ServerDescription:
+        server = await self._engine.server()
+        return server_description(asdict(server.plane.server_metadata()))
+
+    async def model(self, model: ModelKey) -> ModelDescription:
+        plane = (await self._engine.server()).plane
+        metadata = plane.model_metadata(model.name, model.version)
+        config = model_config.to_json(plane.model_config(model.name, model.version))
+        return model_description(asdict(metadata), config)
+
+    async def statistics(self, model: ModelKey) -> tuple[ModelCounters, ...]:
+        plane = (await self._engine.server()).plane
+        return model_counters({"model_stats": plane.statistics(model.name, model.version)})
+
+    async def set_trace(self, settings: Mapping[str, Sequence[str]]) -> None:
+        """Nothing is sent: the command line refuses trace settings for this kind."""
+
+    async def close(self) -> None:
+        await self._engine.stop()
