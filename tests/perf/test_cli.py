@@ -84,7 +84,7 @@ def test_results_go_to_stdout_and_into_the_files(tmp_path: Path, capfd: pytest.C
     ("words", "message"),
     [
         (["-m", "net", "-b", "0"], "Error: Failed to parse -b (batch size). The value must be > 0."),
-        (["-m", "net", "--foo"], "Error: Invalid long option '--foo'"),
+        (["-m", "net", "--xyzzy"], "Error: Invalid long option '--xyzzy'"),
         (
             ["-m", "net", "-f", "/no/such/folder/a.csv"],
             "Error: -f /no/such/folder/a.csv: no file can be written there",

@@ -22,7 +22,8 @@ def message(*words: str) -> str:
 
 def test_defaults_are_those_of_perf_analyzer() -> None:
     config = parse()
-    assert (config.measurement_interval, config.stability_percentage, config.max_trials) == (5000, 10.0, 10)
+    rules = config.level_settings
+    assert (rules.interval_ms, rules.stability, rules.max_windows, rules.rule) == (5000, 0.1, 10, "pa")
     assert (config.batch_size, config.measurement_mode, config.measurement_request_count) == (
         1,
         "time_windows",

@@ -6,8 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 from tpx.errors import MeasurementError, UsageError
+from tpx.perf.answers.highest import bearable, highest_answer, highest_course
 from tpx.perf.clients.endpoint import Connections, Endpoint, connect
 from tpx.perf.clients.model import ModelDescription, ModelKey
 from tpx.perf.inputs.base import InputSettings
@@ -15,6 +17,7 @@ from tpx.perf.inputs.feed import RoundRobin
 from tpx.perf.inputs.shapes import resolve_shapes
 from tpx.perf.inputs.synthetic import make_inputs
 from tpx.perf.load.opening import check_timestamps
+from tpx.perf.load.workers import WorkerPool, workers_for
 from tpx.perf.loops import event_loop
 from tpx.perf.measure import measure_level
 from tpx.perf.observer import SILENT, Observer
@@ -23,7 +26,7 @@ from tpx.perf.report.model import Report
 from tpx.perf.results import LevelResult
 from tpx.perf.server_statistics import ServerStatistics, model_tree
 from tpx.perf.settings import Level, LevelSettings
-from tpx.perf.sweep import sweep
+from tpx.perf.sweep import sweep, within_limits
 from tpx.perf.target import Target
 
 __all__ = ["event_loop", "measure_level", "open_target", "run"]
@@ -93,25 +96,63 @@ async def run(
     stop = stop or asyncio.Event()
     started = datetime.now(UTC)
 
-    async with open_target(config, in_process) as target:
+    async with open_target(config, in_process) as alone, _with_workers(config, alone) as target:
         for notice in target.notices:
             observer.notice(notice)
 
         async def measured(level: Level, settings: LevelSettings) -> LevelResult:
             return await measure_level(target, level, settings, observer=observer, stop=stop)
 
-        levels = await sweep(config.levels, run_settings(config, target), measured, stop)
+        levels = await sweep(
+            config.levels,
+            run_settings(config, target),
+            measured,
+            stop,
+            meets=bearable if config.slo else within_limits,
+            search=highest_course if config.slo else None,
+            stop_on_unstable=config.stop_on_unstable,
+        )
         return Report(
             config=config,
             server=target.server,
             model=target.model,
             levels=levels.results,
             error=levels.error,
-            answer=levels.answer,
+            answer=highest_answer(levels.results) if config.slo else levels.answer,
             started=started.isoformat(timespec="milliseconds"),
             finished=datetime.now(UTC).isoformat(timespec="milliseconds"),
             interrupted=stop.is_set(),
         )
+
+
+@asynccontextmanager
+async def _with_workers(config: PerfConfig, target: Target) -> AsyncIterator[Target]:
+    """The same target, with the processes that the load needs, if it needs more than this one.
+
+    Raises UsageError where several were asked for and the load cannot be divided.
+    """
+    count = workers_for(config.levels, config.load_plan)
+    whole = _undivided(config, target)
+    if whole and config.workers > 1:
+        raise UsageError(f"--workers {config.workers}: {whole}")
+    if count == 1 or whole:
+        yield target
+        return
+    async with WorkerPool(count, partial(open_target, config)) as pool:
+        yield replace(target, workers=pool)
+
+
+def _undivided(config: PerfConfig, target: Target) -> str:
+    """Why one process has to send everything; empty where several may."""
+    if config.service_kind == "inprocess":
+        return "an engine in this process is not reached from others"
+    if target.client.streams:
+        return "requests with several responses are sent by one process"
+    if target.model.scheduler == "sequence":
+        return "sequences are sent by one process, which gives them their numbers"
+    if config.levels.mode == "periodic_concurrency":
+        return "a periodic concurrency is kept by one process"
+    return ""
 
 
 def run_settings(config: PerfConfig, target: Target) -> LevelSettings:

@@ -37,6 +37,7 @@ async def sweep(
     *,
     meets: Callable[[LevelResult], bool] = within_limits,
     search: Callable[[LevelRange], Course] | None = None,
+    stop_on_unstable: bool = False,
 ) -> Levels:
     """Measure level after level, as `course` has them, or a `search` for the highest that meets the limits.
 
@@ -59,6 +60,8 @@ async def sweep(
         results.append(result)
         settings = replace(settings, max_errors=settings.max_errors.after(result.failed))
         if result.verdict is Verdict.ERRORS and not searching:
+            break
+        if stop_on_unstable and result.verdict is Verdict.UNSTABLE:
             break
         try:
             value = steps.send(meets(result))

@@ -8,7 +8,7 @@ import pytest
 
 from tests.perf.conftest import make_level
 from tests.perf.simulated import closed_loop, constant, exponential, md1_open, measured, mm1_closed, open_loop
-from tpx.perf.answers.highest import falls_behind, highest_course, meets_objectives
+from tpx.perf.answers.highest import bearable, falls_behind, highest_answer, highest_course, meets_objectives
 from tpx.perf.objectives import Assessment, Outcome, parse_objectives
 from tpx.perf.results import LevelResult, Verdict
 from tpx.perf.settings import Level, LevelRange, LevelSettings
@@ -61,9 +61,10 @@ def searched(levels: LevelRange, expression: str, seed: int, service_s: float) -
         return measured(rows, level, settings)
 
     found = asyncio.run(
-        sweep(levels, settings, measure, asyncio.Event(), meets=meets_objectives, search=highest_course)
+        sweep(levels, settings, measure, asyncio.Event(), meets=bearable, search=highest_course)
     )
-    return next((r for r in found.results if r.level == found.answer), None)
+    answer = highest_answer(found.results)
+    return next((r for r in found.results if r.level == answer), None)
 
 
 @pytest.mark.slow
@@ -108,3 +109,17 @@ def test_what_is_undecided_failed_or_fell_behind_is_no_answer() -> None:
     assert falls_behind(behind)
     assert not meets_objectives(behind)
     assert not falls_behind(replace(behind, throughput_infer_per_s=960.0))
+
+
+def test_a_throughput_that_is_wanted_may_still_come_with_more_load() -> None:
+    answer = searched(LevelRange(start=1, end=16), "p99<20ms,throughput>950", 5, 0.001)
+    assert answer is not None
+    few = Assessment(
+        objective=parse_objectives("throughput>500")[0], outcome=Outcome.BROKEN, value=100.0, reason=""
+    )
+    level = replace(make_level(), slo=(few,))
+    assert bearable(level)
+    assert not meets_objectives(level)
+    assert highest_answer([level, make_level(2), make_level(3, verdict=Verdict.ERRORS)]) == Level(
+        "concurrency", 2
+    )

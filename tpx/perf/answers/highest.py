@@ -4,7 +4,7 @@ loads meet them, then what is left is halved."""
 from collections.abc import Callable, Generator, Sequence
 
 from tpx.perf.results import LevelResult, Verdict
-from tpx.perf.settings import LevelRange
+from tpx.perf.settings import Level, LevelRange
 
 DELIVERED = 0.95
 """An open loop whose answers come at less than this share of its rate builds up a queue."""
@@ -14,9 +14,20 @@ MOST_STEPS = 1 << 16
 
 def meets_objectives(result: LevelResult) -> bool:
     """Whether a level is an answer: every objective is met with safety, and the load was really carried."""
+    return bearable(result) and result.meets_slo
+
+
+def bearable(result: LevelResult) -> bool:
+    """Whether more load may be tried: nothing is broken that more load can only make worse."""
     if result.interrupted or result.verdict in (Verdict.ERRORS, Verdict.OVER_LIMIT):
         return False
-    return result.meets_slo and not falls_behind(result)
+    grows = [a for a in result.slo if a.objective.quantity == "throughput" and not a.objective.below]
+    return all(a.met for a in result.slo if a not in grows) and not falls_behind(result)
+
+
+def highest_answer(results: Sequence[LevelResult]) -> Level | None:
+    """The highest measured load that is an answer."""
+    return max((r.level for r in results if meets_objectives(r)), key=lambda at: at.value, default=None)
 
 
 def falls_behind(result: LevelResult) -> bool:

@@ -2,24 +2,29 @@
 
 from dataclasses import dataclass, replace
 
+from tpx.errors import UsageError
 from tpx.perf.clients.endpoint import DEFAULT_PORTS, Address, parse_address
+from tpx.perf.options.answers import AnswerOptions
 from tpx.perf.options.data import DataOptions
 from tpx.perf.options.load import LoadOptions
-from tpx.perf.options.measurement import MeasurementOptions
+from tpx.perf.options.measurement import DEFAULT_INTERVAL_MS, DEFAULT_TRIALS, MeasurementOptions
 from tpx.perf.options.output import OutputOptions
 from tpx.perf.options.pace import PaceOptions
 from tpx.perf.options.security import TlsOptions
+from tpx.perf.options.sequences import SequenceOptions
 from tpx.perf.options.service import ServiceOptions
 from tpx.perf.options.target import TargetOptions
 from tpx.perf.options.wire import WireOptions
 from tpx.perf.plan import LoadPlan
-from tpx.perf.settings import LevelSettings
+from tpx.perf.settings import LevelRange, LevelSettings
 
 
 @dataclass(frozen=True, kw_only=True)
 class PerfConfig(
     OutputOptions,
+    SequenceOptions,
     DataOptions,
+    AnswerOptions,
     MeasurementOptions,
     PaceOptions,
     LoadOptions,
@@ -43,9 +48,20 @@ class PerfConfig(
             self.tls(self.protocol, secure=self.parsed_address.secure)
         self.check_load()
         self.check_measurement()
+        self.check_answers()
         self.check_data()
+        self.check_sequences()
         self.check_pace()
-        self.check_search_limit(self.latency_threshold)
+        if not self.slo:
+            self.check_search_limit(self.latency_threshold)
+        elif self.binary_search:
+            raise UsageError("--slo searches the range by itself: leave out --binary-search")
+
+    @property
+    def levels(self) -> LevelRange:
+        """What is measured; with --slo and no range, from 1 upwards for as long as the objectives are met."""
+        levels = super().levels
+        return LevelRange(start=1, end=0) if self.slo and not levels.given else levels
 
     @property
     def address(self) -> str:
@@ -66,16 +82,19 @@ class PerfConfig(
         """The rules by which this run measures each of its levels."""
         return LevelSettings(
             mode=self.measurement_mode,
-            interval_ms=self.measurement_interval,
+            interval_ms=self.measurement_interval or DEFAULT_INTERVAL_MS[self.rule],
             window_requests=self.measurement_request_count,
             stability=self.stability_percentage / 100,
-            max_windows=self.max_trials,
+            max_windows=self.max_trials or DEFAULT_TRIALS[self.rule],
             latency_limit_ms=self.latency_threshold,
             percentile=None if self.percentile == -1 else self.percentile,
             request_count=self.request_count,
             warmup_requests=self.warmup_request_count,
             timeout_s=self.timeout,
             max_errors=self.max_errors,
+            rule=self.rule,
+            objectives=self.slo,
+            safety=self.slo_confidence,
             load=self.load_plan,
         )
 

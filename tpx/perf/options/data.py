@@ -1,18 +1,25 @@
 """The options that say what the requests carry."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated
 
+from tpx.errors import UsageError
 from tpx.options import Option
-from tpx.perf.settings import Shape, one_of, parse_shape, refuse
+from tpx.perf.inputs.base import InputSettings, InputSource, parse_source
+from tpx.perf.settings import Shape, parse_shape, refuse
 
 _DATA = "Input data"
 
-_data = one_of(
-    "--input-data",
-    ("zero", "random"),
-    "Unsupported type provided: '{}'. The available options are 'zero' or 'random'.",
-)
+
+def parse_data(text: str) -> str:
+    """`zero`, `random`, or a path that is there."""
+    if text.lower() in ("zero", "random"):
+        return text.lower()
+    if not Path(text).exists():
+        choices = "'zero', 'random', path to a directory, or a json file"
+        refuse("--input-data", f"Unsupported type provided: '{text}'. The available options are {choices}.")
+    return text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,20 +38,69 @@ class DataOptions:
         ),
     ] = ()
     input_data: Annotated[
-        Literal["zero", "random"],
+        tuple[str, ...],
         Option(
-            "what the inputs hold: zero or random; BYTES are random strings in both", (), _DATA, parse=_data
+            "what the inputs hold: zero, random, a JSON file, a file with a JSON object a line (.jsonl), or a "
+            "directory with a file for each input (repeatable); BYTES are random strings also for zero",
+            (),
+            _DATA,
+            "zero|random|PATH",
+            parse=parse_data,
         ),
-    ] = "random"
+    ] = ()
+    input: Annotated[
+        tuple[InputSource, ...],
+        Option(
+            "of one input: zero, ones, random, range:LOW:HIGH, bytes (any bits, as perf_analyzer's random), or "
+            "file:PATH (.npy, raw, lines of text) (repeatable)",
+            (),
+            _DATA,
+            "NAME=SOURCE",
+            parse=parse_source,
+        ),
+    ] = ()
     string_length: Annotated[int, Option("length of the random strings of BYTES inputs", (), _DATA)] = 128
     string_data: Annotated[str | None, Option("the string in every BYTES element", (), _DATA)] = None
-    seed: Annotated[int, Option("seed of the random inputs", (), _DATA)] = 0
+    output: Annotated[
+        tuple[str, ...], Option("ask for this output only (repeatable); all without it", (), _DATA, "NAME")
+    ] = ()
+    seed: Annotated[int, Option("seed of data, arrivals and sequences", (), _DATA)] = 0
 
     def check_data(self) -> None:
-        """Raise UsageError for a value out of range."""
+        """Raise UsageError for a value out of range, or data of two kinds."""
         if self.batch_size <= 0:
             refuse("-b (batch size)", "The value must be > 0.")
         if self.string_length <= 0:
             refuse("--string-length", "The value must be > 0")
         if self.seed < 0:
             refuse("--seed", "The value must be >= 0.")
+        kinds = {text if text in ("zero", "random") else "files" for text in self.input_data}
+        if len(kinds) > 1:
+            raise UsageError(f"--input-data: {' and '.join(sorted(kinds))} can not be combined; see --input")
+        for flag, names in (
+            ("--input", [source.name for source in self.input]),
+            ("--shape", [shape.name for shape in self.shape]),
+            ("--output", list(self.output)),
+        ):
+            if len(set(names)) < len(names):
+                twice = next(name for name in names if names.count(name) > 1)
+                raise UsageError(f"{flag}: '{twice}' is given more than once")
+
+    @property
+    def data_files(self) -> tuple[Path, ...]:
+        """The files and directories of the data; none where it is made."""
+        return tuple(Path(text) for text in self.input_data if text not in ("zero", "random"))
+
+    @property
+    def input_settings(self) -> InputSettings:
+        """Where inputs come from."""
+        return InputSettings(
+            kind="zero" if "zero" in self.input_data else "random",
+            files=self.data_files,
+            sources={source.name: source for source in self.input},
+            batch_size=self.batch_size,
+            shapes=self.shape,
+            string_length=self.string_length,
+            string_data=self.string_data,
+            seed=self.seed,
+        )

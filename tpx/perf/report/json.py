@@ -9,8 +9,8 @@ from typing import Any
 from tpx import __version__
 from tpx.perf.latency import LatencySummary
 from tpx.perf.report.model import Report
+from tpx.perf.report.statistics_json import answers, load, statistics
 from tpx.perf.results import LevelResult, OpenLoop, ServerBreakdown, Window
-from tpx.perf.settings import Level
 
 SCHEMA = 1
 
@@ -49,13 +49,10 @@ def _document(report: Report, argv: Sequence[str]) -> dict[str, Any]:
             "server": {"name": report.server.name, "version": report.server.version},
         },
         "levels": [_level(r) for r in report.levels],
-        "best": None if best is None else _load(best.level),
-        "answer": None if report.answer is None else _load(report.answer),
+        "best": None if best is None else load(best.level),
+        "answer": None if report.answer is None else load(report.answer),
+        **answers(report),
     }
-
-
-def _load(level: Level) -> dict[str, Any]:
-    return {"mode": level.mode, "value": level.value}
 
 
 def _open_loop(figures: OpenLoop | None) -> dict[str, Any] | None:
@@ -85,7 +82,6 @@ def _level(result: LevelResult) -> dict[str, Any]:
         "windows": [_window(w) for w in result.windows],
         "requests": result.requests,
         "duration_s": result.duration_ns / 1e9,
-        "throughput": {"value": result.throughput_infer_per_s},
         "latency_us": _latency(result.latency),
         "open_loop": _open_loop(result.open_loop),
         "client": _client(result),
@@ -93,6 +89,7 @@ def _level(result: LevelResult) -> dict[str, Any]:
         "network_us": None if result.server is None else result.network_ns / 1000,
         "failed": result.failed,
         "errors": {e.code: {"count": e.count, "message": e.message} for e in result.errors},
+        **statistics(result),
     }
 
 

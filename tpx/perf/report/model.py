@@ -26,7 +26,10 @@ class Report:
 
     @property
     def best(self) -> LevelResult | None:
-        """The level of the highest throughput among those that met the limits."""
+        """The level of the highest throughput among those that met the limits; with objectives, the highest
+        load that meets them."""
+        if self.config.slo:
+            return next((r for r in self.levels if r.level == self.answer), None)
         good = [r for r in self.levels if r.meets_limits]
         return max(good, key=lambda r: r.throughput_infer_per_s, default=None)
 
@@ -42,6 +45,15 @@ class Report:
     def has_dead_level(self) -> bool:
         """Whether in some level a whole window passed without a valid request."""
         return any(r.verdict is Verdict.ERRORS for r in self.levels)
+
+    @property
+    def breaks_slo(self) -> bool:
+        """Whether objectives were set, and no measured load meets them."""
+        return bool(self.config.slo) and self.answer is None
+
+    @property
+    def any_unstable(self) -> bool:
+        return any(r.verdict is Verdict.UNSTABLE for r in self.levels)
 
     @property
     def only_unstable(self) -> bool:

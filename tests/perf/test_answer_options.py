@@ -1,0 +1,113 @@
+"""The options that ask for answers."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.perf.conftest import make_level
+from tpx.cli.perf import exit_status
+from tpx.errors import UsageError
+from tpx.options import from_argv
+from tpx.perf.clients.model import ModelDescription, ServerDescription
+from tpx.perf.options import PerfConfig
+from tpx.perf.report.model import Report
+from tpx.perf.results import Verdict
+from tpx.perf.settings import Level, LevelRange
+
+
+def parse(*words: str) -> PerfConfig:
+    return from_argv(PerfConfig, ["-m", "net", *words])
+
+
+def message(*words: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        parse(*words)
+    return caught.value.message
+
+
+def report(config: PerfConfig, *verdicts: Verdict, answer: Level | None = None) -> Report:
+    return Report(
+        config=config,
+        server=ServerDescription(name="s", version="1", extensions=frozenset()),
+        model=ModelDescription(name="net", inputs=()),
+        levels=tuple(make_level(n, verdict=v) for n, v in enumerate(verdicts, 1)),
+        started="",
+        finished="",
+        answer=answer,
+    )
+
+
+def test_intervals_have_short_windows_of_exactly_their_length() -> None:
+    rules = parse("--stability", "CI").level_settings
+    assert (rules.rule, rules.interval_ms, rules.window_ns, rules.max_windows) == ("ci", 1000, 10**9, 60)
+    rules = parse("--stability", "ci", "-p", "300", "-r", "7").level_settings
+    assert (rules.interval_ms, rules.window_ns, rules.max_windows) == (300, 300_000_000, 7)
+    assert parse("--stability", "pa").level_settings.window_ns == 6 * 10**9
+
+
+def test_objectives_are_settled_by_intervals_unless_told_otherwise() -> None:
+    config = parse("--slo", "p99<20ms,error_rate<0.1%", "--slo", "throughput>500")
+    assert [o.text for o in config.slo] == ["p99<20ms", "error_rate<0.1%", "throughput>500"]
+    assert config.level_settings.rule == "ci"
+    assert config.level_settings.objectives == config.slo
+    assert parse("--slo", "p99<20ms", "--stability", "pa").level_settings.rule == "pa"
+
+
+def test_without_a_range_objectives_are_searched_from_one_upwards() -> None:
+    assert parse("--slo", "p99<20ms").levels == LevelRange(start=1, end=0)
+    assert parse("--slo", "p99<20ms", "--concurrency-range", "1").levels == LevelRange(start=1)
+    levels = parse("--slo", "p99<20ms", "--request-rate-range", "100:0:50").levels
+    assert (levels.mode, levels.unbounded) == ("request_rate", True)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (
+            ["--stability", "x"],
+            "Failed to parse --stability. Unsupported type provided: 'x'. The available options are",
+        ),
+        (["--slo", "p99"], "--slo 'p99': expected FIGURE < VALUE"),
+        (["--slo-confidence", "1"], "Failed to parse --slo-confidence. The value must be in range (0.5, 1)."),
+        (["--alpha", "0"], "Failed to parse --alpha. The value must be in range (0, 0.5)."),
+        (["--min-effect", "x"], "Invalid value provided: x (expected a share such as 2% or 0.02)"),
+        (["--min-effect", "100%"], "Failed to parse --min-effect. The value must be >= 0% and below 100%."),
+        (["--ab", "a:1"], "--ab compares from two to 26 servers: --ab URL1 URL2"),
+        (["--ab", "a:1", "--ab", "b:1", "--slo", "p99<1s"], "--ab compares servers at given loads"),
+        (["--ab-blocks", "3"], "Failed to parse --ab-blocks. The value must be >= 4"),
+        (
+            ["--slo", "p99<1s", "--binary-search", "--concurrency-range", "1:8"],
+            "--slo searches the range by itself: leave out --binary-search",
+        ),
+    ],
+)
+def test_bad_values_have_their_message(words: list[str], text: str) -> None:
+    assert text in message(*words)
+
+
+def test_shares_are_percent_or_fractions() -> None:
+    assert parse("--min-effect", "3%").min_effect == pytest.approx(0.03)
+    assert parse("--min-effect", "0.05").min_effect == pytest.approx(0.05)
+
+
+OK, UNSTABLE, ERRORS, BOUND = Verdict.OK, Verdict.UNSTABLE, Verdict.ERRORS, Verdict.CLIENT_BOUND
+SLO = PerfConfig(model="net", slo=parse("--slo", "p99<20ms").slo)
+ONE = Level("concurrency", 1)
+
+
+def test_exit_codes_of_stability_and_objectives() -> None:
+    plain, strict = PerfConfig(model="net"), PerfConfig(model="net", require_stable=True)
+    assert exit_status(report(plain, OK, UNSTABLE)) == 0
+    assert exit_status(report(strict, OK, UNSTABLE)) == 2
+    assert exit_status(report(strict, OK, BOUND)) == 0
+    assert exit_status(report(SLO, OK, OK)) == 4
+    assert exit_status(report(SLO, OK, UNSTABLE, answer=ONE)) == 0
+    assert exit_status(report(SLO, OK, ERRORS, answer=ONE)) == 0
+    assert exit_status(report(replace(SLO, require_stable=True), UNSTABLE, answer=ONE)) == 2
+
+
+def test_the_best_level_of_a_search_is_its_answer() -> None:
+    best = report(SLO, OK, OK, answer=ONE).best
+    assert best is not None
+    assert best.level == ONE
+    assert report(SLO, OK).best is None

@@ -1,0 +1,111 @@
+"""The options that ask for answers: what has to hold, how surely, and what is explained."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from tpx.errors import UsageError
+from tpx.options import Option
+from tpx.perf.objectives import Objective, parse_objectives
+from tpx.perf.settings import one_of, refuse
+
+_ANSWERS = "Answers"
+
+_rule = one_of(
+    "--stability", ("pa", "ci"), "Unsupported type provided: '{}'. The available options are 'pa' or 'ci'."
+)
+
+
+def parse_share(text: str) -> float:
+    """`2%` or `0.02`."""
+    number = text.removesuffix("%")
+    try:
+        value = float(number)
+    except ValueError:
+        raise ValueError("expected a share such as 2% or 0.02") from None
+    return value / 100 if number != text else value
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerOptions:
+    """Stability, objectives, the knee, comparisons, explanations."""
+
+    stability: Annotated[
+        Literal["pa", "ci"] | None,
+        Option(
+            "when a level has been measured enough: pa, perf_analyzer's spread of three windows, or ci, when "
+            "the 95% confidence intervals of throughput and latency reach at most half of "
+            "--stability-percentage to either side (default pa, with --slo ci)",
+            (),
+            _ANSWERS,
+            "pa|ci",
+            parse=_rule,
+        ),
+    ] = None
+    require_stable: Annotated[bool, Option("exit with 2 when any level is unstable", (), _ANSWERS)] = False
+    stop_on_unstable: Annotated[
+        bool, Option("measure no further level after an unstable one, as perf_analyzer does", (), _ANSWERS)
+    ] = False
+    slo: Annotated[
+        tuple[Objective, ...],
+        Option(
+            "find the highest load that meets this with safety, such as 'p99<20ms,error_rate<0.1%' "
+            "(repeatable); without a range from 1 upwards; exit with 4 where no level does",
+            (),
+            _ANSWERS,
+            "FIGURE<VALUE",
+            parse=parse_objectives,
+        ),
+    ] = ()
+    slo_confidence: Annotated[
+        float, Option("confidence with which an objective is called met, or broken", (), _ANSWERS)
+    ] = 0.99
+    knee: Annotated[
+        bool, Option("show where more load stops paying, and the predicted peak", (), _ANSWERS)
+    ] = False
+    explain: Annotated[
+        bool, Option("show the formula of each figure with its numbers filled in", (), _ANSWERS)
+    ] = False
+    ab: Annotated[
+        tuple[str, ...],
+        Option(
+            "measure these servers in turns, block by block, and tell whether they differ: "
+            "--ab URL1 URL2 ... (the first is the base)",
+            (),
+            _ANSWERS,
+            "URL",
+        ),
+    ] = ()
+    ab_blocks: Annotated[int, Option("blocks of each server with --ab", (), _ANSWERS)] = 12
+    alpha: Annotated[
+        float, Option("how often a difference may be found where there is none (--ab)", (), _ANSWERS)
+    ] = 0.05
+    min_effect: Annotated[
+        float,
+        Option(
+            "differences below this share are none, however sure (--ab)",
+            (),
+            _ANSWERS,
+            "P%",
+            parse=parse_share,
+        ),
+    ] = 0.02
+
+    def check_answers(self) -> None:
+        """Raise UsageError for a value out of range."""
+        if not 0.5 < self.slo_confidence < 1:
+            refuse("--slo-confidence", "The value must be in range (0.5, 1).")
+        if not 0 < self.alpha < 0.5:
+            refuse("--alpha", "The value must be in range (0, 0.5).")
+        if not 0 <= self.min_effect < 1:
+            refuse("--min-effect", "The value must be >= 0% and below 100%.")
+        if len(self.ab) == 1 or len(set(self.ab)) > 26:
+            raise UsageError("--ab compares from two to 26 servers: --ab URL1 URL2")
+        if self.ab and self.slo:
+            raise UsageError("--ab compares servers at given loads; it does not search for --slo")
+        if self.ab_blocks < 4:
+            refuse("--ab-blocks", "The value must be >= 4: fewer blocks cannot show a difference.")
+
+    @property
+    def rule(self) -> Literal["pa", "ci"]:
+        """The stability rule, also where none was given."""
+        return self.stability or ("ci" if self.slo else "pa")
