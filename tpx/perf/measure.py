@@ -50,14 +50,20 @@ async def measure_level(
     observer.level_started(level)
     with _quiet_memory():
         if settings.warmup_requests:
-            await _warm_up(await open_load(target, level, settings, warming=True), settings, stop)
-        load = await open_load(target, level, settings)
+            await _warm_up(await _open(target, level, settings, warming=True), settings, stop)
+        load = await _open(target, level, settings)
         measurement = LevelMeasurement(load, target.statistics, settings, level, target.batch_size)
         result = await measurement.run(observer, stop)
     for notice in target.statistics.take_notices():
         observer.notice(notice)
     observer.level_finished(result)
     return result
+
+
+async def _open(target: Target, level: Level, settings: LevelSettings, *, warming: bool = False) -> Load:
+    if target.workers is not None:
+        return await target.workers.open_load(level, settings, warming=warming)
+    return await open_load(target, level, settings, warming=warming)
 
 
 @contextmanager

@@ -89,6 +89,18 @@ class Records:
             self._full.append(self._block)
             self._add_block()
 
+    def extend(self, rows: Rows) -> None:
+        """Append many rows at once, such as those of a worker process."""
+        while len(rows):
+            at = self._offset // ROW_BYTES
+            count = min(len(rows), len(self._block) - at)
+            self._block[at : at + count] = rows[:count]
+            rows = rows[count:]
+            self._offset += count * ROW_BYTES
+            if self._offset == self._limit:
+                self._full.append(self._block)
+                self._add_block()
+
     def __len__(self) -> int:
         return (len(self._full) * self._limit + self._offset) // ROW_BYTES
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from tpx.perf.clients.base import Client, Control
 from tpx.perf.clients.model import ModelDescription, ServerDescription
 from tpx.perf.inputs.feed import Feed
+from tpx.perf.load.workers import WorkerPool
 from tpx.perf.server_statistics import ServerStatistics
 
 
@@ -24,8 +25,10 @@ class Target:
     statistics: ServerStatistics
     notices: tuple[str, ...] = ()
     """What was assumed about the model's inputs."""
+    workers: WorkerPool | None = None
+    """The processes that send; None where this one does."""
     timestamps_ns: tuple[int, ...] = ()
-    """When each step of the data is to be sent, from the beginning of the run; only `--fixed-schedule` asks."""
+    """When each step of the data is to be sent, from the beginning; only `--fixed-schedule` asks."""
 
     async def close(self) -> None:
         await self.client.close()

@@ -15,6 +15,7 @@ from tpx.perf.inputs.feed import RoundRobin
 from tpx.perf.load.rate import OpenLoopSettings, RateLoad
 from tpx.perf.load.schedules import Offsets, evenly, in_bursts
 from tpx.perf.run import event_loop
+from tpx.perf.settings import Level
 
 PLAIN = OpenLoopSettings()
 
@@ -227,6 +228,12 @@ def test_connections_that_cannot_be_opened_are_done_without() -> None:
 class Sequences:
     """Implements Feed: slot i sends requests named after its sequence, and ends it with one more."""
 
+    def begin(self, level: Level) -> None:
+        pass
+
+    def begin(self, level: Level) -> None:
+        """One sequence, whatever the level."""
+
     def source(self, slot: int) -> "OneSequence":
         return OneSequence(slot + 1)
 
@@ -241,6 +248,12 @@ class OneSequence:
     def next(self) -> str:
         self.step += 1
         return f"{self.sequence}:{self.step}"
+
+    def failed(self, sequence: int) -> None:
+        pass
+
+    def failed(self, sequence: int) -> None:
+        """It goes on."""
 
     def closing(self) -> str:
         return f"{self.sequence}:end"

@@ -125,5 +125,14 @@ def test_all_at_once_is_split_by_floor_and_remainder() -> None:
     assert [sum(map(len, at_once(10, Share(i, 4)))) for i in range(4)] == [3, 3, 2, 2]
 
 
+@pytest.mark.parametrize(("count", "lanes", "workers"), [(60, 3, 2), (7, 5, 3), (100, 4, 4), (3, 8, 3)])
+def test_requests_are_split_by_the_lanes_that_send_them(count: int, lanes: int, workers: int) -> None:
+    parts = [Share(i, workers).part_by(count, lanes) for i in range(workers)]
+    own = [Share(i, workers).part(lanes) for i in range(workers)]
+    assert sum(parts) == count
+    for part, lane_count in zip(parts, own, strict=True):
+        assert abs(part - count * lane_count / lanes) < 1
+
+
 def test_a_schedule_costs_no_more_than_is_asked_for() -> None:
     assert len(list(islice(offsets(RATE, plan("constant")), 2))) == 2

@@ -54,6 +54,7 @@ async def open_load(
     Raises WireError where the server takes no connections.
     """
     plan, client = settings.load, target.client
+    target.feed.begin(level)
     if not level.open_loop:
         lanes = await client.open(share.part(int(level.value)))
         return ConcurrencyLoad(client, lanes, target.feed, settings.timeout_s, records)

@@ -3,7 +3,6 @@
 A schedule is a course of offsets in ns from the start of the load, never falling, handed out in blocks.
 """
 
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tpx.perf.plan import LoadPlan
+from tpx.perf.seeds import level_seed
 from tpx.perf.settings import Level
 
 Offsets = npt.NDArray[np.int64]
@@ -29,6 +29,11 @@ class Share:
     def part(self, whole: int) -> int:
         """This one's of `whole` equal things: the first ones get what is over."""
         return whole // self.of + (self.number < whole % self.of)
+
+    def part_by(self, whole: int, things: int) -> int:
+        """This one's of `whole` requests where each of `things`, dealt out like this too, sends as many."""
+        before = sum(Share(i, self.of).part(things) for i in range(self.number))
+        return whole * (before + self.part(things)) // things - whole * before // things
 
 
 ALL = Share()
@@ -49,11 +54,6 @@ def offsets(level: Level, plan: LoadPlan, share: Share = ALL) -> Iterator[Offset
         return _dealt(in_bursts(level.value, arrivals.burst), share)
     shape = 1.0 if arrivals.distribution == "poisson" else arrivals.shape
     return _dealt(at_random(level.value, shape, level_seed(plan.seed, level)), share)
-
-
-def level_seed(seed: int, level: Level) -> np.random.SeedSequence:
-    """Another one for each level, the same one in each run."""
-    return np.random.SeedSequence([seed, zlib.crc32(repr((level.mode, float(level.value))).encode())])
 
 
 def evenly(rate: float) -> Iterator[Offsets]:

@@ -1,0 +1,60 @@
+"""One worker's part of the steps of the data: all workers together walk through them as one would."""
+
+from tpx.perf.clients.base import Prepared
+from tpx.perf.inputs.feed import Feed, Source
+from tpx.perf.load.schedules import Share
+from tpx.perf.settings import Level
+from tpx.perf.settings import Level
+
+
+class Dealt:
+    """Implements Feed over one whose slots share a walk: takes every `share.of`-th step of it."""
+
+    def __init__(self, feed: Feed, share: Share) -> None:
+        self._feed = feed
+        self._passed = share.number
+        self._between = share.of - 1
+
+    def begin(self, level: Level) -> None:
+        """A load of this level begins."""
+        self._feed.begin(level)
+
+    def begin(self, level: Level) -> None:
+        self._feed.begin(level)
+
+    def source(self, slot: int) -> "DealtSource":
+        return DealtSource(self, self._feed.source(slot))
+
+    def take_skip(self) -> int:
+        """How many steps belong to others before the next one."""
+        skip, self._passed = self._passed, self._between
+        return skip
+
+
+class DealtSource:
+    """Implements Source."""
+
+    __slots__ = ("_dealt", "_source", "sequence", "step")
+
+    def __init__(self, dealt: Dealt, source: Source) -> None:
+        self._dealt = dealt
+        self._source = source
+        self.step = 0
+        self.sequence = 0
+
+    def next(self) -> Prepared:
+        source = self._source
+        for _ in range(self._dealt.take_skip()):
+            source.next()
+        request = source.next()
+        self.step, self.sequence = source.step, source.sequence
+        return request
+
+    def failed(self, sequence: int) -> None:
+        self._source.failed(sequence)
+
+    def failed(self, sequence: int) -> None:
+        self._source.failed(sequence)
+
+    def closing(self) -> Prepared | None:
+        return self._source.closing()
