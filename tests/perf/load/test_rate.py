@@ -229,9 +229,6 @@ class Sequences:
     """Implements Feed: slot i sends requests named after its sequence, and ends it with one more."""
 
     def begin(self, level: Level) -> None:
-        pass
-
-    def begin(self, level: Level) -> None:
         """One sequence, whatever the level."""
 
     def source(self, slot: int) -> "OneSequence":
@@ -248,9 +245,6 @@ class OneSequence:
     def next(self) -> str:
         self.step += 1
         return f"{self.sequence}:{self.step}"
-
-    def failed(self, sequence: int) -> None:
-        pass
 
     def failed(self, sequence: int) -> None:
         """It goes on."""
