@@ -1,10 +1,12 @@
 """run.jsonl: every record of a run, appended and synced one by one, so that nothing measured is lost.
 
 A file may hold several runs, one after the other; readers take the last. A line cut short by a crash is the
-last one and is left out.
+last one: readers leave it out, and whoever writes next removes it.
 """
 
+import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -13,7 +15,7 @@ import msgspec
 
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Configuration, Decision, Failure, Measurement, ServerOnly
-from tpx.errors import MeasurementError
+from tpx.errors import MeasurementError, TpxError
 
 SCHEMA = 1
 
@@ -56,6 +58,27 @@ class Configured(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", 
     configuration: Configuration
 
 
+class ModelRead(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="model"):
+    """A model's own configuration as the server completed it: what every variant is a change of."""
+
+    model: str
+    config: dict[str, Any]
+    gpu: bool
+    """Whether its instances go to GPUs where it does not say."""
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="preparation"):
+    """How a configuration came onto a server: on a warm one, or on one that was started for it."""
+
+    model: str
+    variant: str
+    how: Literal["loaded", "started", "restarted", "found"]
+    """`loaded` on the server that ran already; `found`: nothing had to be done."""
+    why: str = ""
+    """Of a restart: what made it necessary."""
+    duration_ns: int = 0
+
+
 class Measured(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="measurement"):
     """One measurement."""
 
@@ -85,38 +108,69 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag
     decision: Decision
 
 
+class RunResumed(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="resumed"):
+    """A run that had ended too early goes on; what follows belongs to it."""
+
+    provenance: Provenance
+
+
 class RunEnded(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="end"):
-    """The run is over."""
+    """The run is over, or rests until it is resumed."""
 
     outcome: Literal["complete", "interrupted"]
     elapsed_ns: int
+    """Of all its parts."""
+    reason: str = ""
+    """What interrupted it, where nobody asked for that."""
 
 
-Record = RunStarted | ServerMeasured | Configured | Measured | Failed | ModelFailed | Decided | RunEnded
+Record = (
+    RunStarted
+    | ServerMeasured
+    | ModelRead
+    | Configured
+    | Prepared
+    | Measured
+    | Failed
+    | ModelFailed
+    | Decided
+    | RunResumed
+    | RunEnded
+)
 _decoder = msgspec.json.Decoder(Record)
 _encoder = msgspec.json.Encoder()
 
 
 class Journal:
-    """The open run.jsonl of a run in progress."""
+    """The open run.jsonl of a run in progress; one process at a time has it."""
 
     def __init__(self, path: Path) -> None:
+        """Raises MeasurementError where the file cannot be written, or another process writes it."""
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _cut_torn_tail(path)
-            self._file = path.open("ab")
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as exc:
             raise _unwritable(path, exc) from exc
+        try:
+            self._take()
+        except TpxError:
+            os.close(self._descriptor)
+            raise
 
     def append(self, record: Record) -> None:
-        """One more line, on the disk when this returns."""
+        """One more line, on the disk when this returns. A line that does not fit leaves nothing behind."""
+        line = memoryview(_encoder.encode(record) + b"\n")
+        written = 0
         try:
-            self._file.write(_encoder.encode(record) + b"\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            while written < len(line):
+                written += os.pwrite(self._descriptor, line[written:], self._size + written)
+            os.fsync(self._descriptor)
         except OSError as exc:
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, self._size)
             raise _unwritable(self.path, exc) from exc
+        self._size += len(line)
 
     def __enter__(self) -> Self:
         return self
@@ -124,7 +178,27 @@ class Journal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        os.close(self._descriptor)
+
+    def _take(self) -> None:
+        """Lock the file, drop what a crash left after its last complete line, and have its name on the disk."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as exc:
+            raise MeasurementError(
+                f"{self.path} is being written by another tpx analyze: wait for it, or choose another "
+                "--checkpoint-directory or --export-path"
+            ) from exc
+        try:
+            self._size = self.path.read_bytes().rfind(b"\n") + 1
+            os.ftruncate(self._descriptor, self._size)
+            directory = os.open(self.path.parent, os.O_RDONLY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+        except OSError as exc:
+            raise _unwritable(self.path, exc) from exc
 
 
 def read_last_run(path: Path) -> list[Record]:
@@ -153,16 +227,6 @@ def read_last_run(path: Path) -> list[Record]:
     if not records or not isinstance(records[0], RunStarted):
         raise MeasurementError(f"{path}: holds no run")
     return records
-
-
-def _cut_torn_tail(path: Path) -> None:
-    """Drop what a crash left after the last complete line, so that the next line starts a line."""
-    if not path.exists():
-        return
-    content = path.read_bytes()
-    keep = content.rfind(b"\n") + 1
-    if keep < len(content):
-        os.truncate(path, keep)
 
 
 def _unwritable(path: Path, error: OSError) -> MeasurementError:

@@ -39,6 +39,8 @@ class ModelRun:
     variants: tuple[VariantRun, ...]
     decisions: tuple[Decision, ...]
     unavailable: journal.ModelFailed | None = None
+    preparations: tuple[journal.Prepared, ...] = ()
+    """How its configurations came onto servers, in order."""
 
     @property
     def default(self) -> VariantRun | None:
@@ -67,6 +69,8 @@ class Run:
     server_only: ServerOnly | None
     outcome: RunOutcome
     elapsed_ns: int
+    reason: str = ""
+    """What interrupted the run, where nobody asked for that."""
 
     @classmethod
     def from_records(cls, records: Iterable[journal.Record]) -> "Run":
@@ -86,6 +90,7 @@ class _Fold:
         self._failures: dict[tuple[str, str], list[Failure]] = {}
         self._decisions: dict[str, list[Decision]] = {}
         self._unavailable: dict[str, journal.ModelFailed] = {}
+        self._preparations: dict[str, list[journal.Prepared]] = {}
         self._ended: journal.RunEnded | None = None
 
     def take(self, record: journal.Record) -> None:
@@ -104,8 +109,12 @@ class _Fold:
                 self._unavailable[model] = record
             case journal.Decided(model=model, decision=decision):
                 self._decisions.setdefault(model, []).append(decision)
+            case journal.RunResumed():
+                self._ended = None
             case journal.RunEnded():
                 self._ended = record
+            case journal.Prepared(model=model):
+                self._preparations.setdefault(model, []).append(record)
 
     def run(self) -> Run:
         if self._started is None:
@@ -116,6 +125,7 @@ class _Fold:
             server_only=self._server_only,
             outcome=self._ended.outcome if self._ended else "unfinished",
             elapsed_ns=self._ended.elapsed_ns if self._ended else self._measured_ns(),
+            reason=self._ended.reason if self._ended else "",
         )
 
     def _model(self, name: str) -> ModelRun:
@@ -131,6 +141,7 @@ class _Fold:
             ),
             decisions=tuple(self._decisions.get(name, ())),
             unavailable=self._unavailable.get(name),
+            preparations=tuple(self._preparations.get(name, ())),
         )
 
     def _measured_ns(self) -> int:
