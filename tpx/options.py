@@ -42,6 +42,8 @@ class Option:
     """A tuple field that also takes "a,b,c" in one value."""
     parse: Callable[[str], Any] | None = None
     """From the text of the flag to the value; raises ValueError with what was expected."""
+    read: Callable[[Any], Any] | None = None
+    """From the value of a YAML key, where that is more than text or a list of texts; raises ValueError."""
     minimum: float | None = None
     maximum: float | None = None
     """Of a number, both included; `maximum` needs `minimum`."""
@@ -110,6 +112,13 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def from_mapping(config: type[C], values: Mapping[str, Any], *, source: str = "configuration") -> C:
     """A config from a YAML mapping; keys are field names, with underscores or dashes."""
+    return build(config, given_in_mapping(config, values, source=source))
+
+
+def given_in_mapping(
+    config: type, values: Mapping[str, Any], *, source: str = "configuration"
+) -> dict[str, Any]:
+    """The values that a YAML mapping gives, by field; a key without a value gives none."""
     by_name = {f.name: f for f in fields_of(config)}
     chosen: dict[str, Any] = {}
     for key, value in values.items():
@@ -118,22 +127,30 @@ def from_mapping(config: type[C], values: Mapping[str, Any], *, source: str = "c
             raise UsageError(f"{source}: unknown key '{key}'{nearest(str(key), by_name)}")
         if value is None:
             continue
+        if field.option.read is not None:
+            chosen[field.name] = _read(field.option.read, value, f"{source}: {key}")
+            continue
         items = value if isinstance(value, list | tuple) else [value]
         if len(items) != 1 and not field.repeatable:
             raise UsageError(f"{source}: {key} takes one value, got {len(items)}")
         converted = [_convert(field, _as_text(item), f"{source}: {key}") for item in items]
         chosen[field.name] = _collect(field, converted) if field.repeatable else converted[-1]
-    return _build(config, chosen)
+    return chosen
 
 
 def from_argv(config: type[C], argv: Sequence[str], base: Mapping[str, Any] | None = None) -> C:
     """A config from command-line words; `base` holds values that the words override (a YAML file, say)."""
-    chosen: dict[str, Any] = dict(base or {})
+    return build(config, {**(base or {}), **given_in_argv(config, argv)})
+
+
+def given_in_argv(config: type, argv: Sequence[str]) -> dict[str, Any]:
+    """The values that command-line words give, by field."""
+    chosen: dict[str, Any] = {}
     given: dict[str, list[Any]] = {}
     for field, name, text in _Words(fields_of(config), argv).pairs():
         given.setdefault(field.name, []).append(_convert(field, text, name))
         chosen[field.name] = _collect(field, given[field.name]) if field.repeatable else given[field.name][-1]
-    return _build(config, chosen)
+    return chosen
 
 
 def inert_flags(config: type, argv: Sequence[str]) -> list[Field]:
@@ -142,7 +159,8 @@ def inert_flags(config: type, argv: Sequence[str]) -> list[Field]:
     return [field for field in given.values() if field.option.inert]
 
 
-def _build(config: type[C], chosen: Mapping[str, Any]) -> C:
+def build(config: type[C], chosen: Mapping[str, Any]) -> C:
+    """A config of these values; UsageError where one is missing that has no default."""
     missing = [
         f.option.metavar or f.flag
         for f in fields_of(config)
@@ -167,6 +185,13 @@ def _collect(field: Field, items: Sequence[Any]) -> tuple[Any, ...]:
 
 def _as_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _read(read: Callable[[Any], Any], value: Any, place: str) -> Any:
+    try:
+        return read(value)
+    except (ValueError, UsageError) as exc:
+        raise UsageError(f"{place}: {exc}") from exc
 
 
 def _convert(field: Field, text: str, name: str) -> Any:

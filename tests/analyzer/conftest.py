@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options import ProfileConfig
 from tpx.analyzer.profile import Event, Profile
 from tpx.analyzer.results.journal import Journal, read_last_run
@@ -44,7 +45,9 @@ def replay(tmp_path: Path) -> Replay:
         **options: Any,
     ) -> Run:
         table = read_table(HEADLINE) if recorded is None else list(recorded)
-        config = ProfileConfig(profile_models=("alexnet",), export_path=tmp_path, **options)
+        config = ProfileConfig(
+            profile_models=(ModelToProfile(name="alexnet"),), export_path=tmp_path, **options
+        )
         runner = ReplayRunner({"alexnet": default or ALEXNET}, table)
         bench = Bench(
             runner, OutputRepository(tmp_path / "output", None, override=True), monitoring_interval_s=1

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tpx import examples
+from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options import ProfileConfig
 from tpx.analyzer.profile import Event, Profile
 from tpx.analyzer.reports.html import render
@@ -60,7 +61,7 @@ def command(models: Path, *words: str) -> list[str]:
 def profile(models: Path, directory: Path, serve: Wrap) -> Run:
     """A run with the given command as the server; a variant is three trials."""
     config = ProfileConfig(
-        profile_models=("add_sub",),
+        profile_models=(ModelToProfile(name="add_sub"),),
         export_path=directory,
         concurrency=(1, 2, 3),
         run_config_search_max_instance_count=2,

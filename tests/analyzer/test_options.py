@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options import ProfileConfig, read_options
 from tpx.analyzer.results.goals import Constraint
 from tpx.errors import UsageError
@@ -30,7 +31,7 @@ def test_model_analyzers_flags_are_understood(models: Path) -> None:
             *("--override-output-model-repository", "-d", "1", "-i", "0.2", "-r", "10"),
         ]
     )
-    assert config.profile_models == ("alexnet", "mnist")
+    assert config.model_names == ("alexnet", "mnist")
     assert config.space.loads.values == (2, 8)
     assert config.space.loads.batch_sizes == (1, 4)
     assert not config.space.loads.until_plateau
@@ -53,7 +54,7 @@ def test_the_command_line_wins_over_the_file(models: Path, tmp_path: Path) -> No
         "run_config_search_max_instance_count: 3\nduration_seconds: 0\ncollect_cpu_metrics: true\n",
     )
     config = read_options(["-f", str(file), "--profile-models", "mnist", "-c", "16"])
-    assert config.profile_models == ("mnist",)
+    assert config.model_names == ("mnist",)
     assert config.concurrency == (16,)
     assert config.run_config_search_max_instance_count == 3
     assert config.duration_seconds == 0
@@ -94,10 +95,10 @@ def test_numbers_of_the_file_may_be_lists_ranges_or_text(
         ("concurrency: {first: 4}", "expected a value, a list, or start, stop and step"),
         ("concurrency: {start: a, stop: b}", "start, stop and step are integers"),
         ("concurrency: [1, x]", "expected an integer"),
-        ("profile_models: {alexnet: {cpu_only: true}}", "settings of one model are not supported: alexnet"),
+        ("profile_models: {alexnet: {cpu_only: true}}", "model 'alexnet': cpu_only is not supported"),
         ("concurrency: [1", "not YAML"),
         ("- a\n- b", "expected options as"),
-        ("triton_launch_mode: docker", "expected one of: local"),
+        ("triton_launch_mode: dock", "expected one of: local"),
     ],
 )
 def test_a_bad_file_is_refused_with_its_place(models: Path, tmp_path: Path, text: str, message: str) -> None:
@@ -116,11 +117,11 @@ def test_a_bad_file_is_refused_with_its_place(models: Path, tmp_path: Path, text
         (["-c", "0"], "every concurrency must be at least 1"),
         (["-b", "-1"], "every batch size must be at least 1"),
         (["--latency-budget", "0"], "must be above 0"),
-        (["--num-configs-per-model=0"], "--num-configs-per-model must be at least 1, not 0"),
+        (["--num-configs-per-model=-1"], "--num-configs-per-model must not be negative: -1"),
         (["--monitoring-interval=0"], "--monitoring-interval must be above 0, not 0"),
         (["--duration-seconds=-1"], "--duration-seconds must not be negative"),
-        (["--triton-launch-mode=docker"], "expected one of: local"),
-        (["--run-config-search-mode=quick"], "expected one of: brute"),
+        (["--triton-launch-mode=dock"], r"expected one of: local.*did you mean 'docker'"),
+        (["--run-config-search-mode=quik"], "expected one of: brute"),
         (["--export-pth=x"], r"did you mean '--export-path'\?"),
         (["--profile-models", "alexnet,alexnet"], "names a model twice"),
         (["--profile-models", "alexnett"], r"'alexnett' \(did you mean 'alexnet'\?\) \(has: "),
@@ -142,7 +143,9 @@ def test_what_is_missing_is_named(models: Path) -> None:
 
 
 def test_settings_hold_what_was_changed_as_plain_values() -> None:
-    config = ProfileConfig(profile_models=("alexnet",), export_path=Path("/tmp/out"), concurrency=(1, 2))
+    config = ProfileConfig(
+        profile_models=(ModelToProfile(name="alexnet"),), export_path=Path("/tmp/out"), concurrency=(1, 2)
+    )
     assert config.as_settings() == {
         "profile_models": ["alexnet"],
         "export_path": "/tmp/out",

@@ -87,7 +87,7 @@ class Profile:
         try:
             self._journal.append(self._start(command))
             await self._measure_server()
-            for model in self._config.profile_models:
+            for model in self._config.model_names:
                 if not self._stop.is_set():
                     await self._model(model)
         finally:
@@ -103,7 +103,7 @@ class Profile:
         config = self._config
         return RunStarted(
             schema=SCHEMA,
-            models=config.profile_models,
+            models=config.model_names,
             goals=config.goals,
             top=config.num_configs_per_model,
             tolerance_percent=config.stability_percentage,

@@ -32,8 +32,6 @@ from tpx.perf.run import event_loop
 if TYPE_CHECKING:
     from rich.status import Status
 
-JOURNAL = "run.jsonl"
-
 
 class Exit(IntEnum):
     """What an analysis says to the shell."""
@@ -72,7 +70,7 @@ def profile(argv: Sequence[str]) -> int:
     config = read_options(argv)
     with asyncio.Runner(loop_factory=event_loop) as runner:
         runner.run(_measure(config, ("tpx", "analyze", "profile", *argv)))
-    run = Run.from_records(read_last_run(config.results_path / JOURNAL))
+    run = Run.from_records(read_last_run(config.journal_path))
     verdicts = [judge(model, run.started.goals) for model in run.models]
     _print_results(run, verdicts, with_memory=config.collect_cpu_metrics)
     _write_reports(run, config)
@@ -99,7 +97,7 @@ async def _measure(config: ProfileConfig, command: tuple[str, ...]) -> None:
         config.model_repository,
         override=config.override_output_model_repository,
     )
-    with Journal(config.results_path / JOURNAL) as journal, Progress(quiet=config.quiet) as progress:
+    with Journal(config.journal_path) as journal, Progress(quiet=config.quiet) as progress:
         runner = LocalRunner(
             config.model_repository or Path(), config.load_settings, ready_timeout_s=config.client_max_retries
         )

@@ -92,7 +92,7 @@ class _Reader:
         number = counts.get(named.text, 0)
         counts[named.text] = number + 1
         below = f"{path}.{named.text}" if path else named.text
-        repeated = kind is not None and kind.message_type is not None and _is_repeated(kind)
+        repeated = kind is not None and kind.message_type is not None and is_repeated(kind)
         below += f"[{number}]" if repeated else ""
         token = self._peek()
         where = token if listed and token is not None and token.text in "{<" else named
@@ -203,7 +203,8 @@ def _meant(complaint: str) -> str:
     return nearest(match[2], messages.enum_named(name).values_by_name)
 
 
-def _is_repeated(kind: Any) -> bool:
+def is_repeated(kind: Any) -> bool:
+    """Whether a field holds a list, or a map; older versions of protobuf say it by its label."""
     return bool(kind.is_repeated if hasattr(kind, "is_repeated") else kind.label == kind.LABEL_REPEATED)
 
 

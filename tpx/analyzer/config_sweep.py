@@ -1,0 +1,238 @@
+"""`model_config_parameters`: which fields of a model's configuration are varied, and over which values.
+
+A list where one value belongs is a sweep. A repeated field holds a list anyway, so its sweep is a list of
+lists; `{sweep: [...]}` says the same in so many words. What is nested varies at its leaves, and all that
+varies is combined. The schema is that of ModelConfig; an error names the path of the field.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tpx.options import nearest
+from tpx.protocol import messages
+from tpx.protocol.config_text import is_repeated
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigAxis:
+    """One field of the configuration and what it is set to, one after the other."""
+
+    path: Path
+    """Names of fields, keys of maps, positions in lists: ("instance_group", 0, "count")."""
+    values: tuple[Any, ...]
+    """As JSON has them."""
+
+    @property
+    def label(self) -> str:
+        """`instance_group[0].count`."""
+        return label(self.path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigSweep:
+    """Axes that are combined freely; without one there is nothing to vary."""
+
+    axes: tuple[ConfigAxis, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.axes)
+
+    @property
+    def combinations(self) -> int:
+        count = 1
+        for axis in self.axes:
+            count *= len(axis.values)
+        return count
+
+    def deltas(self) -> Iterator[dict[str, Any]]:
+        """Every combination as a change to the model's configuration; max_batch_size varies fastest."""
+        ordered = sorted(self.axes, key=lambda axis: axis.path == ("max_batch_size",))
+        for values in itertools.product(*(axis.values for axis in ordered)):
+            yield delta_of([axis.path for axis in ordered], values)
+
+    def axis(self, *path: str | int) -> ConfigAxis | None:
+        """The axis of exactly this field."""
+        return next((axis for axis in self.axes if axis.path == path), None)
+
+
+class BadField(ValueError):
+    """A field that the schema does not have, or a value that it does not take; `path` leads to it."""
+
+    def __init__(self, path: Path, message: str) -> None:
+        super().__init__(f"{label(path)}: {message}" if path else message)
+        self.path = path
+
+
+def label(path: Path) -> str:
+    """`instance_group[0].count`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def delta_of(paths: Sequence[Path], values: Sequence[Any]) -> dict[str, Any]:
+    """JSON in which the values stand at their paths."""
+    root: dict[str, Any] = {}
+    for path, value in zip(paths, values, strict=True):
+        _put(root, path, value)
+    return root
+
+
+def read_sweep(value: Any) -> ConfigSweep:
+    """The sweep that a YAML mapping of ModelConfig fields describes. Raises BadField."""
+    if not isinstance(value, Mapping):
+        raise BadField((), f"expected fields of the model configuration, got {_shown(value)}")
+    return ConfigSweep(axes=tuple(_message_axes(value, messages.ModelConfig.DESCRIPTOR, ())))
+
+
+def _put(root: dict[str, Any], path: Path, value: Any) -> None:
+    place: Any = root
+    for part, following in itertools.pairwise(path):
+        fresh: Any = [] if isinstance(following, int) else {}
+        if isinstance(place, list):
+            while len(place) <= int(part):
+                place.append(fresh)
+            place = place[int(part)]
+        else:
+            place = place.setdefault(part, fresh)
+    last = path[-1]
+    if isinstance(place, list):
+        place.append(value)
+    else:
+        place[last] = value
+
+
+def _message_axes(value: Any, descriptor: Any, path: Path) -> Iterator[ConfigAxis]:
+    if not isinstance(value, Mapping):
+        raise BadField(path, f"expected fields of {descriptor.name}, got {_shown(value)}")
+    if not value:
+        yield ConfigAxis(path=path, values=({},))
+    for key, item in value.items():
+        field = descriptor.fields_by_name.get(str(key))
+        if field is None:
+            names = descriptor.fields_by_name
+            raise BadField((*path, str(key)), f"ModelConfig has no such field here{nearest(str(key), names)}")
+        yield from _field_axes(item, field, (*path, field.name))
+
+
+def _field_axes(value: Any, field: Any, path: Path) -> Iterator[ConfigAxis]:
+    if _is_map(field):
+        yield from _map_axes(value, field, path)
+        return
+    alternatives = _alternatives(value, field, path)
+    if len(alternatives) == 1:
+        yield from _value_axes(alternatives[0], field, path)
+        return
+    yield ConfigAxis(
+        path=path, values=tuple(v for each in alternatives for v in _expanded(each, field, path))
+    )
+
+
+def _expanded(value: Any, field: Any, path: Path) -> Iterator[Any]:
+    """Every value that one alternative of a sweep stands for."""
+    axes = list(_value_axes(value, field, path))
+    for values in itertools.product(*(axis.values for axis in axes)):
+        found: Any = delta_of([axis.path for axis in axes], values)
+        for part in path:
+            found = found[part]
+        yield found
+
+
+def _alternatives(value: Any, field: Any, path: Path) -> Sequence[Any]:
+    """The values that a field is to have, one after the other."""
+    if isinstance(value, Mapping) and set(value) == {"sweep"}:
+        value = value["sweep"]
+        if not isinstance(value, list) or not value:
+            raise BadField((*path, "sweep"), "expected a list of values")
+        return value
+    if not is_repeated(field):
+        if isinstance(value, Mapping) and field.message_type is None:
+            return _stepped(value, path)
+        if not isinstance(value, list):
+            return [value]
+        if not value:
+            raise BadField(path, "an empty list has no value to try")
+        return value
+    if not isinstance(value, list):
+        raise BadField(path, f"expected a list, or a list of lists to try several, got {_shown(value)}")
+    return value if value and all(isinstance(each, list) for each in value) else [value]
+
+
+def _value_axes(value: Any, field: Any, path: Path) -> Iterator[ConfigAxis]:
+    """One value of a field, which may still vary at the leaves of its messages."""
+    if not is_repeated(field):
+        if field.message_type is not None:
+            yield from _message_axes(value, field.message_type, path)
+        else:
+            yield ConfigAxis(path=path, values=(_scalar(value, field, path),))
+        return
+    if not isinstance(value, list):
+        raise BadField(path, f"expected a list, got {_shown(value)}")
+    if field.message_type is None or not value:
+        yield ConfigAxis(path=path, values=([_scalar(each, field, path) for each in value],))
+        return
+    for place, each in enumerate(value):
+        yield from _message_axes(each, field.message_type, (*path, place))
+
+
+def _map_axes(value: Any, field: Any, path: Path) -> Iterator[ConfigAxis]:
+    """A map: every key's value varies on its own. A parameter may be written as its bare text."""
+    if not isinstance(value, Mapping):
+        raise BadField(path, f"expected a mapping, got {_shown(value)}")
+    item = field.message_type.fields_by_name["value"]
+    if not value:
+        yield ConfigAxis(path=path, values=({},))
+    for key, each in value.items():
+        bare = not isinstance(each, Mapping) or set(each) == {"sweep"}
+        if bare and item.message_type is not None and "string_value" in item.message_type.fields_by_name:
+            each = {"string_value": each}
+        yield from _field_axes(each, item, (*path, str(key)))
+
+
+def _is_map(field: Any) -> bool:
+    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
+
+
+def _stepped(value: Mapping[Any, Any], path: Path) -> Sequence[int]:
+    bounds = [value.get("start"), value.get("stop"), value.get("step", 1)]
+    if set(value) - {"start", "stop", "step"} or not all(type(each) is int for each in bounds):
+        raise BadField(path, "expected a value, a list, or start, stop and step")
+    start, stop, step = bounds
+    if step < 1 or start > stop:
+        raise BadField(path, f"start {start} to stop {stop} by step {step} has no values")
+    return range(start, stop + 1, step)
+
+
+def _scalar(value: Any, field: Any, path: Path) -> Any:
+    if isinstance(value, list | Mapping) or value is None:
+        raise BadField(path, f"expected a single value, got {_shown(value)}")
+    if field.enum_type is not None:
+        names = field.enum_type.values_by_name
+        if str(value) not in names and value not in field.enum_type.values_by_number:
+            raise BadField(path, f"expected one of {', '.join(names)}{nearest(str(value), names)}")
+        return value
+    kinds = _KINDS[field.cpp_type]
+    if field.cpp_type == field.CPPTYPE_STRING:
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        raise BadField(path, f"expected {_WORDS[kinds]}, got {_shown(value)}")
+    return value
+
+
+_INTEGER, _NUMBER, _BOOL, _TEXT = (int,), (int, float), (bool,), (str,)
+_WORDS: Mapping[tuple[type, ...], str] = {_INTEGER: "an integer", _NUMBER: "a number", _BOOL: "true or false"}
+# by FieldDescriptor.cpp_type: int32, int64, uint32, uint64, double, float, bool, (enum), string
+_KINDS: Mapping[int, tuple[type, ...]] = {
+    1: _INTEGER, 2: _INTEGER, 3: _INTEGER, 4: _INTEGER, 5: _NUMBER, 6: _NUMBER, 7: _BOOL, 9: _TEXT,
+}  # fmt: skip
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "a mapping"
+    return "a list" if isinstance(value, list) else "nothing" if value is None else repr(value)

@@ -1,0 +1,83 @@
+"""All that `tpx analyze profile` can be told: the groups of options as one."""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from tpx.analyzer.config_sweep import ConfigSweep
+from tpx.analyzer.models import ModelToProfile
+from tpx.analyzer.options.goals import GoalOptions
+from tpx.analyzer.options.measurement import MeasurementOptions
+from tpx.analyzer.options.output import OutputOptions
+from tpx.analyzer.options.rules import check_together
+from tpx.analyzer.options.search import SearchOptions
+from tpx.analyzer.options.server import ServerOptions
+from tpx.analyzer.options.target import TargetOptions
+from tpx.analyzer.runners.load import LoadSettings
+from tpx.options import fields_of
+from tpx.perf.settings import Shape
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileConfig(
+    OutputOptions, MeasurementOptions, GoalOptions, SearchOptions, ServerOptions, TargetOptions
+):
+    """One run of `tpx analyze profile`; raises UsageError where values are out of range or do not go
+    together.
+
+    The last base is the first group of the help.
+    """
+
+    def __post_init__(self) -> None:
+        self.check_server()
+        self.check_search()
+        self.check_goals()
+        self.check_measurement()
+        check_together(self)
+
+    @property
+    def load_settings(self) -> LoadSettings:
+        return LoadSettings(
+            protocol=self.client_protocol,
+            interval_ms=self.measurement_interval,
+            stability_percentage=self.stability_percentage,
+            max_windows=self.max_trials,
+            shapes=self.shape,
+            input_data=self.input_data,
+        )
+
+    def as_settings(self) -> dict[str, Any]:
+        """The options that differ from their defaults, as plain values for the journal."""
+        return {
+            field.name: _plain(getattr(self, field.name))
+            for field in fields_of(ProfileConfig)
+            if getattr(self, field.name) != field.default
+        }
+
+
+def _changed(value: Any) -> dict[str, Any]:
+    """What of a dataclass differs from its defaults, and all that has none; a model without its name."""
+    own = {}
+    for field in fields(value):
+        default = field.default if field.default_factory is MISSING else field.default_factory()
+        if getattr(value, field.name) != default and field.name != "name":
+            own[field.name] = _plain(getattr(value, field.name))
+    return own
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Shape):
+        return f"{value.name}:{','.join(map(str, value.dims))}"
+    if isinstance(value, ModelToProfile):
+        own = _changed(value)
+        return {value.name: own} if own else value.name
+    if isinstance(value, ConfigSweep):
+        return {axis.label: _plain(axis.values) for axis in value.axes}
+    if is_dataclass(value) and not isinstance(value, type):
+        return _changed(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value

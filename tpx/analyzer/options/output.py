@@ -1,0 +1,81 @@
+"""The options that say what is written, and where."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tpx.analyzer.options.values import words
+from tpx.options import Option
+
+_OUTPUT = "Output"
+JOURNAL = "run.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """Directories, files, columns."""
+
+    export_path: Annotated[Path, Option("directory for results and reports", ("-e",), _OUTPUT, "DIR")] = (
+        Path()
+    )
+    checkpoint_directory: Annotated[
+        Path | None,
+        Option(
+            "directory of run.jsonl, which every report is made from (results in the export path when not "
+            "given)",
+            ("-s",),
+            _OUTPUT,
+            "DIR",
+        ),
+    ] = None
+    filename_model_inference: Annotated[str, Option("name of the CSV file of inferences", (), _OUTPUT)] = (
+        "metrics-model-inference.csv"
+    )
+    filename_model_gpu: Annotated[str, Option("name of the CSV file of GPUs", (), _OUTPUT)] = (
+        "metrics-model-gpu.csv"
+    )
+    filename_server_only: Annotated[
+        str, Option("name of the CSV file of the server without models", (), _OUTPUT)
+    ] = "metrics-server-only.csv"
+    inference_output_fields: Annotated[
+        tuple[str, ...],
+        Option("columns of the table of inferences", (), _OUTPUT, "TAG,TAG", comma=True, read=words),
+    ] = ()
+    gpu_output_fields: Annotated[
+        tuple[str, ...],
+        Option("columns of the table of GPUs", (), _OUTPUT, "TAG,TAG", comma=True, read=words),
+    ] = ()
+    server_output_fields: Annotated[
+        tuple[str, ...],
+        Option(
+            "columns of the table of the bare server",
+            (),
+            _OUTPUT,
+            "TAG,TAG",
+            comma=True,
+            read=words,
+        ),
+    ] = ()
+    skip_summary_reports: Annotated[bool, Option("no report of the whole run", (), _OUTPUT)] = False
+    skip_detailed_reports: Annotated[bool, Option("no reports of single configurations", (), _OUTPUT)] = False
+    html: Annotated[
+        Path | None,
+        Option("HTML report (report.html in the export path when not given)", (), _OUTPUT, "FILE"),
+    ] = None
+    pdf: Annotated[
+        Path | None, Option("the same report as PDF, where weasyprint is installed", (), _OUTPUT, "FILE")
+    ] = None
+    quiet: Annotated[bool, Option("no progress on stderr", ("-q",), _OUTPUT)] = False
+    verbose: Annotated[bool, Option("tell every step on stderr", ("-v",), _OUTPUT)] = False
+
+    @property
+    def results_path(self) -> Path:
+        return self.export_path / "results"
+
+    @property
+    def journal_path(self) -> Path:
+        return (self.checkpoint_directory or self.results_path) / JOURNAL
+
+    @property
+    def html_path(self) -> Path:
+        return self.html or self.export_path / "report.html"

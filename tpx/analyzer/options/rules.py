@@ -1,0 +1,94 @@
+"""The rules between options of different groups: Model Analyzer's, and those that it lacks."""
+
+from typing import TYPE_CHECKING
+
+from tpx.analyzer.models import ModelToProfile
+from tpx.errors import UsageError
+
+if TYPE_CHECKING:
+    from tpx.analyzer.options.config import ProfileConfig
+
+
+def check_together(config: "ProfileConfig") -> None:
+    """Raise UsageError, naming both, for options that do not go together."""
+    _distinct(config.model_names)
+    _one_kind_of_load(config)
+    _composing(config)
+    if config.run_config_search_mode == "quick":
+        _quick(config)
+    if config.dcgm_disable and config.triton_launch_mode != "remote":
+        raise UsageError("--dcgm-disable goes with --triton-launch-mode remote only")
+    for model in config.profile_models:
+        _ = config.space_of(model), config.goals_of(model)
+
+
+def _distinct(names: tuple[str, ...]) -> None:
+    if len(set(names)) < len(names):
+        raise UsageError(f"--profile-models names a model twice: {','.join(names)}")
+
+
+def _one_kind_of_load(config: "ProfileConfig") -> None:
+    rates = {
+        "--request-rate": bool(config.request_rate),
+        "--request-rate-search-enable": config.request_rate_search_enable,
+        "--run-config-search-min-request-rate": config.run_config_search_min_request_rate != 16,
+        "--run-config-search-max-request-rate": config.run_config_search_max_request_rate != 8192,
+    }
+    flights = {
+        "--concurrency": bool(config.concurrency),
+        "--run-config-search-min-concurrency": config.run_config_search_min_concurrency != 1,
+        "--run-config-search-max-concurrency": config.run_config_search_max_concurrency != 1024,
+    }
+    rate = next((flag for flag, given in rates.items() if given), "")
+    flight = next((flag for flag, given in flights.items() if given), "")
+    if rate and flight:
+        raise UsageError(f"{rate} and {flight} do not go together: a load is either of them")
+    for model in config.profile_models:
+        if model.parameters.request_rate and model.parameters.concurrency:
+            raise UsageError(f"model '{model.name}' has both concurrency and request_rate: a load is either")
+    kinds = {config.space_of(model).loads.kind for model in config.profile_models}
+    if config.run_config_profile_models_concurrently_enable and len(kinds) > 1:
+        raise UsageError("models profiled together all have a concurrency, or all a request rate")
+
+
+def _composing(config: "ProfileConfig") -> None:
+    together = config.run_config_profile_models_concurrently_enable
+    if config.bls_composing_models:
+        if config.run_config_search_mode == "brute":
+            raise UsageError(
+                "--bls-composing-models: brute search does not vary them; choose "
+                "--run-config-search-mode quick or optuna"
+            )
+        if len(config.profile_models) > 1:
+            raise UsageError("--bls-composing-models belong to one model: profile that one alone")
+        if together:
+            raise UsageError("--bls-composing-models and models profiled together do not go together")
+    composing = (*config.bls_composing_models, *config.ensemble_composing_models)
+    if config.cpu_only_composing_models and not composing:
+        raise UsageError(
+            "--cpu-only-composing-models needs --bls-composing-models or --ensemble-composing-models"
+        )
+
+
+def _quick(config: "ProfileConfig") -> None:
+    if config.run_config_search_disable:
+        raise UsageError("--run-config-search-mode quick and --run-config-search-disable do not go together")
+    if config.concurrency:
+        raise UsageError("--concurrency: quick search chooses the concurrency itself")
+    if config.batch_sizes != (1,):
+        raise UsageError("--batch-sizes: quick search sends single inferences")
+    for model in config.profile_models:
+        _quick_model(model)
+
+
+def _quick_model(model: ModelToProfile) -> None:
+    if model.parameters.concurrency:
+        raise UsageError(f"model '{model.name}': concurrency: quick search chooses it itself")
+    for axis in model.sweep.axes:
+        if axis.path[0] in ("max_batch_size", "instance_group") and len(axis.values) > 1:
+            raise UsageError(f"model '{model.name}': {axis.label}: quick search varies it itself")
+    if model.sweep.combinations > 1:
+        raise UsageError(
+            f"model '{model.name}': model_config_parameters have {model.sweep.combinations} combinations; "
+            "quick search takes one"
+        )

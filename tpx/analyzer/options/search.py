@@ -1,0 +1,178 @@
+"""The options that say what is searched, and how."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from tpx.analyzer.models import ModelToProfile
+from tpx.analyzer.options.values import numbers
+from tpx.analyzer.search.base import LoadSpace, SearchSpace, Span
+from tpx.errors import UsageError
+from tpx.options import Option
+
+_SEARCH = "Search"
+_LOAD = "Load"
+_OPTUNA = "Search with optuna"
+SEARCH_MODES = ("brute", "quick", "optuna")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """Strategy, ranges, loads."""
+
+    run_config_search_mode: Annotated[
+        Literal["brute", "quick", "optuna"],
+        Option("how the space is searched", (), _SEARCH, "|".join(SEARCH_MODES)),
+    ] = "brute"
+    run_config_search_disable: Annotated[
+        bool, Option("measure only what is listed, search nothing", (), _SEARCH)
+    ] = False
+    run_config_search_min_instance_count: Annotated[int, Option("least number of instances", (), _SEARCH)] = 1
+    run_config_search_max_instance_count: Annotated[
+        int, Option("greatest number of instances", (), _SEARCH)
+    ] = 5
+    run_config_search_min_model_batch_size: Annotated[
+        int, Option("least max_batch_size, of models that batch", (), _SEARCH)
+    ] = 1
+    run_config_search_max_model_batch_size: Annotated[
+        int, Option("greatest max_batch_size, of models that batch", (), _SEARCH)
+    ] = 128
+    run_config_search_max_binary_search_steps: Annotated[
+        int, Option("halvings towards the highest load that keeps the constraints", (), _SEARCH)
+    ] = 5
+    concurrency_sweep_disable: Annotated[
+        bool, Option("quick and optuna: do not sweep the loads of the best", (), _SEARCH)
+    ] = False
+    early_exit_enable: Annotated[
+        bool, Option("end also a listed load or batch size when more of it brings nothing", (), _SEARCH)
+    ] = False
+
+    batch_sizes: Annotated[
+        tuple[int, ...], Option("inferences in one request", ("-b",), _LOAD, "N,N", comma=True, read=numbers)
+    ] = (1,)
+    concurrency: Annotated[
+        tuple[int, ...],
+        Option(
+            "exactly these concurrencies, instead of doubling until a plateau",
+            ("-c",),
+            _LOAD,
+            "N,N",
+            comma=True,
+            read=numbers,
+        ),
+    ] = ()
+    request_rate: Annotated[
+        tuple[int, ...],
+        Option("exactly these requests per second", (), _LOAD, "N,N", comma=True, read=numbers),
+    ] = ()
+    request_rate_search_enable: Annotated[
+        bool, Option("search by requests per second instead of requests in flight", (), _LOAD)
+    ] = False
+    run_config_search_min_concurrency: Annotated[int, Option("least concurrency", (), _LOAD)] = 1
+    run_config_search_max_concurrency: Annotated[int, Option("greatest concurrency", (), _LOAD)] = 1024
+    run_config_search_min_request_rate: Annotated[int, Option("least requests per second", (), _LOAD)] = 16
+    run_config_search_max_request_rate: Annotated[int, Option("greatest requests per second", (), _LOAD)] = (
+        8192
+    )
+
+    min_percentage_of_search_space: Annotated[
+        float, Option("least share of the space to try, in percent", (), _OPTUNA)
+    ] = 5.0
+    max_percentage_of_search_space: Annotated[
+        float, Option("greatest share of the space to try, in percent", (), _OPTUNA)
+    ] = 10.0
+    optuna_min_trials: Annotated[int | None, Option("least number of trials (20)", (), _OPTUNA)] = None
+    optuna_max_trials: Annotated[int | None, Option("greatest number of trials (200)", (), _OPTUNA)] = None
+    optuna_early_exit_threshold: Annotated[
+        int, Option("trials without an improvement that end the search", (), _OPTUNA)
+    ] = 10
+    use_concurrency_formula: Annotated[
+        bool, Option("load of a trial: 2 x instances x batch size, instead of a choice", (), _OPTUNA)
+    ] = False
+
+    @property
+    def by_request_rate(self) -> bool:
+        """Whether loads are requests per second; a listed rate says so too."""
+        ranges = (self.run_config_search_min_request_rate, self.run_config_search_max_request_rate)
+        return bool(self.request_rate) or self.request_rate_search_enable or ranges != (16, 8192)
+
+    @property
+    def concurrencies(self) -> Span:
+        """The range of requests in flight. Raises UsageError where its minimum is above its maximum."""
+        return Span(
+            name="concurrency",
+            minimum=self.run_config_search_min_concurrency,
+            maximum=self.run_config_search_max_concurrency,
+        )
+
+    @property
+    def request_rates(self) -> Span:
+        """The range of requests per second. Raises UsageError where its minimum is above its maximum."""
+        return Span(
+            name="request-rate",
+            minimum=self.run_config_search_min_request_rate,
+            maximum=self.run_config_search_max_request_rate,
+        )
+
+    @property
+    def space(self) -> SearchSpace:
+        """What to search in a model without settings of its own."""
+        return self.space_of(ModelToProfile(name=""))
+
+    def space_of(self, model: ModelToProfile) -> SearchSpace:
+        """What to search in this model. Raises UsageError for an empty range or a load below 1."""
+        return SearchSpace(
+            loads=self._loads(model),
+            instances=Span(
+                name="instance-count",
+                minimum=self.run_config_search_min_instance_count,
+                maximum=self.run_config_search_max_instance_count,
+            ),
+            max_batch_sizes=Span(
+                name="model-batch-size",
+                minimum=self.run_config_search_min_model_batch_size,
+                maximum=self.run_config_search_max_model_batch_size,
+            ),
+        )
+
+    def check_search(self) -> None:
+        """Raise UsageError for a value out of range."""
+        for name in ("run_config_search_max_binary_search_steps", "optuna_early_exit_threshold"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"--{name.replace('_', '-')} must not be negative: {getattr(self, name)}")
+        for name in ("optuna_min_trials", "optuna_max_trials"):
+            trials = getattr(self, name)
+            if trials is not None and trials < 1:
+                raise UsageError(f"--{name.replace('_', '-')} must be at least 1, not {trials}")
+        low, high = self.min_percentage_of_search_space, self.max_percentage_of_search_space
+        for name, share in (("min", low), ("max", high)):
+            if not 0 < share <= 100:
+                raise UsageError(f"--{name}-percentage-of-search-space must be above 0, up to 100: {share:g}")
+        if low > high:
+            raise UsageError(
+                f"--min-percentage-of-search-space {low:g} is above --max-percentage-of-search-space {high:g}"
+            )
+        if (self.optuna_min_trials or 0) > (self.optuna_max_trials or float("inf")):
+            raise UsageError(
+                f"--optuna-min-trials {self.optuna_min_trials} is above "
+                f"--optuna-max-trials {self.optuna_max_trials}"
+            )
+
+    def _loads(self, model: ModelToProfile) -> LoadSpace:
+        own = model.parameters
+        batch_sizes = own.batch_sizes or self.batch_sizes
+        rates = own.request_rate or (() if own.concurrency else self.request_rate)
+        listed = own.concurrency or (() if rates else self.concurrency)
+        if rates or (self.by_request_rate and not listed):
+            return LoadSpace(
+                values=rates or self.request_rates.doublings(),
+                batch_sizes=batch_sizes,
+                kind="request_rate",
+                until_plateau=not rates or self.early_exit_enable,
+            )
+        alone = (1,) if self.run_config_search_disable else ()
+        listed = listed or alone
+        return LoadSpace(
+            values=listed or self.concurrencies.doublings(),
+            batch_sizes=batch_sizes,
+            until_plateau=not listed or self.early_exit_enable,
+        )

@@ -1,0 +1,179 @@
+"""Values that are more than a word, from YAML or from a flag: numbers in every form, maps, objectives,
+constraints.
+
+Readers raise ValueError; `within` puts the key before what a reader of its value says.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from tpx.analyzer.models import Flags
+from tpx.analyzer.objectives import metric
+from tpx.analyzer.results.goals import Bound, Constraint, Objective
+from tpx.errors import UsageError
+
+LISTED_WEIGHT = 10.0
+"""Of each objective in a list; Model Analyzer's number, which counts only beside others."""
+
+_COMPARISON = re.compile(r"\s*(\w+)\s*(<=|>=)\s*(\S+)\s*")
+_RENAMED = {"perf_latency": "perf_latency_p99"}
+"""Model Analyzer's old tag, which it takes and then forgets."""
+
+
+@contextmanager
+def within(*keys: object) -> Iterator[None]:
+    """Errors of the block begin with these keys."""
+    try:
+        yield
+    except (ValueError, UsageError) as exc:
+        raise ValueError(f"{'.'.join(map(str, keys))}: {exc}") from exc
+
+
+def from_yaml_text(read: Callable[[Any], Any]) -> Callable[[str], Any]:
+    """A reader of a flag's text, which is YAML: `{perf_throughput: 10}`."""
+
+    def parse(text: str) -> Any:
+        import yaml  # late: most command lines have no such flag
+
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as exc:
+            raise ValueError(f"not YAML: {' '.join(str(exc).split())}") from exc
+        return read(value)
+
+    return parse
+
+
+def numbers(value: Any) -> tuple[int, ...]:
+    """`4`, `"1,2,4"`, `[1, 2, 4]`, or `{start: 1, stop: 4, step: 1}` with its stop included."""
+    if isinstance(value, Mapping):
+        return _stepped(value)
+    items = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
+    return tuple(integer(item) for item in items)
+
+
+def words(value: Any) -> tuple[str, ...]:
+    """`a`, `"a,b"` or `[a, b]`."""
+    items = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
+    return tuple(text.strip() for text in map(scalar_text, items) if text.strip())
+
+
+def integer(value: Any) -> int:
+    """A whole number, also as text."""
+    if isinstance(value, str) and re.fullmatch(r"\s*-?\d+\s*", value):
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"expected an integer, got {value!r}")
+    return value
+
+
+def number(value: Any) -> float:
+    """A number, also as text."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(f"expected a number, got {value!r}")
+    try:
+        return float(value)
+    except ValueError:
+        raise ValueError(f"expected a number, got {value!r}") from None
+
+
+def truth(value: Any) -> bool:
+    """true or false."""
+    if not isinstance(value, bool):
+        raise ValueError(f"expected true or false, got {value!r}")
+    return value
+
+
+def scalar_text(value: Any) -> str:
+    """A single value as a command line would have it."""
+    if isinstance(value, Mapping | list) or value is None:
+        raise ValueError(
+            f"expected a single value, got {'nothing' if value is None else type(value).__name__}"
+        )
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def mapping(value: Any, what: str) -> Mapping[str, Any]:
+    """A map with text as keys."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"expected {what} as `key: value` lines, got {type(value).__name__}")
+    return {str(key): item for key, item in value.items()}
+
+
+def flags(value: Any) -> Flags:
+    """Options of another program; a list of values is the flag repeated."""
+    read = {}
+    for key, item in mapping(value, "options").items():
+        with within(key):
+            items = item if isinstance(item, list) else [item]
+            read[key.removeprefix("--").replace("_", "-")] = tuple(scalar_text(each) for each in items)
+    return read
+
+
+def environment(value: Any) -> Mapping[str, str]:
+    """Variables of an environment."""
+    read = {}
+    for key, item in mapping(value, "variables").items():
+        with within(key):
+            read[key] = "" if item is None else str(item)
+    return read
+
+
+def objectives(value: Any) -> tuple[Objective, ...]:
+    """`[perf_throughput, perf_latency_p99]`, or a map of tags to weights."""
+    if isinstance(value, Mapping):
+        return tuple(_objective(str(tag), weight) for tag, weight in value.items())
+    return tuple(_objective(tag, LISTED_WEIGHT) for tag in words(value))
+
+
+def constraints(value: Any) -> tuple[Constraint, ...]:
+    """`{perf_latency_p99: {max: 10}}`, or `perf_latency_p99<=10,perf_throughput>=100`."""
+    if isinstance(value, str):
+        return tuple(_compared(part) for part in value.split(",") if part.strip())
+    found = []
+    for tag, bounds in mapping(value, "constraints").items():
+        with within(tag):
+            limits = mapping(bounds, "min or max")
+            if not limits or set(limits) - {"min", "max"}:
+                raise ValueError(f"expected min or max, got {', '.join(limits) or 'nothing'}")
+            found += [_constraint(tag, "max" if b == "max" else "min", limit) for b, limit in limits.items()]
+    return tuple(found)
+
+
+def _stepped(value: Mapping[Any, Any]) -> tuple[int, ...]:
+    if set(value) - {"start", "stop", "step"} or not {"start", "stop"} <= set(value):
+        raise ValueError("expected a value, a list, or start, stop and step")
+    try:
+        start, stop, step = (integer(value.get(key, 1)) for key in ("start", "stop", "step"))
+    except ValueError as exc:
+        raise ValueError("start, stop and step are integers") from exc
+    if step < 1 or start > stop:
+        raise ValueError(f"start {start} to stop {stop} by step {step} has no values")
+    return tuple(range(start, stop + 1, step))
+
+
+def _objective(tag: str, weight: Any) -> Objective:
+    with within(tag):
+        share = number(weight)
+        if not share > 0:
+            raise ValueError(f"the weight of an objective must be above 0, not {share:g}")
+        return Objective(tag=metric(_RENAMED.get(tag, tag)).tag, weight=share)
+
+
+def _compared(text: str) -> Constraint:
+    found = _COMPARISON.fullmatch(text)
+    if found is None:
+        raise ValueError(f"expected METRIC<=LIMIT or METRIC>=LIMIT, got '{text.strip()}'")
+    tag, sign, limit = found.groups()
+    with within(tag):
+        return _constraint(tag, "max" if sign == "<=" else "min", limit)
+
+
+def _constraint(tag: str, bound: Bound, limit: Any) -> Constraint:
+    measured = metric(_RENAMED.get(tag, tag))
+    sensible = "min" if measured.better == "higher" else "max"
+    if bound != sensible and measured.tag.startswith("perf_"):
+        raise ValueError(f"a {bound} of {measured.name} is no constraint: it takes {sensible}")
+    return Constraint(tag=measured.tag, bound=bound, limit=number(limit))

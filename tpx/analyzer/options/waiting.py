@@ -1,0 +1,105 @@
+"""Options whose feature tpx does not have yet: they are refused by name, never ignored.
+
+A feature that arrives takes its line out of here.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tpx.errors import UsageError
+from tpx.options import fields_of
+
+if TYPE_CHECKING:
+    from tpx.analyzer.options.config import ProfileConfig
+
+FIELDS: Mapping[str, str] = {
+    "request_rate": "loads are requests in flight",
+    "request_rate_search_enable": "loads are requests in flight",
+    "run_config_search_min_request_rate": "loads are requests in flight",
+    "run_config_search_max_request_rate": "loads are requests in flight",
+    "run_config_search_disable": "there is only the brute search",
+    "run_config_search_max_binary_search_steps": "loads are not refined yet",
+    "run_config_profile_models_concurrently_enable": "models are profiled one after the other",
+    "bls_composing_models": "composing models are not varied",
+    "ensemble_composing_models": "composing models are not varied",
+    "cpu_only_composing_models": "composing models are not varied",
+    "concurrency_sweep_disable": "there is only the brute search",
+    "min_percentage_of_search_space": "there is only the brute search",
+    "max_percentage_of_search_space": "there is only the brute search",
+    "optuna_min_trials": "there is only the brute search",
+    "optuna_max_trials": "there is only the brute search",
+    "optuna_early_exit_threshold": "there is only the brute search",
+    "use_concurrency_formula": "there is only the brute search",
+    "model_type": "language models are not measured yet",
+    "genai_perf_flags": "language models are not measured yet",
+    "perf_analyzer_flags": "load has the options of tpx analyze only",
+    "triton_server_path": "the server is tpx serve",
+    "triton_http_endpoint": "servers that run elsewhere are not measured yet",
+    "triton_grpc_endpoint": "servers that run elsewhere are not measured yet",
+    "triton_metrics_url": "servers that run elsewhere are not measured yet",
+    "reload_model_disable": "servers that run elsewhere are not measured yet",
+    "triton_server_flags": "the server has its default options",
+    "triton_server_environment": "the server has the environment of this process",
+    "triton_output_path": "the server's log is kept for failures only",
+    "triton_install_path": "there is no c_api mode yet",
+    "gpus": "all GPUs are used",
+    "triton_docker_image": "there is no docker mode yet",
+    "triton_docker_args": "there is no docker mode yet",
+    "triton_docker_labels": "there is no docker mode yet",
+    "triton_docker_mounts": "there is no docker mode yet",
+    "triton_docker_shm_size": "there is no docker mode yet",
+    "perf_output": "measurements are shown in one line each",
+    "perf_output_path": "measurements are shown in one line each",
+    "perf_analyzer_timeout": "a measurement ends by its windows",
+    "always_report_gpu_metrics": "GPU columns are shown wherever there is a GPU",
+    "num_top_model_configs": "models are reported one by one",
+    "inference_output_fields": "the tables have their default columns",
+    "gpu_output_fields": "the tables have their default columns",
+    "server_output_fields": "the tables have their default columns",
+    "skip_summary_reports": "the report is one page",
+    "skip_detailed_reports": "the report is one page",
+}
+"""Field of ProfileConfig -> what tpx does instead."""
+
+CHOICES: Mapping[str, frozenset[str]] = {
+    "triton_launch_mode": frozenset({"remote", "inprocess", "docker"}),
+    "run_config_search_mode": frozenset({"quick", "optuna"}),
+}
+"""Field of ProfileConfig -> its values that nothing carries out yet."""
+
+MODEL_SETTINGS: frozenset[str] = frozenset(
+    {
+        "cpu_only",
+        "weighting",
+        "objectives",
+        "constraints",
+        "sweep",
+        "perf_analyzer_flags",
+        "genai_perf_flags",
+        "triton_server_flags",
+        "triton_server_environment",
+        "triton_docker_args",
+    }
+)
+"""Fields of ModelToProfile that nothing reads yet."""
+
+
+def refuse_waiting(config: "ProfileConfig") -> None:
+    """Raise UsageError for the first option that is set and has no effect yet."""
+    defaults = {field.name: field for field in fields_of(type(config))}
+    for name, field in defaults.items():
+        value = getattr(config, name)
+        if name in FIELDS and value != field.default:
+            raise _refusal(field.flag, FIELDS[name])
+        if value in CHOICES.get(name, ()):
+            raise _refusal(f"{field.flag} {value}", f"it has {field.default}")
+    for model in config.profile_models:
+        for name in sorted(MODEL_SETTINGS):
+            fresh = type(model)(name=model.name)
+            if getattr(model, name) != getattr(fresh, name):
+                shown = "model_config_parameters" if name == "sweep" else name
+                raise _refusal(f"model '{model.name}': {shown}", "every model has the settings of the run")
+
+
+def _refusal(what: str, instead: str) -> UsageError:
+    return UsageError(f"{what} is not supported by this version of tpx: {instead}")
