@@ -15,9 +15,10 @@ from tpx.errors import TpxError, UsageError
 from tpx.options import from_argv
 from tpx.perf.observer import Progress
 from tpx.perf.options import PerfConfig
-from tpx.perf.report.console import answer_line, level_block, settings_block, summary
+from tpx.perf.report.console import answer_line, settings_block, summary
 from tpx.perf.report.csv import csv_text
 from tpx.perf.report.json import json_text
+from tpx.perf.report.level_text import Shown, level_block
 from tpx.perf.report.live import live_line
 from tpx.perf.report.model import Report
 from tpx.perf.results import LevelResult
@@ -148,7 +149,8 @@ class Terminal:
 
     def level_finished(self, result: LevelResult) -> None:
         self._hide()
-        print(level_block(result, self._config.protocol, verbose=self._config.verbose), flush=True)
+        shown = Shown(protocol=self._config.protocol, verbose=self._config.verbose)
+        print(level_block(result, shown), end="", flush=True)
         if result.reason:
             print(result.reason, file=sys.stderr, flush=True)
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tpx.perf.latency import LatencySummary
+from tpx.perf.metrics.figures import MetricsFigures
 from tpx.perf.objectives import Assessment
 from tpx.perf.settings import Level
 from tpx.perf.stability import Observation
@@ -66,6 +67,16 @@ class ServerBreakdown:
     @property
     def compute_ns(self) -> int:
         return self.compute_input_ns + self.compute_infer_ns + self.compute_output_ns
+
+    @property
+    def accounted_ns(self) -> int:
+        """Queue, computing and the cache, the mean of each among the requests that had it, together."""
+        return (
+            self.queue_ns // max(self.queue_count, 1)
+            + self.compute_ns // max(self.compute_count, 1)
+            + self.cache_hit_ns // max(self.cache_hit_count, 1)
+            + self.cache_miss_ns // max(self.cache_miss_count, 1)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +239,10 @@ class LevelResult:
 
     streaming: Streaming | None = None
     """None where each request has one response, and where none had any."""
+    metrics: MetricsFigures | None = None
+    """None where the server's metrics were not asked for."""
+    sequences: int | None = None
+    """How many sequences ended in the kept windows; None where requests belong to none."""
 
     @property
     def meets_slo(self) -> bool:
@@ -250,7 +265,4 @@ class LevelResult:
         0."""
         if self.client is None or self.server is None or not self.server.success_count:
             return 0
-        accounted = self.server.queue_ns // max(self.server.queue_count, 1) + (
-            self.server.compute_ns // max(self.server.compute_count, 1)
-        )
-        return max(0, self.client.wait_ns - accounted)
+        return max(0, self.client.wait_ns - self.server.accounted_ns)

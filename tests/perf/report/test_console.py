@@ -7,7 +7,9 @@ import pytest
 from tests.perf.conftest import make_level, make_window
 from tpx.options import from_argv
 from tpx.perf.options import PerfConfig
-from tpx.perf.report.console import level_block, rate, settings_block, summary
+from tpx.perf.report.console import settings_block, summary
+from tpx.perf.report.figures import rate
+from tpx.perf.report.level_text import Shown, level_block
 from tpx.perf.results import ErrorCount, LevelResult, ServerBreakdown, Verdict
 
 LEVEL = """\
@@ -27,6 +29,7 @@ Request concurrency: 1
     Successful request count: 8152
     Avg request latency: 113 usec (overhead 1 usec + queue 25 usec + compute input 5 usec \
 + compute infer 63 usec + compute output 17 usec)
+
 """  # noqa: W291 (perf_analyzer's own blanks)
 
 
@@ -35,11 +38,11 @@ def settings(*words: str) -> str:
 
 
 def block(result: LevelResult, protocol: str = "http", *, verbose: bool = False) -> list[str]:
-    return level_block(result, protocol, verbose=verbose).splitlines()
+    return level_block(result, Shown(protocol=protocol, verbose=verbose)).splitlines()
 
 
 def test_a_level_prints_as_perf_analyzer_prints_it() -> None:
-    assert level_block(make_level(), "http", verbose=False) == LEVEL
+    assert level_block(make_level(), Shown()) == LEVEL
 
 
 def test_settings_of_a_range_show_both_limits() -> None:
@@ -120,7 +123,7 @@ def test_without_statistics_there_is_no_server_part() -> None:
 
 def test_a_server_that_counted_nothing_says_only_that() -> None:
     server = ServerBreakdown(model="m", version="1")
-    assert block(make_level(server=server))[-2:] == ["  Server: ", "    Request count: 0"]
+    assert block(make_level(server=server))[-3:] == ["  Server: ", "    Request count: 0", ""]
 
 
 def test_errors_are_shown_with_their_count_and_first_text() -> None:
@@ -130,69 +133,11 @@ def test_errors_are_shown_with_their_count_and_first_text() -> None:
 
 def test_a_level_without_a_success_prints_a_count_of_zero() -> None:
     lines = block(make_level(requests=0, latency=None, client=None, server=None, verdict=Verdict.ERRORS))
-    assert lines == ["Request concurrency: 1", "  Client: ", "    Request count: 0"]
+    assert lines == ["Request concurrency: 1", "  Client: ", "    Request count: 0", ""]
 
 
 def test_a_busy_client_is_a_warning() -> None:
-    assert block(make_level(client_busy=0.95))[-1].startswith("[WARNING] The client was busy 95% of the time")
-
-
-def test_the_response_cache_has_its_own_lines() -> None:
-    server = ServerBreakdown(
-        model="m",
-        version="1",
-        response_cache=True,
-        inference_count=4,
-        execution_count=1,
-        success_count=4,
-        success_ns=4 * 100_000,
-        queue_count=1,
-        queue_ns=10_000,
-        compute_count=1,
-        compute_infer_ns=200_000,
-        cache_hit_count=3,
-        cache_hit_ns=30_000,
-        cache_miss_count=1,
-        cache_miss_ns=10_000,
-    )
-    lines = block(make_level(server=server))
-    assert lines[-4:] == [
-        "    Cache hit count: 3",
-        "    Cache miss count: 1",
-        "    Successful request count: 4",
-        "    Avg request latency: 100 usec (overhead 30 usec + queue 10 usec + cache hit/miss 60 usec)",
-    ]
-
-
-def test_an_ensemble_lists_its_models_indented() -> None:
-    part = ServerBreakdown(
-        model="net",
-        version="3",
-        inference_count=1,
-        execution_count=1,
-        success_count=1,
-        success_ns=50_000,
-        queue_count=1,
-        queue_ns=10_000,
-        compute_count=1,
-        compute_infer_ns=30_000,
-    )
-    top = ServerBreakdown(
-        model="top",
-        version="1",
-        inference_count=1,
-        execution_count=1,
-        success_count=1,
-        success_ns=100_000,
-        composing=(part,),
-    )
-    lines = block(make_level(server=top))
-    at = lines.index("  Composing models: ")
-    assert lines[at - 2 : at] == [
-        "    Avg request latency: 100 usec (overhead 60 usec + queue 10 usec + compute 30 usec)",
-        "",
-    ]
-    assert lines[at + 1 : at + 3] == ["  net, version: 3", "      Inference count: 1"]
+    assert block(make_level(client_busy=0.95))[-2].startswith("[WARNING] The client was busy 95% of the time")
 
 
 def test_the_summary_is_one_line_a_level() -> None:

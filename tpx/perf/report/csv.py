@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tpx.perf.latency import LatencySummary, reported_percentiles
-from tpx.perf.report.console import average_us, percentile_name, rate, usec
+from tpx.perf.report.figures import average_us, percentile_name, rate, usec
 from tpx.perf.results import ClientTimes, LevelResult, ServerBreakdown
 
 

@@ -3,7 +3,7 @@
 from rich.text import Text
 
 from tpx.perf.observer import Progress
-from tpx.perf.report.console import rate, usec
+from tpx.perf.report.figures import rate, usec
 
 
 def live_line(progress: Progress) -> Text:

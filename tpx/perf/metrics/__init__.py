@@ -1,0 +1,1 @@
+"""What a server's metrics page says while it is measured."""
