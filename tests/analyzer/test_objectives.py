@@ -77,20 +77,22 @@ def test_without_any_that_satisfies_the_smallest_miss_ranks_first() -> None:
     goals = Goals(constraints=(BUDGET,))
     ranking = rank(model(("far", [measured(900, 40.0)]), ("near", [measured(100, 22.4)])), goals)
     assert [r.name for r in ranking] == ["near", "far"]
-    assert failure_percent(ranking[0].best, goals.constraints) == pytest.approx(12.0)
+    assert failure_percent(ranking[0].best, goals) == pytest.approx(12.0)
     assert not ranking[0].satisfies
 
 
 def test_a_bound_that_is_met_exactly_passes() -> None:
-    assert satisfies(measured(1, 20.0), (BUDGET,))
-    assert satisfies(measured(100), (Constraint(tag="perf_throughput", bound="min", limit=100.0),))
-    assert not satisfies(measured(99.9), (Constraint(tag="perf_throughput", bound="min", limit=100.0),))
+    least = Goals(constraints=(Constraint(tag="perf_throughput", bound="min", limit=100.0),))
+    assert satisfies(measured(1, 20.0), Goals(constraints=(BUDGET,)))
+    assert satisfies(measured(100), least)
+    assert not satisfies(measured(99.9), least)
 
 
 def test_a_figure_that_was_not_measured_satisfies_nothing() -> None:
     bare = Measurement(variant="a", load=Load(value=1), throughput=5.0)
-    assert not satisfies(bare, (BUDGET,))
-    assert math.isinf(failure_percent(bare, (BUDGET,)))
+    goals = Goals(constraints=(BUDGET,))
+    assert not satisfies(bare, goals)
+    assert math.isinf(failure_percent(bare, goals))
 
 
 def test_scores_of_mixed_objectives_do_not_depend_on_the_order_of_comparison() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tpx.analyzer.results.goals import Constraint, Goals
+from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Measurement, MemoryUse
 from tpx.analyzer.results.run import ModelRun, VariantRun
 from tpx.errors import UsageError
@@ -182,10 +182,15 @@ def metric(tag: str) -> Metric:
 
 
 def score(measurement: Measurement, goals: Goals) -> float:
-    """Higher is better; differences are comparable within one run, and transitive.
+    """Higher is better; the difference of two scores is the logarithm of how many times better one is.
 
-    A measurement that lacks an objective's figure (or has none above 0) ranks below all that have it.
+    Weights count relative to each other, those of objectives and those of models measured together. A
+    measurement that lacks an objective's figure (or has none above 0) ranks below all that have it.
     """
+    if measurement.members:
+        weights = [goals.weight_of(_model_of(member)) for member in measurement.members]
+        scores = [score(member, goals.of(_model_of(member))) for member in measurement.members]
+        return sum(w * s for w, s in zip(weights, scores, strict=True)) / sum(weights)
     total = 0.0
     for objective in goals.objectives:
         measured = metric(objective.tag)
@@ -193,17 +198,29 @@ def score(measurement: Measurement, goals: Goals) -> float:
         if value is None or value <= 0:
             return -math.inf
         total += objective.weight * math.log(value) * (1 if measured.better == "higher" else -1)
-    return total
+    return total / sum(objective.weight for objective in goals.objectives)
 
 
-def failure_percent(measurement: Measurement, constraints: Sequence[Constraint]) -> float:
-    """By how much the measurement misses the constraints together, in percent; 0 when it satisfies all."""
-    return sum(c.failure_percent(metric(c.tag).value(measurement)) for c in constraints)
+def failure_percent(measurement: Measurement, goals: Goals) -> float:
+    """By how much the measurement misses the constraints together, in percent; 0 when it satisfies all.
+
+    Of several models measured together each has its own constraints, and all of them count.
+    """
+    if measurement.members:
+        return sum(failure_percent(m, goals.of(_model_of(m))) for m in measurement.members)
+    return sum(c.failure_percent(metric(c.tag).value(measurement)) for c in goals.constraints)
 
 
-def satisfies(measurement: Measurement, constraints: Sequence[Constraint]) -> bool:
+def satisfies(measurement: Measurement, goals: Goals) -> bool:
     """Whether a measurement keeps every constraint."""
-    return all(c.satisfied_by(metric(c.tag).value(measurement)) for c in constraints)
+    if measurement.members:
+        return all(satisfies(m, goals.of(_model_of(m))) for m in measurement.members)
+    return all(c.satisfied_by(metric(c.tag).value(measurement)) for c in goals.constraints)
+
+
+def _model_of(member: Measurement) -> str:
+    """Variants are named after their model; a model's own name may contain `_config_` too."""
+    return member.variant.rpartition("_config_")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,17 +255,18 @@ def rank(model: ModelRun, goals: Goals) -> tuple[RankedVariant, ...]:
     Configurations that satisfy the constraints come first by their best such measurement, the others
     by how little they miss.
     """
+    goals = goals.of(model.model)
     ranked = [_order(variant, goals) for variant in model.measured]
     passing = [r for r in ranked if r.satisfies]
     failing = [r for r in ranked if not r.satisfies]
     passing.sort(key=lambda r: -score(r.best, goals))
-    failing.sort(key=lambda r: failure_percent(r.best, goals.constraints))
+    failing.sort(key=lambda r: failure_percent(r.best, goals))
     return tuple(passing + failing)
 
 
 def _order(variant: VariantRun, goals: Goals) -> RankedVariant:
-    passing = [m for m in variant.measurements if satisfies(m, goals.constraints)]
-    failing = [m for m in variant.measurements if not satisfies(m, goals.constraints)]
+    passing = [m for m in variant.measurements if satisfies(m, goals)]
+    failing = [m for m in variant.measurements if not satisfies(m, goals)]
     passing.sort(key=lambda m: -score(m, goals))
-    failing.sort(key=lambda m: failure_percent(m, goals.constraints))
+    failing.sort(key=lambda m: failure_percent(m, goals))
     return RankedVariant(run=variant, passing=tuple(passing), failing=tuple(failing))

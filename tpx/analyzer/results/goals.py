@@ -43,8 +43,39 @@ class Constraint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelGoals:
+    """What one model has of its own; None is what the run asks of all."""
+
+    model: str
+    weight: float = 1.0
+    """Among models that are measured together."""
+    objectives: tuple[Objective, ...] | None = None
+    constraints: tuple[Constraint, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Goals:
     """Objectives and constraints of one run; without objectives it is throughput that counts."""
 
     objectives: tuple[Objective, ...] = (Objective(tag="perf_throughput"),)
     constraints: tuple[Constraint, ...] = ()
+    models: tuple[ModelGoals, ...] = ()
+    """Of the models that have their own."""
+
+    def of(self, model: str) -> "Goals":
+        """What is asked of one model; of several that are measured together (`a,b`) it is these goals."""
+        own = self._own(model)
+        if own is None:
+            return self
+        return Goals(
+            objectives=self.objectives if own.objectives is None else own.objectives,
+            constraints=self.constraints if own.constraints is None else own.constraints,
+        )
+
+    def weight_of(self, model: str) -> float:
+        """A model's weight among those that are measured together."""
+        own = self._own(model)
+        return 1.0 if own is None else own.weight
+
+    def _own(self, model: str) -> ModelGoals | None:
+        return next((own for own in self.models if own.model == model), None)

@@ -30,7 +30,8 @@ class Variant:
     model: str
     name: str
     delta: dict[str, Any] = field(default_factory=dict)
-    """JSON of the ModelConfig fields that differ, merged into the default recursively; null takes a field out of it."""
+    """JSON of the ModelConfig fields that differ, merged into the default recursively; null takes a field
+    out of it."""
     members: tuple["Variant", ...] = ()
     """Variants of other models that belong to it: of an ensemble's steps, or, where `model` names several
     models (`a,b`), of those that are measured together."""
@@ -111,6 +112,14 @@ class GpuUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Where the true value of a figure lies, with 95% confidence; `high` None is not known."""
+
+    low: float
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostUse:
     """What else the machine did during a measurement."""
 
@@ -143,9 +152,15 @@ class Measurement:
     gpus: tuple[GpuUse, ...] = ()
     round: int = 0
     """Of the final repetitions, from 1; 0 while searching."""
+    cost_ns: int = 0
+    """What the trial took with everything before it: starting a server, loading the model."""
     members: tuple["Measurement", ...] = ()
     """Of each of several models measured together; then `throughput` is their sum, latencies their mean."""
     host: HostUse | None = None
+    throughput_range: Range | None = None
+    """By the batches of this one measurement; None where there were too few."""
+    p99_range: Range | None = None
+    """In ns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +174,7 @@ class Failure:
     log_tail: tuple[str, ...] = ()
     """The last lines of the server's log, where there is one."""
     duration_ns: int = 0
+    cost_ns: int = 0
 
 
 Outcome = Measurement | Failure
