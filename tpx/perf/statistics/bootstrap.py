@@ -2,14 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tpx.perf.statistics.batches import BINS_PER_OCTAVE, Batches, Floats, quantiles
 from tpx.perf.statistics.distributions import normal_quantile, t_quantile
-from tpx.perf.statistics.intervals import NOTICED_CORRELATION, lag_one
+from tpx.perf.statistics.intervals import widening
 
 RESAMPLES = 2000
 
@@ -59,16 +57,26 @@ class Change:
         return self.after / self.before - 1
 
 
-def resampled(batches: Batches, figure: Figure, resamples: int, rng: np.random.Generator) -> Floats:
-    """Values of the figure over batches drawn with replacement; as runs of three where neighbours resemble
-    each other, so that their dependence stays."""
+def deviations(
+    batches: Batches, figure: Figure, confidence: float, resamples: int, rng: np.random.Generator
+) -> Floats:
+    """How far the logarithm of a figure lies from its own mean over batches drawn with replacement.
+
+    Few batches understate the spread by a factor that is known.
+    """
     count = batches.count
-    length = 3 if lag_one(by_batch(batches, figure)) > NOTICED_CORRELATION else 1
-    starts = rng.integers(0, count, size=(resamples, -(-count // length)))
-    chosen = (starts[:, :, None] + np.arange(length)).reshape(resamples, -1)[:, :count] % count
-    weights = np.zeros((resamples, count))
-    np.add.at(weights, (np.arange(resamples)[:, None], chosen), 1.0)
-    return figure(batches, weights)
+    weights = rng.multinomial(count, np.full(count, 1 / count), size=resamples).astype(np.float64)
+    drawn = np.nan_to_num(np.log(figure(batches, weights)), neginf=0.0)
+    side = 0.5 + confidence / 2
+    few = t_quantile(side, count - 1) / normal_quantile(side) * np.sqrt(count / (count - 1))
+    widened: Floats = (drawn - drawn.mean()) * few
+    return widened
+
+
+def dependence(batches: Batches, figure: Figure) -> float:
+    """By how much batches that resemble their neighbours understate the spread."""
+    alone = by_batch(batches, figure)
+    return widening(alone - alone.mean())
 
 
 def change(
@@ -82,15 +90,16 @@ def change(
 ) -> Change:
     """How a figure of one measurement differs from that of another, relative to the first."""
     before, after = (float(figure(b, np.ones((1, b.count)))[0]) for b in (first, second))
-    drawn = np.log(resampled(second, figure, resamples, rng)) - np.log(
-        resampled(first, figure, resamples, rng)
-    )
     observed = float(np.log(after / before))
-    deviations = _widened(drawn - observed, min(first.count, second.count), confidence)
-    deviations += _rounding(figure, rng, resamples)
+    chance = deviations(second, figure, confidence, resamples, rng) - deviations(
+        first, figure, confidence, resamples, rng
+    )
+    # both are taken to be as dependent as the one that shows it more clearly
+    chance *= max(dependence(first, figure), dependence(second, figure))
+    chance += _rounding(figure, rng, resamples)
     side = (1 - confidence) / 2
-    low, high = np.quantile(deviations, (side, 1 - side))
-    reached = int((np.abs(deviations) >= abs(observed)).sum())
+    low, high = np.quantile(chance, (side, 1 - side))
+    reached = int((np.abs(chance) >= abs(observed)).sum())
     return Change(
         before=before,
         after=after,
@@ -98,15 +107,6 @@ def change(
         high=float(np.expm1(observed + high)),
         p_value=(reached + 1) / (resamples + 1),
     )
-
-
-def _widened(deviations: npt.NDArray[Any], batches: int, confidence: float) -> Floats:
-    """Resampling few batches understates their spread by a factor that is known."""
-    finite = np.nan_to_num(deviations, nan=0.0)
-    side = 0.5 + confidence / 2
-    few = t_quantile(side, batches - 1) / normal_quantile(side) * np.sqrt(batches / (batches - 1))
-    widened: Floats = (finite - finite.mean()) * few
-    return widened
 
 
 def _rounding(figure: Figure, rng: np.random.Generator, resamples: int) -> Floats:

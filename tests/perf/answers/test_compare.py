@@ -1,0 +1,107 @@
+"""Two runs of the same server do not differ; a slower one is found."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.perf.answers.noise import noisy_rows
+from tests.perf.simulated import measured
+from tpx.errors import UsageError
+from tpx.perf.answers.compare import (
+    Comparison,
+    Difference,
+    Strictness,
+    compare,
+    comparison_text,
+    difference_json,
+    read_levels,
+    settle,
+)
+from tpx.perf.settings import Level, LevelSettings
+from tpx.perf.statistics.batches import Batches
+
+RULES = LevelSettings(rule="ci", interval_ms=1000, max_windows=8)
+LEVEL = Level("concurrency", 4)
+
+
+def run_of(seed: tuple[int, ...], slower: float = 1.0, levels: int = 1) -> dict[str, Batches]:
+    found = {}
+    for i in range(levels):
+        rows = noisy_rows(np.random.default_rng((*seed, i)), 9, slower=slower)
+        estimates = measured(rows, LEVEL, RULES).estimates
+        assert estimates is not None
+        found[f"concurrency {i + 1}"] = estimates.batches
+    return found
+
+
+@pytest.mark.slow
+def test_the_same_server_twice_shows_no_difference_95_times_in_100() -> None:
+    different = sum(
+        any(d.finding != "same" for d in compare(run_of((1, n)), run_of((2, n)), Strictness()).differences)
+        for n in range(100)
+    )
+    assert different <= 5
+
+
+def test_a_server_that_is_a_tenth_slower_is_found() -> None:
+    found = [compare(run_of((3, n)), run_of((4, n), slower=1.1), Strictness()) for n in range(10)]
+    assert sum(bool(c.regressions) for c in found) >= 9
+    assert all(d.finding != "better" for c in found for d in c.differences)
+    faster = compare(run_of((4, 1), slower=1.1), run_of((3, 1)), Strictness())
+    assert {d.finding for d in faster.differences} >= {"better"}
+
+
+def test_differences_too_small_to_matter_are_none() -> None:
+    found = compare(run_of((3, 1)), run_of((4, 1), slower=1.1), Strictness(min_effect=0.3))
+    assert not found.regressions
+
+
+def difference(low: float, high: float, p_value: float, after: float = 110.0) -> Difference:
+    return Difference(
+        load="concurrency 1", figure="p99", before=100.0, after=after, low=low, high=high, p_value=p_value
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "finding"),
+    [
+        (difference(0.05, 0.15, 0.01), "worse"),
+        (difference(-0.15, -0.05, 0.01, after=90.0), "better"),
+        (difference(0.05, 0.15, 0.06), "same"),
+        (difference(-0.01, 0.15, 0.01), "same"),
+        (difference(0.001, 0.02, 0.01, after=101.0), "same"),
+    ],
+)
+def test_a_difference_counts_when_it_is_sure_and_large(found: Difference, finding: str) -> None:
+    assert settle(found, Strictness(), more_is_better=False).finding == finding
+
+
+def test_loads_of_one_run_only_are_named_and_the_text_sums_up() -> None:
+    before, after = run_of((5,), levels=2), run_of((6,), slower=1.3, levels=3)
+    del before["concurrency 1"]
+    comparison = compare(before, after, Strictness())
+    assert comparison.only_after == ("concurrency 1", "concurrency 3")
+    text = comparison_text(comparison, Strictness())
+    assert "only in the second run: concurrency 1, concurrency 3" in text
+    assert text.splitlines()[0].startswith("concurrency 2            throughput")
+    assert "worse, 0 better, the rest the same (alpha 0.05, differences above 2%)." in text
+    assert "No significant difference" in comparison_text(Comparison(differences=()), Strictness())
+    first = difference_json(comparison.differences)[0]
+    assert json.loads(json.dumps(first))["finding"] == "worse"
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        ([], "b.json is no result of tpx perf --json (schema 1)"),
+        ({"schema": 2, "levels": []}, "b.json is no result of tpx perf --json (schema 1)"),
+        ({"schema": 1, "levels": []}, "b.json has no level with successful requests"),
+        ({"schema": 1, "levels": [{"mode": "concurrency", "value": 1}]}, "b.json: a level lacks its batches"),
+    ],
+)
+def test_a_file_that_is_something_else_is_refused(document: Any, reason: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_levels(document, "b.json")
+    assert caught.value.message.startswith(reason)

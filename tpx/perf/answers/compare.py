@@ -1,0 +1,215 @@
+"""What changed from one run to another: level by level, figure by figure, with significance."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from tpx.errors import UsageError
+from tpx.perf.statistics.batches import Batches
+from tpx.perf.statistics.bootstrap import (
+    Figure,
+    by_batch,
+    change,
+    quantile_figure,
+    rate_figure,
+)
+from tpx.perf.statistics.ranks import holm, mann_whitney
+
+FigureName = Literal["throughput", "p50", "p99"]
+SCHEMA = 1
+SEED = 1
+"""Resampling is the same each time, so that a comparison can be repeated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A figure that runs are compared by."""
+
+    name: FigureName
+    figure: Figure
+    more_is_better: bool
+
+
+FIGURES = (
+    Compared("throughput", rate_figure, True),
+    Compared("p50", quantile_figure(0.5), False),
+    Compared("p99", quantile_figure(0.99), False),
+)
+
+Finding = Literal["same", "better", "worse"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One figure at one load in both runs: requests per second, or ns of latency.
+
+    `low` and `high` bound the relative difference with the confidence asked for; `p_value` is corrected for
+    the number of comparisons.
+    """
+
+    load: str
+    figure: FigureName
+    before: float
+    after: float
+    low: float
+    high: float
+    p_value: float
+    finding: Finding = "same"
+
+    @property
+    def relative(self) -> float:
+        return self.after / self.before - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strictness:
+    """When a difference counts: found by chance at most `alpha` times in one, and not below `min_effect`."""
+
+    alpha: float = 0.05
+    min_effect: float = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Differences of all loads that both runs have; the others are named."""
+
+    differences: tuple[Difference, ...]
+    only_before: tuple[str, ...] = ()
+    only_after: tuple[str, ...] = ()
+
+    @property
+    def regressions(self) -> tuple[Difference, ...]:
+        return tuple(d for d in self.differences if d.finding == "worse")
+
+
+Levels = Mapping[str, Batches]
+"""The batches of a run by their load's name."""
+
+
+def read_levels(document: Any, source: str) -> Levels:
+    """The levels of a run's JSON; raises UsageError naming `source` where it is something else."""
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA or "levels" not in document:
+        raise UsageError(f"{source} is no result of tpx perf --json (schema {SCHEMA})")
+    levels: dict[str, Batches] = {}
+    try:
+        for level in document["levels"]:
+            if level["batches"] is not None:
+                levels[f"{level['mode']} {level['value']:g}"] = _batches(level["batches"])
+    except (KeyError, TypeError, ValueError) as exc:
+        raise UsageError(f"{source}: a level lacks its batches, or they are damaged ({exc!r})") from exc
+    if not levels:
+        raise UsageError(f"{source} has no level with successful requests")
+    return levels
+
+
+def _batches(members: Mapping[str, Any]) -> Batches:
+    bins = np.array(members["bins"], dtype=np.int64)
+    requests = np.array(members["requests"], dtype=np.int64)
+    return Batches(
+        start_ns=int(members["start_ns"]),
+        end_ns=int(members["end_ns"]),
+        requests=requests,
+        failed=np.array(members["failed"], dtype=np.int64),
+        latency_sum_ns=np.array(members["latency_sum_ns"], dtype=np.float64),
+        bins=bins,
+        histogram=np.array(members["histogram"], dtype=np.int64).reshape(len(requests), len(bins)),
+    )
+
+
+def compare(before: Levels, after: Levels, strictness: Strictness) -> Comparison:
+    """All figures of all loads in both.
+
+    A difference counts when it is improbable by both tests, resampled batches and Mann and Whitney's ranks of
+    batches, after Holm's correction for as many comparisons; its interval excludes zero; and it is large
+    enough to matter.
+    """
+    rng = np.random.default_rng(SEED)
+    common = [load for load in before if load in after]
+    raw = [
+        _difference(load, compared, before[load], after[load], strictness, rng)
+        for load in common
+        for compared in FIGURES
+    ]
+    corrected = holm([d.p_value for d in raw])
+    better = {c.name: c.more_is_better for c in FIGURES}
+    return Comparison(
+        differences=tuple(
+            settle(replace(d, p_value=p), strictness, more_is_better=better[d.figure])
+            for d, p in zip(raw, corrected, strict=True)
+        ),
+        only_before=tuple(load for load in before if load not in after),
+        only_after=tuple(load for load in after if load not in before),
+    )
+
+
+def _difference(
+    load: str,
+    compared: Compared,
+    before: Batches,
+    after: Batches,
+    strictness: Strictness,
+    rng: np.random.Generator,
+) -> Difference:
+    found = change(before, after, compared.figure, confidence=1 - strictness.alpha, rng=rng)
+    ranks = mann_whitney(by_batch(before, compared.figure), by_batch(after, compared.figure))
+    return Difference(
+        load=load,
+        figure=compared.name,
+        before=found.before,
+        after=found.after,
+        low=found.low,
+        high=found.high,
+        p_value=max(found.p_value, ranks),
+    )
+
+
+def settle(difference: Difference, strictness: Strictness, *, more_is_better: bool) -> Difference:
+    """What a difference with a corrected p-value is found to be."""
+    sure = difference.p_value <= strictness.alpha and not difference.low <= 0 <= difference.high
+    if not sure or abs(difference.relative) <= strictness.min_effect:
+        return difference
+    return replace(difference, finding="better" if (difference.relative > 0) is more_is_better else "worse")
+
+
+def comparison_text(comparison: Comparison, strictness: Strictness) -> str:
+    """A line a figure, and what it comes to."""
+    lines = [
+        f"{d.load:<24} {d.figure:<10} {_show(d, d.before):>14} -> {_show(d, d.after):>14}  "
+        f"{d.relative * 100:+6.1f}% [{d.low * 100:+.1f}%, {d.high * 100:+.1f}%]  "
+        f"p={d.p_value:.3f}  {d.finding}"
+        for d in comparison.differences
+    ]
+    for loads, which in ((comparison.only_before, "first"), (comparison.only_after, "second")):
+        if loads:
+            lines.append(f"only in the {which} run: {', '.join(loads)}")
+    found = [d for d in comparison.differences if d.finding != "same"]
+    rule = f"alpha {strictness.alpha:g}, differences above {strictness.min_effect * 100:g}%"
+    if not found:
+        lines.append(f"No significant difference ({rule}).")
+    else:
+        worse = len(comparison.regressions)
+        lines.append(f"{worse} worse, {len(found) - worse} better, the rest the same ({rule}).")
+    return "\n".join(lines) + "\n"
+
+
+def _show(difference: Difference, value: float) -> str:
+    return f"{value:.6g} req/s" if difference.figure == "throughput" else f"{value / 1000:.1f} usec"
+
+
+def difference_json(differences: Sequence[Difference]) -> list[dict[str, Any]]:
+    """Differences for programs; latencies in ns."""
+    return [
+        {
+            "load": d.load,
+            "figure": d.figure,
+            "before": d.before,
+            "after": d.after,
+            "relative": d.relative,
+            "ci": [d.low, d.high],
+            "p_value": d.p_value,
+            "finding": d.finding,
+        }
+        for d in differences
+    ]
