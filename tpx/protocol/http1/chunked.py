@@ -66,6 +66,10 @@ class ChunkedDecoder:
     def body(self) -> memoryview:
         return memoryview(self._body)
 
+    def since(self, start: int) -> bytes:
+        """What has come of the body from `start` on."""
+        return bytes(self._body[start:])
+
     def _hold(self, rest: bytes) -> None:
         if len(rest) > (MAX_TRAILER_BYTES if self._in_trailers else MAX_SIZE_LINE_BYTES):
             raise HttpError(400, "chunk size line too long")

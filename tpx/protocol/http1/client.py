@@ -85,6 +85,12 @@ class HttpClientConnection(HttpConnection):
         self._lost = self.closing = True
         self._transport.abort()
 
+    def body_so_far(self, start: int) -> bytes:
+        """What has come from `start` on of a body of unknown length that is being read."""
+        if self._until_close is not None:
+            return bytes(memoryview(self._until_close)[start:])
+        return self._chunks.since(start) if self._chunks is not None else b""
+
     def buffer_updated(self, nbytes: int) -> None:
         if not self._first_byte_ns:
             self._first_byte_ns = _clock()
@@ -140,10 +146,18 @@ class HttpClientConnection(HttpConnection):
 class HttpConnector:
     """Opens connections to one server; they share the memory of heads and the read buffer."""
 
-    def __init__(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        tls: ssl.SSLContext | None = None,
+        kind: type[HttpClientConnection] = HttpClientConnection,
+    ) -> None:
         self.host = host
         self.port = port
         self._tls = tls
+        self._kind = kind
         self._heads = HeadCache(parse_response_head)
         self._scratch = new_scratch()
 
@@ -153,7 +167,7 @@ class HttpConnector:
         try:
             async with asyncio.timeout(timeout_s):
                 _, connection = await loop.create_connection(
-                    lambda: HttpClientConnection(self._heads, self._scratch),
+                    lambda: self._kind(self._heads, self._scratch),
                     self.host,
                     self.port,
                     ssl=self._tls,

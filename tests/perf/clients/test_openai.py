@@ -1,0 +1,122 @@
+"""Services with OpenAI's API: times of tokens, their number, forms of requests, errors."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.perf.clients.openai_server import Script, openai_server
+from tests.perf.clients.running import level
+from tpx.errors import UsageError
+from tpx.perf.clients.events import EventParser
+from tpx.perf.results import LevelResult, Streaming
+
+CHAT = "v1/chat/completions"
+
+
+def asked(script: Script, *words: str, path: str = CHAT) -> LevelResult:
+    with openai_server(script) as url:
+        return level("--service-kind", "openai", "--endpoint", path, "-m", "llm", "-u", url, *words)
+
+
+def streaming_of(result: LevelResult) -> Streaming:
+    assert result.streaming is not None
+    return result.streaming
+
+
+@pytest.mark.parametrize("splits", [False, True])
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
+def test_the_times_of_the_first_token_and_between_tokens_are_the_services(path: str, splits: bool) -> None:
+    script = Script(tokens=4, first_s=0.03, gap_s=0.01, splits=splits)
+    result = asked(script, "--streaming", "--request-count", "8", "--concurrency-range", "2", path=path)
+    streaming = streaming_of(result)
+    assert (result.requests, streaming.responses) == (8, 32)
+    assert 0.030 <= streaming.first_response.mean_ns / 1e9 < 0.040
+    assert streaming.inter_response is not None
+    assert streaming.inter_response.count == 24
+    assert 0.010 <= streaming.inter_response.mean_ns / 1e9 < 0.015
+    assert result.latency is not None
+    assert 0.060 <= result.latency.mean_ns / 1e9 < 0.085
+
+
+def test_tokens_are_what_the_service_says_they_are() -> None:
+    streaming = streaming_of(asked(Script(gap_s=0), "--streaming", "--request-count", "5"))
+    assert (streaming.responses, streaming.units) == (20, 40)
+    silent = streaming_of(asked(Script(gap_s=0, usage=False), "--streaming", "--request-count", "5"))
+    assert (silent.responses, silent.units) == (20, 20)
+    assert silent.units_per_s > 0
+
+
+def test_an_answer_without_streaming_is_one_response() -> None:
+    result = asked(Script(first_s=0.01), "--request-count", "4")
+    streaming = streaming_of(result)
+    assert (streaming.responses, streaming.inter_response, streaming.units) == (4, None, 16)
+    assert result.latency is not None
+    assert streaming.first_response.mean_ns == pytest.approx(result.latency.mean_ns, rel=0.01)
+
+
+def test_a_text_becomes_a_chat_and_headers_go_with_it() -> None:
+    script = Script(first_s=0, gap_s=0)
+    words = ("--streaming", "--string-data", "Why?", "-H", "Authorization: Bearer k")
+    asked(script, *words, "--request-count", "1")
+    assert script.bodies[0] == {
+        "model": "llm",
+        "messages": [{"role": "user", "content": "Why?"}],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    assert (script.headers[0], script.paths[0]) == ("Bearer k", "/v1/chat/completions")
+
+
+def test_a_text_becomes_a_prompt_or_an_input() -> None:
+    script = Script(first_s=0)
+    asked(script, "--string-data", "Why?", "--request-count", "1", path="v1/completions")
+    asked(script, "--string-data", "Why?", "--request-count", "1", path="v1/embeddings")
+    assert script.bodies == [{"model": "llm", "prompt": "Why?"}, {"model": "llm", "input": "Why?"}]
+
+
+def test_a_body_that_the_user_brings_is_sent_as_it_is(tmp_path: Path) -> None:
+    script = Script(first_s=0, gap_s=0)
+    brought = {"model": "other", "messages": [], "stream": True, "temperature": 0.5}
+    (tmp_path / "data.json").write_text(json.dumps({"data": [{"payload": [brought]}]}))
+    result = asked(script, "--input-data", str(tmp_path / "data.json"), "--request-count", "2")
+    assert script.bodies[0] == brought
+    assert streaming_of(result).responses == 8
+
+
+def test_an_error_has_the_services_words() -> None:
+    (error,) = asked(Script(status=404), "--request-count", "3").errors
+    assert (error.code, error.count, error.message) == ("HTTP 404", 3, "no such model")
+
+
+def test_an_error_in_the_middle_of_a_stream_fails_the_request() -> None:
+    result = asked(Script(breaks_after=2, gap_s=0), "--streaming", "--request-count", "3")
+    (error,) = result.errors
+    assert (error.code, error.count, error.message) == ("OpenAI error", 3, "out of memory")
+    assert result.requests == 0
+
+
+def test_a_stream_that_ends_with_its_connection_is_read_too() -> None:
+    result = asked(Script(chunked=False, gap_s=0.002), "--streaming", "--request-count", "3")
+    streaming = streaming_of(result)
+    assert (result.requests, streaming.responses) == (3, 12)
+    assert streaming.first_response.mean_ns < 0.9 * (result.latency.mean_ns if result.latency else 0)
+
+
+def test_what_to_send_to_an_unknown_path_has_to_be_said() -> None:
+    with pytest.raises(UsageError, match="--endpoint v1/unheard: what a request holds is not known"):
+        asked(Script(), path="v1/unheard")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        ([b"data: a\n\ndata: b\n\n"], [b"a", b"b"]),
+        ([b"da", b"ta: a\r", b"\n\r\n", b"data:b\r\n\r\n"], [b"a", b"b"]),
+        ([b": comment\n\nevent: x\ndata: one\ndata: two\n\n"], [b"one\ntwo"]),
+        ([b"id: 3\n\n", b"data: late"], []),
+    ],
+)
+def test_events_are_cut_wherever_the_pieces_end(pieces: list[bytes], expected: list[bytes]) -> None:
+    parser = EventParser()
+    assert [data for piece in pieces for data in parser.feed(piece)] == expected

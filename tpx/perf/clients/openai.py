@@ -1,0 +1,204 @@
+"""Services with OpenAI's API: chat, completions, embeddings; whole answers, or streamed token by token.
+
+A response is a piece of text that is not empty, so that the first one's time is that of the first token, and
+the time between two is that between tokens. How many tokens an answer has is what the service says in `usage`
+and, where it says nothing, the number of pieces.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from time import perf_counter_ns
+from typing import Any, cast
+
+import orjson
+
+from tpx.errors import UsageError
+from tpx.perf.clients.base import PLAIN, Failure, Lane, OnResponse, RequestFields, Template
+from tpx.perf.clients.endpoint import Connections, Endpoint
+from tpx.perf.clients.events import EventConnection, EventParser
+from tpx.perf.clients.http_control import host_header, user_headers
+from tpx.perf.clients.http_lanes import HttpLanes, Send
+from tpx.perf.clients.static_control import StaticControl
+from tpx.perf.clients.tls import tls_context
+from tpx.protocol.http1.client import HttpClientConnection, HttpConnector, HttpResponse, encode_request
+from tpx.protocol.tensors import Buffer, Tensor, decode_bytes
+
+INPUT = "payload"
+"""A whole request body, as the data of genai-perf has it, or only the text to answer."""
+REFUSED_IN_STREAM = -100
+"""The status of an answer that began well and then told of an error."""
+_DONE = b"[DONE]"
+STREAM: Mapping[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
+"""What asks for a stream that ends with the number of its tokens."""
+
+
+def connect(endpoint: Endpoint) -> Connections:
+    """Connections to a service with OpenAI's API."""
+    tls = None if endpoint.tls is None else tls_context(endpoint.tls)
+    connector = HttpConnector(endpoint.host, endpoint.port, tls=tls, kind=EventConnection)
+    return Connections(OpenAiClient(connector, endpoint), StaticControl(connector, "openai", INPUT))
+
+
+class OpenAiAnswer:
+    """Implements StreamedResponse."""
+
+    __slots__ = (
+        "_events", "_on_response", "arrivals", "body", "end_ns", "error", "first_byte_ns", "status", "units",
+    )  # fmt: skip
+
+    def __init__(self, on_response: OnResponse) -> None:
+        self._on_response = on_response
+        self._events = EventParser()
+        self.status = 0
+        self.first_byte_ns = 0
+        self.end_ns = 0
+        self.arrivals: list[int] = []
+        self.units = 0
+        self.error = ""
+        self.body: Buffer = b""
+
+    def take(self, piece: bytes) -> None:
+        """A piece of a streamed answer."""
+        now_ns = perf_counter_ns()
+        for data in self._events.feed(piece):
+            if data == _DONE:
+                continue
+            try:
+                event = orjson.loads(data)
+            except orjson.JSONDecodeError:
+                self.error = f"an event is not JSON: {data[:200].decode('utf-8', 'replace')}"
+                continue
+            if event.get("error"):
+                self.error = _words(event)
+            if has_text(event):
+                self.arrivals.append(now_ns)
+            self.units = tokens(event) or self.units
+
+    def finish(self, response: HttpResponse, told: int) -> None:
+        """The whole response is there; `told` bytes of it have been taken."""
+        self.status, self.body = response.status, response.body
+        now_ns = perf_counter_ns()
+        streamed = response.headers.get(b"content-type", b"").startswith(b"text/event-stream")
+        if response.status != OpenAiClient.success:
+            self.error = _words(_json(response.body))
+        elif streamed:
+            # an answer may end without the blank line that ends an event
+            self.take(bytes(memoryview(response.body)[told:]) + b"\n\n")
+        else:
+            self.units = tokens(_json(response.body))
+            self.arrivals.append(now_ns)
+        if self.error and self.status == OpenAiClient.success:
+            self.status = REFUSED_IN_STREAM
+        arrivals = self.arrivals
+        self.units = self.units or len(arrivals) * streamed
+        self.first_byte_ns, self.end_ns = (arrivals[0], arrivals[-1]) if arrivals else (now_ns, now_ns)
+        self._on_response(self)
+
+
+class OpenAiClient:
+    """Implements Client."""
+
+    success = 200
+    streams = True
+
+    def __init__(self, connector: HttpConnector, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._lanes = HttpLanes(connector, _sends)
+
+    async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> bytes:
+        if fields.sequence or fields.shared_inputs or fields.outputs:
+            raise UsageError("--service-kind openai knows neither sequences nor outputs nor shared memory")
+        (tensor,) = tensors
+        (content,) = decode_bytes(tensor.data, 1)
+        endpoint = self._endpoint
+        body = orjson.dumps(payload(content, endpoint))
+        headers = {"Content-Type": "application/json"} | user_headers(endpoint)
+        path = "/" + endpoint.service.path
+        return b"".join(encode_request("POST", path, host_header(endpoint), headers, [body]))
+
+    async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> Template:  # noqa: ARG002
+        raise UsageError("--service-kind openai knows no sequences")
+
+    async def open(self, count: int) -> Sequence[Lane]:
+        return await self._lanes.open(count)
+
+    async def renew(self, lane: Lane, call: object) -> None:  # noqa: ARG002 (a connection has one call)
+        await self._lanes.renew(lane)
+
+    def failure(self, response: OpenAiAnswer) -> Failure:
+        code = "OpenAI error" if response.status == REFUSED_IN_STREAM else f"HTTP {response.status}"
+        return Failure(code, response.error or "(no message)")
+
+    async def close(self) -> None:
+        self._lanes.close()
+
+
+def _sends(connection: HttpClientConnection) -> Send:
+    events = cast("EventConnection", connection)
+
+    def send(request: bytes, on_response: OnResponse) -> None:
+        answer = OpenAiAnswer(on_response)
+        events.told = 0
+        connection.send(request, lambda response: answer.finish(response, events.told))
+        events.on_piece = answer.take
+
+    return send
+
+
+def payload(content: bytes, endpoint: Endpoint) -> dict[str, Any]:
+    """The body of a request: what the user brought, completed by the model's name and the wish for a stream;
+    or one made of a text.
+
+    Raises UsageError where a text does not say what the service is to do with it.
+    """
+    stream = endpoint.wire.streaming
+    brought = _json(content)
+    if brought:
+        asked = {"model": endpoint.model.name} | dict(brought)
+        return asked | {"stream": True} if stream else asked
+    text, path = content.decode("utf-8", "replace"), endpoint.service.path
+    if path.endswith("chat/completions"):
+        made: dict[str, Any] = {"messages": [{"role": "user", "content": text}]}
+    elif path.endswith("completions"):
+        made = {"prompt": text}
+    elif path.endswith("embeddings") and not stream:
+        return {"model": endpoint.model.name, "input": text}
+    else:
+        raise UsageError(
+            f"--endpoint {path}: what a request holds is not known; give bodies with --input-data "
+            '{"data": [{"payload": [{...}]}]}'
+        )
+    made["model"] = endpoint.model.name
+    return made | dict(STREAM) if stream else made
+
+
+def has_text(event: Mapping[str, Any]) -> bool:
+    """Whether an event of a stream brings something that was generated."""
+    for choice in event.get("choices") or ():
+        delta = choice.get("delta") or {}
+        if choice.get("text") or any(
+            delta.get(key) for key in ("content", "reasoning_content", "tool_calls")
+        ):
+            return True
+    return False
+
+
+def tokens(answer: Mapping[str, Any]) -> int:
+    """How many tokens the service says that it has generated; 0 where it does not."""
+    usage = answer.get("usage") or {}
+    return int(usage.get("completion_tokens") or 0)
+
+
+def _json(body: Buffer) -> Mapping[str, Any]:
+    """A JSON object; empty where it is something else."""
+    try:
+        answer = json.loads(bytes(body))
+    except ValueError:
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+def _words(answer: Mapping[str, Any]) -> str:
+    """What an error says, in the forms that services give it."""
+    error = answer.get("error") or answer.get("detail") or answer.get("message") or ""
+    return str(error.get("message", error) if isinstance(error, dict) else error)
