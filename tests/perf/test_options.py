@@ -29,7 +29,7 @@ def test_defaults_are_those_of_perf_analyzer() -> None:
         "time_windows",
         50,
     )
-    assert (config.string_length, config.input_data, config.latency_threshold) == (128, "random", 0)
+    assert (config.string_length, config.input_data, config.latency_threshold) == (128, (), 0)
     assert config.address == "localhost:8000"
     assert parse("-i", "gRPC").address == "localhost:8001"
 
@@ -151,7 +151,7 @@ def test_repeatable_options_gather() -> None:
         (
             "--input-data data.json",
             "Failed to parse --input-data. Unsupported type provided: 'data.json'. "
-            "The available options are 'zero' or 'random'.",
+            "The available options are 'zero', 'random', path to a directory, or a json file.",
         ),
         ("--shape x", "Failed to parse --shape. There must be a colon after input name."),
         ("--shape x:0", "Failed to parse --shape. The dimensions of input tensor must be > 0."),

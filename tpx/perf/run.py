@@ -9,13 +9,12 @@ from datetime import UTC, datetime
 from functools import partial
 
 from tpx.errors import MeasurementError, UsageError
+from tpx.options import nearest
 from tpx.perf.answers.highest import bearable, highest_answer, highest_course
 from tpx.perf.clients.endpoint import Connections, Endpoint, connect
 from tpx.perf.clients.model import ModelDescription, ModelKey
-from tpx.perf.inputs.base import InputSettings
-from tpx.perf.inputs.feed import RoundRobin
-from tpx.perf.inputs.shapes import resolve_shapes
-from tpx.perf.inputs.synthetic import make_inputs
+from tpx.perf.inputs.dataset import open_data
+from tpx.perf.inputs.requests import FeedSettings, make_requests
 from tpx.perf.load.opening import check_timestamps
 from tpx.perf.load.workers import WorkerPool, workers_for
 from tpx.perf.loops import event_loop
@@ -24,10 +23,11 @@ from tpx.perf.observer import SILENT, Observer
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.model import Report
 from tpx.perf.results import LevelResult
-from tpx.perf.server_statistics import ServerStatistics, model_tree
+from tpx.perf.server_statistics import ModelTree, ServerStatistics, model_tree
 from tpx.perf.settings import Level, LevelSettings
 from tpx.perf.sweep import sweep, within_limits
 from tpx.perf.target import Target
+from tpx.protocol.v2 import RequestedOutput
 
 __all__ = ["event_loop", "measure_level", "open_target", "run"]
 
@@ -49,8 +49,9 @@ async def open_target(config: PerfConfig, in_process: str = "") -> AsyncIterator
         _check_kind(model, config)
         if config.trace_settings:
             await control.set_trace(config.trace_settings)
-        shapes = resolve_shapes(model, config.shape, config.batch_size)
-        tensors = make_inputs(model, shapes.by_input, _input_settings(config))
+        tree = await model_tree(control, model, key)
+        data = open_data(model, config.input_settings)
+        requests = await make_requests(client, model, data, _feed_settings(config, model, tree))
         yield Target(
             url=config.address,
             protocol=config.protocol,
@@ -60,11 +61,11 @@ async def open_target(config: PerfConfig, in_process: str = "") -> AsyncIterator
             batch_size=config.batch_size,
             client=client,
             control=control,
-            feed=RoundRobin((await client.prepare(tensors, config.request_fields),)),
-            statistics=ServerStatistics(
-                control, await model_tree(control, model, key), available="statistics" in server.extensions
-            ),
-            notices=shapes.notices,
+            feed=requests.feed,
+            sequences=tree.takes_sequences,
+            timestamps_ns=requests.timestamps_ns,
+            statistics=ServerStatistics(control, tree, available="statistics" in server.extensions),
+            notices=(*data.notices, *requests.notices),
         )
     finally:
         await client.close()
@@ -148,17 +149,18 @@ def _undivided(config: PerfConfig, target: Target) -> str:
         return "an engine in this process is not reached from others"
     if target.client.streams:
         return "requests with several responses are sent by one process"
-    if target.model.scheduler == "sequence":
+    if target.sequences:
         return "sequences are sent by one process, which gives them their numbers"
-    if config.levels.mode == "periodic_concurrency":
-        return "a periodic concurrency is kept by one process"
+    alone = {"periodic_concurrency": "a periodic concurrency", "multi_stream": "a query of several requests"}
+    if config.levels.mode in alone:
+        return f"{alone[config.levels.mode]} is sent by one process"
     return ""
 
 
 def run_settings(config: PerfConfig, target: Target) -> LevelSettings:
     """The rules of the run's levels, completed by what the model and its data say."""
     settings = config.level_settings
-    if target.model.scheduler != "sequence":
+    if not target.sequences:
         settings = replace(settings, load=replace(settings.load, sequences=0))
     if not config.fixed_schedule:
         return settings
@@ -171,13 +173,20 @@ def run_settings(config: PerfConfig, target: Target) -> LevelSettings:
     return replace(settings, request_count=left)
 
 
-def _input_settings(config: PerfConfig) -> InputSettings:
-    return InputSettings(
-        kind=config.input_data,
+def _feed_settings(config: PerfConfig, model: ModelDescription, tree: ModelTree) -> FeedSettings:
+    known = [spec.name for spec in model.outputs]
+    for name in config.output:
+        if known and name not in known:
+            raise UsageError(
+                f"--output {name}: model '{model.name}' has no such output{nearest(name, known)} "
+                f"(has: {', '.join(known)})"
+            )
+    outputs = tuple(RequestedOutput(name=name) for name in config.output)
+    return FeedSettings(
+        fields=replace(config.request_fields, outputs=outputs),
         batch_size=config.batch_size,
-        shapes=config.shape,
-        string_length=config.string_length,
-        string_data=config.string_data,
+        sequences=config.sequence_settings if tree.takes_sequences else None,
+        scheduled=config.fixed_schedule,
         seed=config.seed,
     )
 
@@ -191,8 +200,4 @@ def _check_kind(model: ModelDescription, config: PerfConfig) -> None:
     if model.scheduler == "sequence" and config.asynchronous and config.levels.unbounded:
         raise UsageError(
             "The 'end' concurrency can not be 0 for sequence models when using asynchronous API."
-        )
-    if model.scheduler == "sequence":
-        raise MeasurementError(
-            f"model '{model.name}' takes sequences of requests, which tpx perf cannot send yet"
         )

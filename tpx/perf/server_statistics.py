@@ -21,6 +21,12 @@ class ModelTree:
     key: ModelKey
     response_cache: bool = False
     composing: tuple["ModelTree", ...] = ()
+    sequential: bool = False
+
+    @property
+    def takes_sequences(self) -> bool:
+        """Whether it, or a model that it calls, keeps a state for each sequence of requests."""
+        return self.sequential or any(tree.takes_sequences for tree in self.composing)
 
 
 async def model_tree(control: Control, model: ModelDescription, key: ModelKey, depth: int = 0) -> ModelTree:
@@ -30,7 +36,7 @@ async def model_tree(control: Control, model: ModelDescription, key: ModelKey, d
     composing = [
         await model_tree(control, await control.model(step), step, depth + 1) for step in model.steps
     ]
-    return ModelTree(key, model.response_cache, tuple(composing))
+    return ModelTree(key, model.response_cache, tuple(composing), model.scheduler == "sequence")
 
 
 class ServerStatistics:

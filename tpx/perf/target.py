@@ -23,6 +23,8 @@ class Target:
     control: Control
     feed: Feed
     statistics: ServerStatistics
+    sequences: bool = False
+    """Whether its requests are those of sequences."""
     notices: tuple[str, ...] = ()
     """What was assumed about the model's inputs."""
     workers: WorkerPool | None = None

@@ -1,10 +1,15 @@
 """What is sent next: requests made beforehand, in an order that depends on the kind of model."""
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import cycle
-from typing import Protocol
+from typing import Any, Protocol
 
 from tpx.perf.clients.base import Prepared
+from tpx.perf.settings import Level
+
+Check = Callable[[int, Any], str]
+"""Says what is wrong with a response to the request of a step; nothing where it is as expected."""
 
 
 class Source(Protocol):
@@ -18,12 +23,18 @@ class Source(Protocol):
     def next(self) -> Prepared:
         """The request to send now."""
 
+    def failed(self, sequence: int) -> None:
+        """A request of this sequence has failed."""
+
     def closing(self) -> Prepared | None:
         """What ends the sequence that is open, before the slot rests; None where nothing is."""
 
 
 class Feed(Protocol):
     """Gives every slot of a load its source."""
+
+    def begin(self, level: Level) -> None:
+        """A load of this level begins: chance is the level's own."""
 
     def source(self, slot: int) -> Source:
         """That of a slot, which starts anew with each load."""
@@ -34,6 +45,9 @@ class RoundRobin:
 
     def __init__(self, requests: Sequence[Prepared]) -> None:
         self._turn = cycle(enumerate(requests)).__next__
+
+    def begin(self, level: Level) -> None:
+        """The order is always the same; it goes on from load to load."""
 
     def source(self, slot: int) -> "Turns":  # noqa: ARG002 (all take from the same)
         return Turns(self._turn)
@@ -53,5 +67,13 @@ class Turns:
         self.step, request = self._turn()
         return request
 
+    def failed(self, sequence: int) -> None:
+        """The next request does not depend on it."""
+
     def closing(self) -> None:
         """Nothing is ever open."""
+
+
+def batches(total: int, size: int) -> list[range]:
+    """The steps of each request that takes `size` of `total` steps, modulo `total`, until they repeat."""
+    return [range(k * size, (k + 1) * size) for k in range(total // math.gcd(total, size))]

@@ -1,25 +1,19 @@
 """The shapes that requests have: the model's, completed by the user's."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from tpx.errors import MeasurementError, UsageError
 from tpx.options import nearest
 from tpx.perf.clients.model import ModelDescription, TensorSpec
+from tpx.perf.inputs.values import check_fit
 from tpx.perf.settings import Shape
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedShapes:
-    """Full shapes by input name, batch dimension included where the model has one."""
-
-    by_input: dict[str, tuple[int, ...]]
-    notices: tuple[str, ...]
-    """What was assumed, for the user."""
+Dims = tuple[int, ...]
+"""Dimensions without that of the batch; -1 where neither the model nor the user says."""
 
 
-def resolve_shapes(model: ModelDescription, given: Sequence[Shape], batch_size: int) -> ResolvedShapes:
-    """Complete every dynamic dimension: from `given`, else with 1, which is noted.
+def resolve_shapes(model: ModelDescription, given: Sequence[Shape], batch_size: int) -> Mapping[str, Dims]:
+    """The dimensions of each input, as the user wants them where the model leaves a choice.
 
     Raises UsageError where a given shape names no input or contradicts the model.
     """
@@ -36,41 +30,38 @@ def resolve_shapes(model: ModelDescription, given: Sequence[Shape], batch_size: 
                 f"--shape {name}: model '{model.name}' has no such input{nearest(name, names)}"
                 f" (has: {', '.join(names)})"
             )
-    notices = []
-    shapes = {}
     for spec in model.inputs:
-        dims = wanted.get(spec.name)
-        if dims is not None:
-            _check_fit(spec, dims)
-        elif -1 in spec.shape:
-            dims = tuple(1 if d < 0 else d for d in spec.shape)
-            text = ",".join(map(str, dims))
-            notices.append(
-                f"input '{spec.name}' has dynamic dimensions {list(spec.shape)}: sending {list(dims)};"
-                f" choose others with --shape {spec.name}:{text}"
-            )
-        else:
-            dims = spec.shape
-        shapes[spec.name] = (batch_size, *dims) if model.max_batch_size else dims
-    return ResolvedShapes(by_input=shapes, notices=tuple(notices))
+        if spec.name in wanted:
+            text = ",".join(map(str, wanted[spec.name]))
+            check_fit(spec, wanted[spec.name], f"--shape {spec.name}:{text}")
+    return {spec.name: wanted.get(spec.name, spec.shape) for spec in model.inputs}
+
+
+def assumed(dims: Dims) -> Dims:
+    """The dimensions of an input that is made by us: 1 where nobody says."""
+    return tuple(1 if d < 0 else d for d in dims)
+
+
+def assumption(spec: TensorSpec, dims: Dims) -> str:
+    """What `assumed` takes for granted, for the user; empty where that is nothing."""
+    if -1 not in dims:
+        return ""
+    text = ",".join(map(str, assumed(dims)))
+    return (
+        f"input '{spec.name}' has dynamic dimensions {list(spec.shape)}: sending {list(assumed(dims))}; "
+        f"choose others with --shape {spec.name}:{text}"
+    )
 
 
 def _check_batch(model: ModelDescription, batch_size: int) -> None:
     if batch_size == 1:
         return
+    if model.scheduler == "sequence":
+        raise UsageError("can not specify batch size > 1 when using a sequence model")
     if model.max_batch_size == 0:
         raise UsageError("can not specify batch size > 1 as the model does not support batching")
     if batch_size > model.max_batch_size:
         raise UsageError(
             f"-b {batch_size} is more than model '{model.name}' takes "
             f"(max_batch_size: {model.max_batch_size})"
-        )
-
-
-def _check_fit(spec: TensorSpec, dims: tuple[int, ...]) -> None:
-    fits = len(dims) == len(spec.shape) and all(m in (-1, d) for m, d in zip(spec.shape, dims, strict=True))
-    if not fits:
-        raise UsageError(
-            f"--shape {spec.name}:{','.join(map(str, dims))} does not fit the model, "
-            f"whose input is {list(spec.shape)} without the batch dimension"
         )

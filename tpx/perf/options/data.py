@@ -40,8 +40,8 @@ class DataOptions:
     input_data: Annotated[
         tuple[str, ...],
         Option(
-            "what the inputs hold: zero, random, a JSON file, a file with a JSON object a line (.jsonl), or a "
-            "directory with a file for each input (repeatable); BYTES are random strings also for zero",
+            "what the inputs hold: zero, random, a JSON file, a file with a JSON object a line (.jsonl), or "
+            "a directory with a file for each input (repeatable); BYTES are random strings also for zero",
             (),
             _DATA,
             "zero|random|PATH",
@@ -51,8 +51,8 @@ class DataOptions:
     input: Annotated[
         tuple[InputSource, ...],
         Option(
-            "of one input: zero, ones, random, range:LOW:HIGH, bytes (any bits, as perf_analyzer's random), or "
-            "file:PATH (.npy, raw, lines of text) (repeatable)",
+            "of one input: zero, ones, random, range:LOW:HIGH, bytes (any bits, as perf_analyzer's random), "
+            "or file:PATH (.npy, raw, lines of text) (repeatable)",
             (),
             _DATA,
             "NAME=SOURCE",

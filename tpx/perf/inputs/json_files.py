@@ -1,0 +1,166 @@
+"""Data in JSON files, as perf_analyzer has it, and in files with a JSON object a line.
+
+Of a file its bytes are kept; each step is parsed when it is asked for.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import orjson
+
+from tpx.errors import UsageError
+from tpx.perf.inputs.reading import StepReader
+from tpx.perf.inputs.steps import Step, Stream
+
+LINES = (".ndjson", ".jsonl")
+MISALIGNED = "The 'validation_data' field doesn't align with 'data' field in the json file"
+
+
+@dataclass(frozen=True, slots=True)
+class JsonData:
+    """The streams of some files. `nested` is whether they were written as streams, not as steps."""
+
+    streams: tuple[Stream, ...]
+    nested: bool
+    notices: tuple[str, ...] = ()
+
+
+class JsonStream:
+    """Implements Stream: steps from one file after the other, not yet parsed."""
+
+    def __init__(self, reader: StepReader) -> None:
+        self._reader = reader
+        self._steps: list[tuple[Any, Any, str]] = []
+
+    def add(self, steps: Sequence[Any], expected: Sequence[Any] | None, where: str) -> None:
+        """Append the steps of a file; `expected` belongs to them one by one."""
+        if expected is not None and len(expected) != len(steps):
+            raise UsageError(f"{where}: {MISALIGNED}: {len(expected)} steps for {len(steps)}")
+        outputs = [None] * len(steps) if expected is None else expected
+        self._steps += [(steps[i], outputs[i], f"{where}, step {i}") for i in range(len(steps))]
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def __getitem__(self, index: int) -> Step:
+        value, expected, where = self._steps[index]
+        return self._reader.step(_parsed(value, where), _parsed(expected, where), where, index)
+
+
+def read_json(paths: Sequence[Path], reader: StepReader) -> JsonData:
+    """The data of files, one after the other: lists of steps become one stream, nested lists several.
+
+    Raises UsageError naming the file, for one that is no such JSON or where the two forms are mixed.
+    """
+    flat = JsonStream(reader)
+    streams: list[JsonStream] = []
+    notices: list[str] = []
+    for path in paths:
+        file = _file(path)
+        notices += file.notices
+        for number, (item, expected) in enumerate(_aligned(file, path)):
+            where = f"{path}: stream {number}"
+            steps = _items(item, where)
+            if steps is None:
+                if number == 0:
+                    flat.add(file.data, file.validation, f"{path}: stream 0")
+                continue
+            if len(flat):
+                raise UsageError(
+                    f"{where}: can not have a combination of objects and arrays inside of the data array"
+                )
+            stream = JsonStream(reader)
+            outputs = None if expected is None else _items(expected, where)
+            if expected is not None and outputs is None:
+                raise UsageError(f"{where}: {MISALIGNED}")
+            stream.add(steps, outputs, where)
+            streams.append(stream)
+    if len(flat) and streams:
+        raise UsageError(
+            f"{paths[0]}: can not have a combination of objects and arrays inside of the data arrays"
+        )
+    if any(not len(stream) for stream in streams) or not (streams or len(flat)):
+        raise UsageError(f"{', '.join(map(str, paths))}: The dataset provided is empty.")
+    return JsonData(tuple(streams) or (flat,), bool(streams), tuple(notices))
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    data: Sequence[Any]
+    validation: Sequence[Any] | None = None
+    notices: tuple[str, ...] = ()
+
+
+def _file(path: Path) -> _File:
+    try:
+        text = path.read_bytes()
+    except OSError as exc:
+        raise UsageError(f"--input-data {path}: {exc.strerror or exc}") from exc
+    if path.suffix in LINES:
+        return _File([msgspec.Raw(line) for line in text.splitlines() if line.strip()])
+    document = _document(text, path)
+    if not isinstance(document, dict):
+        raise UsageError(f"{path}: expected an object with a field 'data'")
+    if "data" not in document:
+        raise UsageError(f"{path}: The json file doesn't contain data field")
+    data = _items(document["data"], str(path))
+    validation = None
+    if "validation_data" in document:
+        validation = _items(document["validation_data"], str(path))
+        if validation is None:
+            raise UsageError(f"{path}: {MISALIGNED}")
+    if data is None:
+        raise UsageError(f"{path}: 'data' has to be a list of steps, or of lists of steps")
+    unread = sorted(set(document) - {"data", "validation_data"})
+    notices = [f"{path}: the field '{name}' is not read (known: data, validation_data)" for name in unread]
+    return _File(data, validation, tuple(notices))
+
+
+def _document(text: bytes, path: Path) -> Any:
+    try:
+        return msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except msgspec.ValidationError:
+        return None
+    except msgspec.DecodeError as exc:
+        return _lenient(text, str(path), exc)
+
+
+def _lenient(text: bytes, where: str, error: Exception) -> Any:
+    """NaN and Infinity are no JSON, but perf_analyzer reads them."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise UsageError(f"{where}: failed to parse the specified json file: {error}") from error
+
+
+def _aligned(file: _File, path: Path) -> list[tuple[Any, Any]]:
+    if file.validation is None:
+        return [(item, None) for item in file.data]
+    if len(file.validation) != len(file.data):
+        raise UsageError(f"{path}: {MISALIGNED}: {len(file.validation)} entries for {len(file.data)}")
+    return list(zip(file.data, file.validation, strict=True))
+
+
+def _items(value: Any, where: str) -> Sequence[Any] | None:
+    """The items of a list, None for anything else."""
+    if isinstance(value, msgspec.Raw):
+        if bytes(memoryview(value)[:1]) != b"[":
+            return None
+        try:
+            return msgspec.json.decode(value, type=list[msgspec.Raw])
+        except msgspec.DecodeError as exc:
+            value = _lenient(bytes(value), where, exc)
+    return value if isinstance(value, list) else None
+
+
+def _parsed(value: Any, where: str) -> Any:
+    if not isinstance(value, msgspec.Raw):
+        return value
+    try:
+        return orjson.loads(memoryview(value))
+    except orjson.JSONDecodeError as exc:
+        return _lenient(bytes(value), where, exc)

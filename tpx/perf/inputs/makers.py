@@ -1,0 +1,172 @@
+"""Inputs that are not written step by step: made by us, or the rows of an array in a file."""
+
+import math
+import zlib
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tpx.errors import UsageError
+from tpx.perf.clients.model import TensorSpec
+from tpx.perf.inputs.base import InputSettings, InputSource
+from tpx.perf.inputs.shapes import Dims, assumed
+from tpx.perf.inputs.values import bf16_bits, check_fit, encode_array, tensor_of_raw
+from tpx.protocol.datatypes import BY_NAME
+from tpx.protocol.tensors import Tensor, encode_bytes
+
+_LETTERS = np.frombuffer(
+    b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ1234567890 .?!", dtype=np.uint8
+)
+"""The alphabet of perf_analyzer's random strings."""
+
+
+class Maker(Protocol):
+    """One input of every step."""
+
+    steps: int
+    """How many different ones there are; 0 where there is no end of them."""
+
+    def make(self, step: int) -> Tensor:
+        """Without a batch dimension; the same one for the same step."""
+
+
+def maker_for(spec: TensorSpec, dims: Dims, source: InputSource, settings: InputSettings) -> Maker:
+    """What makes an input as `source` says. Raises UsageError where that does not go with its datatype."""
+    flag = f"--input {source}"
+    if source.kind == "file":
+        return maker_of_file(spec, dims, source.path, flag)
+    if source.kind == "range":
+        _check_range(spec, source, flag)
+    return Generator(spec, assumed(dims), source, settings)
+
+
+class Generator:
+    """Implements Maker: every step has values of its own, which the seed decides.
+
+    Random floats lie in [0, 1), integers in [0, 127], so that no model meets NaN or an index out of range
+    as it does with perf_analyzer's random bytes, which the source `bytes` gives.
+    """
+
+    def __init__(self, spec: TensorSpec, dims: Dims, source: InputSource, settings: InputSettings) -> None:
+        self.steps = 1 if source.kind in ("zero", "ones") and spec.datatype != "BYTES" else 0
+        self._spec = spec
+        self._dims = dims
+        self._source = source
+        self._settings = settings
+        self._seed = (settings.seed, zlib.crc32(spec.name.encode()))
+
+    def make(self, step: int) -> Tensor:
+        spec, dims = self._spec, self._dims
+        rng = np.random.default_rng((*self._seed, step))
+        count = math.prod(dims)
+        if spec.datatype == "BYTES":
+            return Tensor(spec.name, "BYTES", dims, self._strings(count, rng))
+        kind, size = self._source.kind, count * BY_NAME[spec.datatype].size
+        if kind == "zero":
+            return Tensor(spec.name, spec.datatype, dims, bytes(size))
+        if kind == "bytes":
+            return Tensor(spec.name, spec.datatype, dims, rng.bytes(size))
+        return Tensor.from_numpy(spec.name, self._values(dims, rng), spec.datatype)
+
+    def _strings(self, count: int, rng: np.random.Generator) -> bytes:
+        fixed, length = self._settings.string_data, self._settings.string_length
+        if self._source.kind == "ones":
+            fixed = "1"
+        if fixed is not None:
+            return encode_bytes([fixed.encode()] * count)
+        if self._source.kind == "bytes":
+            return encode_bytes([rng.bytes(length) for _ in range(count)])
+        letters = _LETTERS[rng.integers(0, len(_LETTERS), (count, length))]
+        return encode_bytes([row.tobytes() for row in letters])
+
+    def _values(self, dims: Dims, rng: np.random.Generator) -> npt.NDArray[Any]:
+        source, datatype = self._source, self._spec.datatype
+        dtype = BY_NAME[datatype].numpy
+        floats = dtype.kind == "f" or datatype == "BF16"
+        if source.kind == "ones":
+            values: npt.NDArray[Any] = np.ones(dims, np.float32 if floats else dtype)
+        elif floats:
+            values = np.asarray(rng.random(dims, dtype=np.float64 if dtype.itemsize == 8 else np.float32))
+            if source.kind == "range":
+                values = source.low + values * (source.high - source.low)
+        elif source.kind == "range":
+            values = rng.integers(int(source.low), int(source.high), dims, _width(dtype), endpoint=True)
+        else:
+            values = rng.integers(0, 2 if dtype.kind == "b" else 128, dims)
+        return bf16_bits(values.astype(np.float32)) if datatype == "BF16" else values.astype(dtype)
+
+
+def _width(dtype: np.dtype[Any]) -> type[np.integer[Any]]:
+    return np.uint64 if dtype == np.uint64 else np.int64
+
+
+def _check_range(spec: TensorSpec, source: InputSource, flag: str) -> None:
+    dtype = BY_NAME[spec.datatype].numpy
+    if spec.datatype == "BYTES":
+        raise UsageError(f"{flag}: the input is BYTES, which has no range; see --string-data")
+    if dtype.kind == "f" or spec.datatype == "BF16":
+        return
+    low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    if not (isinstance(source.low, int) and isinstance(source.high, int)):
+        raise UsageError(f"{flag}: the bounds of {spec.datatype} have to be integers")
+    if source.low < low or source.high > high:
+        raise UsageError(f"{flag}: the range does not fit into {spec.datatype} ({low} to {high})")
+
+
+def maker_of_file(spec: TensorSpec, dims: Dims, path: Path, where: str = "") -> Maker:
+    """What gives an input from a file: an array of numpy, raw bytes, or for BYTES a line an element."""
+    where = f"{where or path}, tensor '{spec.name}'"
+    try:
+        if path.suffix == ".npy":
+            return Rows(spec, dims, _array(path, where), where)
+        data = path.read_bytes()
+    except OSError as exc:
+        raise UsageError(f"{where}: cannot read {path}: {exc.strerror or exc}") from exc
+    if not data:
+        raise UsageError(f"{where}: file '{path}' is empty")
+    if spec.datatype == "BYTES":
+        data = encode_bytes([line.removesuffix(b"\r") for line in data.removesuffix(b"\n").split(b"\n")])
+    return Same(tensor_of_raw(spec, data, dims, where))
+
+
+def _array(path: Path, where: str) -> npt.NDArray[Any]:
+    try:
+        array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError as exc:
+        raise UsageError(
+            f"{where}: {path} is no array of numpy that can be read without pickle: {exc}"
+        ) from exc
+    return array
+
+
+class Same:
+    """Implements Maker: one tensor in every step."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.steps = 1
+        self._tensor = tensor
+
+    def make(self, step: int) -> Tensor:  # noqa: ARG002 (all are the same)
+        return self._tensor
+
+
+class Rows:
+    """Implements Maker: an array of the input's shape, or with one dimension more, whose rows are steps."""
+
+    def __init__(self, spec: TensorSpec, dims: Dims, array: npt.NDArray[Any], where: str) -> None:
+        self._spec = spec
+        self._where = where
+        self._rows = array if array.ndim == len(dims) + 1 else array[np.newaxis]
+        self.steps = len(self._rows)
+        if not self.steps:
+            raise UsageError(f"{where}: the array has no rows")
+        given = TensorSpec(name=spec.name, datatype=spec.datatype, shape=dims)
+        check_fit(given, self._rows.shape[1:], where)
+        encode_array(self._rows[0], spec.datatype, where)
+
+    def make(self, step: int) -> Tensor:
+        row = self._rows[step % self.steps]
+        data = encode_array(np.asarray(row), self._spec.datatype, self._where)
+        return Tensor(self._spec.name, self._spec.datatype, row.shape, data)

@@ -1,0 +1,101 @@
+"""From what a user wrote for one step to its tensors."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from tpx.errors import UsageError
+from tpx.options import nearest
+from tpx.perf.clients.model import ModelDescription, TensorSpec
+from tpx.perf.inputs.makers import Maker
+from tpx.perf.inputs.shapes import Dims
+from tpx.perf.inputs.steps import Step
+from tpx.perf.inputs.values import tensor_of_json
+from tpx.protocol.tensors import Tensor
+
+MODEL, TIMESTAMP, PAYLOAD = "model", "timestamp", "payload"
+"""What a step may hold beside its tensors: a model's name, which says nothing here; when it is due; a whole
+request of a service that takes JSON."""
+
+
+class StepReader:
+    """Reads the steps of one model's data; `makers` have the inputs that the user gave in another way."""
+
+    def __init__(
+        self, model: ModelDescription, dims: Mapping[str, Dims], makers: Mapping[str, Maker]
+    ) -> None:
+        self.model = model
+        self.dims = dims
+        self.makers = makers
+
+    def step(self, value: Any, expected: Any, where: str, number: int) -> Step:
+        """A step and what it should give, None for anything. Raises UsageError beginning with `where`."""
+        known = [spec.name for spec in self.model.inputs]
+        entries = _entries(value, known, where)
+        inputs = []
+        for spec in self.model.inputs:
+            tensor = self._input(spec, entries, where, number)
+            if tensor is not None:
+                inputs.append(tensor)
+        return Step(
+            where=where,
+            inputs=tuple(inputs),
+            expected=() if expected is None else self._expected(expected, where),
+            timestamp_ns=None if TIMESTAMP in known else _timestamp(entries.get(TIMESTAMP), where),
+        )
+
+    def _input(self, spec: TensorSpec, entries: Mapping[str, Any], where: str, number: int) -> Tensor | None:
+        maker = self.makers.get(spec.name)
+        if spec.name not in entries:
+            if maker is not None:
+                return maker.make(number)
+            if spec.optional:
+                return None
+            raise UsageError(f"{where}: missing tensor {spec.name}")
+        if maker is not None:
+            raise UsageError(f"{where}: tensor '{spec.name}' is given here and by --input, too")
+        value = entries[spec.name]
+        if spec.name == PAYLOAD:
+            value = _as_text(value)
+        return tensor_of_json(spec, value, self.dims[spec.name], where)
+
+    def _expected(self, value: Any, where: str) -> tuple[Tensor, ...]:
+        where = f"{where}, validation_data"
+        outputs = self.model.outputs
+        entries = _entries(value, [spec.name for spec in outputs], where)
+        return tuple(
+            tensor_of_json(spec, entries[spec.name], spec.shape, where)
+            for spec in outputs
+            if spec.name in entries
+        )
+
+
+def _entries(value: Any, known: Sequence[str], where: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise UsageError(f"{where}: a step has to be an object of tensors, got {type(value).__name__}")
+    for name in value:
+        if name in known or name in (MODEL, TIMESTAMP):
+            continue
+        if name == PAYLOAD:
+            raise UsageError(f"{where}: 'payload' is for services that take JSON (--service-kind openai)")
+        raise UsageError(
+            f"{where}: The input or output '{name}' is not found in the model configuration"
+            f"{nearest(name, known)} (has: {', '.join(known)})"
+        )
+    return value
+
+
+def _timestamp(value: Any, where: str) -> int | None:
+    """Milliseconds, alone or in a list, as ns."""
+    if value is None:
+        return None
+    number = value[0] if isinstance(value, list) and len(value) == 1 else value
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < 1e15:
+        raise UsageError(f"{where}: a timestamp is a number of milliseconds >= 0, in a list: [12.5]")
+    return round(number * 1e6)
+
+
+def _as_text(value: Any) -> Any:
+    items = value if isinstance(value, list) else [value]
+    return [orjson.dumps(item).decode() if isinstance(item, dict) else item for item in items]

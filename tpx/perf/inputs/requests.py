@@ -1,0 +1,138 @@
+"""From the data to what is sent: requests in their final form, made once before the load."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import psutil
+
+from tpx.errors import UsageError
+from tpx.perf.clients.base import PLAIN, Prepared, RequestFields, Template, Writer
+from tpx.perf.clients.model import ModelDescription
+from tpx.perf.inputs.dataset import DataSet
+from tpx.perf.inputs.feed import Feed, RoundRobin, batches
+from tpx.perf.inputs.sequences import (
+    END,
+    START,
+    SequenceFeed,
+    SequenceSettings,
+    SequenceStream,
+    needed_flags,
+)
+from tpx.perf.inputs.steps import Step, Stream, stacked
+from tpx.protocol.tensors import Tensor
+
+GIB = 1 << 30
+NOTICED_BYTES = GIB
+"""Requests that take more memory than this are worth a word."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedSettings:
+    """How requests are made of the data.
+
+    `sequences` is for models that take them; `scheduled` steps go by their timestamps.
+    """
+
+    fields: RequestFields = PLAIN
+    batch_size: int = 1
+    sequences: SequenceSettings | None = None
+    scheduled: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requests:
+    """What is sent, and, where that was asked for, when each step is due in ns from the beginning."""
+
+    feed: Feed
+    timestamps_ns: tuple[int, ...] = ()
+    notices: tuple[str, ...] = ()
+
+
+async def make_requests(
+    writer: Writer, model: ModelDescription, data: DataSet, settings: FeedSettings
+) -> Requests:
+    """Make every request that can be sent, one step after the other.
+
+    Raises UsageError where a step does not fit the model, or all of them do not fit into memory.
+    """
+    maker = _RequestMaker(writer, model, settings)
+    if settings.sequences is not None:
+        streams = await maker.sequences(data, settings.sequences)
+        feed: Feed = SequenceFeed(streams, settings.sequences, settings.seed)
+        return Requests(feed=feed, notices=maker.notices)
+    steps = data.steps
+    times, order = _schedule(steps) if settings.scheduled else ((), range(len(steps)))
+    requests = [
+        await maker.request([steps[order[i % len(order)]] for i in batch])
+        for batch in batches(len(order), settings.batch_size)
+    ]
+    return Requests(feed=RoundRobin(requests), timestamps_ns=times, notices=maker.notices)
+
+
+def _schedule(steps: Stream) -> tuple[tuple[int, ...], Sequence[int]]:
+    times = []
+    for i in range(len(steps)):
+        step = steps[i]
+        if step.timestamp_ns is None:
+            raise UsageError(f"--fixed-schedule: {step.where}: the step has no timestamp")
+        times.append(step.timestamp_ns)
+    order = sorted(range(len(times)), key=times.__getitem__)
+    return tuple(times[i] for i in order), order
+
+
+class _RequestMaker:
+    def __init__(self, writer: Writer, model: ModelDescription, settings: FeedSettings) -> None:
+        self._writer = writer
+        self._model = model
+        self._settings = settings
+        self._limit = psutil.virtual_memory().available // 2
+        self._bytes = 0
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        if self._bytes < NOTICED_BYTES:
+            return ()
+        return (f"the requests, which are all made beforehand, take {self._bytes / GIB:.1f} GiB of memory",)
+
+    async def request(self, steps: Sequence[Step]) -> Prepared:
+        return await self._writer.prepare(self._tensors(steps), self._settings.fields)
+
+    async def sequences(self, data: DataSet, settings: SequenceSettings) -> list[SequenceStream]:
+        out: list[SequenceStream] = []
+        first = 0
+        repeats = data.made or settings.fixed
+        for stream in data.streams:
+            count = len(stream)
+            steps = [
+                await self._templates(stream[i], needed_flags(i, count, repeats=repeats))
+                for i in range(count)
+            ]
+            out.append(SequenceStream(steps=steps, length=0 if repeats else count, first_step=first))
+            first += count
+        return out
+
+    async def _templates(self, step: Step, flags: Sequence[int]) -> dict[int, Template]:
+        out = {}
+        for value in flags:
+            fields = replace(
+                self._settings.fields, sequence_start=bool(value & START), sequence_end=bool(value & END)
+            )
+            out[value] = await self._writer.template(self._tensors([step]), fields)
+        return out
+
+    def _tensors(self, steps: Sequence[Step]) -> list[Tensor]:
+        model = self._model
+        tensors = stacked(
+            [step.inputs for step in steps],
+            model.inputs,
+            [step.where for step in steps],
+            batched=model.max_batch_size > 0,
+        )
+        self._bytes += sum(len(tensor.data) for tensor in tensors)
+        if self._bytes > self._limit:
+            raise UsageError(
+                f"{steps[-1].where}: the requests until here take {self._bytes / GIB:.1f} GiB, which is half "
+                "of the memory that is free; use fewer steps, or split the data among several runs"
+            )
+        return tensors

@@ -1,0 +1,158 @@
+"""Requests of sequences: each slot sends one sequence after the other, with ids that no other one has."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tpx.errors import UsageError
+from tpx.perf.clients.base import Prepared, Template
+from tpx.perf.seeds import level_seed
+from tpx.perf.settings import Level
+
+START, END = 2, 1
+"""What a request's flags are made of."""
+LAST_ID = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceSettings:
+    """Ids lie in [`first_id`, `end_id`). The length is that of a stream of the user's data, unless it is
+    `fixed`; otherwise `length`, more or less by up to `variation` percent."""
+
+    first_id: int = 1
+    end_id: int = LAST_ID
+    length: int = 20
+    variation: float = 20.0
+    fixed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceStream:
+    """The requests of one stream of the data: of each step those with the flags that it can have.
+
+    `length` is how many requests a sequence has; 0 where chance decides, and the steps repeat. Its steps
+    are numbered from `first_step` on.
+    """
+
+    steps: Sequence[dict[int, Template]]
+    length: int
+    first_step: int = 0
+
+
+def needed_flags(step: int, steps: int, *, repeats: bool) -> tuple[int, ...]:
+    """The flags that a step of a stream can have."""
+    if repeats:
+        return (0, END, START, START | END) if step == 0 else (0, END)
+    return ((START if step == 0 else 0) | (END if step == steps - 1 else 0),)
+
+
+class SequenceIds:
+    """The ids in [first, end): they go round and skip those that are open."""
+
+    def __init__(self, first: int, end: int) -> None:
+        self.capacity = end - first
+        self._first = first
+        self._turn = 0
+        self._open: set[int] = set()
+
+    def exchange(self, old: int) -> int:
+        """An id that no open sequence has; `old` is free again, and given only where there is no other."""
+        for _ in range(self.capacity):
+            fresh = self._first + self._turn % self.capacity
+            self._turn += 1
+            if fresh not in self._open:
+                self._open.discard(old)
+                self._open.add(fresh)
+                return fresh
+        return old
+
+    def release_all(self) -> None:
+        """No sequence is open any more."""
+        self._open.clear()
+
+
+class SequenceFeed:
+    """Implements Feed: every slot has one sequence open at a time.
+
+    Lengths and streams are drawn by each slot for itself, by the seed, the level and the slot's number.
+    """
+
+    def __init__(self, streams: Sequence[SequenceStream], settings: SequenceSettings, seed: int = 0) -> None:
+        self.streams = streams
+        self.settings = settings
+        self.ids = SequenceIds(settings.first_id, settings.end_id)
+        self._seed = seed
+        self._entropy: tuple[int, ...] = (seed,)
+
+    def begin(self, level: Level) -> None:
+        self.ids.release_all()
+        self._entropy = tuple(int(n) for n in level_seed(self._seed, level).generate_state(2))
+
+    def source(self, slot: int) -> "SequenceSource":
+        """Raises UsageError where there are fewer ids than slots."""
+        if slot >= self.ids.capacity:
+            settings = self.settings
+            raise UsageError(
+                f"--sequence-id-range {settings.first_id}:{settings.end_id}: sequence id range specified is "
+                f"smaller than the number of sequences that are open at a time ({self.ids.capacity} ids)"
+            )
+        return SequenceSource(self, np.random.default_rng((*self._entropy, slot)))
+
+
+class SequenceSource:
+    """Implements Source."""
+
+    __slots__ = ("_at", "_feed", "_remaining", "_rng", "_sent", "_steps", "_stream", "sequence", "step")
+
+    def __init__(self, feed: SequenceFeed, rng: np.random.Generator) -> None:
+        self._feed = feed
+        self._rng = rng
+        self._stream = feed.streams[0]
+        self._steps = self._stream.steps
+        self._at = 0
+        self._remaining = 0
+        self._sent = 0
+        self.step = 0
+        self.sequence = 0
+
+    def next(self) -> Prepared:
+        remaining = self._remaining
+        if not remaining:
+            remaining = self._begin()
+        at, sent = self._at, self._sent
+        flags = (0 if sent else START) | (remaining == 1)
+        self._remaining = remaining - 1
+        self._sent = sent + 1
+        self.step = self._stream.first_step + at
+        at += 1
+        self._at = 0 if at == len(self._steps) else at
+        return self._steps[at - 1][flags].fill(self.sequence)
+
+    def failed(self, sequence: int) -> None:
+        """The server does not know a sequence whose first request failed: another one is begun."""
+        if sequence == self.sequence and self._sent == 1:
+            self._remaining = 0
+
+    def closing(self) -> Prepared | None:
+        if not self._remaining:
+            return None
+        self._remaining = 0
+        # the step that ends every sequence of a stream; where steps repeat, any can
+        last = 0 if not self._stream.length else len(self._steps) - 1
+        return self._steps[last][END].fill(self.sequence)
+
+    def _begin(self) -> int:
+        feed, rng = self._feed, self._rng
+        streams = feed.streams
+        stream = streams[int(rng.integers(len(streams)))] if len(streams) > 1 else streams[0]
+        self._stream, self._steps = stream, stream.steps
+        self._at = self._sent = 0
+        self.sequence = feed.ids.exchange(self.sequence)
+        return stream.length or varied(feed.settings, float(rng.random()))
+
+
+def varied(settings: SequenceSettings, chance: float) -> int:
+    """A length around the mean, perf_analyzer's way; `chance` lies in [0, 1)."""
+    mean = settings.length
+    return max(1, mean + int((2 * chance - 1) * settings.variation / 100 * mean))

@@ -1,0 +1,231 @@
+"""Values that users write for a tensor, in JSON or as arrays, as its raw bytes; nothing is rounded or wrapped
+but floats to the precision of their datatype."""
+
+import base64
+import binascii
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tpx.errors import InvalidRequest, UsageError
+from tpx.perf.clients.model import TensorSpec
+from tpx.protocol.datatypes import BY_NAME
+from tpx.protocol.tensors import Buffer, Tensor, decode_bytes, encode_bytes, raw_bytes
+
+MAX_DEPTH = 32
+
+_TYPES: Mapping[str, tuple[type, ...]] = {"f": (int, float), "i": (int,), "u": (int,), "b": (bool, int)}
+_KINDS = {"f": "iuf", "i": "iu", "u": "iu", "b": "biu"}
+
+
+def tensor_of_json(spec: TensorSpec, value: Any, dims: Sequence[int], where: str) -> Tensor:
+    """The tensor of a JSON value: a list, flat or nested, `{"content": list, "shape": dims}`, or raw bytes
+    as `{"b64": text}`, also as the content.
+
+    `dims` is the shape where the value has none, -1 where it is dynamic and to be found out from the value.
+    Raises UsageError that begins with `where`.
+    """
+    where = f"{where}, tensor '{spec.name}'"
+    if isinstance(value, dict):
+        _check_keys(value, where)
+        if "shape" in value:
+            dims = _shape(spec, value["shape"], where)
+        value = value if "b64" in value else value["content"]
+    if isinstance(value, dict):
+        data, count = _raw(spec, value.get("b64"), where)
+        return Tensor(spec.name, spec.datatype, _completed(dims, count, (), where), data)
+    flat, nested = _flattened(value, where)
+    return Tensor(
+        spec.name,
+        spec.datatype,
+        _completed(dims, len(flat), nested, where),
+        encode_values(flat, spec.datatype, where),
+    )
+
+
+def tensor_of_raw(spec: TensorSpec, data: Buffer, dims: Sequence[int], where: str) -> Tensor:
+    """The tensor of raw bytes as they are sent: row-major, little-endian. Raises UsageError."""
+    shape = _completed(dims, element_count(spec.datatype, data, where), (), where)
+    return Tensor(spec.name, spec.datatype, shape, data)
+
+
+def element_count(datatype: str, data: Buffer, where: str) -> int:
+    """How many elements these raw bytes are. Raises UsageError where they are not whole ones."""
+    if datatype == "BYTES":
+        return _count_strings(data, where)
+    size = BY_NAME[datatype].size
+    if len(data) % size:
+        raise UsageError(f"{where}: {len(data)} bytes are no whole number of {datatype} elements")
+    return len(data) // size
+
+
+def encode_values(flat: Sequence[Any], datatype: str, where: str) -> Buffer:
+    """JSON values as raw bytes. Raises UsageError for one that is not of the datatype."""
+    if datatype == "BYTES":
+        return encode_bytes([_element(value, where) for value in flat])
+    target = BF16_SOURCE if datatype == "BF16" else BY_NAME[datatype].numpy
+    allowed = _TYPES[target.kind]
+    if not set(map(type, flat)) <= set(allowed):
+        wrong = next(value for value in flat if type(value) not in allowed)
+        raise UsageError(f"{where}: {_shown(wrong)} is no {datatype}")
+    if not flat:
+        return b""
+    if target.kind in "iu":
+        limits = np.iinfo(target)
+        if min(flat) < limits.min or max(flat) > limits.max:
+            wrong = next(value for value in flat if not limits.min <= value <= limits.max)
+            raise UsageError(f"{where}: {wrong} is out of range for {datatype}")
+        return raw_bytes(np.array(flat, dtype=target))
+    try:
+        return encode_array(np.array(flat, dtype=np.float64 if target.kind == "f" else None), datatype, where)
+    except OverflowError as exc:
+        raise UsageError(f"{where}: a number is out of range for {datatype}") from exc
+
+
+BF16_SOURCE = np.dtype(np.float32)
+
+
+def encode_array(array: npt.NDArray[Any], datatype: str, where: str) -> Buffer:
+    """An array's elements as raw bytes of a datatype. BF16 is rounded from floats, or taken from uint16 bits.
+
+    Raises UsageError where the array's type does not go with it, or a value does not fit.
+    """
+    if datatype == "BYTES":
+        if array.dtype.kind not in "SUO":
+            raise UsageError(f"{where}: an array of {array.dtype} holds no BYTES")
+        return raw_bytes(array)
+    if datatype == "BF16":
+        return raw_bytes(array if array.dtype == np.uint16 else bf16_bits(_checked(array, "FP32", where)))
+    return raw_bytes(_checked(array, datatype, where))
+
+
+def _checked(array: npt.NDArray[Any], datatype: str, where: str) -> npt.NDArray[Any]:
+    target = BY_NAME[datatype].numpy
+    if array.dtype.kind not in _KINDS[target.kind]:
+        raise UsageError(f"{where}: an array of {array.dtype} holds no {datatype}")
+    if not array.size or array.dtype == target:
+        return array.astype(target, copy=False)
+    if target.kind in "iub":
+        low, high = (0, 1) if target.kind == "b" else (np.iinfo(target).min, np.iinfo(target).max)
+        if int(array.min()) < low or int(array.max()) > high:
+            raise UsageError(f"{where}: a value is out of range for {datatype}")
+        return array.astype(target)
+    with np.errstate(over="ignore"):
+        out = array.astype(target)
+    if np.isinf(out).any() and not np.array_equal(np.isinf(out), np.isinf(array)):
+        raise UsageError(f"{where}: a value is out of range for {datatype}")
+    return out
+
+
+def bf16_bits(array: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
+    """FP32 values as the bits of the nearest BF16, ties to even."""
+    bits = np.ascontiguousarray(array, dtype="<f4").view(np.uint32)
+    rounded = (bits.astype(np.uint64) + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(array), (bits >> 16) | 0x40, rounded).astype("<u2")
+
+
+def bf16_floats(bits: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """The values of BF16 bits."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def check_fit(spec: TensorSpec, dims: Sequence[int], where: str) -> None:
+    """Raise UsageError where dimensions contradict the model's."""
+    same = len(dims) == len(spec.shape)
+    if not same or any(m not in (-1, d) for m, d in zip(spec.shape, dims, strict=True)):
+        raise UsageError(
+            f"{where}: the shape {list(dims)} does not fit the model's {list(spec.shape)}, both without the "
+            "batch dimension"
+        )
+
+
+def _check_keys(value: Mapping[str, Any], where: str) -> None:
+    unknown = set(value) - {"content", "b64", "shape"}
+    if unknown:
+        raise UsageError(f"{where}: unknown key '{min(unknown)}' (known: content, b64, shape)")
+    if ("content" in value) == ("b64" in value):
+        raise UsageError(f"{where}: missing content field: either content or b64 has to be there")
+
+
+def _shape(spec: TensorSpec, value: Any, where: str) -> tuple[int, ...]:
+    if not isinstance(value, list) or any(type(dim) is not int or dim < 0 for dim in value):
+        raise UsageError(f"{where}: shape values must be integers, got {_shown(value)}")
+    check_fit(spec, value, where)
+    return tuple(value)
+
+
+def _raw(spec: TensorSpec, text: Any, where: str) -> tuple[bytes, int]:
+    if not isinstance(text, str):
+        raise UsageError(f"{where}: the value of b64 field should be of type string")
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as exc:
+        raise UsageError(f"{where}: b64 is no base64 text: {exc}") from exc
+    return data, element_count(spec.datatype, data, where)
+
+
+def _count_strings(data: Buffer, where: str) -> int:
+    count, at = 0, 0
+    while at < len(data):
+        at += 4 + int.from_bytes(data[at : at + 4], "little")
+        count += 1
+    try:
+        decode_bytes(data, count)
+    except InvalidRequest as exc:
+        raise UsageError(
+            f"{where}: raw BYTES need the length of each element in four bytes before it: {exc.message}"
+        ) from exc
+    return count
+
+
+def _element(value: Any, where: str) -> bytes:
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass")
+    if isinstance(value, dict) and set(value) == {"b64"} and isinstance(value["b64"], str):
+        try:
+            return base64.b64decode(value["b64"], validate=True)
+        except (binascii.Error, ValueError) as exc:
+            raise UsageError(f"{where}: b64 is no base64 text: {exc}") from exc
+    raise UsageError(f"{where}: {_shown(value)} is no string")
+
+
+def _flattened(value: Any, where: str) -> tuple[list[Any], tuple[int, ...]]:
+    """The leaves of nested lists, and the shape that the nesting has; a value alone has none."""
+    if not isinstance(value, list):
+        return [value], ()
+    shape, leaves = [len(value)], value
+    for _ in range(MAX_DEPTH):
+        if not leaves or not isinstance(leaves[0], list):
+            break
+        width = len(leaves[0])
+        if any(not isinstance(item, list) or len(item) != width for item in leaves):
+            raise UsageError(f"{where}: the nested lists are not all of the same length")
+        shape.append(width)
+        leaves = [leaf for item in leaves for leaf in item]
+    return leaves, tuple(shape)
+
+
+def _completed(dims: Sequence[int], count: int, nested: Sequence[int], where: str) -> tuple[int, ...]:
+    """The shape of `count` elements: what is dynamic follows from the nesting, or from the count."""
+    if len(nested) == len(dims) and all(d in (-1, n) for d, n in zip(dims, nested, strict=True)):
+        return tuple(nested)
+    known = math.prod(d for d in dims if d >= 0)
+    unknown = sum(d < 0 for d in dims)
+    if unknown == 1 and known and count % known == 0:
+        return tuple(count // known if d < 0 else d for d in dims)
+    if unknown:
+        raise UsageError(
+            f"{where}: {count} elements do not tell what the dynamic dimensions of {list(dims)} are; give "
+            '{"content": [...], "shape": [...]} or --shape'
+        )
+    if known != count:
+        raise UsageError(f"{where}: the shape {list(dims)} has {known} elements, the data {count}")
+    return tuple(dims)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,86 @@
+"""The options that say what sequences of requests are like, for models that take them."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from tpx.options import Option
+from tpx.perf.inputs.sequences import LAST_ID, SequenceSettings
+from tpx.perf.settings import refuse
+
+_SEQUENCES = "Sequences"
+DEFAULT_LENGTH = 20
+
+
+@dataclass(frozen=True, slots=True)
+class IdRange:
+    """Ids from `first` to before `end`."""
+
+    first: int = 1
+    end: int = LAST_ID
+
+    def __str__(self) -> str:
+        return f"{self.first}:{self.end}"
+
+
+def parse_ids(text: str) -> IdRange:
+    """`start` or `start:end`; 0 is no sequence."""
+    flag = "--sequence-id-range"
+    parts = text.split(":")
+    if len(parts) > 2:
+        refuse(flag, "The value does not match <start:end>.")
+    try:
+        numbers = [int(part) for part in parts]
+    except ValueError:
+        refuse(flag, f"Invalid value provided: {text}")
+    if min(numbers) < 0:
+        refuse(flag, "The range values must be >= 0.")
+    first, end = [*numbers, LAST_ID][:2]
+    if first == 0:
+        refuse(flag, "0 is no id of a sequence: the range has to start at 1 or above.")
+    if end <= first:
+        refuse(flag, "The 'end' value must be greater than 'start' value.")
+    if end > 2**64 - 1:
+        refuse(flag, "The range values must be below 2^64.")
+    return IdRange(first, end)
+
+
+ANY_ID = IdRange()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceOptions:
+    """Ids and lengths."""
+
+    sequence_length: Annotated[
+        int | None,
+        Option(
+            "requests in a sequence on average (20); without it a stream of --input-data is a sequence",
+            (),
+            _SEQUENCES,
+        ),
+    ] = None
+    sequence_length_variation: Annotated[
+        float, Option("by how many percent lengths differ from it at most", (), _SEQUENCES, "PERCENT")
+    ] = 20.0
+    sequence_id_range: Annotated[
+        IdRange,
+        Option("ids of the sequences: START to before END", (), _SEQUENCES, "START[:END]", parse=parse_ids),
+    ] = ANY_ID
+
+    def check_sequences(self) -> None:
+        """Raise UsageError for a value out of range."""
+        if self.sequence_length is not None and self.sequence_length <= 0:
+            refuse("--sequence-length", "The sequence length must be > 0.")
+        if not 0 <= self.sequence_length_variation < float("inf"):
+            refuse("--sequence-length-variation", "The value must be >= 0.0.")
+
+    @property
+    def sequence_settings(self) -> SequenceSettings:
+        """What sequences are like."""
+        return SequenceSettings(
+            first_id=self.sequence_id_range.first,
+            end_id=self.sequence_id_range.end,
+            length=self.sequence_length or DEFAULT_LENGTH,
+            variation=self.sequence_length_variation,
+            fixed=self.sequence_length is not None,
+        )
