@@ -4,7 +4,6 @@ from tpx.perf.clients.base import Prepared
 from tpx.perf.inputs.feed import Feed, Source
 from tpx.perf.load.schedules import Share
 from tpx.perf.settings import Level
-from tpx.perf.settings import Level
 
 
 class Dealt:
@@ -17,9 +16,6 @@ class Dealt:
 
     def begin(self, level: Level) -> None:
         """A load of this level begins."""
-        self._feed.begin(level)
-
-    def begin(self, level: Level) -> None:
         self._feed.begin(level)
 
     def source(self, slot: int) -> "DealtSource":
@@ -49,9 +45,6 @@ class DealtSource:
         request = source.next()
         self.step, self.sequence = source.step, source.sequence
         return request
-
-    def failed(self, sequence: int) -> None:
-        self._source.failed(sequence)
 
     def failed(self, sequence: int) -> None:
         self._source.failed(sequence)
