@@ -16,6 +16,7 @@
     - ResponseError            a server answered a client of ours with an error
   x UsageError               a command line or a configuration file is wrong
   x MeasurementError         a measurement could not be made
+    - ServerLost               the server is gone, and with it every measurement to come
 """
 
 from enum import Enum
@@ -133,3 +134,7 @@ class UsageError(TpxError):
 
 class MeasurementError(TpxError):
     """A measurement could not be made."""
+
+
+class ServerLost(MeasurementError):
+    """The server is gone and cannot be started from here; every further measurement would fail alike."""

@@ -17,16 +17,21 @@ from tpx.analyzer.results.journal import (
     Journal,
     Measured,
     ModelFailed,
+    ModelRead,
+    Prepared,
     RunEnded,
+    RunResumed,
     RunStarted,
     ServerMeasured,
 )
 from tpx.analyzer.results.measurement import Configuration, Decision, Failure, Outcome, Trial, Variant
+from tpx.analyzer.resume import Earlier
+from tpx.analyzer.runners.base import Preparation
 from tpx.analyzer.search.base import Done, Search
 from tpx.analyzer.search.brute import BruteSearch
 from tpx.analyzer.trial import Bench
 from tpx.analyzer.variants import configure, effective, facts_of
-from tpx.errors import TpxError, UsageError
+from tpx.errors import ServerLost, TpxError, UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +75,17 @@ Observer = Callable[[Event], None]
 class Profile:
     """One run over all its models. Everything found is in the journal when `run` returns or is cut off."""
 
-    def __init__(self, config: ProfileConfig, bench: Bench, journal: Journal, observe: Observer) -> None:
+    def __init__(
+        self,
+        config: ProfileConfig,
+        bench: Bench,
+        journal: Journal,
+        observe: Observer,
+        earlier: Earlier | None = None,
+    ) -> None:
+        """`earlier` is the run in the same journal that goes on with this one; without it one begins."""
         self._config = config
+        self._earlier = earlier or Earlier()
         self._bench = bench
         self._journal = journal
         self._observe = observe
@@ -84,23 +98,30 @@ class Profile:
 
     async def run(self, command: tuple[str, ...]) -> None:
         """Search every model. Raises UsageError and what the journal raises; the rest is written down."""
+        reason = ""
         try:
             self._journal.append(self._start(command))
             await self._measure_server()
             for model in self._config.model_names:
                 if not self._stop.is_set():
                     await self._model(model)
+        except ServerLost as exc:
+            reason = exc.message
+            self._observe(Remark(text=f"the run ends here: {reason}"))
         finally:
             await self._bench.close()
         self._journal.append(
             RunEnded(
-                outcome="interrupted" if self._stop.is_set() else "complete",
-                elapsed_ns=time.perf_counter_ns() - self._started_ns,
+                outcome="interrupted" if reason or self._stop.is_set() else "complete",
+                elapsed_ns=self._earlier.elapsed_ns + time.perf_counter_ns() - self._started_ns,
+                reason=reason,
             )
         )
 
-    def _start(self, command: tuple[str, ...]) -> RunStarted:
+    def _start(self, command: tuple[str, ...]) -> RunStarted | RunResumed:
         config = self._config
+        if self._earlier.started is not None:
+            return RunResumed(provenance=provenance(command))
         return RunStarted(
             schema=SCHEMA,
             models=config.model_names,
@@ -112,6 +133,8 @@ class Profile:
         )
 
     async def _measure_server(self) -> None:
+        if self._earlier.server_measured:
+            return
         try:
             server = await self._bench.server_only(self._config.duration_seconds)
         except UsageError:
@@ -123,19 +146,31 @@ class Profile:
             self._journal.append(ServerMeasured(server=server))
 
     async def _model(self, model: str) -> None:
-        self._observe(ModelStarted(model=model))
+        if model in self._earlier.unavailable:
+            return
         try:
-            default = effective(await self._bench.default_config(model))
-            configure(Variant(model=model, name=model), default)
-            facts = facts_of(model, default, gpu=bool(gpu_names()))
-        except UsageError:
+            read = await self._read(model)
+            configure(Variant(model=model, name=model), read.config)
+            facts = facts_of(model, read.config, gpu=read.gpu)
+        except (UsageError, ServerLost):
             raise
         except TpxError as exc:
             tail = self._bench.log_tail()
             self._journal.append(ModelFailed(model=model, reason=exc.message, log_tail=tail))
             self._observe(Remark(text=f"model '{model}' cannot be profiled: {exc.message}"))
             return
-        await self._search(BruteSearch(facts, self._config.space), default)
+        await self._search(BruteSearch(facts, self._config.space), read.config)
+
+    async def _read(self, model: str) -> ModelRead:
+        """The model's own configuration, from the journal or from a server."""
+        known = self._earlier.models.get(model)
+        if known is not None:
+            return known
+        self._observe(ModelStarted(model=model))
+        config = effective(await self._bench.default_config(model))
+        read = ModelRead(model=model, config=config, gpu=bool(gpu_names()))
+        self._journal.append(read)
+        return read
 
     async def _search(self, search: Search, default: dict[str, Any]) -> None:
         walk = _Walk(search, self._started_ns)
@@ -146,20 +181,42 @@ class Profile:
                 break
             if configuration is None or configuration.variant != trial.variant:
                 configuration = configure(trial.variant, default)
-                self._journal.append(Configured(configuration=configuration))
-            self._observe(walk.started(trial))
-            outcome = await self._bench.run(configuration, trial.load)
-            self._keep(trial.variant.model, outcome)
-            self._observe(TrialEnded(trial=trial, outcome=outcome))
+                if not self._earlier.knows(configuration):
+                    self._journal.append(Configured(configuration=configuration))
+            started = walk.started(trial)
+            outcome = self._earlier.outcome(trial)
+            if outcome is None:
+                self._observe(started)
+                outcome = await self._measure(configuration, trial)
             search.tell(trial, outcome)
             for decision in walk.new_decisions():
-                self._journal.append(Decided(model=trial.variant.model, decision=decision))
+                if not self._earlier.skips_decision(trial.variant.model):
+                    self._journal.append(Decided(model=trial.variant.model, decision=decision))
+
+    async def _measure(self, configuration: Configuration, trial: Trial) -> Outcome:
+        outcome = await self._bench.run(configuration, trial)
+        preparation = self._bench.take_preparation()
+        if preparation is not None:
+            self._journal.append(_prepared(configuration, preparation))
+        self._keep(trial.variant.model, outcome)
+        self._observe(TrialEnded(trial=trial, outcome=outcome))
+        return outcome
 
     def _keep(self, model: str, outcome: Outcome) -> None:
         if isinstance(outcome, Failure):
             self._journal.append(Failed(model=model, failure=outcome))
         else:
             self._journal.append(Measured(model=model, measurement=outcome))
+
+
+def _prepared(configuration: Configuration, preparation: Preparation) -> Prepared:
+    return Prepared(
+        model=configuration.variant.model,
+        variant=configuration.variant.name,
+        how=preparation.how,
+        why=preparation.why,
+        duration_ns=preparation.duration_ns,
+    )
 
 
 class _Walk:

@@ -9,10 +9,10 @@ from typing import Any
 from tpx.analyzer.monitors.base import Probe, Watch
 from tpx.analyzer.monitors.gpu import open_gpu_probe
 from tpx.analyzer.monitors.process import ProcessProbe
-from tpx.analyzer.results.measurement import Configuration, Failure, Load, Outcome, ServerOnly
-from tpx.analyzer.runners.base import Runner
+from tpx.analyzer.results.measurement import Configuration, Failure, Outcome, ServerOnly, Trial
+from tpx.analyzer.runners.base import Preparation, Runner
 from tpx.analyzer.variants import OutputRepository
-from tpx.errors import TpxError, UsageError
+from tpx.errors import ServerLost, TpxError, UsageError
 
 
 class Bench:
@@ -23,6 +23,12 @@ class Bench:
         self._repository = repository
         self._interval_s = monitoring_interval_s
         self._served = ""
+        self._preparation: Preparation | None = None
+
+    def take_preparation(self) -> Preparation | None:
+        """How the last configuration came onto the server, once; None where it was there already."""
+        preparation, self._preparation = self._preparation, None
+        return preparation
 
     async def default_config(self, model: str) -> dict[str, Any]:
         """JSON of the model's effective default configuration; TpxError when the model cannot be served."""
@@ -33,21 +39,22 @@ class Bench:
         server = self._runner.server
         return server.log_tail if server else ()
 
-    async def run(self, configuration: Configuration, load: Load) -> Outcome:
-        """Measure a configuration under a load. Only a UsageError is raised: every trial would fail alike."""
+    async def run(self, configuration: Configuration, trial: Trial) -> Outcome:
+        """Measure a configuration. Raises UsageError and ServerLost alone: every trial would fail alike."""
         started_ns = time.perf_counter_ns()
-        variant = configuration.variant.name
+        variant, load = configuration.variant.name, trial.load
         try:
             await self._serve(configuration)
             async with Watch(self._probes(), self._interval_s) as watch:
                 measurement = await self._runner.measure(load)
-        except UsageError:
+        except (UsageError, ServerLost):
             raise
         except TpxError as exc:
-            self._served = ""  # what follows gets a fresh server
+            self._served = ""  # what follows is prepared anew
             return Failure(
                 variant=variant,
                 load=load,
+                round=trial.round,
                 reason=exc.message,
                 log_tail=self.log_tail(),
                 duration_ns=time.perf_counter_ns() - started_ns,
@@ -56,6 +63,7 @@ class Bench:
             measurement,
             variant=variant,
             load=load,
+            round=trial.round,
             memory=watch.memory or measurement.memory,
             gpus=watch.gpus or measurement.gpus,
             duration_ns=measurement.duration_ns or time.perf_counter_ns() - started_ns,
@@ -80,7 +88,9 @@ class Bench:
         if self._served == name:
             return
         self._served = ""
-        await self._runner.prepare(configuration, self._repository.write(configuration))
+        started_ns = time.perf_counter_ns()
+        done = await self._runner.prepare(configuration, self._repository.write(configuration))
+        self._preparation = done and replace(done, duration_ns=time.perf_counter_ns() - started_ns)
         self._served = name
 
     def _probes(self) -> Sequence[Probe]:

@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +30,26 @@ class ModelFacts:
     """False for sequence models and ensembles, which have another scheduler."""
     preferred_batch_sizes: tuple[int, ...] = ()
     """Of the default's dynamic batcher; those above a variant's max_batch_size do not fit it."""
+    batches_dynamically: bool = False
+    """The default has a dynamic batcher."""
+    instances: int = 1
+    """Of the default configuration."""
+    backend: str = ""
+    """`onnxruntime`, ... as the completed configuration says."""
+    steps: tuple[str, ...] = ()
+    """Of an ensemble, the models it is composed of, each once."""
 
 
 def merge(base: Any, delta: Any) -> Any:
-    """`base` with the change: mappings merge by key, equally long lists of mappings by item."""
+    """`base` with the change: mappings merge by key, equally long lists of mappings by item; None takes a
+    key out."""
     if isinstance(base, Mapping) and isinstance(delta, Mapping):
         kept = {key: value for key, value in base.items() if key not in delta}
-        return kept | {key: merge(base[key], value) if key in base else value for key, value in delta.items()}
+        return kept | {
+            key: merge(base.get(key, {} if isinstance(value, Mapping) else None), value)
+            for key, value in delta.items()
+            if value is not None
+        }
     if _mappings(base) and _mappings(delta) and len(base) == len(delta):
         return [merge(old, new) for old, new in zip(base, delta, strict=True)]
     return delta
@@ -46,11 +59,30 @@ def _mappings(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) for item in value)
 
 
-def configure(variant: Variant, default: Mapping[str, Any]) -> Configuration:
-    """The configuration of a variant; `default` is the JSON of the model's effective default.
+def configure(
+    variant: Variant, default: Mapping[str, Any], defaults: Mapping[str, Mapping[str, Any]] | None = None
+) -> Configuration:
+    """The configuration of a variant; `default` is the JSON of the model's effective default, `defaults` are
+    those of its members' models.
 
     Raises ConfigError when the change does not fit the schema of a model configuration.
     """
+    members = tuple(configure(m, (defaults or {})[m.model], defaults) for m in variant.members)
+    own = _configure(variant, default)
+    if not members:
+        return own
+    batch_sizes = [m.max_batch_size for m in members]
+    return replace(
+        own,
+        members=members,
+        instance_group="; ".join(m.instance_group for m in members),
+        instances=sum(m.instances for m in members),
+        max_batch_size=min(batch_sizes),
+        dynamic_batching=any(m.dynamic_batching for m in members),
+    )
+
+
+def _configure(variant: Variant, default: Mapping[str, Any]) -> Configuration:
     merged = {key: value for key, value in merge(default, variant.delta).items() if key != "name"}
     message = model_config.from_json(json.dumps(merged), f"configuration {variant.name}")
     groups = [
@@ -101,13 +133,38 @@ def facts_of(model: str, default: Mapping[str, Any], *, gpu: bool) -> ModelFacts
     if kind == "KIND_AUTO":
         kind = "KIND_GPU" if gpu else "KIND_CPU"
     batcher = default.get("dynamic_batching") or {}
+    platform = str(default.get("platform", ""))
+    steps = (default.get("ensemble_scheduling") or {}).get("step", ())
     return ModelFacts(
         model=model,
         max_batch_size=int(default.get("max_batch_size", 0)),
         instance_kind=kind,
         can_batch_dynamically=not (default.get("sequence_batching") or default.get("ensemble_scheduling")),
         preferred_batch_sizes=tuple(int(size) for size in batcher.get("preferred_batch_size", ())),
+        batches_dynamically="dynamic_batching" in default,
+        instances=sum(int(group.get("count", 1)) * max(1, len(group.get("gpus", ()))) for group in groups),
+        backend=str(default.get("backend", "")) or platform.partition("_")[0],
+        steps=tuple(dict.fromkeys(str(step["model_name"]) for step in steps if "model_name" in step)),
     )
+
+
+def automatic_delta(facts: ModelFacts, instances: int, batch_size: int | None) -> dict[str, Any]:
+    """So many instances, and batches of up to `batch_size` (None leaves batching as it is): Model Analyzer's
+    automatic variant.
+
+    The dynamic batcher is on, and otherwise the default's, without preferred batch sizes that do not fit.
+    """
+    delta: dict[str, Any] = {"instance_group": [{"count": instances, "kind": facts.instance_kind}]}
+    if batch_size is None:
+        return delta
+    delta["max_batch_size"] = batch_size
+    if facts.can_batch_dynamically:
+        preferred = facts.preferred_batch_sizes
+        fitting = [size for size in preferred if size <= batch_size]
+        delta["dynamic_batching"] = (
+            {} if len(fitting) == len(preferred) else {"preferred_batch_size": fitting}
+        )
+    return delta
 
 
 class OutputRepository:
@@ -117,8 +174,11 @@ class OutputRepository:
     none (another disk, another owner) small files are copied and large ones linked symbolically.
     """
 
-    def __init__(self, path: Path, source: Path | None, *, override: bool = False) -> None:
-        """`source` is the repository that holds the weights, None where they are elsewhere.
+    def __init__(
+        self, path: Path, source: Path | None, *, override: bool = False, keep: bool = False
+    ) -> None:
+        """`source` is the repository that holds the weights, None where they are elsewhere; `keep` leaves
+        what the earlier part of a run wrote.
 
         Raises UsageError when the directory exists and may not be replaced, or overlaps the source.
         """
@@ -126,7 +186,8 @@ class OutputRepository:
         self._source = None if source is None else source.absolute()
         self._refuse_overlap()
         try:
-            self._empty(override=override)
+            if not keep:
+                self._empty(override=override)
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as exc:
             raise UsageError(f"cannot make the output model repository {path}: {exc.strerror}") from exc

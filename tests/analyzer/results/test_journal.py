@@ -1,5 +1,7 @@
 """run.jsonl: what is written is read again, also after a crash in the middle of a line."""
 
+import resource
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from tpx.analyzer.results.journal import (
     Provenance,
     Record,
     RunEnded,
+    RunResumed,
     RunStarted,
     read_last_run,
 )
@@ -133,3 +136,41 @@ def test_a_whole_run_reads_back_to_the_same_figures(replay: Callable[..., Run], 
     again = Run.from_records(read_last_run(tmp_path / "results" / "run.jsonl"))
     assert again == run
     assert sum(m.measurement_count for m in again.models) == 41
+
+
+def test_a_journal_has_one_writer(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    with Journal(path) as journal:
+        journal.append(STARTED)
+        with pytest.raises(MeasurementError, match="is being written by another tpx analyze"):
+            Journal(path)
+        journal.append(ENDED)
+    assert read_last_run(path) == [STARTED, ENDED]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sizes of files are limited per process on Linux")
+def test_a_full_disk_is_told_and_loses_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    with Journal(path) as journal:
+        journal.append(STARTED)
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 100, limits[1]))
+        try:
+            with pytest.raises(MeasurementError, match=r"cannot write .*run\.jsonl: .*Free space or choose"):
+                journal.append(MEASURED)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert path.read_bytes().endswith(b"}\n"), "half a line is left"
+        journal.append(ENDED)
+    assert read_last_run(path) == [STARTED, ENDED]
+
+
+def test_a_run_that_is_resumed_has_not_ended(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    write(path, STARTED, MEASURED, RunEnded(outcome="interrupted", elapsed_ns=5, reason="the server is gone"))
+    assert Run.from_records(read_last_run(path)).reason == "the server is gone"
+    write(path, RunResumed(provenance=STARTED.provenance))
+    assert Run.from_records(read_last_run(path)).outcome == "unfinished"
+    write(path, MEASURED, RunEnded(outcome="complete", elapsed_ns=9))
+    run = Run.from_records(read_last_run(path))
+    assert (run.outcome, run.elapsed_ns) == ("complete", 9)

@@ -181,7 +181,7 @@ class Journal:
         os.close(self._descriptor)
 
     def _take(self) -> None:
-        """Lock the file, drop what a crash left after its last complete line, and have its name on the disk."""
+        """Lock the file, drop what a crash left after its last complete line, put its name on the disk."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as exc:

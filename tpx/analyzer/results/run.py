@@ -109,10 +109,8 @@ class _Fold:
                 self._unavailable[model] = record
             case journal.Decided(model=model, decision=decision):
                 self._decisions.setdefault(model, []).append(decision)
-            case journal.RunResumed():
-                self._ended = None
-            case journal.RunEnded():
-                self._ended = record
+            case journal.RunEnded() | journal.RunResumed():
+                self._ended = record if isinstance(record, journal.RunEnded) else None
             case journal.Prepared(model=model):
                 self._preparations.setdefault(model, []).append(record)
 

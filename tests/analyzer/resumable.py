@@ -1,0 +1,65 @@
+"""A run over the published headline that takes its time, for tests that kill it: a child process.
+
+Words: the directory of the run, seconds that each measurement takes. Every measurement made is a line of
+`measured.log`, written and synced before the journal hears of it.
+"""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from tpx.analyzer.models import ModelToProfile
+from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.profile import Event, Profile
+from tpx.analyzer.results.journal import Journal, read_last_run
+from tpx.analyzer.results.measurement import Load, Measurement
+from tpx.analyzer.resume import Earlier
+from tpx.analyzer.runners.replay import ReplayRunner, read_table
+from tpx.analyzer.trial import Bench
+from tpx.analyzer.variants import OutputRepository
+
+ALEXNET: dict[str, Any] = {
+    "name": "alexnet",
+    "platform": "onnxruntime_onnx",
+    "max_batch_size": 0,
+    "input": [{"name": "data_0", "data_type": "TYPE_FP32", "dims": [1, 3, 224, 224]}],
+    "output": [{"name": "prob_1", "data_type": "TYPE_FP32", "dims": [1, 1000]}],
+    "instance_group": [{"name": "alexnet", "count": 1, "kind": "KIND_GPU", "gpus": [0]}],
+}
+
+
+class SlowReplay(ReplayRunner):
+    """A replay whose measurements take time and leave a trace of their own."""
+
+    def __init__(self, directory: Path, pause_s: float) -> None:
+        super().__init__({"alexnet": ALEXNET}, read_table(Path(__file__).parent / "headline.csv"))
+        self._log = os.open(directory / "measured.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._pause_s = pause_s
+
+    async def measure(self, load: Load) -> Measurement:
+        found = await super().measure(load)
+        await asyncio.sleep(self._pause_s)
+        os.write(self._log, f"{found.variant} {found.load}\n".encode())
+        return found
+
+
+def run(directory: Path, pause_s: float) -> None:
+    """Begin the run of this directory, or go on with it."""
+    path = directory / "run.jsonl"
+    config = ProfileConfig(profile_models=(ModelToProfile(name="alexnet"),), export_path=directory)
+    with Journal(path) as journal:
+        begun = path.stat().st_size > 0
+        earlier = Earlier(read_last_run(path)) if begun else None
+        repository = OutputRepository(directory / "output", None, keep=begun)
+        bench = Bench(SlowReplay(directory, pause_s), repository, monitoring_interval_s=1)
+        asyncio.run(Profile(config, bench, journal, _ignore, earlier).run(("tpx",)))
+
+
+def _ignore(event: Event) -> None:
+    """Nobody watches."""
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]), float(sys.argv[2]))

@@ -1,0 +1,129 @@
+"""A run that is cut off at any moment goes on where it was: nothing lost, nothing measured twice."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tpx.analyzer.results.goals import Goals
+from tpx.analyzer.results.journal import (
+    SCHEMA,
+    Measured,
+    Provenance,
+    Record,
+    RunEnded,
+    RunStarted,
+    read_last_run,
+)
+from tpx.analyzer.results.measurement import Load, Measurement, Trial, Variant
+from tpx.analyzer.results.run import Run
+from tpx.analyzer.resume import Earlier, check_same_run
+from tpx.errors import UsageError
+
+RUN = Path(__file__).parent / "resumable.py"
+VARIANT = Variant(model="m", name="m_config_default")
+
+
+def started(**settings: object) -> RunStarted:
+    return RunStarted(
+        schema=SCHEMA,
+        models=("m",),
+        goals=Goals(),
+        top=3,
+        tolerance_percent=10,
+        settings=settings,
+        provenance=Provenance(command=("tpx", "analyze"), started="", versions={}, host={}),
+    )
+
+
+def measured(concurrency: int, round_: int = 0) -> Measured:
+    return Measured(
+        model="m",
+        measurement=Measurement(
+            variant=VARIANT.name, load=Load(value=concurrency), throughput=1.0, round=round_, duration_ns=7
+        ),
+    )
+
+
+def table(directory: Path) -> list[tuple[Measurement, ...]]:
+    """What the reports are made of, without the time it took."""
+    run = Run.from_records(read_last_run(directory / "run.jsonl"))
+    return [tuple(replace(m, duration_ns=0) for m in v.measurements) for v in run.models[0].variants]
+
+
+def command(directory: Path, pause_s: float) -> tuple[str, ...]:
+    directory.mkdir(exist_ok=True)
+    return (sys.executable, str(RUN), str(directory), str(pause_s))
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_again_and_again_ends_with_the_table_of_one_that_was_not(tmp_path: Path) -> None:
+    subprocess.run(command(tmp_path / "whole", 0), check=True, timeout=60)
+    chance = random.Random(7)
+    directory, kills = tmp_path / "killed", 0
+    while True:
+        process = subprocess.Popen(command(directory, 0.02))
+        journal = directory / "run.jsonl"
+        before = journal.stat().st_size if journal.exists() else 0
+        while process.poll() is None and (journal.stat().st_size if journal.exists() else 0) == before:
+            time.sleep(0.005)
+        try:
+            process.wait(chance.uniform(0.0, 0.25))
+            break
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            kills += 1
+    assert process.returncode == 0
+    assert kills >= 3
+    assert table(directory) == table(tmp_path / "whole")
+    records = read_last_run(directory / "run.jsonl")
+    trials = [(r.measurement.variant, r.measurement.load) for r in records if isinstance(r, Measured)]
+    assert len(trials) == len(set(trials)) == 41
+    assert len((directory / "measured.log").read_text().splitlines()) <= 41 + kills
+    whole = Run.from_records(read_last_run(tmp_path / "whole" / "run.jsonl"))
+    again = Run.from_records(records)
+    assert again.models[0].decisions == whole.models[0].decisions
+    assert (again.outcome, whole.outcome) == ("complete", "complete")
+
+
+def test_an_outcome_is_found_as_often_as_its_trial_was_carried_out() -> None:
+    earlier = Earlier([started(), measured(1), measured(1, 1), measured(1, 1), measured(2)])
+    trial = Trial(variant=VARIANT, load=Load(value=1), round=1)
+    assert earlier.outcome(trial) is not None
+    assert earlier.outcome(trial) is not None
+    assert earlier.outcome(trial) is None
+    assert earlier.outcome(replace(trial, round=0)) is not None
+    assert earlier.outcome(replace(trial, load=Load(value=3))) is None
+
+
+@pytest.mark.parametrize(
+    ("records", "elapsed_ns", "complete"),
+    [
+        ([measured(1), measured(2)], 14, False),
+        ([measured(1), RunEnded(outcome="interrupted", elapsed_ns=100), measured(2)], 107, False),
+        ([measured(1), RunEnded(outcome="complete", elapsed_ns=100)], 100, True),
+    ],
+)
+def test_the_time_of_a_run_is_that_of_all_its_parts(
+    records: list[Record], elapsed_ns: int, complete: bool
+) -> None:
+    earlier = Earlier([started(), *records])
+    assert (earlier.elapsed_ns, earlier.complete) == (elapsed_ns, complete)
+
+
+def test_a_run_is_resumed_with_its_own_options_only() -> None:
+    earlier = Earlier([started(concurrency=[1, 2], quiet=True)])
+    check_same_run(earlier, {"concurrency": [1, 2], "html": "elsewhere.html"}, "run.jsonl")
+    with pytest.raises(UsageError, match=r"differ: --batch-sizes, --concurrency\. It began as: tpx analyze"):
+        check_same_run(earlier, {"concurrency": [1], "batch_sizes": [8]}, "run.jsonl")
+
+
+def test_there_must_be_a_run_to_resume() -> None:
+    with pytest.raises(UsageError, match=r"run\.jsonl holds no run"):
+        check_same_run(Earlier(), {}, "run.jsonl")

@@ -1,0 +1,122 @@
+"""What an interrupted run has told already, so that the same search over again measures only what is new."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tpx.analyzer.results.journal import (
+    Configured,
+    Decided,
+    Failed,
+    Measured,
+    ModelFailed,
+    ModelRead,
+    Record,
+    RunEnded,
+    RunStarted,
+    ServerMeasured,
+)
+from tpx.analyzer.results.measurement import Configuration, Outcome, Trial
+from tpx.errors import UsageError
+
+FREE_TO_DIFFER = frozenset(
+    {
+        "resume",
+        "quiet",
+        "verbose",
+        "html",
+        "pdf",
+        "markdown",
+        "json",
+        "export_path",
+        "checkpoint_directory",
+        "config_file",
+        "override_output_model_repository",
+        "client_max_retries",
+        "filename_model_inference",
+        "filename_model_gpu",
+        "filename_server_only",
+        "skip_summary_reports",
+        "skip_detailed_reports",
+    }
+)
+"""Options that say nothing about what is searched and measured; a resumed run may have others than before."""
+
+
+class Earlier:
+    """The records of a run so far, by what a search asks for; empty for a run that begins.
+
+    A search that is told the same outcomes asks for the same trials, so each of them is found here in turn.
+    """
+
+    def __init__(self, records: Sequence[Record] = ()) -> None:
+        self.started: RunStarted | None = None
+        self.complete = False
+        self.elapsed_ns = 0
+        self.server_measured = False
+        self.models: dict[str, ModelRead] = {}
+        self.unavailable: dict[str, ModelFailed] = {}
+        self._configurations: set[str] = set()
+        self._outcomes: dict[tuple[Any, ...], deque[Outcome]] = {}
+        self._decided: dict[str, int] = {}
+        for record in records:
+            self._take(record)
+
+    def knows(self, configuration: Configuration) -> bool:
+        """Whether the configuration is in the journal."""
+        return configuration.variant.name in self._configurations
+
+    def outcome(self, trial: Trial) -> Outcome | None:
+        """What this trial showed, once for each time it was carried out."""
+        found = self._outcomes.get((trial.variant.name, trial.load, trial.round))
+        return found.popleft() if found else None
+
+    def skips_decision(self, model: str) -> bool:
+        """Whether the next decision about a model is in the journal; asking counts it as taken."""
+        left = self._decided.get(model, 0)
+        self._decided[model] = max(0, left - 1)
+        return left > 0
+
+    def _take(self, record: Record) -> None:
+        match record:
+            case RunStarted():
+                self.started = record
+            case ServerMeasured():
+                self.server_measured = True
+            case ModelRead(model=model):
+                self.models[model] = record
+            case ModelFailed(model=model):
+                self.unavailable[model] = record
+            case Configured(configuration=configuration):
+                self._configurations.add(configuration.variant.name)
+            case Measured(measurement=outcome) | Failed(failure=outcome):
+                self._keep(outcome)
+            case Decided(model=model):
+                self._decided[model] = self._decided.get(model, 0) + 1
+            case RunEnded():
+                self.complete = record.outcome == "complete"
+                self.elapsed_ns = record.elapsed_ns
+            case _:
+                pass
+
+    def _keep(self, outcome: Outcome) -> None:
+        key = (outcome.variant, outcome.load, outcome.round)
+        self._outcomes.setdefault(key, deque()).append(outcome)
+        self.elapsed_ns += outcome.duration_ns
+
+
+def check_same_run(earlier: Earlier, settings: Mapping[str, Any], path: object) -> None:
+    """Raise UsageError where these options would search or measure something else than the run did."""
+    if earlier.started is None:
+        raise UsageError(f"--resume: {path} holds no run")
+    before = earlier.started.settings
+    differing = sorted(
+        key for key in {*before, *settings} - FREE_TO_DIFFER if before.get(key) != settings.get(key)
+    )
+    if differing:
+        flags = ", ".join(f"--{key.replace('_', '-')}" for key in differing)
+        command = " ".join(earlier.started.provenance.command)
+        raise UsageError(
+            f"--resume continues a run with the options that it began with; these differ: {flags}. "
+            f"It began as: {command}"
+        )
