@@ -60,11 +60,12 @@ class ConfigSweep:
 
 
 class BadField(ValueError):
-    """A field that the schema does not have, or a value that it does not take; `path` leads to it."""
+    """A key that nothing has, or a value that it does not take; `path` leads to it."""
 
     def __init__(self, path: Path, message: str) -> None:
         super().__init__(f"{label(path)}: {message}" if path else message)
         self.path = path
+        self.message = message
 
 
 def label(path: Path) -> str:
@@ -110,7 +111,7 @@ def _put(root: dict[str, Any], path: Path, value: Any) -> None:
 def _message_axes(value: Any, descriptor: Any, path: Path) -> Iterator[ConfigAxis]:
     if not isinstance(value, Mapping):
         raise BadField(path, f"expected fields of {descriptor.name}, got {_shown(value)}")
-    if not value:
+    if not value and path:
         yield ConfigAxis(path=path, values=({},))
     for key, item in value.items():
         field = descriptor.fields_by_name.get(str(key))

@@ -1,9 +1,11 @@
 """The command line and its YAML file, read into a ProfileConfig."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tpx.analyzer.config_sweep import BadField
 from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options.config import ProfileConfig
 from tpx.analyzer.options.waiting import refuse_waiting
@@ -75,11 +77,58 @@ def _from_file(path: Path) -> dict[str, Any]:
     except ImportError as exc:
         raise UsageError("--config-file needs the package pyyaml: pip install pyyaml") from exc
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        content = yaml.safe_load(text)
     except OSError as exc:
         raise UsageError(f"--config-file {path}: {exc.strerror}") from exc
     except (yaml.YAMLError, UnicodeDecodeError) as exc:
         raise UsageError(f"--config-file {path}: not YAML: {' '.join(str(exc).split())}") from exc
     if not isinstance(content, Mapping):
         raise UsageError(f"--config-file {path}: expected options as `key: value` lines")
-    return given_in_mapping(ProfileConfig, content, source=str(path))
+    values: dict[str, Any] = {}
+    for key, value in content.items():
+        try:
+            values |= given_in_mapping(ProfileConfig, {key: value}, source=str(path))
+        except UsageError as exc:
+            raise _placed(exc, path, text, str(key)) from exc
+    return values
+
+
+def _placed(error: UsageError, path: Path, text: str, key: str) -> UsageError:
+    """The same error with the line of the file."""
+    import yaml
+
+    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    cause = error.__cause__
+    line = 1
+    for part in (key, *(cause.path if isinstance(cause, BadField) else ())):
+        found = _within(node, part)
+        if found is None:
+            break
+        line, node = found.line, found.node
+    return UsageError(error.message.replace(f"{path}: ", f"{path}:{line}: ", 1))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A value in a YAML file, and the line of its key."""
+
+    line: int
+    node: Any
+
+
+def _within(node: Any, part: str | int) -> _Place | None:
+    """What stands under a key or at a place of a list; a list of mappings is looked through for the key."""
+    import yaml
+
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if str(key.value).replace("-", "_") == str(part).replace("-", "_"):
+                return _Place(key.start_mark.line + 1, value)
+        return None
+    if not isinstance(node, yaml.SequenceNode):
+        return None
+    if isinstance(part, int):
+        items = node.value[part : part + 1]
+        return _Place(items[0].start_mark.line + 1, items[0]) if items else None
+    return next(filter(None, (_within(item, part) for item in node.value)), None)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from tpx.analyzer.models import ModelToProfile
-from tpx.analyzer.options.values import constraints, from_yaml_text, objectives
+from tpx.analyzer.options.values import from_yaml_text, read_constraints, read_objectives
 from tpx.analyzer.results.goals import Constraint, Goals, Objective
 from tpx.errors import UsageError
 from tpx.options import Option
@@ -23,8 +23,8 @@ class GoalOptions:
             (),
             _GOALS,
             "TAG,TAG|{TAG: WEIGHT}",
-            parse=from_yaml_text(objectives),
-            read=objectives,
+            parse=from_yaml_text(read_objectives),
+            read=read_objectives,
         ),
     ] = ()
     constraints: Annotated[
@@ -34,8 +34,8 @@ class GoalOptions:
             (),
             _GOALS,
             "TAG<=N,TAG>=N",
-            parse=from_yaml_text(constraints),
-            read=constraints,
+            parse=from_yaml_text(read_constraints),
+            read=read_constraints,
         ),
     ] = ()
     weighting: Annotated[

@@ -6,13 +6,13 @@ from typing import Any
 from tpx.analyzer.config_sweep import read_sweep
 from tpx.analyzer.models import ModelParameters, ModelToProfile
 from tpx.analyzer.options.values import (
-    constraints,
     environment,
     flags,
     mapping,
     number,
     numbers,
-    objectives,
+    read_constraints,
+    read_objectives,
     truth,
     within,
     words,
@@ -90,8 +90,8 @@ _SETTINGS: Mapping[str, tuple[str, Reader]] = {
     "cpu_only": ("cpu_only", truth),
     "weighting": ("weighting", _weighting),
     "parameters": ("parameters", _parameters),
-    "objectives": ("objectives", objectives),
-    "constraints": ("constraints", constraints),
+    "objectives": ("objectives", read_objectives),
+    "constraints": ("constraints", read_constraints),
     "model_config_parameters": ("sweep", read_sweep),
     "perf_analyzer_flags": ("perf_analyzer_flags", flags),
     "genai_perf_flags": ("genai_perf_flags", flags),

@@ -1,7 +1,7 @@
 """Values that are more than a word, from YAML or from a flag: numbers in every form, maps, objectives,
 constraints.
 
-Readers raise ValueError; `within` puts the key before what a reader of its value says.
+Readers raise ValueError; `within` says of which key it is.
 """
 
 import re
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from tpx.analyzer.config_sweep import BadField
 from tpx.analyzer.models import Flags
 from tpx.analyzer.objectives import metric
 from tpx.analyzer.results.goals import Bound, Constraint, Objective
@@ -23,12 +24,14 @@ _RENAMED = {"perf_latency": "perf_latency_p99"}
 
 
 @contextmanager
-def within(*keys: object) -> Iterator[None]:
-    """Errors of the block begin with these keys."""
+def within(*keys: str) -> Iterator[None]:
+    """Errors of the block are of these keys, and say so."""
     try:
         yield
+    except BadField as exc:
+        raise BadField((*keys, *exc.path), exc.message) from exc
     except (ValueError, UsageError) as exc:
-        raise ValueError(f"{'.'.join(map(str, keys))}: {exc}") from exc
+        raise BadField(keys, str(exc)) from exc
 
 
 def from_yaml_text(read: Callable[[Any], Any]) -> Callable[[str], Any]:
@@ -121,14 +124,14 @@ def environment(value: Any) -> Mapping[str, str]:
     return read
 
 
-def objectives(value: Any) -> tuple[Objective, ...]:
+def read_objectives(value: Any) -> tuple[Objective, ...]:
     """`[perf_throughput, perf_latency_p99]`, or a map of tags to weights."""
     if isinstance(value, Mapping):
         return tuple(_objective(str(tag), weight) for tag, weight in value.items())
     return tuple(_objective(tag, LISTED_WEIGHT) for tag in words(value))
 
 
-def constraints(value: Any) -> tuple[Constraint, ...]:
+def read_constraints(value: Any) -> tuple[Constraint, ...]:
     """`{perf_latency_p99: {max: 10}}`, or `perf_latency_p99<=10,perf_throughput>=100`."""
     if isinstance(value, str):
         return tuple(_compared(part) for part in value.split(",") if part.strip())
