@@ -14,6 +14,7 @@ from tpx.perf.load.base import Load
 from tpx.perf.load.concurrency import ConcurrencyLoad
 from tpx.perf.load.rate import OpenLoopSettings, RateLoad
 from tpx.perf.load.schedules import ALL, Offsets, Share, at_once, listed, offsets
+from tpx.perf.load.together import QueryLoad
 from tpx.perf.plan import LoadPlan
 from tpx.perf.records import Records
 from tpx.perf.settings import Level, LevelSettings
@@ -55,6 +56,9 @@ async def open_load(
     """
     plan, client = settings.load, target.client
     target.feed.begin(level)
+    if level.mode == "multi_stream":
+        lanes = await client.open(int(level.value))
+        return QueryLoad(client, lanes, target.feed, settings.timeout_s, records)
     if not level.open_loop:
         lanes = await client.open(share.part(int(level.value)))
         return ConcurrencyLoad(client, lanes, target.feed, settings.timeout_s, records)

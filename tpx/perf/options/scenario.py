@@ -1,0 +1,92 @@
+"""The option that puts on load as MLPerf's load generator does, and what belongs to it."""
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+from tpx.errors import UsageError
+from tpx.options import Option
+from tpx.perf.settings import LevelRange, LevelSettings, one_of, refuse
+
+_SCENARIO = "MLPerf scenarios"
+_scenario = one_of(
+    "--scenario",
+    ("single-stream", "multi-stream", "server", "offline"),
+    "Unsupported type provided: '{}'. Choices are 'single-stream', 'multi-stream', 'server' or 'offline'.",
+)
+PERCENTILES = {"single-stream": 90.0, "multi-stream": 99.0, "server": 99.0}
+"""What each is judged by; offline is judged by its throughput."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScenarioOptions:
+    """A scenario, and how long it lasts at least."""
+
+    scenario: Annotated[
+        Literal["", "single-stream", "multi-stream", "server", "offline"],
+        Option(
+            "single-stream: one query at a time; multi-stream: several requests a query; server: Poisson "
+            "arrivals at --request-rate-range; offline: all requests at once",
+            (),
+            _SCENARIO,
+            parse=_scenario,
+        ),
+    ] = ""
+    min_duration: Annotated[
+        float, Option("seconds that a scenario lasts at least (offline: as long as it takes)", (), _SCENARIO)
+    ] = 10.0
+    min_query_count: Annotated[int, Option("queries that a scenario has at least", (), _SCENARIO)] = 100
+    samples_per_query: Annotated[
+        int, Option("requests of one query of the multi-stream scenario", (), _SCENARIO)
+    ] = 8
+    offline_samples: Annotated[
+        int, Option("requests of the one query of the offline scenario", (), _SCENARIO)
+    ] = 1024
+
+    def check_scenario(self, levels: LevelRange, request_count: int, distribution: str) -> None:
+        """Raise UsageError for a value out of range, or a load that is not the scenario's."""
+        for flag, value in (
+            ("--min-duration", self.min_duration),
+            ("--min-query-count", self.min_query_count),
+            ("--samples-per-query", self.samples_per_query),
+            ("--offline-samples", self.offline_samples),
+        ):
+            if not 0 < value < float("inf"):
+                refuse(flag, "The value must be > 0.")
+        if not self.scenario:
+            return
+        if request_count:
+            raise UsageError("--scenario says itself how many requests are sent: leave out --request-count")
+        if self.scenario == "server" and levels.mode != "request_rate":
+            raise UsageError("--scenario server needs its target rate: --request-rate-range")
+        if self.scenario == "server" and distribution not in ("constant", "poisson"):
+            raise UsageError("--scenario server has Poisson arrivals: leave out --request-distribution")
+
+    def scenario_levels(self) -> LevelRange | None:
+        """The level of a scenario that has one of its own."""
+        if self.scenario == "single-stream":
+            return LevelRange(mode="single_stream", start=1)
+        if self.scenario == "multi-stream":
+            return LevelRange(mode="multi_stream", start=self.samples_per_query)
+        if self.scenario == "offline":
+            return LevelRange(mode="offline", start=self.offline_samples)
+        return None
+
+    def scenario_rules(self, settings: LevelSettings) -> LevelSettings:
+        """The rules of a level as the scenario has them: one window, over when both minima are reached."""
+        if not self.scenario:
+            return settings
+        if self.scenario == "offline":
+            return replace(settings, request_count=self.offline_samples)
+        load = settings.load
+        if self.scenario == "server":
+            load = replace(load, arrivals=replace(load.arrivals, distribution="poisson"))
+        return replace(
+            settings,
+            mode="count_windows",
+            window_requests=self.min_query_count,
+            count_window_floor_ms=round(self.min_duration * 1000),
+            max_windows=1,
+            one_window=True,
+            percentile=settings.percentile or PERCENTILES[self.scenario],
+            load=load,
+        )
