@@ -42,7 +42,7 @@ async def measure_level(
         stability_percentage=settings.stability_percentage,
         max_trials=settings.max_windows,
         shape=settings.shapes,
-        input_data=settings.input_data,
+        input_data=(settings.input_data,),
     )
     async with open_target(config) as target:
         level = await measure(target, Level("concurrency", load.value), config.level_settings)
