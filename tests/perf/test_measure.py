@@ -282,3 +282,22 @@ def test_a_server_that_dies_ends_the_level_after_one_dead_window() -> None:
     assert result.windows[-1].requests == 0
     assert all(w.requests for w in result.windows[:-1])
     assert "The first: HTTP 503" in result.reason
+
+
+def test_a_fixed_schedule_sends_each_step_once_at_its_own_time() -> None:
+    client = FakeClient()
+    target = replace(make_target(client), timestamps_ns=(0, 3_000_000, 3_000_000, 12_000_000))
+    settings = replace(QUICK, request_count=4)
+    result = asyncio.run(measure_level(target, Level("fixed_schedule", 0), settings))
+    assert (result.requests, len(client.sent), result.verdict) == (4, 4, Verdict.OK)
+    assert result.duration_ns >= 12_000_000
+    assert result.open_loop is not None
+
+
+def test_the_steps_of_a_fixed_schedule_that_warm_up_are_not_sent_again() -> None:
+    client = FakeClient()
+    target = replace(make_target(client), timestamps_ns=(0, 1_000_000, 100_000_000, 101_000_000))
+    settings = replace(QUICK, request_count=2, warmup_requests=2)
+    result = asyncio.run(measure_level(target, Level("fixed_schedule", 0), settings))
+    assert (result.requests, len(client.sent)) == (2, 4)
+    assert result.duration_ns < 90_000_000

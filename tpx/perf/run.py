@@ -162,6 +162,8 @@ def run_settings(config: PerfConfig, target: Target) -> LevelSettings:
     settings = config.level_settings
     if not target.sequences:
         settings = replace(settings, load=replace(settings.load, sequences=0))
+    if config.periodic_concurrency_range is not None:
+        return replace(settings, request_count=config.periodic_concurrency_range.end)
     if not config.fixed_schedule:
         return settings
     check_timestamps(target.timestamps_ns)

@@ -5,7 +5,7 @@ Every request asks to be told when nothing follows, so that a decoupled model's 
 
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from time import perf_counter_ns
 from typing import cast
@@ -104,6 +104,8 @@ class InferStream:
 
     def __init__(self, connection: GrpcClientConnection, endpoint: Endpoint) -> None:
         self.connection = connection
+        self.on_arrival: Callable[[object, object], None] | None = None
+        """Hears of every response: this stream, and what `send` returned for its request."""
         self.closing = False
         self._reason = ""
         self._numbers = count(1)
@@ -156,6 +158,8 @@ class InferStream:
         elif not null:
             request.arrivals.append(now_ns)
             request.answers.append(data)
+            if self.on_arrival is not None:
+                self.on_arrival(self, request_id)
         if final:
             del waiting[request_id]
             request.on_response(request)

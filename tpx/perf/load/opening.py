@@ -12,6 +12,7 @@ from tpx.perf.clients.base import Client
 from tpx.perf.inputs.feed import Feed
 from tpx.perf.load.base import Load
 from tpx.perf.load.concurrency import ConcurrencyLoad
+from tpx.perf.load.periodic import PeriodicLoad
 from tpx.perf.load.rate import OpenLoopSettings, RateLoad
 from tpx.perf.load.schedules import ALL, Offsets, Share, at_once, listed, offsets
 from tpx.perf.load.together import QueryLoad
@@ -59,6 +60,9 @@ async def open_load(
     if level.mode == "multi_stream":
         lanes = await client.open(int(level.value))
         return QueryLoad(client, lanes, target.feed, settings.timeout_s, records)
+    if level.mode == "periodic_concurrency" and plan.periodic is not None:
+        lanes = await client.open(plan.periodic.end)
+        return PeriodicLoad(client, lanes, target.feed, plan.periodic, settings.timeout_s)
     if not level.open_loop:
         lanes = await client.open(share.part(int(level.value)))
         return ConcurrencyLoad(client, lanes, target.feed, settings.timeout_s, records)

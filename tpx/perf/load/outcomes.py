@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tpx.perf.clients.base import LOST, Client, Failure, StreamedResponse
+from tpx.perf.clients.base import LOST, TIMED_OUT, Client, Failure, StreamedResponse
 from tpx.perf.records import SUCCESS, Records
+
+_CODES = {LOST: "connection lost", TIMED_OUT: "timeout"}
 
 
 class Outcomes:
@@ -55,5 +57,4 @@ class Outcomes:
     def count_local_failure(self, status: int, message: str) -> None:
         """Count a request that has no response."""
         self.failed += 1
-        code = "connection lost" if status == LOST else "timeout"
-        self._failures.setdefault(status, Failure(code, message))
+        self._failures.setdefault(status, Failure(_CODES.get(status, "incomplete"), message))

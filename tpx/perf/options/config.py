@@ -52,6 +52,10 @@ class PerfConfig(
         self.check_data()
         self.check_sequences()
         self.check_pace()
+        if self.periodic_concurrency_range is not None and not (self.protocol == "grpc" and self.streaming):
+            raise UsageError(
+                "The --periodic-concurrency-range option requires bi-directional gRPC streaming."
+            )
         if not self.slo:
             self.check_search_limit(self.latency_threshold)
         elif self.binary_search:
