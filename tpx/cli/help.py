@@ -26,6 +26,7 @@ class _Page:
     summary: str
 
 
+_COMPARE = ("perf", "compare")
 _ANALYZE = "Find the configuration that serves a model best."
 _PAGES = {
     ("serve",): _Page(
@@ -39,6 +40,11 @@ _PAGES = {
         "Measure throughput and latency of a served model.\n\n"
         "Options, output and exit codes are those of perf_analyzer.\n\n"
         "Example:  tpx perf -m mnist --concurrency-range 1:4",
+    ),
+    _COMPARE: _Page(
+        "tpx.cli.perf_compare:CompareConfig",
+        "Tell what changed from one run of `tpx perf --json` to another; exit with 5 where something became "
+        "worse.\n\nExample:  tpx perf compare before.json after.json",
     ),
     ("analyze", "profile"): _Page(
         "tpx.analyzer.options:ProfileConfig",
@@ -80,10 +86,19 @@ def _app(whole: set[tuple[str, ...]]) -> typer.Typer:
     analyze = typer.Typer(help=_ANALYZE, no_args_is_help=True)
     # a callback keeps `profile` a subcommand while it is the only one
     analyze.callback()(lambda: None)
+    groups = {"analyze": analyze}
+    if _COMPARE in whole and ("serve",) not in whole:
+        # `perf` is a command to typer, except where the word behind it is asked about
+        groups["perf"] = typer.Typer()
+        groups["perf"].callback()(lambda: None)
     for words, page in _PAGES.items():
         fields = _fields(page) if words in whole else []
-        _add(root if len(words) == 1 else analyze, words[-1], page.summary, fields)
-    root.add_typer(analyze, name="analyze")
+        if len(words) == 1 and words[0] not in groups:
+            _add(root, words[0], page.summary, fields)
+        elif len(words) == 2 and words[0] in groups:
+            _add(groups[words[0]], words[1], page.summary, fields)
+    for name, group in groups.items():
+        root.add_typer(group, name=name)
     return root
 
 

@@ -11,12 +11,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
+from tpx.cli import perf_ab, perf_compare
 from tpx.errors import TpxError, UsageError
 from tpx.options import from_argv
+from tpx.perf.answers.explain import explain
 from tpx.perf.observer import Progress
 from tpx.perf.options import PerfConfig
+from tpx.perf.report.answers import answers_text
 from tpx.perf.report.console import answer_line, settings_block, summary
-from tpx.perf.report.csv import csv_text
+from tpx.perf.report.csv import CsvOptions, csv_text
 from tpx.perf.report.json import json_text
 from tpx.perf.report.level_text import Shown, level_block
 from tpx.perf.report.live import live_line
@@ -36,6 +39,8 @@ class Exit(IntEnum):
     OK = 0
     UNSTABLE = 2
     NO_VALID_REQUEST = 3
+    OBJECTIVE_BROKEN = 4
+    REGRESSION = 5
     OVER_ERROR_BUDGET = 6
     FAILED = 99
     INTERRUPTED = 130
@@ -44,20 +49,24 @@ class Exit(IntEnum):
 def main(argv: Sequence[str]) -> int:
     """Run `tpx perf` with these words; returns the exit status."""
     try:
-        config = from_argv(PerfConfig, argv)
+        if argv[:1] == ["compare"]:
+            return perf_compare.main(argv[1:])
+        config = from_argv(PerfConfig, perf_ab.spread(argv))
         if config.self_test:
             with asyncio.Runner(loop_factory=event_loop) as runner:
-                ceilings = runner.run(self_test(config.measurement_interval / 5000))
+                ceilings = runner.run(self_test(config.level_settings.interval_ms / 5000))
             print(self_test_text(ceilings), end="", flush=True)
             return Exit.OK
         _check_writable(config)
         _allow_many_connections()
+        if config.ab:
+            return perf_ab.main(config, argv, IN_PROCESS)
         print(settings_block(config), flush=True)
         with asyncio.Runner(loop_factory=event_loop) as runner:
             report = runner.run(_run(config))
         if report is None:
             return Exit.INTERRUPTED
-        print(summary(report.levels) + answer_line(report), end="", flush=True)
+        print(summary(report.levels) + answer_line(report) + answers_text(report), end="", flush=True)
         _write_files(report, argv)
     except TpxError as exc:
         print(f"Error: {exc}", file=sys.stderr)
@@ -75,9 +84,13 @@ def exit_status(report: Report) -> Exit:
         return Exit.OK if report.has_valid_requests else Exit.INTERRUPTED
     if report.error:
         return Exit.FAILED
-    if report.has_dead_level:
+    if report.has_dead_level and not (report.config.slo and report.has_valid_requests):
         return Exit.NO_VALID_REQUEST
-    return Exit.UNSTABLE if report.only_unstable else Exit.OK
+    if report.breaks_slo:
+        return Exit.OBJECTIVE_BROKEN
+    if report.config.require_stable and report.any_unstable:
+        return Exit.UNSTABLE
+    return Exit.UNSTABLE if report.only_unstable and not report.config.slo else Exit.OK
 
 
 async def _run(config: PerfConfig) -> Report | None:
@@ -153,6 +166,10 @@ class Terminal:
         print(level_block(result, shown), end="", flush=True)
         if result.reason:
             print(result.reason, file=sys.stderr, flush=True)
+        for warning in result.warnings:
+            self.notice(warning)
+        if self._config.explain:
+            print(explain(result, self._config.level_settings), flush=True)
 
     def notice(self, text: str) -> None:
         print(f"WARNING: {text}", file=sys.stderr, flush=True)
@@ -179,7 +196,10 @@ def _check_writable(config: PerfConfig) -> None:
 def _write_files(report: Report, argv: Sequence[str]) -> None:
     config = report.config
     if config.csv is not None:
-        _write(config.csv, csv_text(report.levels, verbose=config.verbose_csv))
+        _write(
+            config.csv,
+            csv_text(report.levels, CsvOptions(verbose=config.verbose_csv, decoupled=report.model.decoupled)),
+        )
     if config.json is not None:
         _write(config.json, json_text(report, argv))
 

@@ -45,16 +45,16 @@ def test_the_same_server_twice_shows_no_difference_95_times_in_100() -> None:
     assert different <= 5
 
 
-def test_a_server_that_is_a_tenth_slower_is_found() -> None:
-    found = [compare(run_of((3, n)), run_of((4, n), slower=1.1), Strictness()) for n in range(10)]
+def test_a_server_that_is_a_fifth_slower_is_found() -> None:
+    found = [compare(run_of((3, n)), run_of((4, n), slower=1.2), Strictness()) for n in range(10)]
     assert sum(bool(c.regressions) for c in found) >= 9
     assert all(d.finding != "better" for c in found for d in c.differences)
-    faster = compare(run_of((4, 1), slower=1.1), run_of((3, 1)), Strictness())
+    faster = compare(run_of((4, 1), slower=1.2), run_of((3, 1)), Strictness())
     assert {d.finding for d in faster.differences} >= {"better"}
 
 
 def test_differences_too_small_to_matter_are_none() -> None:
-    found = compare(run_of((3, 1)), run_of((4, 1), slower=1.1), Strictness(min_effect=0.3))
+    found = compare(run_of((3, 1)), run_of((4, 1), slower=1.2), Strictness(min_effect=0.3))
     assert not found.regressions
 
 

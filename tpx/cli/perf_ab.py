@@ -1,0 +1,73 @@
+"""`tpx perf --ab URL1 URL2 ...`: two or more servers in turns, and whether they differ."""
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Sequence
+
+from tpx.errors import UsageError
+from tpx.perf.answers.compare import Comparison, comparison_text, difference_json
+from tpx.perf.in_turns import Turns, run_in_turns
+from tpx.perf.options import PerfConfig
+from tpx.perf.run import event_loop
+
+REGRESSION = 5
+
+
+def spread(argv: Sequence[str]) -> list[str]:
+    """`--ab URL1 URL2` as `--ab URL1 --ab URL2`: it takes all words up to the next option."""
+    words: list[str] = []
+    taking = False
+    for word in argv:
+        if word == "--ab":
+            taking = True
+        elif taking and not word.startswith("-"):
+            words += ["--ab", word]
+        else:
+            taking = False
+            words.append(word)
+    if "--ab" in argv and "--ab" not in words:
+        raise UsageError("Missing value for option '--ab'")
+    return words
+
+
+def main(config: PerfConfig, argv: Sequence[str], in_process: str = "") -> int:
+    """Measure, print what differs; 5 where a server is worse than the first."""
+    with asyncio.Runner(loop_factory=event_loop) as runner:
+        found = runner.run(_run(config, in_process))
+    for server, differences in zip(found.servers[1:], found.differences, strict=True):
+        print(f"{server} against {found.servers[0]}:")
+        print(comparison_text(Comparison(differences=differences), found.strictness), flush=True)
+    if config.json is not None:
+        config.json.write_text(json.dumps(_document(found, argv), indent=1) + "\n", encoding="utf-8")
+    return REGRESSION if found.regressions else 0
+
+
+async def _run(config: PerfConfig, in_process: str) -> Turns:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, stop.set)
+    try:
+        return await run_in_turns(
+            config, stop=stop, said=lambda text: print(text, file=sys.stderr), in_process=in_process
+        )
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+
+
+def _document(found: Turns, argv: Sequence[str]) -> dict[str, object]:
+    return {
+        "schema": 1,
+        "argv": list(argv),
+        "servers": list(found.servers),
+        "interrupted": found.interrupted,
+        "rounds": [
+            {"load": level.load, "blocks": [[dict(f.items()) for f in blocks] for blocks in level.blocks]}
+            for level in found.levels
+        ],
+        "ab": [
+            {"server": server, "differences": difference_json(differences)}
+            for server, differences in zip(found.servers[1:], found.differences, strict=True)
+        ],
+    }
