@@ -18,14 +18,14 @@ from tpx.perf.inputs.steps import Step, Stream
 
 LINES = (".ndjson", ".jsonl")
 MISALIGNED = "The 'validation_data' field doesn't align with 'data' field in the json file"
+MIXED = "can not have a combination of objects and arrays inside of the data array"
 
 
 @dataclass(frozen=True, slots=True)
 class JsonData:
-    """The streams of some files. `nested` is whether they were written as streams, not as steps."""
+    """The streams of some files."""
 
     streams: tuple[Stream, ...]
-    nested: bool
     notices: tuple[str, ...] = ()
 
 
@@ -62,30 +62,38 @@ def read_json(paths: Sequence[Path], reader: StepReader) -> JsonData:
     for path in paths:
         file = _file(path)
         notices += file.notices
-        for number, (item, expected) in enumerate(_aligned(file, path)):
-            where = f"{path}: stream {number}"
-            steps = _items(item, where)
-            if steps is None:
-                if number == 0:
-                    flat.add(file.data, file.validation, f"{path}: stream 0")
-                continue
-            if len(flat):
-                raise UsageError(
-                    f"{where}: can not have a combination of objects and arrays inside of the data array"
-                )
-            stream = JsonStream(reader)
-            outputs = None if expected is None else _items(expected, where)
-            if expected is not None and outputs is None:
-                raise UsageError(f"{where}: {MISALIGNED}")
-            stream.add(steps, outputs, where)
-            streams.append(stream)
-    if len(flat) and streams:
-        raise UsageError(
-            f"{paths[0]}: can not have a combination of objects and arrays inside of the data arrays"
-        )
+        if _is_nested(file.data, path):
+            streams += _streams(file, path, reader)
+        else:
+            flat.add(file.data, file.validation, f"{path}: stream 0")
+        if len(flat) and streams:
+            raise UsageError(f"{path}: {MIXED}")
     if any(not len(stream) for stream in streams) or not (streams or len(flat)):
         raise UsageError(f"{', '.join(map(str, paths))}: The dataset provided is empty.")
-    return JsonData(tuple(streams) or (flat,), bool(streams), tuple(notices))
+    return JsonData(tuple(streams) or (flat,), tuple(notices))
+
+
+def _is_nested(data: Sequence[Any], path: Path) -> bool:
+    """Whether the items are streams; raises UsageError where only some are."""
+    lists = [_starts_list(item) for item in data]
+    if any(lists) and not all(lists):
+        raise UsageError(f"{path}: {MIXED}")
+    return any(lists)
+
+
+def _streams(file: "_File", path: Path, reader: StepReader) -> list[JsonStream]:
+    expected: Sequence[Any] = [None] * len(file.data) if file.validation is None else file.validation
+    if len(expected) != len(file.data):
+        raise UsageError(f"{path}: {MISALIGNED}: {len(expected)} streams for {len(file.data)}")
+    out = []
+    for number, (steps, outputs) in enumerate(zip(file.data, expected, strict=True)):
+        where = f"{path}: stream {number}"
+        if outputs is not None and not _starts_list(outputs):
+            raise UsageError(f"{where}: {MISALIGNED}")
+        stream = JsonStream(reader)
+        stream.add(_items(steps, where) or [], None if outputs is None else _items(outputs, where), where)
+        out.append(stream)
+    return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,24 +145,23 @@ def _lenient(text: bytes, where: str, error: Exception) -> Any:
         raise UsageError(f"{where}: failed to parse the specified json file: {error}") from error
 
 
-def _aligned(file: _File, path: Path) -> list[tuple[Any, Any]]:
-    if file.validation is None:
-        return [(item, None) for item in file.data]
-    if len(file.validation) != len(file.data):
-        raise UsageError(f"{path}: {MISALIGNED}: {len(file.validation)} entries for {len(file.data)}")
-    return list(zip(file.data, file.validation, strict=True))
+def _starts_list(value: Any) -> bool:
+    if isinstance(value, msgspec.Raw):
+        return bytes(memoryview(value)[:1]) == b"["
+    return isinstance(value, list)
 
 
 def _items(value: Any, where: str) -> Sequence[Any] | None:
     """The items of a list, None for anything else."""
+    if not _starts_list(value):
+        return None
     if isinstance(value, msgspec.Raw):
-        if bytes(memoryview(value)[:1]) != b"[":
-            return None
         try:
             return msgspec.json.decode(value, type=list[msgspec.Raw])
         except msgspec.DecodeError as exc:
             value = _lenient(bytes(value), where, exc)
-    return value if isinstance(value, list) else None
+    items: list[Any] = value
+    return items
 
 
 def _parsed(value: Any, where: str) -> Any:
