@@ -41,13 +41,14 @@ async def run_in_turns(
     """
     strictness = Strictness(alpha=config.alpha, min_effect=config.min_effect)
     levels: list[Rounds] = []
+    values = _values(config.levels)
     async with AsyncExitStack() as stack:
         targets = [
             await stack.enter_async_context(open_target(replace(config, url=url, ab=()), in_process))
             for url in config.ab
         ]
         settings = _block_settings(config, targets[0])
-        for value in _values(config.levels):
+        for value in values:
             if stop.is_set():
                 break
             level = Level(config.levels.mode, value)

@@ -1,0 +1,138 @@
+"""Answers from the command line, over real connections."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.perf.servers import Behaviour, http_server
+from tpx.cli.perf import main
+from tpx.cli.perf_ab import spread
+
+QUICK = ["-m", "net", "--stability", "ci", "-p", "60", "-s", "100"]
+
+
+def test_the_highest_load_under_an_objective_is_answered_with_0(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.json"
+    words = [*QUICK, "--slo", "p50<5s", "--concurrency-range", "1:2", "--json", str(file), "--knee"]
+    with http_server(Behaviour()) as url:
+        assert main([*words, "-u", url]) == 0
+    out, _ = capfd.readouterr()
+    assert "SLO p50<5s: met up to concurrency 2, " in out
+    assert "  concurrency 1: p50<5s met: " in out
+    assert "Knee:\n" in out
+    document = json.loads(file.read_text())
+    assert document["answer"] == document["best"] == {"mode": "concurrency", "value": 2}
+    assert document["slo"] == {"objectives": ["p50<5s"], "confidence": 0.99, "ok": True}
+    level = document["levels"][0]
+    assert level["slo"][0]["outcome"] == "met"
+    assert level["throughput"]["ci_low"] < level["throughput"]["value"] < level["throughput"]["ci_high"]
+    assert sum(level["batches"]["requests"]) == level["requests"]
+    assert sum(map(sum, level["batches"]["histogram"])) == level["requests"]
+    assert set(level["latency_ci_us"]) == {"mean", "p50", "p90", "p95", "p99", "p99_9"}
+
+
+def test_an_objective_that_no_load_meets_is_4(capfd: pytest.CaptureFixture[str]) -> None:
+    with http_server(Behaviour(delay_s=lambda _: 0.005)) as url:
+        assert main([*QUICK, "--slo", "p50<1ms", "-u", url]) == 4
+    out, _ = capfd.readouterr()
+    assert "SLO p50<1ms: no measured load meets it.\n  concurrency 1: p50<1ms broken: " in out
+
+
+def test_the_explanation_stands_behind_its_level(capfd: pytest.CaptureFixture[str]) -> None:
+    with http_server(Behaviour()) as url:
+        assert main(["-m", "net", "--request-count", "20", "--explain", "-u", url]) == 0
+    out, _ = capfd.readouterr()
+    assert "How the figures of concurrency 1 came about\n" in out
+    assert "request count = successes of the windows = 20 = 20" in out
+
+
+def saved(path: Path, delay_s: float) -> str:
+    with http_server(Behaviour(delay_s=lambda _: delay_s)) as url:
+        assert main(["-m", "net", "--request-count", "150", "-u", url, "--json", str(path)]) == 0
+    return str(path)
+
+
+def test_compare_finds_the_slower_of_two_runs_and_exits_with_5(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fast, slow = saved(tmp_path / "a.json", 0.002), saved(tmp_path / "b.json", 0.006)
+    capfd.readouterr()
+    assert main(["compare", fast, slow, "--json", str(tmp_path / "c.json")]) == 5
+    out, err = capfd.readouterr()
+    assert err == ""
+    assert "throughput" in out
+    assert "worse" in out
+    found: list[dict[str, Any]] = json.loads((tmp_path / "c.json").read_text())["compare"]
+    assert {d["figure"]: d["finding"] for d in found}["p50"] == "worse"
+    assert main(["compare", fast, fast]) == 0
+    assert "No significant difference" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["one.json"], "tpx perf compare takes two files, got 1"),
+        (["/no/a.json", "/no/b.json"], "cannot read /no/a.json: No such file or directory"),
+        (["a", "b", "--alpha", "2"], "Failed to parse --alpha. The value must be in range (0, 0.5)."),
+        (["a", "b", "--foo"], "Invalid long option '--foo'"),
+    ],
+)
+def test_compare_says_what_is_wrong(
+    words: list[str], message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", *words]) == 99
+    assert capfd.readouterr().err.startswith(f"Error: {message}")
+
+
+def test_ab_takes_all_words_up_to_the_next_option() -> None:
+    assert spread(["--ab", "a:1", "b:2", "-m", "net"]) == ["--ab", "a:1", "--ab", "b:2", "-m", "net"]
+    assert spread(["-m", "net", "--ab", "a:1", "--ab", "b:2"]) == ["-m", "net", "--ab", "a:1", "--ab", "b:2"]
+    assert spread(["-m", "net"]) == ["-m", "net"]
+
+
+def test_ab_tells_a_slower_server_from_its_base(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "ab.json"
+    fast, slow = Behaviour(delay_s=lambda _: 0.001), Behaviour(delay_s=lambda _: 0.004)
+    with http_server(fast) as one, http_server(slow) as two:
+        words = [
+            "-m",
+            "net",
+            "--ab",
+            one,
+            two,
+            "--ab-blocks",
+            "5",
+            "--request-count",
+            "15",
+            "--json",
+            str(file),
+        ]
+        assert main(words) == 5
+    out, err = capfd.readouterr()
+    assert f"{two} against {one}:\n" in out
+    assert "concurrency 1: 5 blocks of each of 2 servers" in err
+    document = json.loads(file.read_text())
+    assert document["servers"] == [one, two]
+    assert len(document["rounds"][0]["blocks"]) == 5
+    (found,) = document["ab"]
+    assert {d["figure"]: d["finding"] for d in found["differences"]}["throughput"] == "worse"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--ab"], "Missing value for option '--ab'"),
+        (
+            ["--ab", "a:1", "b:1", "--concurrency-range", "1:0", "-l", "5"],
+            "--ab compares servers at given loads",
+        ),
+        (["--ab", "127.0.0.1:9", "127.0.0.1:9"], "cannot connect to 127.0.0.1:9"),
+    ],
+)
+def test_ab_says_what_is_wrong(words: list[str], message: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["-m", "net", *words]) == 99
+    assert message in capfd.readouterr().err
