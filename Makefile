@@ -90,6 +90,8 @@ schema: $(VENV)/.test
 	cd tpx/protocol/schema && ../../../$(BIN)/python -m grpc_tools.protoc -I. \
 	  --descriptor_set_out=v2.binpb model_config.proto grpc_service.proto health.proto \
 	  reflection.proto reflection_v1alpha.proto
+	cd tpx/perf/clients/schema && ../../../../$(BIN)/python -m grpc_tools.protoc -I. \
+	  --descriptor_set_out=tfserving.binpb tfserving.proto
 
 clean:
 	rm -rf $(VENV) .cache demo .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/e2e/node/node_modules

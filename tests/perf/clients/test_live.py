@@ -8,13 +8,15 @@ import pytest
 from tests.perf.clients.running import level, ran
 from tests.serving.live import Live, serving, write_models
 from tpx.errors import MeasurementError
+from tpx.serving.tracing.flags import trace_flag
 
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     repository: Path = tmp_path_factory.mktemp("models")
     write_models(repository)
-    with serving(repository) as server:
+    traces = trace_flag(f"triton,file={repository.parent / 'traces.json'}")
+    with serving(repository, trace_config=(traces,)) as server:
         yield server
 
 
@@ -56,7 +58,7 @@ def test_the_server_is_told_what_to_trace(live: Live, protocol: str) -> None:
     settings = live.get("/v2/trace/setting").json
     assert settings["trace_rate"] == rate
     assert (settings["log_frequency"], settings["trace_count"]) == ("9", "0")
-    assert settings["trace_level"] == ["OFF"]
+    assert settings["trace_level"] == ["TIMESTAMPS"]
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])

@@ -3,11 +3,14 @@
 import asyncio
 import ssl
 from collections.abc import Sequence
+from typing import cast
 
-from tpx.perf.clients.base import Lane, nobody_listens
+from tpx.perf.clients.base import Failure, Lane, nobody_listens
 from tpx.perf.clients.endpoint import Endpoint
 from tpx.protocol.grpc import client as wire
 from tpx.protocol.grpc.client import GrpcClientConnection
+from tpx.protocol.grpc.client_call import GrpcResponse
+from tpx.protocol.grpc.status import Status
 
 
 class GrpcPool:
@@ -66,3 +69,49 @@ def spread(lanes: Sequence[Lane], carriers: Sequence[object]) -> list[tuple[Lane
         load[id(carrier)] += 1
         moves.append((lane, carrier))
     return moves
+
+
+LANES_PER_CONNECTION = 16
+"""Fewer connections cost the client less, more of them let a server with a thread for each use its cores."""
+
+
+class GrpcLanes:
+    """Lanes for unary calls, some to a connection."""
+
+    def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None) -> None:
+        self._pool = GrpcPool(endpoint, tls)
+        self._lanes: list[Lane] = []
+
+    async def open(self, count: int) -> Sequence[Lane]:
+        """Exactly `count` of them. Raises WireError."""
+        await self._pool.resize(-(-count // LANES_PER_CONNECTION))
+        connections = self._pool.connections
+        del self._lanes[count:]
+        while len(self._lanes) < count:
+            self._lanes.append(Lane(None, connections[0].call))
+        for lane, connection in spread(self._lanes, connections):
+            _attach(lane, cast("GrpcClientConnection", connection))
+        return self._lanes
+
+    async def renew(self, lane: Lane, call: object) -> None:
+        """A call in flight is cancelled; a connection that ended is replaced for all of its lanes."""
+        broken: GrpcClientConnection = lane.connection
+        if isinstance(call, int):
+            broken.cancel(call)
+        if broken.closing:
+            fresh = await self._pool.instead_of(broken)
+            for each in self._lanes:
+                if each.connection is broken:
+                    _attach(each, fresh)
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+def call_failure(response: GrpcResponse) -> Failure:
+    """What an unsuccessful call says."""
+    return Failure(f"gRPC {Status(response.status).name}", response.message or "(no message)")
+
+
+def _attach(lane: Lane, connection: GrpcClientConnection) -> None:
+    lane.connection, lane.send = connection, connection.call

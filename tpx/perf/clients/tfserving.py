@@ -1,0 +1,172 @@
+"""TensorFlow Serving over gRPC: PredictionService's Predict, and GetModelMetadata for what a model takes."""
+
+import ssl
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tpx.errors import MeasurementError, ResponseError, UsageError
+from tpx.perf.clients import tfserving_messages as messages
+from tpx.perf.clients.base import PLAIN, Failure, Lane, RequestFields, Template
+from tpx.perf.clients.endpoint import Connections, Endpoint
+from tpx.perf.clients.grpc_encoding import framed, header_block, metadata
+from tpx.perf.clients.grpc_pool import GrpcLanes, call_failure
+from tpx.perf.clients.model import (
+    ModelCounters,
+    ModelDescription,
+    ModelKey,
+    ServerDescription,
+    model_description,
+)
+from tpx.perf.clients.tls import tls_context
+from tpx.protocol.grpc import client as wire
+from tpx.protocol.grpc.client import GrpcClientConnection
+from tpx.protocol.grpc.client_call import GrpcResponse, PreparedCall
+from tpx.protocol.grpc.status import Status
+from tpx.protocol.tensors import Tensor, decode_bytes
+
+SERVICE = "/tensorflow.serving.PredictionService/"
+ANY_BATCH = 1 << 30
+"""A model whose inputs have an open first dimension takes batches; how large ones, it does not say."""
+
+DATATYPES = {
+    "FP32": 1, "FP64": 2, "INT32": 3, "UINT8": 4, "INT16": 5, "INT8": 6, "BYTES": 7, "INT64": 9, "BOOL": 10,
+    "BF16": 14, "UINT16": 17, "FP16": 19, "UINT32": 22, "UINT64": 23,
+}  # fmt: skip
+"""TensorFlow's numbers of the protocol's datatypes."""
+_NAMES = {number: name for name, number in DATATYPES.items()}
+
+
+def connect(endpoint: Endpoint) -> Connections:
+    """Connections to TensorFlow Serving."""
+    tls = None if endpoint.tls is None else tls_context(endpoint.tls)
+    return Connections(TfServingClient(endpoint, tls), TfServingControl(endpoint, tls))
+
+
+def _fill_spec(spec: Any, model: ModelKey, signature: str = "") -> None:
+    spec.name, spec.signature_name = model.name, signature
+    if model.version:
+        if not model.version.isdecimal():
+            raise UsageError(f"-x {model.version}: a version of TensorFlow Serving is a number")
+        spec.version.value = int(model.version)
+
+
+class TfServingClient:
+    """Implements Client."""
+
+    success = int(Status.OK)
+    streams = False
+
+    def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> None:
+        self._endpoint = endpoint
+        self._lanes = GrpcLanes(endpoint, tls)
+
+    async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> PreparedCall:
+        if fields.sequence or fields.shared_inputs:
+            raise UsageError("--service-kind tfserving knows neither sequences nor shared memory")
+        endpoint = self._endpoint
+        request = messages.PredictRequest()
+        _fill_spec(request.model_spec, endpoint.model, endpoint.service.signature)
+        for tensor in tensors:
+            _fill_tensor(request.inputs[tensor.name], tensor)
+        request.output_filter.extend(output.name for output in fields.outputs)
+        message = request.SerializeToString(deterministic=True)
+        return PreparedCall(
+            header_block(endpoint, SERVICE + "Predict"), framed(message, endpoint.wire.compression)
+        )
+
+    async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> Template:  # noqa: ARG002
+        raise UsageError("--service-kind tfserving knows no sequences")
+
+    async def open(self, count: int) -> Sequence[Lane]:
+        return await self._lanes.open(count)
+
+    async def renew(self, lane: Lane, call: object) -> None:
+        await self._lanes.renew(lane, call)
+
+    def failure(self, response: GrpcResponse) -> Failure:
+        return call_failure(response)
+
+    async def close(self) -> None:
+        self._lanes.close()
+
+
+def _fill_tensor(target: Any, tensor: Tensor) -> None:
+    target.dtype = DATATYPES[tensor.datatype]
+    count = 1
+    for size in tensor.shape:
+        target.tensor_shape.dim.add(size=size)
+        count *= size
+    if tensor.datatype == "BYTES":
+        target.string_val.extend(decode_bytes(tensor.data, count))
+    else:
+        target.tensor_content = bytes(tensor.data)
+
+
+class TfServingControl:
+    """Implements Control."""
+
+    def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> None:
+        self._endpoint = endpoint
+        self._tls = tls
+        self._connection: GrpcClientConnection | None = None
+
+    async def server(self) -> ServerDescription:
+        """Raises WireError where nobody listens."""
+        await self._connected()
+        return ServerDescription(name="tfserving", version="", extensions=frozenset())
+
+    async def model(self, model: ModelKey) -> ModelDescription:
+        request = messages.GetModelMetadataRequest(metadata_field=["signature_def"])
+        _fill_spec(request.model_spec, model)
+        connection = await self._connected()
+        try:
+            data = await connection.unary(
+                SERVICE + "GetModelMetadata", request.SerializeToString(), metadata(self._endpoint)
+            )
+        except ResponseError as exc:
+            raise MeasurementError(f"failed to get model metadata: {exc.message}") from exc
+        response = messages.GetModelMetadataResponse.FromString(bytes(data))
+        signatures = messages.SignatureDefMap.FromString(response.metadata["signature_def"].value)
+        wanted = self._endpoint.service.signature
+        if wanted not in signatures.signature_def:
+            has = ", ".join(sorted(signatures.signature_def)) or "none"
+            raise MeasurementError(
+                f"model '{model.name}' has no signature '{wanted}' (has: {has}); choose one with "
+                "--model-signature-name"
+            )
+        return _describe(model, response.model_spec, signatures.signature_def[wanted])
+
+    async def statistics(self, model: ModelKey) -> tuple[ModelCounters, ...]:  # noqa: ARG002 (there are none)
+        return ()
+
+    async def set_trace(self, settings: Mapping[str, Sequence[str]]) -> None:  # noqa: ARG002
+        raise MeasurementError("TensorFlow Serving has no trace settings")
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    async def _connected(self) -> GrpcClientConnection:
+        if self._connection is None or self._connection.closing:
+            self._connection = await wire.connect(self._endpoint.host, self._endpoint.port, tls=self._tls)
+        return self._connection
+
+
+def _describe(model: ModelKey, spec: Any, signature: Any) -> ModelDescription:
+    """A signature in the form of the v2 protocol's metadata."""
+    inputs = [_tensor(name, entry) for name, entry in sorted(signature.inputs.items())]
+    batches = bool(inputs) and all(entry["shape"][:1] == [-1] for entry in inputs)
+    answer = {
+        "name": model.name,
+        "versions": [str(spec.version.value)] if spec.HasField("version") else [],
+        "platform": "tensorflow_serving",
+        "inputs": inputs,
+        "outputs": [_tensor(name, entry) for name, entry in sorted(signature.outputs.items())],
+    }
+    return model_description(answer, {"max_batch_size": ANY_BATCH if batches else 0})
+
+
+def _tensor(name: str, entry: Any) -> dict[str, Any]:
+    shape = [-1] if entry.tensor_shape.unknown_rank else [dim.size for dim in entry.tensor_shape.dim]
+    datatype = _NAMES.get(entry.dtype, f"DataType {entry.dtype} of TensorFlow")
+    return {"name": name, "datatype": datatype, "shape": shape}

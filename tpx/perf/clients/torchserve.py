@@ -1,0 +1,99 @@
+"""TorchServe: a form with one file to `/predictions/MODEL[/VERSION]`, as perf_analyzer sends it."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from tpx.errors import UsageError
+from tpx.perf.clients.base import PLAIN, Failure, Lane, RequestFields, Template
+from tpx.perf.clients.endpoint import Connections, Endpoint
+from tpx.perf.clients.http import http_connector
+from tpx.perf.clients.http_control import host_header, user_headers
+from tpx.perf.clients.http_lanes import HttpLanes, plain_send
+from tpx.perf.clients.static_control import StaticControl
+from tpx.protocol.http1.client import HttpConnector, HttpResponse, encode_request
+from tpx.protocol.tensors import Tensor, decode_bytes
+
+INPUT = "TORCHSERVE_INPUT"
+"""The path of a file to send, or its content."""
+_BOUNDARY = b"tpx-0b5a9c2f7e4d41c8-tpx"
+_LONGEST_PATH = 4096
+
+
+def connect(endpoint: Endpoint) -> Connections:
+    """Connections to TorchServe."""
+    connector = http_connector(endpoint)
+    return Connections(TorchServeClient(connector, endpoint), StaticControl(connector, "torchserve", INPUT))
+
+
+class TorchServeClient:
+    """Implements Client."""
+
+    success = 200
+    streams = False
+
+    def __init__(self, connector: HttpConnector, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._lanes = HttpLanes(connector, plain_send)
+
+    async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> bytes:
+        if fields.sequence or fields.shared_inputs or fields.outputs:
+            raise UsageError(
+                "--service-kind torchserve knows neither sequences nor outputs nor shared memory"
+            )
+        (tensor,) = tensors
+        (content,) = decode_bytes(tensor.data, 1)
+        endpoint, model = self._endpoint, self._endpoint.model
+        version = f"/{quote(model.version, safe='')}" if model.version else ""
+        headers = user_headers(endpoint)
+        headers["Content-Type"] = f"multipart/form-data; boundary={_BOUNDARY.decode()}"
+        path = f"/predictions/{quote(model.name, safe='')}{version}"
+        return b"".join(encode_request("POST", path, host_header(endpoint), headers, [form(content)]))
+
+    async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> Template:  # noqa: ARG002
+        raise UsageError("--service-kind torchserve knows no sequences")
+
+    async def open(self, count: int) -> Sequence[Lane]:
+        return await self._lanes.open(count)
+
+    async def renew(self, lane: Lane, call: object) -> None:  # noqa: ARG002 (a connection has one call)
+        await self._lanes.renew(lane)
+
+    def failure(self, response: HttpResponse) -> Failure:
+        body = bytes(response.body)
+        try:
+            words = str(json.loads(body)["message"])
+        except (ValueError, KeyError, TypeError):
+            words = body[:500].decode("utf-8", "replace").strip()
+        return Failure(f"HTTP {response.status}", words or "(no message)")
+
+    async def close(self) -> None:
+        self._lanes.close()
+
+
+def form(content: bytes) -> bytes:
+    """A form (RFC 7578) whose one field, `data`, is a file: the one named by `content`, or `content` itself.
+
+    Raises UsageError where the data would end the form.
+    """
+    name, data = "data", content
+    path = _as_file(content)
+    if path is not None:
+        name, data = path.name, path.read_bytes()
+    if b"--" + _BOUNDARY in data:
+        raise UsageError(f"input '{INPUT}' holds the line that ends a form")
+    quoted = name.replace("\\", "\\\\").replace('"', '\\"').encode()
+    disposition = b'Content-Disposition: form-data; name="data"; filename="%b"\r\n' % quoted
+    head = b"--%b\r\n%bContent-Type: application/octet-stream\r\n\r\n" % (_BOUNDARY, disposition)
+    return head + data + b"\r\n--%b--\r\n" % _BOUNDARY
+
+
+def _as_file(content: bytes) -> Path | None:
+    if not content or len(content) > _LONGEST_PATH or b"\0" in content or b"\n" in content:
+        return None
+    try:
+        path = Path(content.decode())
+        return path if path.is_file() else None
+    except (UnicodeDecodeError, OSError):
+        return None
