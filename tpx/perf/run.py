@@ -49,7 +49,7 @@ async def open_target(config: PerfConfig, in_process: str = "") -> AsyncIterator
         _check_kind(model, config)
         if config.trace_settings:
             await control.set_trace(config.trace_settings)
-        tree = await model_tree(control, model, key)
+        tree = await model_tree(control, model, key, calls=config.bls_composing_models.keys)
         data = open_data(model, config.input_settings)
         requests = await make_requests(client, model, data, _feed_settings(config, model, tree))
         yield Target(

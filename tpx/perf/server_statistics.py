@@ -1,7 +1,8 @@
 """The server's own account of a measurement: how much its statistics counters grew."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Protocol
 
 from tpx.errors import MeasurementError, TpxError
 from tpx.perf.clients.base import Control
@@ -29,12 +30,24 @@ class ModelTree:
         return self.sequential or any(tree.takes_sequences for tree in self.composing)
 
 
-async def model_tree(control: Control, model: ModelDescription, key: ModelKey, depth: int = 0) -> ModelTree:
-    """Ask for the steps of an ensemble, and theirs."""
+async def model_tree(
+    control: Control,
+    model: ModelDescription,
+    key: ModelKey,
+    depth: int = 0,
+    *,
+    calls: Sequence[ModelKey] = (),
+) -> ModelTree:
+    """Ask for the steps of an ensemble, and theirs.
+
+    `calls` are further models that it calls by itself, of which no configuration tells. Raises
+    MeasurementError where the server does not know one of them.
+    """
     if depth > MAX_ENSEMBLE_DEPTH:
         raise MeasurementError(f"ensemble '{model.name}' is nested more than {MAX_ENSEMBLE_DEPTH} deep")
     composing = [
-        await model_tree(control, await control.model(step), step, depth + 1) for step in model.steps
+        await model_tree(control, await control.model(step), step, depth + 1)
+        for step in dict.fromkeys((*model.steps, *calls))
     ]
     return ModelTree(key, model.response_cache, tuple(composing), model.scheduler == "sequence")
 
@@ -102,6 +115,48 @@ class ServerStatistics:
     def _notice(self, text: str) -> None:
         if text not in self._notices:
             self._notices.append(text)
+
+
+class Statistics(Protocol):
+    """The server's account of whatever is measured."""
+
+    async def read(self) -> Snapshot | None:
+        """The counters now; None where the server does not give them."""
+
+    def between(self, before: Snapshot | None, after: Snapshot | None) -> ServerBreakdown | None:
+        """The growth from one reading to another."""
+
+    def take_notices(self) -> list[str]:
+        """What was noticed since the last call."""
+
+
+class SumOfStatistics:
+    """Implements Statistics for several models at once: what they did together."""
+
+    def __init__(self, parts: Sequence[ServerStatistics]) -> None:
+        self._parts = parts
+
+    async def read(self) -> Snapshot | None:
+        out: dict[ModelKey, ModelCounters] = {}
+        for part in self._parts:
+            snapshot = await part.read()
+            if snapshot is None:
+                return None
+            out |= snapshot
+        return out
+
+    def between(self, before: Snapshot | None, after: Snapshot | None) -> ServerBreakdown | None:
+        found = [b for p in self._parts if (b := p.between(before, after)) is not None]
+        if not found:
+            return None
+        total = {name: sum(getattr(b, name) for b in found) for name in _COUNTERS}
+        return ServerBreakdown(model=", ".join(b.model for b in found), version="", **total)
+
+    def take_notices(self) -> list[str]:
+        return [notice for part in self._parts for notice in part.take_notices()]
+
+
+_COUNTERS = tuple(f.name for f in fields(ServerBreakdown) if f.name.endswith(("_count", "_ns")))
 
 
 def _grown(after: ModelCounters, before: ModelCounters | None, counter: str) -> int:

@@ -71,8 +71,9 @@ class HttpControl:
         return model_counters(await self._get(path, "model statistics"))
 
     async def set_trace(self, settings: Mapping[str, Sequence[str]]) -> None:
-        body = json.dumps({name: list(values) for name, values in settings.items()}).encode()
-        response = await self._fetch("/v2/trace/setting", body)
+        # only the levels are a list in this protocol's JSON
+        members = {name: list(v) if name == "trace_level" else v[0] for name, v in settings.items()}
+        response = await self._fetch("/v2/trace/setting", json.dumps(members).encode())
         if response.status != 200:
             raise MeasurementError(f"failed to set trace settings: {error_text(response)}")
 
