@@ -7,9 +7,11 @@ from typing import Any
 
 from tpx.analyzer.config_sweep import ConfigSweep
 from tpx.analyzer.models import ModelToProfile
+from tpx.analyzer.options.budget import BudgetOptions
 from tpx.analyzer.options.goals import GoalOptions
 from tpx.analyzer.options.measurement import MeasurementOptions
 from tpx.analyzer.options.output import OutputOptions
+from tpx.analyzer.options.perf_flags import checked_perf_words
 from tpx.analyzer.options.rules import check_together
 from tpx.analyzer.options.search import SearchOptions
 from tpx.analyzer.options.server import ServerOptions
@@ -21,7 +23,13 @@ from tpx.perf.settings import Shape
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileConfig(
-    OutputOptions, MeasurementOptions, GoalOptions, SearchOptions, ServerOptions, TargetOptions
+    OutputOptions,
+    MeasurementOptions,
+    GoalOptions,
+    BudgetOptions,
+    SearchOptions,
+    ServerOptions,
+    TargetOptions,
 ):
     """One run of `tpx analyze profile`; raises UsageError where values are out of range or do not go
     together.
@@ -32,9 +40,11 @@ class ProfileConfig(
     def __post_init__(self) -> None:
         self.check_server()
         self.check_search()
+        self.check_budget()
         self.check_goals()
         self.check_measurement()
         check_together(self)
+        _ = self.load_settings
 
     @property
     def load_settings(self) -> LoadSettings:
@@ -45,7 +55,18 @@ class ProfileConfig(
             max_windows=self.max_trials,
             shapes=self.shape,
             input_data=self.input_data,
+            words=self._perf_words(),
         )
+
+    def _perf_words(self) -> dict[str, tuple[str, ...]]:
+        """Further options of tpx perf, by model."""
+        return {
+            model.name: checked_perf_words(
+                self.perf_analyzer_flags if model.perf_analyzer_flags is None else model.perf_analyzer_flags,
+                self.client_protocol,
+            )
+            for model in self.profile_models
+        }
 
     def as_settings(self) -> dict[str, Any]:
         """The options that differ from their defaults, as plain values for the journal."""

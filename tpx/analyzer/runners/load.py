@@ -1,10 +1,12 @@
 """The load generator of `tpx perf`, asked for one level and its answer put into the analyzer's words."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from tpx.analyzer.results.measurement import Breakdown, Latency, Load, Measurement
 from tpx.errors import MeasurementError
+from tpx.options import from_argv
 from tpx.perf.latency import LatencySummary
 from tpx.perf.options import PerfConfig
 from tpx.perf.results import ClientTimes, LevelResult, ServerBreakdown, Verdict
@@ -23,6 +25,8 @@ class LoadSettings:
     max_windows: int = 10
     shapes: tuple[Shape, ...] = ()
     input_data: Literal["zero", "random"] = "random"
+    words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By model: further options of tpx perf, as its command line has them; they win over those above."""
 
 
 async def measure_level(
@@ -33,17 +37,18 @@ async def measure_level(
     Raises MeasurementError when no request succeeds, WireError when nothing answers, UsageError when the
     model's inputs need a shape.
     """
-    config = PerfConfig(
-        model=model,
-        url=address,
-        protocol=settings.protocol,
-        batch_size=load.batch_size,
-        measurement_interval=settings.interval_ms,
-        stability_percentage=settings.stability_percentage,
-        max_trials=settings.max_windows,
-        shape=settings.shapes,
-        input_data=(settings.input_data,),
-    )
+    base = {
+        "model": model,
+        "url": address,
+        "protocol": settings.protocol,
+        "batch_size": load.batch_size,
+        "measurement_interval": settings.interval_ms,
+        "stability_percentage": settings.stability_percentage,
+        "max_trials": settings.max_windows,
+        "shape": settings.shapes,
+        "input_data": (settings.input_data,),
+    }
+    config = from_argv(PerfConfig, settings.words.get(model, ()), base)
     async with open_target(config) as target:
         level = await measure(target, Level("concurrency", load.value), config.level_settings)
     if level.verdict is Verdict.ERRORS:

@@ -1,0 +1,92 @@
+"""`perf_analyzer_flags`: what becomes of each, and that none is ignored."""
+
+from pathlib import Path
+
+import pytest
+
+from tpx.analyzer.models import ModelToProfile
+from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.options.perf_flags import DECIDED, LACKING, OBEYED, perf_words
+from tpx.errors import UsageError
+from tpx.options import fields_of
+from tpx.perf.options import PerfConfig
+
+MODEL_ANALYZERS = frozenset(
+    """
+    service-kind model-signature-name async sync measurement-interval concurrency-range request-rate-range
+    request-distribution request-intervals binary-search num-of-sequences latency-threshold max-threads
+    stability-percentage max-trials percentile input-data shared-memory output-shared-memory-size shape
+    sequence-length sequence-id-range string-length string-data measurement-mode measurement-request-count
+    streaming grpc-compression-algorithm triton-server-directory model-repository ssl-grpc-use-ssl ssl-grpc-
+    root-certifications-file ssl-grpc-private-key-file ssl-grpc-certificate-chain-file ssl-https-verify-peer
+    ssl-https-verify-host ssl-https-ca-certificates-file ssl-https-client-certificate-type ssl-https-client-
+    certificate-file ssl-https-private-key-type ssl-https-private-key-file collect-metrics metrics-url
+    metrics-interval bls-composing-models model-name model-version batch-size url protocol latency-report-
+    file http-header verbose extra-verbose verbose-csv
+    """.split()  # noqa: SIM905 (a list of sixty quotes reads worse)
+)
+
+
+@pytest.mark.parametrize("name", sorted(MODEL_ANALYZERS))
+def test_every_key_of_model_analyzer_is_a_word_or_refused_with_a_reason(name: str) -> None:
+    switches = {"async", "sync", "streaming", "ssl-grpc-use-ssl"}
+    flags = {name: ("true" if name in switches else "1",)}
+    taken = {field.flag[2:] for field in fields_of(PerfConfig)} | {"async", "http-header"}
+    if name in taken and (name not in DECIDED or name in OBEYED):
+        assert len(perf_words(flags)) == 1
+        return
+    with pytest.raises(
+        UsageError, match=f"{name}.*(is set by tpx analyze: see|does not have)|does not have --"
+    ):
+        perf_words(flags)
+
+
+def test_a_list_repeats_the_flag_and_switches_stand_alone() -> None:
+    words = perf_words(
+        {
+            "shape": ("a:1,64", "b:2"),
+            "async": ("true",),
+            "streaming": ("false",),
+            "http-header": ("x:y",),
+            "percentile": ("95",),
+        }
+    )
+    assert words == ("--shape=a:1,64", "--shape=b:2", "--async", "--header=x:y", "--percentile=95")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("percentil", "unknown option 'percentil' .did you mean 'percentile'"),
+        ("concurrency-range", "concurrency-range is set by tpx analyze: see parameters: concurrency"),
+        ("shared-memory", "tpx perf does not have --shared-memory yet"),
+    ],
+)
+def test_what_cannot_be_told_is_refused_by_name(name: str, message: str) -> None:
+    if name in LACKING and f"--{name}" in {s for f in fields_of(PerfConfig) for s in f.spellings}:
+        pytest.skip("tpx perf has it by now")
+    with pytest.raises(UsageError, match=message):
+        perf_words({name: ("1",)})
+
+
+def test_a_bad_value_is_refused_before_anything_starts() -> None:
+    model = ModelToProfile(name="m", perf_analyzer_flags={"percentile": ("300",)})
+    with pytest.raises(UsageError, match=r"perf_analyzer_flags: .*percentile"):
+        ProfileConfig(profile_models=(model,))
+
+
+def test_flags_of_a_model_replace_those_of_the_run() -> None:
+    own = ModelToProfile(name="own", perf_analyzer_flags={"percentile": ("95",)})
+    config = ProfileConfig(
+        profile_models=(own, ModelToProfile(name="other")),
+        perf_analyzer_flags={"string-length": ("4",), "max-trials": ("3",)},
+        export_path=Path("out"),
+    )
+    assert config.load_settings.words == {
+        "own": ("--percentile=95",),
+        "other": ("--string-length=4", "--max-trials=3"),
+    }
+
+
+def test_what_a_model_may_have_otherwise_is_what_the_run_decides() -> None:
+    assert set(DECIDED) >= OBEYED

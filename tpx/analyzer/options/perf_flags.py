@@ -1,0 +1,84 @@
+"""`perf_analyzer_flags`: options of perf_analyzer by name, as words for `tpx perf`.
+
+What the analyzer decides itself is refused with the option that decides it; what perf_analyzer has and tpx
+perf has not is refused by name.
+"""
+
+from collections.abc import Mapping
+
+from tpx.analyzer.models import Flags
+from tpx.errors import UsageError
+from tpx.options import TRUE_WORDS, fields_of, from_argv, nearest
+from tpx.perf.options import PerfConfig
+
+RENAMED: Mapping[str, str] = {"http-header": "header"}
+"""Keys of Model Analyzer that are no long option of perf_analyzer -> of tpx perf."""
+
+DECIDED: Mapping[str, str] = {
+    "concurrency-range": "parameters: concurrency",
+    "request-rate-range": "parameters: request_rate",
+    "batch-size": "parameters: batch_sizes",
+    "model-name": "profile_models",
+    "model": "profile_models",
+    "url": "triton_http_endpoint or triton_grpc_endpoint",
+    "protocol": "client_protocol",
+    "measurement-interval": "measurement_interval",
+    "stability-percentage": "stability_percentage",
+    "max-trials": "max_trials",
+    "latency-threshold": "constraints: perf_latency_p99",
+    "binary-search": "run_config_search_max_binary_search_steps",
+    "service-kind": "triton_launch_mode, or model_type LLM",
+    "model-repository": "model_repository",
+    "triton-server-directory": "triton_install_path",
+    "bls-composing-models": "bls_composing_models",
+    "latency-report-file": "filename_model_inference",
+    "csv": "filename_model_inference",
+    "json": "export_path",
+    "verbose-csv": "inference_output_fields",
+    "collect-metrics": "monitoring_interval",
+    "metrics-url": "triton_metrics_url",
+    "metrics-interval": "monitoring_interval",
+    "verbose": "perf_output",
+    "extra-verbose": "perf_output",
+}
+"""What the analyzer sets itself -> the option that says how."""
+
+OBEYED = frozenset({"measurement-interval", "stability-percentage", "max-trials"})
+"""Of these, what one model may have otherwise than the run."""
+
+LACKING = frozenset({"shared-memory", "output-shared-memory-size"})
+
+
+def perf_words(flags: Flags) -> tuple[str, ...]:
+    """Words for `tpx perf`; those that are on or off stand without a value.
+
+    Raises UsageError, naming the flag, for what it does not have or may not be told.
+    """
+    fields = {name.lstrip("-"): field for field in fields_of(PerfConfig) for name in field.spellings}
+    words: list[str] = []
+    for name, values in flags.items():
+        known = RENAMED.get(name, name)
+        if known in DECIDED and known not in OBEYED:
+            raise UsageError(f"perf_analyzer_flags: {name} is set by tpx analyze: see {DECIDED[known]}")
+        field = fields.get(known)
+        if field is None and known in LACKING:
+            raise UsageError(f"perf_analyzer_flags: tpx perf does not have --{known} yet")
+        if field is None:
+            near = nearest(name, (*fields, *DECIDED, *RENAMED))
+            raise UsageError(f"perf_analyzer_flags: unknown option '{name}'{near}")
+        for value in values:
+            if not field.is_switch:
+                words.append(f"--{known}={value}")
+            elif value.lower() in TRUE_WORDS | {""}:
+                words.append(f"--{known}")
+    return tuple(words)
+
+
+def checked_perf_words(flags: Flags, protocol: str) -> tuple[str, ...]:
+    """The words of `perf_words`, which tpx perf takes for a model over this protocol."""
+    words = perf_words(flags)
+    try:
+        from_argv(PerfConfig, words, {"model": "model", "protocol": protocol})
+    except UsageError as exc:
+        raise UsageError(f"perf_analyzer_flags: {exc.message}") from exc
+    return words
