@@ -1,0 +1,70 @@
+"""Doubts are told where figures contradict each other, and nowhere else."""
+
+from typing import Any
+
+import pytest
+
+from tpx.perf.doubts import Evidence, doubts
+from tpx.perf.results import ClientCheck, ServerBreakdown
+from tpx.perf.settings import Level
+
+CALM = ClientCheck(cpu_share=0.2, loop_lag_p99_ns=100_000, slip_p99_ns=0)
+
+
+def told(**changes: Any) -> list[str]:
+    fields: dict[str, Any] = {
+        "level": Level("concurrency", 4),
+        "requests": 1000,
+        "failed": 0,
+        "batch_size": 2,
+        "in_flight": 3.9,
+        "server": ServerBreakdown(model="m", version="1", inference_count=2000, success_count=1000),
+        "check": CALM,
+        "counted_run": False,
+    }
+    return list(doubts(Evidence(**(fields | changes))))
+
+
+def test_a_sound_measurement_has_none() -> None:
+    assert told() == []
+    assert told(server=None) == []
+
+
+@pytest.mark.parametrize("in_flight", [3.5, 4.5])
+def test_littles_law_is_checked_to_a_tenth(in_flight: float) -> None:
+    (doubt,) = told(in_flight=in_flight)
+    assert doubt.startswith(f"Measurement inconsistent: by throughput and latency {in_flight:.2f} requests")
+    assert "12% off the concurrency of 4" in doubt
+
+
+def test_little_is_not_asked_of_rates_or_of_runs_that_are_mostly_beginning_and_end() -> None:
+    assert told(in_flight=1.0, level=Level("request_rate", 400.0)) == []
+    assert told(in_flight=1.0, counted_run=True, requests=39, server=None) == []
+    assert len(told(in_flight=1.0, counted_run=True)) == 1
+
+
+@pytest.mark.parametrize(
+    ("counted", "words"), [(2400, "20% more than the 2000 of this client"), (1500, "25% fewer than the 2000")]
+)
+def test_a_server_that_counted_otherwise_is_told(counted: int, words: str) -> None:
+    (doubt,) = told(server=ServerBreakdown(model="m", version="1", inference_count=counted))
+    assert words in doubt
+    assert "The server counted" in doubt
+
+
+def test_what_the_cache_answered_is_no_inference_and_no_doubt() -> None:
+    cached = ServerBreakdown(
+        model="m", version="1", inference_count=10, success_count=1000, response_cache=True
+    )
+    assert told(server=cached) == []
+
+
+def test_a_few_requests_at_the_borders_are_no_doubt() -> None:
+    few = ServerBreakdown(model="m", version="1", inference_count=2 * 24)
+    assert told(requests=20, server=few) == []
+
+
+def test_requests_of_a_rate_that_left_late_are_told_with_how_busy_the_client_was() -> None:
+    late = ClientCheck(cpu_share=0.3, loop_lag_p99_ns=0, slip_p99_ns=25_000_000)
+    (doubt,) = told(level=Level("request_rate", 400.0), check=late)
+    assert "one in a hundred by 25.0 ms or more, while the client was busy 30% of the time" in doubt

@@ -1,0 +1,144 @@
+"""When a level is over, and what its books say, without a clock or a network."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.perf.simulated import VirtualRecords, closed_loop, constant, exponential, measured, rows_of
+from tpx.perf.clients.base import Failure
+from tpx.perf.ledger import Ending, LevelLedger
+from tpx.perf.objectives import Outcome, parse_objectives
+from tpx.perf.records import Rows
+from tpx.perf.results import LevelResult, Verdict
+from tpx.perf.settings import ErrorBudget, Level, LevelSettings
+from tpx.perf.windows import Mark
+
+ONE = Level("concurrency", 1)
+CI = LevelSettings(rule="ci", interval_ms=1000, max_windows=60)
+PA = LevelSettings(interval_ms=1000)
+
+
+def steady(mean_s: float, seconds: float = 70, seed: int = 1) -> Rows:
+    rng = np.random.default_rng(seed)
+    return closed_loop(rng, exponential(mean_s), concurrency=1, servers=1, seconds=seconds)
+
+
+def closed(
+    rows: Rows, settings: LevelSettings, borders_s: Sequence[float], busy: float = 0.0, lag_ns: int = 0
+) -> LevelResult:
+    """A level cut at these times, on a client that was busy for a share of the time."""
+    ledger = LevelLedger(VirtualRecords(rows), settings, ONE, 1)
+
+    def border(time_s: float, index: int) -> Mark:
+        ns = int(time_s * 1e9)
+        return Mark(time_ns=ns, index=index, server=None, cpu_ns=int(ns * busy), read_ns=ns)
+
+    ledger.begin(border(0, 0))
+    for time_s in borders_s:
+        ledger.close(border(time_s, ledger.index_at(int(time_s * 1e9))))
+    failures = {500: Failure("HTTP 500", "broken")}
+    failed = int((rows["status"] != 0).sum())
+    ending = Ending(failures=failures, failed=failed, interrupted=False, loop_lag_p99_ns=lag_ns)
+    return ledger.result(lambda *_: None, ending)
+
+
+def test_by_perf_analyzers_rule_the_last_three_windows_are_the_level() -> None:
+    result = closed(steady(0.001), PA, [1, 2, 3, 4, 5])
+    assert (result.kept_windows, result.warmup_windows) == (3, 0)
+    assert result.requests == sum(w.requests for w in result.windows[-3:])
+    assert result.duration_ns == 3_000_000_000
+
+
+def test_by_intervals_all_steady_windows_are_the_level() -> None:
+    result = closed(steady(0.001), CI, [1, 2, 3, 4, 5])
+    assert result.kept_windows == 5
+    assert result.requests == sum(w.requests for w in result.windows)
+
+
+def test_an_unsteady_level_says_how_far_its_figures_are_known() -> None:
+    result = measured(steady(0.02), ONE, replace(CI, max_windows=6, stability=0.02))
+    assert result.verdict is Verdict.UNSTABLE
+    assert "throughput is known to +-" in result.reason
+    assert "+-1% are wanted" in result.reason
+
+
+def test_a_busy_client_is_the_verdict_of_a_stable_level() -> None:
+    result = closed(steady(0.001), PA, [1, 2, 3], busy=0.97)
+    assert result.verdict is Verdict.CLIENT_BOUND
+    assert result.reason == "Concurrency 1 is client-bound: the client was busy 97% of the time."
+    assert result.meets_limits
+    assert result.client_check is not None
+    assert result.client_check.cpu_share == pytest.approx(0.97)
+    lagging = closed(steady(0.001), PA, [1, 2, 3], busy=0.6, lag_ns=5_000_000)
+    assert "its event loop lagged" in lagging.reason
+
+
+def test_too_many_errors_are_the_verdict_before_all_others() -> None:
+    rows = steady(0.001)
+    rows["status"][::10] = 500
+    result = closed(rows, replace(PA, max_errors=ErrorBudget(count=3)), [1, 2, 3], busy=1.0)
+    assert result.verdict is Verdict.ERRORS
+    assert [e.code for e in result.errors] == ["HTTP 500"]
+    assert result.over_budget
+
+
+def settled(expression: str, rows: Rows, settings: LevelSettings = CI) -> LevelResult:
+    return measured(rows, ONE, replace(settings, objectives=parse_objectives(expression)))
+
+
+def test_a_level_goes_on_until_its_objective_is_settled() -> None:
+    plain = measured(steady(0.02), ONE, replace(CI, stability=0.5))
+    asked = settled("p99<200ms", steady(0.02), replace(CI, stability=0.5))
+    assert asked.slo[0].outcome is Outcome.MET
+    assert asked.requests >= 459 > plain.requests
+
+
+def test_a_broken_objective_ends_a_level_that_is_not_steady_yet() -> None:
+    result = settled("p50<5ms", steady(0.02), replace(CI, stability=0.001))
+    assert result.slo[0].outcome is Outcome.BROKEN
+    assert len(result.windows) <= 5
+
+
+def test_every_figure_can_be_an_objective() -> None:
+    rows = steady(0.001)
+    rows["status"][::1000] = 500
+    result = settled(
+        "mean<2ms,p50>0.1ms,max<1s,min>0ns,throughput>900,throughput<1100,error_rate<1%,error_rate<=0.05%",
+        rows,
+    )
+    assert [a.outcome for a in result.slo[:-1]] == [Outcome.MET] * 7
+    assert not result.slo[-1].met
+    assert not result.meets_slo
+
+
+def test_latency_of_a_rate_counts_from_when_requests_were_due() -> None:
+    starts = np.arange(1, 4000) / 1000
+    rows = rows_of(starts, starts + 0.001)
+    rows["intended_ns"] -= 4_000_000
+    result = closed(rows, PA, [1, 2, 3])
+    assert result.latency is not None
+    assert result.latency.percentiles_ns[50.0] == pytest.approx(5_000_000, abs=2)
+    assert result.client_check is not None
+    assert result.client_check.slip_p99_ns == pytest.approx(4_000_000, abs=2)
+
+
+def test_a_level_without_a_success_has_no_estimates() -> None:
+    rows = steady(0.001, seconds=4)
+    rows["status"] = 500
+    result = closed(rows, replace(PA, objectives=parse_objectives("p99<1s")), [1, 2, 3])
+    assert (result.verdict, result.estimates) == (Verdict.ERRORS, None)
+    assert result.slo[0].outcome is Outcome.UNDECIDED
+
+
+def test_a_server_that_never_varies_is_known_exactly() -> None:
+    rng = np.random.default_rng(1)
+    rows = closed_loop(rng, constant(0.001), concurrency=2, servers=1, seconds=20)
+    result = measured(rows, Level("concurrency", 2), CI)
+    assert result.stable
+    assert result.estimates is not None
+    assert result.estimates.throughput.half_width < 1
+    p50 = result.estimates.at(50.0)
+    assert p50 is not None
+    assert p50.interval.low == pytest.approx(2_000_000, abs=5)
