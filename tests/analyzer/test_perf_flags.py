@@ -11,23 +11,22 @@ from tpx.errors import UsageError
 from tpx.options import fields_of
 from tpx.perf.options import PerfConfig
 
-MODEL_ANALYZERS = frozenset(
-    """
-    service-kind model-signature-name async sync measurement-interval concurrency-range request-rate-range
-    request-distribution request-intervals binary-search num-of-sequences latency-threshold max-threads
-    stability-percentage max-trials percentile input-data shared-memory output-shared-memory-size shape
-    sequence-length sequence-id-range string-length string-data measurement-mode measurement-request-count
-    streaming grpc-compression-algorithm triton-server-directory model-repository ssl-grpc-use-ssl ssl-grpc-
-    root-certifications-file ssl-grpc-private-key-file ssl-grpc-certificate-chain-file ssl-https-verify-peer
-    ssl-https-verify-host ssl-https-ca-certificates-file ssl-https-client-certificate-type ssl-https-client-
-    certificate-file ssl-https-private-key-type ssl-https-private-key-file collect-metrics metrics-url
-    metrics-interval bls-composing-models model-name model-version batch-size url protocol latency-report-
-    file http-header verbose extra-verbose verbose-csv
-    """.split()  # noqa: SIM905 (a list of sixty quotes reads worse)
-)
+MODEL_ANALYZERS = """
+service-kind model-signature-name async sync measurement-interval concurrency-range
+request-rate-range request-distribution request-intervals binary-search num-of-sequences
+latency-threshold max-threads stability-percentage max-trials percentile input-data shared-memory
+output-shared-memory-size shape sequence-length sequence-id-range string-length string-data
+measurement-mode measurement-request-count streaming grpc-compression-algorithm
+triton-server-directory model-repository ssl-grpc-use-ssl ssl-grpc-root-certifications-file
+ssl-grpc-private-key-file ssl-grpc-certificate-chain-file ssl-https-verify-peer
+ssl-https-verify-host ssl-https-ca-certificates-file ssl-https-client-certificate-type
+ssl-https-client-certificate-file ssl-https-private-key-type ssl-https-private-key-file
+collect-metrics metrics-url metrics-interval bls-composing-models model-name model-version
+batch-size url protocol latency-report-file http-header verbose extra-verbose verbose-csv
+"""
 
 
-@pytest.mark.parametrize("name", sorted(MODEL_ANALYZERS))
+@pytest.mark.parametrize("name", MODEL_ANALYZERS.split())
 def test_every_key_of_model_analyzer_is_a_word_or_refused_with_a_reason(name: str) -> None:
     switches = {"async", "sync", "streaming", "ssl-grpc-use-ssl"}
     flags = {name: ("true" if name in switches else "1",)}
@@ -35,9 +34,7 @@ def test_every_key_of_model_analyzer_is_a_word_or_refused_with_a_reason(name: st
     if name in taken and (name not in DECIDED or name in OBEYED):
         assert len(perf_words(flags)) == 1
         return
-    with pytest.raises(
-        UsageError, match=f"{name}.*(is set by tpx analyze: see|does not have)|does not have --"
-    ):
+    with pytest.raises(UsageError, match="(is set by tpx analyze: see|does not have) "):
         perf_words(flags)
 
 
