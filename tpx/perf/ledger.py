@@ -10,6 +10,7 @@ from tpx.perf.clients.base import Failure
 from tpx.perf.doubts import Evidence, doubts
 from tpx.perf.estimates import Sample, assess, estimate, joined, sample_of
 from tpx.perf.objectives import Assessment, Outcome
+from tpx.perf.recording import LevelRecords
 from tpx.perf.records import SUCCESS, Records, Rows
 from tpx.perf.results import ClientCheck, ErrorCount, LevelResult, ServerBreakdown, Window
 from tpx.perf.rules import LOOK_GROWTH, Standing, rule_for
@@ -179,9 +180,23 @@ class LevelLedger:
             slo=self._assessments(),
         )
 
+    def records(self, failures: Mapping[int, Failure]) -> LevelRecords:
+        """The requests of all windows, for whoever writes them down."""
+        return LevelRecords(
+            level=self._level,
+            records=self._records,
+            borders_ns=tuple(mark.time_ns for mark in self._marks),
+            indices=tuple(mark.index for mark in self._marks),
+            failures=failures,
+        )
+
     def kept_span_ns(self) -> tuple[int, int]:
         """From when to when the windows lasted that the figures are made of."""
         return self._marks[-1 - self._standing.kept].time_ns, self._marks[-1].time_ns
+
+    def kept_readings(self) -> tuple[Snapshot | None, Snapshot | None]:
+        """The server's counters before and behind what the figures are made of."""
+        return self._marks[-1 - self._standing.kept].server, self._marks[-1].server
 
     def kept_rows(self) -> Rows:
         """The records that the figures are made of."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from tpx.perf.plan import Intervals, PeriodicRange
+from tpx.perf.plan import Intervals, ModelShare, PeriodicRange
 from tpx.perf.settings import LevelRange, LoadMode, refuse
 
 MAX_WORKERS = 256
@@ -91,6 +91,24 @@ def parse_intervals(text: str) -> Intervals:
     if min(gaps) < 0 or sum(gaps) == 0:
         refuse(flag, f"file '{text}': intervals must be >= 0 and one of them > 0")
     return Intervals(path=path, gaps_ns=gaps)
+
+
+def parse_models(text: str) -> tuple[ModelShare, ...]:
+    """`a:3,b:1`; a weight that is left out is 1."""
+    flag = "--models"
+    shares = []
+    for part in text.split(","):
+        name, colon, weight = part.strip().rpartition(":")
+        try:
+            share = ModelShare(name, float(weight)) if colon else ModelShare(weight)
+        except ValueError:
+            refuse(flag, f"The weight of '{part}' is not a number.")
+        if not share.name or not 0 < share.weight < float("inf"):
+            refuse(flag, f"The value '{part}' does not match <name:weight> with a weight > 0.")
+        shares.append(share)
+    if len({share.name for share in shares}) < len(shares):
+        refuse(flag, "A model is named twice.")
+    return tuple(shares)
 
 
 def parse_workers(text: str) -> int:

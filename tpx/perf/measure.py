@@ -14,11 +14,12 @@ from tpx.perf.ledger import Ending, LevelLedger
 from tpx.perf.load.base import Load
 from tpx.perf.load.figures import open_loop_figures
 from tpx.perf.load.opening import open_load
+from tpx.perf.members import Stretch, member_figures
 from tpx.perf.observer import SILENT, Observer, Progress
 from tpx.perf.records import Rows, succeeded
 from tpx.perf.results import LevelResult
 from tpx.perf.self_check import LoopProbe
-from tpx.perf.server_statistics import ServerStatistics, Snapshot
+from tpx.perf.server_statistics import Snapshot, Statistics
 from tpx.perf.settings import Level, LevelSettings
 from tpx.perf.streaming import streaming_figures
 from tpx.perf.target import Target
@@ -54,6 +55,8 @@ async def measure_level(
         load = await _open(target, level, settings)
         measurement = LevelMeasurement(load, target.statistics, settings, level, target.batch_size)
         result = await measurement.run(observer, stop)
+        if target.members:
+            result = replace(result, members=member_figures(target.members, measurement.stretch(result)))
     for notice in target.statistics.take_notices():
         observer.notice(notice)
     observer.level_finished(result)
@@ -105,7 +108,7 @@ class LevelMeasurement:
     def __init__(
         self,
         load: Load,
-        statistics: ServerStatistics,
+        statistics: Statistics,
         settings: LevelSettings,
         level: Level,
         batch_size: int,
@@ -114,6 +117,8 @@ class LevelMeasurement:
         self._statistics = statistics
         self._settings = settings
         self._level = level
+        # a row of a multi-stream load is a query of several requests
+        batch_size *= int(level.value) if level.mode == "multi_stream" else 1
         self._batch_size = batch_size
         self._ledger = LevelLedger(load.records, settings, level, batch_size)
         self._probe = LoopProbe()
@@ -158,6 +163,17 @@ class LevelMeasurement:
             return result
         return replace(
             result, open_loop=open_loop_figures(ledger.kept_rows(), result.duration_ns, self._load)
+        )
+
+    def stretch(self, result: LevelResult) -> Stretch:
+        """What the figures of the result were made of."""
+        before, after = self._ledger.kept_readings()
+        return Stretch(
+            rows=self._ledger.kept_rows(),
+            duration_ns=result.duration_ns,
+            batch_size=self._batch_size,
+            before=before,
+            after=after,
         )
 
     def _mark(self, time_ns: int, index: int, server: Snapshot | None) -> Mark:

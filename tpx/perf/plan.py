@@ -37,6 +37,14 @@ class Intervals:
         return len(self.gaps_ns) * 1e9 / sum(self.gaps_ns)
 
 
+@dataclass(frozen=True, slots=True)
+class ModelShare:
+    """One of several models that are measured at once, and its weight among their requests."""
+
+    name: str
+    weight: float = 1.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeriodicRange:
     """Concurrency that grows while it is measured: from `start` to `end` by `step`, one step whenever every

@@ -115,6 +115,15 @@ class Records:
         return rows[skip:]
 
 
+MODEL_SHIFT = 32
+"""Where several models are measured at once, the bits of a row's step from here on are its model's number."""
+
+
+def models_of(rows: Rows) -> npt.NDArray[np.int64]:
+    """The number of each row's model among those that are measured at once."""
+    return cast("npt.NDArray[np.int64]", rows["step"] >> MODEL_SHIFT)
+
+
 def succeeded(rows: Rows) -> Rows:
     """The rows of successful requests."""
     return cast("Rows", rows[rows["status"] == SUCCESS])

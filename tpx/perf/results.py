@@ -193,6 +193,19 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemberFigures:
+    """What one of several models had of a level; `latency` is None where none of its requests succeeded."""
+
+    model: str
+    weight: float
+    requests: int
+    failed: int
+    throughput_infer_per_s: float
+    latency: LatencySummary | None
+    server: ServerBreakdown | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LevelResult:
     """One load level: its figures are those of the last three windows together, also where it is not stable.
 
@@ -234,6 +247,8 @@ class LevelResult:
     """What makes the figures doubtful, for a person."""
     slo: tuple[Assessment, ...] = ()
     """What the level says about each of the objectives."""
+    members: tuple[MemberFigures, ...] = ()
+    """Where several models are measured at once, each one's part; the level's own figures are their sum."""
     open_loop: OpenLoop | None = None
     """None for a closed loop, and where no request succeeded."""
 

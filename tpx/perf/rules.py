@@ -46,7 +46,7 @@ class Rule(Protocol):
 
 def rule_for(settings: LevelSettings) -> Rule:
     """The rule that the settings ask for."""
-    if settings.request_count:
+    if settings.request_count or settings.one_window:
         return OneWindow()
     return Precision(settings) if settings.rule == "ci" else Spread(settings.stability)
 

@@ -3,7 +3,7 @@ here."""
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -14,16 +14,18 @@ from tpx.perf.answers.highest import bearable, highest_answer, highest_course
 from tpx.perf.clients.endpoint import Connections, Endpoint, connect
 from tpx.perf.clients.model import ModelDescription, ModelKey
 from tpx.perf.inputs.dataset import open_data
+from tpx.perf.inputs.mix import MixedFeed
 from tpx.perf.inputs.requests import FeedSettings, make_requests
 from tpx.perf.load.opening import check_timestamps
 from tpx.perf.load.workers import WorkerPool, workers_for
 from tpx.perf.loops import event_loop
 from tpx.perf.measure import measure_level
+from tpx.perf.members import Member
 from tpx.perf.observer import SILENT, Observer
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.model import Report
 from tpx.perf.results import LevelResult
-from tpx.perf.server_statistics import ModelTree, ServerStatistics, model_tree
+from tpx.perf.server_statistics import ModelTree, ServerStatistics, SumOfStatistics, model_tree
 from tpx.perf.settings import Level, LevelSettings
 from tpx.perf.sweep import sweep, within_limits
 from tpx.perf.target import Target
@@ -40,6 +42,10 @@ async def open_target(config: PerfConfig, in_process: str = "") -> AsyncIterator
     Raises WireError where nothing answers, MeasurementError where the model cannot be measured, UsageError
     where the options do not fit it.
     """
+    if config.models:
+        async with _open_mix(config, in_process) as mixed:
+            yield mixed
+        return
     key = ModelKey(config.model, config.model_version)
     connections = _connections(config, key, in_process)
     client, control = connections.client, connections.control
@@ -70,6 +76,35 @@ async def open_target(config: PerfConfig, in_process: str = "") -> AsyncIterator
     finally:
         await client.close()
         await control.close()
+
+
+@asynccontextmanager
+async def _open_mix(config: PerfConfig, in_process: str) -> AsyncIterator[Target]:
+    """Several models as one target: each is described and has requests of its own, which all leave over the
+    connections of the first."""
+    shares = config.models or ()
+    async with AsyncExitStack() as stack:
+        targets = [
+            await stack.enter_async_context(
+                open_target(replace(config, model=share.name, models=None), in_process)
+            )
+            for share in shares
+        ]
+        for target in targets:
+            if target.sequences or target.timestamps_ns:
+                name = target.model.name
+                raise UsageError(f"--models: requests of '{name}' belong together, or to a schedule")
+        members = tuple(
+            Member(model=s.name, weight=s.weight, statistics=t.statistics)
+            for s, t in zip(shares, targets, strict=True)
+        )
+        yield replace(
+            targets[0],
+            feed=MixedFeed([t.feed for t in targets], [s.weight for s in shares], config.seed),
+            statistics=SumOfStatistics([m.statistics for m in members]),
+            members=members,
+            notices=tuple(notice for t in targets for notice in t.notices),
+        )
 
 
 def _connections(config: PerfConfig, key: ModelKey, in_process: str) -> Connections:

@@ -133,7 +133,7 @@ class Statistics(Protocol):
 class SumOfStatistics:
     """Implements Statistics for several models at once: what they did together."""
 
-    def __init__(self, parts: Sequence[ServerStatistics]) -> None:
+    def __init__(self, parts: Sequence[Statistics]) -> None:
         self._parts = parts
 
     async def read(self) -> Snapshot | None:

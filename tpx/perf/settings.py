@@ -101,7 +101,13 @@ class LevelRange:
 
     @property
     def flag(self) -> str:
-        return "--request-rate-range" if self.mode == "request_rate" else "--concurrency-range"
+        flags: dict[LoadMode, str] = {
+            "request_rate": "--request-rate-range",
+            "custom_intervals": "--request-intervals",
+            "fixed_schedule": "--fixed-schedule",
+            "periodic_concurrency": "--periodic-concurrency-range",
+        }
+        return flags.get(self.mode, "--concurrency-range")
 
     @property
     def whole(self) -> bool:
@@ -183,6 +189,8 @@ class LevelSettings:
     count_window_floor_ms: int = 1000
     stability: float = 0.1
     max_windows: int = 10
+    one_window: bool = False
+    """Whether the first window is the level, as in a scenario of MLPerf."""
     latency_limit_ms: int = 0
     percentile: float | None = None
     request_count: int = 0

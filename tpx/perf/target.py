@@ -4,9 +4,13 @@ from dataclasses import dataclass
 
 from tpx.perf.clients.base import Client, Control
 from tpx.perf.clients.model import ModelDescription, ServerDescription
+from tpx.perf.capture import Capture
 from tpx.perf.inputs.feed import Feed
+from tpx.perf.metrics.scraper import Scraper
+from tpx.perf.recording import Recorder
 from tpx.perf.load.workers import WorkerPool
-from tpx.perf.server_statistics import ServerStatistics
+from tpx.perf.members import Member
+from tpx.perf.server_statistics import Statistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,15 +26,24 @@ class Target:
     client: Client
     control: Control
     feed: Feed
-    statistics: ServerStatistics
+    statistics: Statistics
     sequences: bool = False
     """Whether its requests are those of sequences."""
     notices: tuple[str, ...] = ()
     """What was assumed about the model's inputs."""
+    members: tuple[Member, ...] = ()
+    """Where several models are measured at once; `model` is the first of them then."""
     workers: WorkerPool | None = None
     """The processes that send; None where this one does."""
     timestamps_ns: tuple[int, ...] = ()
     """When each step of the data is to be sent, from the beginning; only `--fixed-schedule` asks."""
+
+    capture: Capture | None = None
+    """Keeps what requests carried and what came back; None where nobody wants it."""
+    recorder: Recorder | None = None
+    """Takes each level's records."""
+    metrics: Scraper | None = None
+    """Looks at the server's metrics beside the load."""
 
     async def close(self) -> None:
         await self.client.close()

@@ -15,12 +15,12 @@ from tpx.perf.load.schedules import (
     at_random,
     evenly,
     in_bursts,
-    level_seed,
     listed,
     offsets,
     repeated,
 )
 from tpx.perf.plan import Arrivals, Intervals, LoadPlan
+from tpx.perf.seeds import level_seed
 from tpx.perf.settings import Level
 
 RATE = Level("request_rate", 1000.0)

@@ -8,8 +8,10 @@ from tpx.perf.options.answers import AnswerOptions
 from tpx.perf.options.data import DataOptions
 from tpx.perf.options.load import LoadOptions
 from tpx.perf.options.measurement import DEFAULT_INTERVAL_MS, DEFAULT_TRIALS, MeasurementOptions
+from tpx.perf.options.metrics import MetricsOptions
 from tpx.perf.options.output import OutputOptions
 from tpx.perf.options.pace import PaceOptions
+from tpx.perf.options.scenario import ScenarioOptions
 from tpx.perf.options.security import TlsOptions
 from tpx.perf.options.sequences import SequenceOptions
 from tpx.perf.options.service import ServiceOptions
@@ -22,6 +24,8 @@ from tpx.perf.settings import LevelRange, LevelSettings
 @dataclass(frozen=True, kw_only=True)
 class PerfConfig(
     OutputOptions,
+    MetricsOptions,
+    ScenarioOptions,
     SequenceOptions,
     DataOptions,
     AnswerOptions,
@@ -52,10 +56,13 @@ class PerfConfig(
         self.check_data()
         self.check_sequences()
         self.check_pace()
+        self.check_metrics(self.service_kind)
+        self.check_output()
         if self.periodic_concurrency_range is not None and not (self.protocol == "grpc" and self.streaming):
             raise UsageError(
                 "The --periodic-concurrency-range option requires bi-directional gRPC streaming."
             )
+        self.check_scenario(super().levels, self.request_count, self.request_distribution)
         if not self.slo:
             self.check_search_limit(self.latency_threshold)
         elif self.binary_search:
@@ -65,6 +72,11 @@ class PerfConfig(
     def levels(self) -> LevelRange:
         """What is measured; with --slo and no range, from 1 upwards for as long as the objectives are met."""
         levels = super().levels
+        own = self.scenario_levels()
+        if own is not None:
+            if levels.given:
+                raise UsageError(f"--scenario {self.scenario} is a load of its own: leave out {levels.flag}")
+            return own
         return LevelRange(start=1, end=0) if self.slo and not levels.given else levels
 
     @property
@@ -84,7 +96,7 @@ class PerfConfig(
     @property
     def level_settings(self) -> LevelSettings:
         """The rules by which this run measures each of its levels."""
-        return LevelSettings(
+        settings = LevelSettings(
             mode=self.measurement_mode,
             interval_ms=self.measurement_interval or DEFAULT_INTERVAL_MS[self.rule],
             window_requests=self.measurement_request_count,
@@ -101,6 +113,7 @@ class PerfConfig(
             safety=self.slo_confidence,
             load=self.load_plan,
         )
+        return self.scenario_rules(settings)
 
     @property
     def load_plan(self) -> LoadPlan:

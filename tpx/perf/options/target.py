@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from tpx.errors import UsageError
 from tpx.options import Option
+from tpx.perf.levels import parse_models
+from tpx.perf.plan import ModelShare
 from tpx.perf.settings import Header, one_of, parse_header, refuse
 
 _TARGET = "Target"
@@ -15,6 +18,16 @@ class TargetOptions:
     """A model, a server, and the way there."""
 
     model: Annotated[str, Option("model to send requests to", ("-m",), _TARGET, "NAME")] = ""
+    models: Annotated[
+        tuple[ModelShare, ...] | None,
+        Option(
+            "several models at once instead of -m, each request one of them by weight",
+            (),
+            _TARGET,
+            "A:3,B:1",
+            parse=parse_models,
+        ),
+    ] = None
     model_version: Annotated[
         str, Option("its version; the server's policy decides when not given", ("-x",), _TARGET)
     ] = ""
@@ -45,7 +58,9 @@ class TargetOptions:
 
     def check_target(self) -> None:
         """Raise UsageError for a value out of range."""
-        if not self.model:
+        if self.models and (self.model or self.model_version):
+            raise UsageError("--models names the models: leave out -m and -x")
+        if not self.model and not self.models:
             refuse("-m (model name)", "The value must be specified.")
         if not self.timeout >= 0:
             refuse("--timeout", "The value must be >= 0 seconds.")

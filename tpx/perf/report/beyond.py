@@ -24,6 +24,13 @@ def _lines(result: LevelResult) -> Iterator[str]:
         yield from _estimates(result.estimates, result)
     if result.open_loop is not None:
         yield from _pace(result.open_loop, result)
+    for member in result.members:
+        p99 = f", p99 latency {usec(member.latency.at(99.0))} usec" if member.latency else ""
+        failed = f", {member.failed} failed" if member.failed else ""
+        yield (
+            f"Model {member.model} (weight {member.weight:g}): {member.requests} requests, "
+            f"{rate(member.throughput_infer_per_s)} infer/sec{p99}{failed}"
+        )
     if result.streaming is not None and result.streaming.inter_response is not None:
         yield from _stream(result.streaming)
     if result.server is not None and result.server.mean_batch > NO_BATCHES * result.batch_size:

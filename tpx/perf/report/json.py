@@ -10,7 +10,7 @@ from tpx import __version__
 from tpx.perf.latency import LatencySummary
 from tpx.perf.report.model import Report
 from tpx.perf.report.statistics_json import answers, load, statistics
-from tpx.perf.results import LevelResult, OpenLoop, ServerBreakdown, Window
+from tpx.perf.results import LevelResult, MemberFigures, OpenLoop, ServerBreakdown, Window
 
 SCHEMA = 1
 
@@ -68,6 +68,18 @@ def _open_loop(figures: OpenLoop | None) -> dict[str, Any] | None:
     }
 
 
+def _member(member: MemberFigures) -> dict[str, Any]:
+    return {
+        "model": member.model,
+        "weight": member.weight,
+        "requests": member.requests,
+        "failed": member.failed,
+        "throughput": {"value": member.throughput_infer_per_s},
+        "latency_us": _latency(member.latency),
+        "server": _server(member.server),
+    }
+
+
 def _level(result: LevelResult) -> dict[str, Any]:
     return {
         "mode": result.level.mode,
@@ -84,6 +96,7 @@ def _level(result: LevelResult) -> dict[str, Any]:
         "duration_s": result.duration_ns / 1e9,
         "latency_us": _latency(result.latency),
         "open_loop": _open_loop(result.open_loop),
+        "models": [_member(m) for m in result.members],
         "client": _client(result),
         "server": _server(result.server),
         "network_us": None if result.server is None else result.network_ns / 1000,
