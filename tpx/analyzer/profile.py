@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tpx.analyzer.fingerprint import fingerprint
 from tpx.analyzer.monitors.gpu import gpu_names
 from tpx.analyzer.options import ProfileConfig
 from tpx.analyzer.provenance import provenance
@@ -28,7 +29,8 @@ from tpx.analyzer.results.measurement import Configuration, Decision, Failure, O
 from tpx.analyzer.resume import Earlier
 from tpx.analyzer.runners.base import Preparation
 from tpx.analyzer.search.base import Done, Search
-from tpx.analyzer.search.brute import BruteSearch
+from tpx.analyzer.search.question import Question
+from tpx.analyzer.search.table import open_search
 from tpx.analyzer.trial import Bench
 from tpx.analyzer.variants import configure, effective, facts_of
 from tpx.errors import ServerLost, TpxError, UsageError
@@ -159,7 +161,14 @@ class Profile:
             self._journal.append(ModelFailed(model=model, reason=exc.message, log_tail=tail))
             self._observe(Remark(text=f"model '{model}' cannot be profiled: {exc.message}"))
             return
-        await self._search(BruteSearch(facts, self._config.space), read.config)
+        question = Question(
+            facts=facts,
+            default=read.config,
+            space=self._config.space,
+            goals=self._config.goals,
+            limits=self._config.limits,
+        )
+        await self._search(open_search("brute", question), read.config)
 
     async def _read(self, model: str) -> ModelRead:
         """The model's own configuration, from the journal or from a server."""
@@ -168,19 +177,27 @@ class Profile:
             return known
         self._observe(ModelStarted(model=model))
         config = effective(await self._bench.default_config(model))
-        read = ModelRead(model=model, config=config, gpu=bool(gpu_names()))
+        read = ModelRead(
+            model=model, config=config, gpu=bool(gpu_names()), fingerprint=self._fingerprint(model)
+        )
         self._journal.append(read)
         return read
 
+    def _fingerprint(self, model: str) -> str:
+        repository = self._config.model_repository
+        return "" if repository is None else fingerprint(repository / model)
+
     async def _search(self, search: Search, default: dict[str, Any]) -> None:
         walk = _Walk(search, self._started_ns)
-        configuration: Configuration | None = None
+        configurations: dict[str, Configuration] = {}
         while not self._stop.is_set():
             trial = search.ask()
             if isinstance(trial, Done):
                 break
-            if configuration is None or configuration.variant != trial.variant:
+            configuration = configurations.get(trial.variant.name)
+            if configuration is None:
                 configuration = configure(trial.variant, default)
+                configurations[trial.variant.name] = configuration
                 if not self._earlier.knows(configuration):
                     self._journal.append(Configured(configuration=configuration))
             started = walk.started(trial)

@@ -4,9 +4,13 @@ from collections.abc import Callable
 
 import pytest
 
+from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Failure, Load, Measurement, Outcome, Trial
-from tpx.analyzer.search.base import Done, LoadSpace, SearchSpace, Span
+from tpx.analyzer.search.base import Done, LoadSpace, Search, SearchSpace, Span
 from tpx.analyzer.search.brute import BruteSearch
+from tpx.analyzer.search.known import Known
+from tpx.analyzer.search.question import Question
+from tpx.analyzer.search.walk import Walk
 from tpx.analyzer.variants import ModelFacts
 
 Surface = Callable[[Trial], float | None]
@@ -27,7 +31,12 @@ def space(
     )
 
 
-def walk(search: BruteSearch, surface: Surface) -> list[Trial]:
+def brute(facts: ModelFacts, space: SearchSpace) -> Search:
+    question = Question(facts=facts, default={}, space=space)
+    return Walk(BruteSearch(question, Known(Goals())))
+
+
+def walk(search: Search, surface: Surface) -> list[Trial]:
     """All trials of a search; the surface gives a trial's throughput, None for a failure."""
     trials = []
     while not isinstance(trial := search.ask(), Done):
@@ -64,13 +73,13 @@ def test_the_full_space_of_a_batching_model_is_451_measurements() -> None:
     def steep(trial: Trial) -> float:
         return growing(trial) * trial.load.value
 
-    trials = walk(BruteSearch(BATCHING, space()), steep)
+    trials = walk(brute(BATCHING, space()), steep)
     assert len(trials) == 451
     assert len(names(trials)) == 41
 
 
 def test_the_default_comes_first_and_variants_are_numbered_in_order() -> None:
-    search = BruteSearch(BATCHING, space(concurrencies=(1,), instances=(1, 2), max_batch_sizes=(1, 4)))
+    search = brute(BATCHING, space(concurrencies=(1,), instances=(1, 2), max_batch_sizes=(1, 4)))
     trials = walk(search, growing)
     assert [(t.variant.name, t.variant.delta) for t in trials] == [
         ("m_config_default", {}),
@@ -89,21 +98,19 @@ def test_the_default_comes_first_and_variants_are_numbered_in_order() -> None:
 
 
 def test_a_model_without_batching_varies_only_its_instances() -> None:
-    trials = walk(BruteSearch(FIXED, space(concurrencies=(1,))), growing)
+    trials = walk(brute(FIXED, space(concurrencies=(1,))), growing)
     assert names(trials) == ["m_config_default", *(f"m_config_{i}" for i in range(5))]
     assert trials[-1].variant.delta == {"instance_group": [{"count": 5, "kind": "KIND_CPU"}]}
 
 
 def test_a_sequence_model_gets_no_dynamic_batching() -> None:
     facts = ModelFacts(model="m", max_batch_size=4, can_batch_dynamically=False)
-    trials = walk(
-        BruteSearch(facts, space(concurrencies=(1,), instances=(1, 1), max_batch_sizes=(1, 1))), growing
-    )
+    trials = walk(brute(facts, space(concurrencies=(1,), instances=(1, 1), max_batch_sizes=(1, 1))), growing)
     assert "dynamic_batching" not in trials[-1].variant.delta
 
 
 def test_minimum_batch_sizes_are_doubled_up_to_the_maximum() -> None:
-    search = BruteSearch(BATCHING, space(concurrencies=(1,), instances=(1, 1), max_batch_sizes=(3, 15)))
+    search = brute(BATCHING, space(concurrencies=(1,), instances=(1, 1), max_batch_sizes=(3, 15)))
     assert [size_of(t) for t in walk(search, growing)[1:]] == [3, 6, 12]
 
 
@@ -111,7 +118,7 @@ def test_larger_batch_sizes_are_not_tried_once_one_brings_nothing() -> None:
     def flat_from_four(trial: Trial) -> float:
         return float(min(size_of(trial), 4) * 100)
 
-    search = BruteSearch(BATCHING, space(concurrencies=(1,), instances=(1, 2)))
+    search = brute(BATCHING, space(concurrencies=(1,), instances=(1, 2)))
     trials = walk(search, flat_from_four)
     assert [size_of(t) for t in trials[1:]] == [1, 2, 4, 8, 1, 2, 4, 8]
     assert search.decisions[-1].text == (
@@ -124,7 +131,7 @@ def test_a_failed_variant_ends_the_walk_over_batch_sizes_but_not_the_search() ->
     def breaks_at_two(trial: Trial) -> float | None:
         return None if size_of(trial) == 2 else growing(trial)
 
-    search = BruteSearch(BATCHING, space(concurrencies=(1, 2), instances=(1, 2)))
+    search = brute(BATCHING, space(concurrencies=(1, 2), instances=(1, 2)))
     trials = walk(search, breaks_at_two)
     assert [size_of(t) for t in trials[2:]] == [1, 1, 2, 1, 1, 2]
     assert [d.text for d in search.decisions if d.variant == "m_config_1"] == [
@@ -135,7 +142,7 @@ def test_a_failed_variant_ends_the_walk_over_batch_sizes_but_not_the_search() ->
 
 def test_preferred_batch_sizes_that_do_not_fit_a_variant_are_dropped_from_it() -> None:
     facts = ModelFacts(model="m", max_batch_size=8, preferred_batch_sizes=(2, 4))
-    search = BruteSearch(facts, space(concurrencies=(1,), instances=(1, 1), max_batch_sizes=(1, 4)))
+    search = brute(facts, space(concurrencies=(1,), instances=(1, 1), max_batch_sizes=(1, 4)))
     trials = walk(search, growing)
     assert [t.variant.delta.get("dynamic_batching") for t in trials] == [
         None,
@@ -152,7 +159,7 @@ def test_preferred_batch_sizes_that_do_not_fit_a_variant_are_dropped_from_it() -
 def test_client_batches_above_max_batch_size_are_left_out_and_the_walk_goes_on() -> None:
     facts = ModelFacts(model="m", max_batch_size=4)
     chosen = space(concurrencies=(1,), batch_sizes=(4,), instances=(1, 1), max_batch_sizes=(1, 4))
-    trials = walk(BruteSearch(facts, chosen), growing)
+    trials = walk(brute(facts, chosen), growing)
     assert [(t.variant.name, t.load.batch_size) for t in trials] == [
         ("m_config_default", 4),
         ("m_config_2", 4),
@@ -160,14 +167,14 @@ def test_client_batches_above_max_batch_size_are_left_out_and_the_walk_goes_on()
 
 
 def test_the_announced_size_of_the_space_is_never_exceeded() -> None:
-    search = BruteSearch(BATCHING, space())
+    search = brute(BATCHING, space())
     trials = walk(search, growing)
     assert len(names(trials)) <= search.configurations_at_most == 41
     assert search.loads_at_most == 11
 
 
 def test_telling_what_was_not_asked_is_refused() -> None:
-    search = BruteSearch(FIXED, space())
+    search = brute(FIXED, space())
     trial = search.ask()
     assert isinstance(trial, Trial)
     other = Trial(variant=trial.variant, load=Load(value=999))

@@ -62,6 +62,16 @@ class Goals:
     models: tuple[ModelGoals, ...] = ()
     """Of the models that have their own."""
 
+    @property
+    def all_objectives(self) -> tuple[Objective, ...]:
+        """With those that single models have."""
+        return self.objectives + tuple(o for own in self.models for o in own.objectives or ())
+
+    @property
+    def all_constraints(self) -> tuple[Constraint, ...]:
+        """With those that single models have."""
+        return self.constraints + tuple(c for own in self.models for c in own.constraints or ())
+
     def of(self, model: str) -> "Goals":
         """What is asked of one model; of several that are measured together (`a,b`) it is these goals."""
         own = self._own(model)

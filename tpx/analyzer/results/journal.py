@@ -65,6 +65,8 @@ class ModelRead(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", t
     config: dict[str, Any]
     gpu: bool
     """Whether its instances go to GPUs where it does not say."""
+    fingerprint: str = ""
+    """Of its directory in the model repository; empty where that is not at hand."""
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="preparation"):

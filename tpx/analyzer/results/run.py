@@ -24,7 +24,10 @@ class VariantRun:
 
     configuration: Configuration
     measurements: tuple[Measurement, ...]
+    """Of the search."""
     failures: tuple[Failure, ...]
+    repetitions: tuple[Measurement, ...] = ()
+    """Of the final rounds, all at the load that the search found best."""
 
     @property
     def variant(self) -> Variant:
@@ -132,7 +135,8 @@ class _Fold:
             variants=tuple(
                 VariantRun(
                     configuration=configuration,
-                    measurements=tuple(self._measurements.get((name, configuration.variant.name), ())),
+                    measurements=tuple(m for m in self._measured(name, configuration) if not m.round),
+                    repetitions=tuple(m for m in self._measured(name, configuration) if m.round),
                     failures=tuple(self._failures.get((name, configuration.variant.name), ())),
                 )
                 for configuration in self._configurations.get(name, ())
@@ -141,6 +145,9 @@ class _Fold:
             unavailable=self._unavailable.get(name),
             preparations=tuple(self._preparations.get(name, ())),
         )
+
+    def _measured(self, model: str, configuration: Configuration) -> list[Measurement]:
+        return self._measurements.get((model, configuration.variant.name), [])
 
     def _measured_ns(self) -> int:
         measured = sum(m.duration_ns for found in self._measurements.values() for m in found)

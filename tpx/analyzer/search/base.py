@@ -81,9 +81,57 @@ class LoadSpace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Extras:
+    """What may vary beside instances and batch sizes, Model Analyzer's two; nothing of it by default."""
+
+    threads: bool = False
+    """Threads of an instance, so that all instances together have at most `cores`."""
+    cores: int = 1
+    queue_delays_us: tuple[int, ...] = ()
+    batching_off: bool = False
+    """No dynamic batcher, also where max_batch_size is above 1."""
+    execution_providers: tuple[str, ...] = ()
+    """Of ONNX Runtime, as `openvino`, `cuda`, `tensorrt`; that of the default is always tried."""
+    graph_levels: tuple[int, ...] = ()
+    """`optimization.graph.level`."""
+    precisions: tuple[str, ...] = ()
+    """`FP16`, ... of an execution provider that takes one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpace:
     """What a search may try."""
 
     loads: LoadSpace
     instances: Span
     max_batch_sizes: Span
+    extras: Extras = Extras()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """When a search ends before its space does, and how sure its answer has to be."""
+
+    max_measurements: int | None = None
+    """With the final repetitions."""
+    budget_ns: int | None = None
+    """Of all trials together, with the starting of servers."""
+    final_rounds: int = 5
+    """Rounds at most in which the finalists and the default are measured again, interleaved; 0 is none."""
+    finalists: int = 3
+    """Beside the default."""
+    seed: int = 0
+    refine_steps: int = 5
+    """Halvings towards the greatest load that keeps the constraints."""
+    sweep_best: bool = True
+    """After a search that measures each configuration at one load: sweep the loads of the best."""
+
+    def __post_init__(self) -> None:
+        if self.max_measurements is not None and self.max_measurements < 1:
+            raise UsageError(f"--max-measurements must be at least 1, not {self.max_measurements}")
+        if self.budget_ns is not None and self.budget_ns <= 0:
+            raise UsageError("--budget must be above 0")
+        if self.final_rounds < 0 or self.final_rounds == 1:
+            raise UsageError(
+                "--final-rounds must be 0, which repeats nothing, or at least 2: one round has no interval"
+            )

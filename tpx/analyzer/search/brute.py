@@ -4,23 +4,25 @@ Order, names and stop rules are Model Analyzer's automatic brute search, so that
 """
 
 from collections.abc import Generator, Sequence
-from typing import Any
 
 from tpx.analyzer.results.measurement import Decision, Outcome, Trial, Variant
-from tpx.analyzer.search.base import Done, SearchSpace
+from tpx.analyzer.search.known import Known
+from tpx.analyzer.search.question import Question
+from tpx.analyzer.search.refine import refine_best
 from tpx.analyzer.search.sweep import Swept, sweep
-from tpx.analyzer.variants import ModelFacts
+from tpx.analyzer.search.walk import Steps
+from tpx.analyzer.variants import automatic_delta
 
 
 class BruteSearch:
     """Walks the whole space, leaving out only what growing load or batch size shows to be of no use."""
 
-    def __init__(self, facts: ModelFacts, space: SearchSpace) -> None:
-        self._facts = facts
-        self._space = space
+    def __init__(self, question: Question, known: Known) -> None:
+        self._facts = question.facts
+        self._space = question.space
+        self._limits = question.limits
+        self._known = known
         self._decisions: list[Decision] = []
-        self._walk = self._steps()
-        self._next: Trial | Done = self._advance(None)
 
     @property
     def decisions(self) -> Sequence[Decision]:
@@ -34,21 +36,12 @@ class BruteSearch:
     def loads_at_most(self) -> int:
         return len(self._space.loads.values) * len(self._space.loads.batch_sizes)
 
-    def ask(self) -> Trial | Done:
-        return self._next
+    def steps(self) -> Steps:
+        yield from self._walk()
+        yield from refine_best(self._space.loads, self._known, self._limits, self._decisions)
+        return "the whole space was searched"
 
-    def tell(self, trial: Trial, outcome: Outcome) -> None:
-        if trial != self._next:
-            raise ValueError(f"told about {trial}, asked for {self._next}")
-        self._next = self._advance(outcome)
-
-    def _advance(self, outcome: Outcome | None) -> Trial | Done:
-        try:
-            return next(self._walk) if outcome is None else self._walk.send(outcome)
-        except StopIteration:
-            return Done(reason="the whole space was searched")
-
-    def _steps(self) -> Generator[Trial, Outcome, None]:
+    def _walk(self) -> Generator[Trial, Outcome, None]:
         facts = self._facts
         default = Variant(model=facts.model, name=f"{facts.model}_config_default")
         yield from sweep(default, self._space.loads, facts.max_batch_size, self._decisions)
@@ -71,18 +64,8 @@ class BruteSearch:
         return self._space.max_batch_sizes.doublings() if self._facts.max_batch_size > 0 else (None,)
 
     def _variant(self, number: int, instances: int, batch_size: int | None) -> Variant:
-        delta: dict[str, Any] = {"instance_group": [{"count": instances, "kind": self._facts.instance_kind}]}
-        if batch_size is not None:
-            delta["max_batch_size"] = batch_size
-            if self._facts.can_batch_dynamically:
-                delta["dynamic_batching"] = self._batching(batch_size)
+        delta = automatic_delta(self._facts, instances, batch_size)
         return Variant(model=self._facts.model, name=f"{self._facts.model}_config_{number}", delta=delta)
-
-    def _batching(self, batch_size: int) -> dict[str, Any]:
-        """On, and otherwise the default's, without the preferred batch sizes that do not fit."""
-        preferred = self._facts.preferred_batch_sizes
-        fitting = [size for size in preferred if size <= batch_size]
-        return {} if len(fitting) == len(preferred) else {"preferred_batch_size": fitting}
 
     def _tell_unfitting(self, variant: str, batch_size: int | None) -> None:
         dropped = [size for size in self._facts.preferred_batch_sizes if batch_size and size > batch_size]

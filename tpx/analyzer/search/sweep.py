@@ -1,6 +1,8 @@
 """The load sweep of one configuration: more and more load until it brings no more throughput.
 
 The plateau rule is Model Analyzer's: of the last four throughputs the best gains at most 5 % over the first.
+More load cannot take throughput away before the server chokes, so a first point above those that follow it
+was lucky: it counts with them as their mean, and does not end a sweep that still grows.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -32,8 +34,25 @@ def plateau_gain(throughputs: Sequence[float]) -> float | None:
     """The gain over the last four throughputs, or None while there are fewer. All are above 0."""
     if len(throughputs) < PLATEAU_WINDOW:
         return None
-    last = throughputs[-PLATEAU_WINDOW:]
-    return (max(last) - last[0]) / last[0]
+    start, later = _first_pool(throughputs, len(throughputs) - PLATEAU_WINDOW)
+    return (max(start, *throughputs[later:]) - start) / start if later < len(throughputs) else 0.0
+
+
+def _first_pool(values: Sequence[float], place: int) -> tuple[float, int]:
+    """The value at a place where neighbours that fall are replaced by their mean (pool adjacent violators),
+    and the place behind those that it shares this mean with."""
+    pools: list[tuple[float, int]] = []
+    for value in values:
+        pools.append((value, 1))
+        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
+            (late, many), (early, more) = pools.pop(), pools.pop()
+            pools.append(((late * many + early * more) / (many + more), many + more))
+    end = 0
+    for mean, count in pools:
+        end += count
+        if end > place:
+            return mean, end
+    raise ValueError(f"no value at {place}")
 
 
 def sweep(variant: Variant, space: LoadSpace, max_batch_size: int, decisions: list[Decision]) -> Steps:

@@ -1,0 +1,183 @@
+"""The space of the strategies that jump: dimensions with choices, points of them, and their variants."""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tpx.analyzer.results.measurement import Variant
+from tpx.analyzer.variants import merge
+from tpx.errors import UsageError
+
+Point = tuple[int, ...]
+"""The place of the choice in each dimension."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One value of a dimension and what it changes in the model's configuration."""
+
+    label: str
+    delta: Mapping[str, Any] = field(default_factory=dict)
+    amount: float = 1.0
+    """The number behind it, where it is one: instances, batch size, threads."""
+    gated: bool = False
+    """It may change what the model answers, so its answers are compared first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dimension:
+    """One thing that varies; neighbouring choices of an ordered one resemble each other."""
+
+    name: str
+    """`instances`, `max_batch_size`, `threads`, ..."""
+    choices: tuple[Choice, ...]
+    model: str = ""
+    """Whose configuration it changes: a member's, or the model's own."""
+    ordered: bool = True
+
+
+class Grid:
+    """All points of some dimensions that may be tried, and the variants that stand for them.
+
+    Names are given in the order in which points are first asked for, as Model Analyzer gives them: the same
+    change has the same name, and no change is the default.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        dimensions: Sequence[Dimension],
+        *,
+        cores: int | None = None,
+        members: Sequence[str] = (),
+    ) -> None:
+        """`cores` bounds instances times threads; `members` are models that are varied in place of `model`.
+
+        Raises UsageError where a dimension has nothing to choose.
+        """
+        for dimension in dimensions:
+            if not dimension.choices:
+                raise UsageError(f"nothing to choose for {dimension.name} of model '{model}'")
+        self.model = model
+        self.dimensions = tuple(dimensions)
+        self.members = tuple(members)
+        self._cores = cores
+        self._names = Names(model)
+        self._of_members = {member: Names(member) for member in members}
+
+    @property
+    def size(self) -> int:
+        """Points, those that may not be tried among them."""
+        size = 1
+        for dimension in self.dimensions:
+            size *= len(dimension.choices)
+        return size
+
+    def points(self) -> Iterator[Point]:
+        """Every point that may be tried, the last dimension varying fastest."""
+        ranges = (range(len(dimension.choices)) for dimension in self.dimensions)
+        return (point for point in itertools.product(*ranges) if not self.refusal(point))
+
+    def refusal(self, point: Point) -> str:
+        """Why a point is not worth measuring; empty where it may be."""
+        for model in self.members or ("",):
+            instances = self.amount(point, "instances", model)
+            threads = self.amount(point, "threads", model)
+            if self._cores and threads > 1 and instances * threads > self._cores:
+                return (
+                    f"{instances:g} instances with {threads:g} threads each are more than the "
+                    f"{self._cores} cores"
+                )
+        return ""
+
+    def amount(self, point: Point, name: str, model: str = "") -> float:
+        """The number chosen in a dimension; 1 where the grid has no such dimension."""
+        for place, dimension in zip(point, self.dimensions, strict=True):
+            if dimension.name == name and dimension.model == model:
+                return dimension.choices[place].amount
+        return 1.0
+
+    def in_flight(self, point: Point) -> int:
+        """Requests that keep every instance busy with full batches, twice: Model Analyzer's formula."""
+        needed = [
+            2 * self.amount(point, "instances", model) * self.amount(point, "max_batch_size", model)
+            for model in self.members or ("",)
+        ]
+        return int(max(needed))
+
+    def neighbours(self, point: Point) -> list[Point]:
+        """One step away in one dimension: up and down, or any other choice where there is no order."""
+        found = []
+        for axis, dimension in enumerate(self.dimensions):
+            here = point[axis]
+            count = len(dimension.choices)
+            others = (here + 1, here - 1) if dimension.ordered else range(count)
+            for other in others:
+                there = (*point[:axis], other, *point[axis + 1 :])
+                if 0 <= other < count and other != here and not self.refusal(there):
+                    found.append(there)
+        return found
+
+    def variant(self, point: Point) -> Variant:
+        """The variant of a point."""
+        if not self.members:
+            return self._names.variant(self._delta(point, ""))
+        members = tuple(self._of_members[m].variant(self._delta(point, m)) for m in self.members)
+        return self._names.composed(members)
+
+    def gated(self, point: Point) -> bool:
+        """Whether the point may answer otherwise than the default."""
+        return any(d.choices[place].gated for place, d in zip(point, self.dimensions, strict=True))
+
+    def describe(self, point: Point) -> str:
+        """`instances 2, max_batch_size 8`."""
+        return ", ".join(
+            f"{d.model + ' ' if d.model else ''}{d.name} {d.choices[place].label}"
+            for place, d in zip(point, self.dimensions, strict=True)
+        )
+
+    def _delta(self, point: Point, model: str) -> dict[str, Any]:
+        delta: Any = {}
+        for place, dimension in zip(point, self.dimensions, strict=True):
+            if dimension.model == model:
+                delta = combine(delta, dimension.choices[place].delta)
+        return dict(delta)
+
+
+class Names:
+    """Numbers of variants by what they change: each change once, whatever the order of its keys."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._known: dict[str, str] = {}
+
+    def variant(self, delta: Mapping[str, Any]) -> Variant:
+        """The variant with this change."""
+        name = "default" if not delta else self._number(repr(_sorted(delta)))
+        return Variant(model=self._model, name=f"{self._model}_config_{name}", delta=dict(delta))
+
+    def composed(self, members: Sequence[Variant]) -> Variant:
+        """The variant of a model that has these members."""
+        same = all(member.is_default for member in members)
+        name = "default" if same else self._number(",".join(member.name for member in members))
+        return Variant(model=self._model, name=f"{self._model}_config_{name}", members=tuple(members))
+
+    def _number(self, key: str) -> str:
+        return self._known.setdefault(key, str(len(self._known)))
+
+
+def combine(first: Any, second: Any) -> Any:
+    """Two changes as one: what the second says wins, and what it takes out stays in it as None."""
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        kept = {key: value for key, value in first.items() if key not in second}
+        return kept | {
+            key: combine(first[key], value) if key in first else value for key, value in second.items()
+        }
+    return merge(first, second) if isinstance(first, list) else second
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return [(key, _sorted(value[key])) for key in sorted(value)]
+    return [_sorted(item) for item in value] if isinstance(value, list) else value
