@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Protocol, cast
 
-from tpx.protocol.grpc.framing import MessageReader, pack_prefix
+from tpx.protocol.grpc.framing import PREFIX_BYTES, MessageReader, pack_prefix, whole_message
 from tpx.protocol.grpc.metadata import ResponseHead
 from tpx.protocol.grpc.status import Status, from_http
 from tpx.protocol.http2 import frames
@@ -95,6 +95,10 @@ class ClientCall(Stream):
 
     def receive(self, data: bytes, start: int, stop: int) -> None:
         """Take DATA. Raises InvalidRequest for a message that is none."""
+        reader = self.reader
+        if (reader is None or reader.between_messages) and whole_message(data, start, stop):
+            self.take(data[start + PREFIX_BYTES : stop])
+            return
         if self.reader is None:
             self.reader = MessageReader(MAX_RESPONSE_BYTES, self.head.encoding if self.head else "")
         for message in self.reader.feed(data, start, stop):
