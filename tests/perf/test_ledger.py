@@ -95,6 +95,13 @@ def test_a_level_goes_on_until_its_objective_is_settled() -> None:
     assert asked.requests >= 459 > plain.requests
 
 
+def test_a_level_that_was_steady_stays_so_while_its_objective_is_undecided() -> None:
+    result = settled("p99<93ms", steady(0.02), replace(CI, stability=0.5, max_windows=17))
+    assert result.slo[0].outcome is Outcome.UNDECIDED
+    assert len(result.windows) == 17
+    assert (result.stable, result.verdict) == (True, Verdict.OK)
+
+
 def test_a_broken_objective_ends_a_level_that_is_not_steady_yet() -> None:
     result = settled("p50<5ms", steady(0.02), replace(CI, stability=0.001))
     assert result.slo[0].outcome is Outcome.BROKEN

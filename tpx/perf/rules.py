@@ -3,7 +3,7 @@ intervals are narrow enough."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -86,33 +86,38 @@ class Precision:
     def __init__(self, settings: LevelSettings) -> None:
         self._tolerance = settings.stability
         self._percentile = settings.percentile
+        self._max_windows = settings.max_windows
         self._next_look = STABILITY_WINDOWS
         self._narrow = False
+        self._found = Standing(kept=0, stable=False, moved=f"{STABILITY_WINDOWS} windows are needed")
 
     def standing(self, windows: Sequence[Window], samples: Sequence[Sample]) -> Standing:
+        count = len(windows)
+        if count - self._found.warmup < self._next_look and count < self._max_windows:
+            return replace(self._found, kept=count - self._found.warmup)
         warmup = self._warmup(windows, samples)
-        kept = len(windows) - warmup
+        kept = count - warmup
         if kept < STABILITY_WINDOWS or any(w.latency is None for w in windows[warmup:]):
             moved = f"{STABILITY_WINDOWS} steady windows are needed, there were {kept}"
-            return Standing(kept=kept, warmup=warmup, stable=False, moved=moved)
-        estimator = Estimator(joined(samples[warmup:]))
+            self._found = Standing(kept=kept, warmup=warmup, stable=False, moved=moved)
+        else:
+            self._found = self._look(kept, warmup, joined(samples[warmup:]))
+        return self._found
+
+    def _look(self, kept: int, warmup: int, sample: Sample) -> Standing:
+        estimator = Estimator(sample)
         throughput = estimator.throughput(1)
         latency = estimator.latency(self._percentile).interval
         limit = self._tolerance / 2
+        before, self._narrow = self._narrow, throughput.within(limit) and latency.within(limit)
+        self._next_look = math.ceil(kept * LOOK_GROWTH)
         return Standing(
             kept=kept,
             warmup=warmup,
-            stable=self._narrow_twice(kept, throughput.within(limit) and latency.within(limit)),
+            stable=before and self._narrow,
             moved=f"throughput is known to {_reach(throughput)}, latency to {_reach(latency)}; "
             f"+-{limit * 100:g}% are wanted",
         )
-
-    def _narrow_twice(self, kept: int, narrow: bool) -> bool:
-        if kept < self._next_look:
-            return False
-        self._next_look = math.ceil(kept * LOOK_GROWTH)
-        before, self._narrow = self._narrow, narrow
-        return before and narrow
 
     def _warmup(self, windows: Sequence[Window], samples: Sequence[Sample]) -> int:
         """How many leading windows are warm-up; none while that would leave too few to say so."""
