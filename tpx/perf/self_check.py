@@ -1,6 +1,8 @@
 """The load generator watching itself: whether what it measured is the server, or itself."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import perf_counter_ns
 
 import numpy as np
@@ -36,6 +38,15 @@ class LoopProbe:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """Look away while a window is summed up, which holds the loop up on purpose."""
+        self.stop()
+        try:
+            yield
+        finally:
+            self.start()
 
     def p99_ns(self, start_ns: int, end_ns: int) -> int:
         """The lag that one look in a hundred exceeded between two times; 0 where there was no look."""
