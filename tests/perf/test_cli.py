@@ -14,7 +14,8 @@ import pytest
 
 from tests.perf.conftest import make_level
 from tests.perf.servers import Behaviour, http_server
-from tpx.cli.perf import Interrupts, Terminal, exit_status, main
+from tpx.cli.perf import Interrupts, exit_status, main
+from tpx.cli.perf_terminal import Terminal
 from tpx.perf.clients.model import ModelDescription, ServerDescription
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.model import Report

@@ -8,28 +8,19 @@ from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
 
-from rich.console import Console
-from rich.live import Live
-
 from tpx.cli import perf_ab, perf_compare
+from tpx.cli.perf_terminal import Terminal
 from tpx.errors import TpxError, UsageError
 from tpx.options import from_argv
-from tpx.perf.answers.explain import explain
-from tpx.perf.observer import Progress
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.answers import answers_text
-from tpx.perf.report.console import answer_line, settings_block, summary
+from tpx.perf.report.console import answer_line, summary
 from tpx.perf.report.csv import CsvOptions, csv_text
 from tpx.perf.report.json import json_text
-from tpx.perf.report.level_text import Shown, level_block
-from tpx.perf.report.live import live_line
 from tpx.perf.report.model import Report
-from tpx.perf.results import LevelResult
 from tpx.perf.run import event_loop, run
 from tpx.perf.self_test import self_test, self_test_text
-from tpx.perf.settings import Level
 
-LIVE_INTERVAL_S = 0.5
 IN_PROCESS = "tpx.cli.inprocess"
 
 
@@ -61,7 +52,6 @@ def main(argv: Sequence[str]) -> int:
         _allow_many_connections()
         if config.ab:
             return perf_ab.main(config, argv, IN_PROCESS)
-        print(settings_block(config), flush=True)
         with asyncio.Runner(loop_factory=event_loop) as runner:
             report = runner.run(_run(config))
         if report is None:
@@ -128,56 +118,6 @@ class Interrupts:
             terminal.notice("interrupted: finishing this level; press Ctrl-C again to stop at once")
         else:
             work.cancel()
-
-
-class Terminal:
-    """An Observer that prints results as they come, and where stderr is a terminal the live line."""
-
-    def __init__(self, config: PerfConfig) -> None:
-        self._config = config
-        self._console = Console(stderr=True)
-        self._live: Live | None = None
-        self.progress_interval_s = LIVE_INTERVAL_S if self._console.is_terminal else 0.0
-
-    def __enter__(self) -> "Terminal":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._hide()
-
-    def level_started(self, level: Level) -> None:
-        if self.progress_interval_s:
-            self._live = Live(
-                f"{level.mode} {level.value}",
-                console=self._console,
-                transient=True,
-                auto_refresh=False,
-                redirect_stdout=False,
-            )
-            self._live.start(refresh=True)
-
-    def progress(self, progress: Progress) -> None:
-        if self._live is not None:
-            self._live.update(live_line(progress), refresh=True)
-
-    def level_finished(self, result: LevelResult) -> None:
-        self._hide()
-        shown = Shown(protocol=self._config.protocol, verbose=self._config.verbose)
-        print(level_block(result, shown), end="", flush=True)
-        if result.reason:
-            print(result.reason, file=sys.stderr, flush=True)
-        for warning in result.warnings:
-            self.notice(warning)
-        if self._config.explain:
-            print(explain(result, self._config.level_settings), flush=True)
-
-    def notice(self, text: str) -> None:
-        print(f"WARNING: {text}", file=sys.stderr, flush=True)
-
-    def _hide(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
 
 
 def _allow_many_connections() -> None:

@@ -16,6 +16,7 @@ from tpx.perf.load.figures import open_loop_figures
 from tpx.perf.load.opening import open_load
 from tpx.perf.members import Stretch, member_figures
 from tpx.perf.observer import SILENT, Observer, Progress
+from tpx.perf.recording import LevelRecords
 from tpx.perf.records import Rows, succeeded
 from tpx.perf.results import LevelResult
 from tpx.perf.self_check import LoopProbe
@@ -53,12 +54,21 @@ async def measure_level(
         if settings.warmup_requests:
             await _warm_up(await _open(target, level, settings, warming=True), settings, stop)
         load = await _open(target, level, settings)
+        if target.recorder is not None:
+            target.recorder.begin(load.records)
+        if target.metrics is not None:
+            await target.metrics.begin()
         measurement = LevelMeasurement(load, target.statistics, settings, level, target.batch_size)
         result = await measurement.run(observer, stop)
+        if target.metrics is not None:
+            await target.metrics.look()
+            result = replace(result, metrics=target.metrics.figures(measurement.span_ns))
         if target.members:
             result = replace(result, members=member_figures(target.members, measurement.stretch(result)))
     for notice in target.statistics.take_notices():
         observer.notice(notice)
+    if target.recorder is not None:
+        target.recorder.record(measurement.records())
     observer.level_finished(result)
     return result
 
@@ -138,8 +148,11 @@ class LevelMeasurement:
                 end_ns = await self._window_end(observer, stop)
                 await self._load.settled(end_ns)
                 index = ledger.index_at(end_ns)
-                ledger.close(self._mark(end_ns, index, await self._statistics.read()))
-                if ledger.done or self._ends_early(stop) or self._over_budget():
+                border = self._mark(end_ns, index, await self._statistics.read())
+                with self._probe.resting():
+                    ledger.close(border)
+                    done = ledger.done
+                if done or self._ends_early(stop) or self._over_budget():
                     break
         except asyncio.CancelledError:
             await self._load.stop(0)
@@ -164,6 +177,15 @@ class LevelMeasurement:
         return replace(
             result, open_loop=open_loop_figures(ledger.kept_rows(), result.duration_ns, self._load)
         )
+
+    @property
+    def span_ns(self) -> tuple[int, int]:
+        """The time that the figures are of."""
+        return self._ledger.kept_span_ns()
+
+    def records(self) -> LevelRecords:
+        """The requests of all windows."""
+        return self._ledger.records(self._load.failures())
 
     def stretch(self, result: LevelResult) -> Stretch:
         """What the figures of the result were made of."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from tpx.perf.clients.model import ModelDescription
 from tpx.perf.results import LevelResult
 from tpx.perf.settings import Level
 
@@ -25,6 +26,9 @@ class Observer(Protocol):
     progress_interval_s: float
     """Seconds between two calls of `progress`; 0 for none, which costs the load nothing."""
 
+    def run_started(self, model: ModelDescription) -> None:
+        """The server has said what the model is; the levels follow."""
+
     def level_started(self, level: Level) -> None: ...
 
     def progress(self, progress: Progress) -> None: ...
@@ -39,6 +43,9 @@ class Silent:
     """An Observer that does nothing."""
 
     progress_interval_s = 0.0
+
+    def run_started(self, model: ModelDescription) -> None:
+        """Nobody listens."""
 
     def level_started(self, level: Level) -> None:
         """Nobody listens."""

@@ -11,6 +11,7 @@ from functools import partial
 from tpx.errors import MeasurementError, UsageError
 from tpx.options import nearest
 from tpx.perf.answers.highest import bearable, highest_answer, highest_course
+from tpx.perf.capture import Capture, CapturingClient
 from tpx.perf.clients.endpoint import Connections, Endpoint, connect
 from tpx.perf.clients.model import ModelDescription, ModelKey
 from tpx.perf.inputs.dataset import open_data
@@ -21,9 +22,12 @@ from tpx.perf.load.workers import WorkerPool, workers_for
 from tpx.perf.loops import event_loop
 from tpx.perf.measure import measure_level
 from tpx.perf.members import Member
+from tpx.perf.metrics.scraper import Scraper
 from tpx.perf.observer import SILENT, Observer
 from tpx.perf.options import PerfConfig
+from tpx.perf.recording import wall_offset_ns
 from tpx.perf.report.model import Report
+from tpx.perf.report.recorders import open_recorders
 from tpx.perf.results import LevelResult
 from tpx.perf.server_statistics import ModelTree, ServerStatistics, SumOfStatistics, model_tree
 from tpx.perf.settings import Level, LevelSettings
@@ -49,6 +53,9 @@ async def open_target(config: PerfConfig, in_process: str = "") -> AsyncIterator
     key = ModelKey(config.model, config.model_version)
     connections = _connections(config, key, in_process)
     client, control = connections.client, connections.control
+    capture = Capture() if config.profile_export_file is not None else None
+    if capture is not None:
+        client = CapturingClient(client, capture)
     try:
         server = await control.server()
         model = await control.model(key)
@@ -70,6 +77,7 @@ async def open_target(config: PerfConfig, in_process: str = "") -> AsyncIterator
             feed=requests.feed,
             sequences=tree.takes_sequences,
             timestamps_ns=requests.timestamps_ns,
+            capture=capture,
             statistics=ServerStatistics(control, tree, available="statistics" in server.extensions),
             notices=(*data.notices, *requests.notices),
         )
@@ -132,7 +140,14 @@ async def run(
     stop = stop or asyncio.Event()
     started = datetime.now(UTC)
 
-    async with open_target(config, in_process) as alone, _with_workers(config, alone) as target:
+    offset_ns = wall_offset_ns()
+
+    async with (
+        open_target(config, in_process) as alone,
+        _with_workers(config, alone) as loaded,
+        _watched(config, loaded, observer, offset_ns) as target,
+    ):
+        observer.run_started(target.model)
         for notice in target.notices:
             observer.notice(notice)
 
@@ -158,7 +173,23 @@ async def run(
             started=started.isoformat(timespec="milliseconds"),
             finished=datetime.now(UTC).isoformat(timespec="milliseconds"),
             interrupted=stop.is_set(),
+            offset_ns=offset_ns,
         )
+
+
+@asynccontextmanager
+async def _watched(
+    config: PerfConfig, target: Target, observer: Observer, offset_ns: int
+) -> AsyncIterator[Target]:
+    """The same target, with what writes its records down and looks at its metrics."""
+    place = config.metrics_place(config.parsed_address.host) if config.collect_metrics else None
+    scraper = None if place is None else Scraper(place, observer.notice)
+    try:
+        with open_recorders(config, target.capture, offset_ns) as recorder:
+            yield replace(target, recorder=recorder, metrics=scraper)
+    finally:
+        if scraper is not None:
+            await scraper.stop()
 
 
 @asynccontextmanager
@@ -182,6 +213,8 @@ def _undivided(config: PerfConfig, target: Target) -> str:
     """Why one process has to send everything; empty where several may."""
     if config.service_kind == "inprocess":
         return "an engine in this process is not reached from others"
+    if config.profile_export_file is not None:
+        return "--profile-export-file keeps every answer, which one process does"
     if target.client.streams:
         return "requests with several responses are sent by one process"
     if target.sequences:
@@ -194,7 +227,8 @@ def _undivided(config: PerfConfig, target: Target) -> str:
 
 def run_settings(config: PerfConfig, target: Target) -> LevelSettings:
     """The rules of the run's levels, completed by what the model and its data say."""
-    settings = config.level_settings
+    calls = config.calls_asynchronously(sequences=target.sequences)
+    settings = replace(config.level_settings, asynchronous=calls)
     if not target.sequences:
         settings = replace(settings, load=replace(settings.load, sequences=0))
     if config.periodic_concurrency_range is not None:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.perf.conftest import make_level, make_window
 from tpx.options import from_argv
+from tpx.perf.clients.model import ModelDescription
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.console import settings_block, summary
 from tpx.perf.report.figures import rate
@@ -33,8 +34,11 @@ Request concurrency: 1
 """  # noqa: W291 (perf_analyzer's own blanks)
 
 
-def settings(*words: str) -> str:
-    return settings_block(from_argv(PerfConfig, ["-m", "identity", *words]))
+MODEL = ModelDescription(name="identity", inputs=())
+
+
+def settings(*words: str, model: ModelDescription = MODEL) -> str:
+    return settings_block(from_argv(PerfConfig, ["-m", "identity", *words]), model)
 
 
 def block(result: LevelResult, protocol: str = "http", *, verbose: bool = False) -> list[str]:
@@ -56,6 +60,31 @@ def test_settings_of_a_range_show_both_limits() -> None:
         "  Latency limit: 0 msec\n"
         "  Concurrency limit: 2 concurrent requests\n"
         "  Using synchronous calls for inference\n"
+    )
+
+
+def test_settings_of_a_range_that_ends_at_one_show_no_limit() -> None:
+    assert "limit" not in settings("--concurrency-range", "1:1")
+
+
+def test_settings_of_streams_say_how_perf_analyzer_calls() -> None:
+    model = replace(MODEL, decoupled=True)
+    lines = settings("--streaming", "-i", "grpc", model=model).splitlines()
+    assert lines[4] == "  Stabilizing using average throughput"
+    assert lines[-2:] == [
+        "  Using asynchronous calls for inference",
+        "  Detected decoupled model, using the first response for measuring latency",
+    ]
+
+
+@pytest.mark.parametrize(("words", "calls"), [((), "asynchronous"), (("--sync",), "synchronous")])
+def test_settings_of_sequences_are_asynchronous_unless_told(words: tuple[str, ...], calls: str) -> None:
+    assert f"  Using {calls} calls" in settings(*words, model=replace(MODEL, scheduler="sequence"))
+
+
+def test_settings_name_the_kind_of_service() -> None:
+    assert "  Service Kind: TRITON_C_API\n" in settings(
+        "--service-kind", "triton_c_api", "--model-repository", "."
     )
 
 

@@ -1,10 +1,13 @@
 """The CSV, byte for byte as perf_analyzer 2.51 wrote it for the same figures."""
 
 from dataclasses import replace
+from pathlib import Path
 
 from tests.perf.conftest import make_level
-from tpx.perf.report.csv import csv_text
-from tpx.perf.results import LevelResult, Verdict
+from tpx.perf.metrics.figures import GpuFigures, MetricsFigures
+from tpx.perf.report.csv import CsvOptions, composing_files, csv_text
+from tpx.perf.results import LevelResult, ServerBreakdown, Streaming, Verdict
+from tpx.perf.settings import Level
 
 HEADER = (
     "Concurrency,Inferences/Second,Client Send,Network+Server Send/Recv,Server Queue,Server Compute Input,"
@@ -12,8 +15,8 @@ HEADER = (
 )
 
 
-def lines(*results: LevelResult, verbose: bool = False) -> list[str]:
-    text = csv_text(results, verbose=verbose)
+def lines(*results: LevelResult, **options: bool) -> list[str]:
+    text = csv_text(results, CsvOptions(**options))
     assert text.endswith("\n")
     return text[:-1].split("\n")
 
@@ -67,3 +70,82 @@ def test_more_accounted_than_waited_is_a_network_time_of_zero() -> None:
     assert server is not None
     _, row = lines(make_level(server=replace(server, queue_ns=10**12)))
     assert row.split(",")[3] == "0"
+
+
+def test_a_rate_takes_the_place_of_the_concurrency() -> None:
+    header, row = lines(make_level(level=Level("request_rate", 0.5)))
+    assert header.startswith("Request Rate,Inferences/Second,Client Send,")
+    assert row.startswith("0.5,4478.72,26,")
+
+
+def test_a_decoupled_model_has_its_responses_per_second() -> None:
+    latency = make_level().latency
+    assert latency is not None
+    stream = Streaming(responses=372, responses_per_s=412.167, first_response=latency, inter_response=None)
+    header, row = lines(make_level(streaming=stream), decoupled=True)
+    assert header.startswith("Concurrency,Inferences/Second,Response Throughput,Client Send,")
+    assert row.startswith("1,4478.72,412.167,26,80,")
+
+
+def test_what_the_cache_took_is_not_on_the_network() -> None:
+    server = make_level().server
+    assert server is not None
+    cached = replace(
+        server,
+        response_cache=True,
+        cache_hit_count=1,
+        cache_hit_ns=60_000,
+        cache_miss_count=1,
+        cache_miss_ns=5000,
+    )
+    _, row = lines(make_level(server=cached))
+    assert row.split(",")[3] == str(80 - 60 - 5)
+
+
+def test_gpus_have_a_column_for_each_figure_in_the_verbose_file_only() -> None:
+    gpus = (
+        GpuFigures(
+            uuid="GPU-1", utilization=0.45, power_w=70.0, memory_used_bytes=1e7, memory_total_bytes=1e9
+        ),
+        GpuFigures(uuid="GPU-2", utilization=0.5),
+    )
+    level = make_level(metrics=MetricsFigures(scrapes=2, failed=0, gpus=gpus))
+    header, row = lines(level, verbose=True, metrics=True)
+    assert header.endswith(
+        ",response wait,Avg GPU Utilization,Avg GPU Power Usage,Max GPU Memory Usage,Total GPU Memory"
+    )
+    assert row.endswith(",192,GPU-1:0.45;GPU-2:0.5;,GPU-1:70;,GPU-1:10000000;,GPU-1:1000000000;")
+    assert lines(level, metrics=True)[0] == HEADER
+
+
+def test_without_gpus_their_columns_are_empty() -> None:
+    level = make_level(metrics=MetricsFigures(scrapes=2, failed=0))
+    assert lines(level, verbose=True, metrics=True)[1].endswith(",192,,,,")
+
+
+def part(name: str, count: int, request_us: int) -> ServerBreakdown:
+    return ServerBreakdown(
+        model=name, version="1", success_count=count, success_ns=count * request_us * 1000,
+        queue_count=count, queue_ns=count * 4000, compute_count=count, compute_input_ns=count * 2000,
+        compute_infer_ns=count * 35_000, compute_output_ns=count * 5000,
+    )  # fmt: skip
+
+
+def test_each_model_of_an_ensemble_has_a_file_beside_it(tmp_path: Path) -> None:
+    top = ServerBreakdown(
+        model="top",
+        version="1",
+        success_count=3954,
+        composing=(part("second", 3954, 47), part("first", 3955, 50)),
+    )
+    files = list(composing_files([make_level(1, 4327.82, server=top)], tmp_path / "a.csv"))
+    assert [path for path, _ in files] == [tmp_path / "first_v1.a.csv", tmp_path / "second_v1.a.csv"]
+    assert files[0][1] == (
+        "Concurrency,Inferences/Second,Client Send,Network+Server Send/Recv,Server Queue,Server Compute Input,"
+        "Server Compute Infer,Server Compute Output,Client Recv\n"
+        "1,4328.91,0,4,4,2,35,5,0\n"
+    )
+
+
+def test_a_model_that_is_no_ensemble_has_one_file(tmp_path: Path) -> None:
+    assert list(composing_files([make_level()], tmp_path / "a.csv")) == []

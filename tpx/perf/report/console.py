@@ -2,23 +2,32 @@
 
 from collections.abc import Sequence
 
+from tpx.perf.clients.model import ModelDescription
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.figures import level_name, percentile_name, rate, usec
 from tpx.perf.report.model import Report
 from tpx.perf.results import LevelResult
 
+_KINDS = {"inprocess": "TRITON_C_API", "tfserving": "TENSORFLOW_SERVING"}
+"""Where perf_analyzer has another name than ours."""
 
-def settings_block(config: PerfConfig) -> str:
+
+def settings_block(config: PerfConfig, model: ModelDescription) -> str:
     """What is going to be measured, and how."""
-    lines = ["*** Measurement Settings ***", f"  Batch size: {config.batch_size}", "  Service Kind: TRITON"]
+    kind = config.service_kind
+    lines = ["*** Measurement Settings ***"]
+    if kind == "triton" or config.batch_size != 1:
+        lines.append(f"  Batch size: {config.batch_size}")
+    lines.append(f"  Service Kind: {_KINDS.get(kind, kind.upper())}")
+    asynchronous = is_asynchronous(config, model)
     if config.warmup_request_count:
         lines.append(f"  Sending {_requests(config.warmup_request_count, 'warmup')}")
     if config.request_count:
         lines.append(f"  Sending {_requests(config.request_count, 'benchmark')}")
     else:
-        lines += _windows_lines(config)
+        lines += _windows_lines(config, asynchronous=asynchronous)
     levels = config.levels
-    if levels.end is not None or levels.listed:
+    if levels.listed or levels.end not in (None, 1):
         lines.append(f"  Latency limit: {config.latency_threshold} msec")
         if levels.highest and levels.mode == "concurrency":
             lines.append(f"  Concurrency limit: {levels.highest} concurrent requests")
@@ -30,21 +39,32 @@ def settings_block(config: PerfConfig) -> str:
         lines.append(f"  Using {kind} distribution on request generation")
     if levels.binary:
         lines.append("  Using Binary Search algorithm")
-    lines.append("  Using synchronous calls for inference")
+    lines.append(f"  Using {'a' if asynchronous else ''}synchronous calls for inference")
+    if model.decoupled:
+        lines.append("  Detected decoupled model, using the first response for measuring latency")
     return "\n".join(lines) + "\n"
+
+
+def is_asynchronous(config: PerfConfig, model: ModelDescription) -> bool:
+    """Whether perf_analyzer would use its calls that do not block; streams and sequences need them."""
+    if config.asynchronous or config.streaming:
+        return True
+    return model.scheduler == "sequence" and not config.sync
 
 
 def _requests(count: int, kind: str) -> str:
     return f"{count} {kind} request{'' if count == 1 else 's'}"
 
 
-def _windows_lines(config: PerfConfig) -> list[str]:
+def _windows_lines(config: PerfConfig, *, asynchronous: bool) -> list[str]:
     percentile = config.level_settings.percentile
     # perf_analyzer prints no space after the percentile
-    what = "average latency" if percentile is None else f"{percentile_name(percentile)}latency"
+    what = "average " if percentile is None else percentile_name(percentile)
+    if not asynchronous:
+        what += "latency and "
     return [
         f'  Using "{config.measurement_mode}" mode for stabilization',
-        f"  Stabilizing using {what} and throughput",
+        f"  Stabilizing using {what}throughput",
         f"  Measurement window: {config.level_settings.interval_ms} msec"
         if config.measurement_mode == "time_windows"
         else f"  Minimum number of samples in each window: {config.measurement_request_count}",

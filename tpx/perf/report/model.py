@@ -19,6 +19,8 @@ class Report:
     started: str
     finished: str
     interrupted: bool = False
+    offset_ns: int = 0
+    """Added to a window's times gives nanoseconds since 1970."""
     error: str = ""
     """What ended the run before its last level."""
     answer: Level | None = None

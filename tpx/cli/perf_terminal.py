@@ -1,0 +1,74 @@
+"""What a user of `tpx perf` sees while it runs: results on stdout as they come, how it goes on stderr."""
+
+import sys
+
+from rich.console import Console
+from rich.live import Live
+
+from tpx.perf.answers.explain import explain
+from tpx.perf.clients.model import ModelDescription
+from tpx.perf.observer import Progress
+from tpx.perf.options import PerfConfig
+from tpx.perf.report.console import settings_block
+from tpx.perf.report.level_text import Shown, level_block
+from tpx.perf.report.live import live_line
+from tpx.perf.results import LevelResult
+from tpx.perf.settings import Level
+
+LIVE_INTERVAL_S = 0.5
+
+
+class Terminal:
+    """An Observer that prints results as they come, and where stderr is a terminal shows how it goes."""
+
+    def __init__(self, config: PerfConfig) -> None:
+        self._config = config
+        self._shown = Shown(protocol=config.protocol, verbose=config.verbose)
+        self._console = Console(stderr=True)
+        self._live: Live | None = None
+        shows = self._console.is_terminal and config.shows_live
+        self.progress_interval_s = LIVE_INTERVAL_S if shows else 0.0
+
+    def __enter__(self) -> "Terminal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._hide()
+
+    def run_started(self, model: ModelDescription) -> None:
+        config = self._config
+        self._shown = Shown(protocol=config.protocol, decoupled=model.decoupled, verbose=config.verbose)
+        print(settings_block(config, model), flush=True)
+
+    def level_started(self, level: Level) -> None:
+        if self.progress_interval_s:
+            self._live = Live(
+                f"{level.mode} {level.value}",
+                console=self._console,
+                transient=True,
+                auto_refresh=False,
+                redirect_stdout=False,
+            )
+            self._live.start(refresh=True)
+
+    def progress(self, progress: Progress) -> None:
+        if self._live is not None:
+            self._live.update(live_line(progress), refresh=True)
+
+    def level_finished(self, result: LevelResult) -> None:
+        self._hide()
+        print(level_block(result, self._shown), end="", flush=True)
+        if result.reason:
+            print(result.reason, file=sys.stderr, flush=True)
+        for warning in result.warnings:
+            self.notice(warning)
+        if self._config.explain:
+            print(explain(result, self._config.level_settings), flush=True)
+
+    def notice(self, text: str) -> None:
+        print(f"WARNING: {text}", file=sys.stderr, flush=True)
+
+    def _hide(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None

@@ -1,0 +1,180 @@
+"""Keeps what requests carried and what their responses held, on disk: a client around the client.
+
+A measurement without it runs the client's own methods; nothing here is asked.
+"""
+
+import tempfile
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+from tpx.perf.clients.base import (
+    PLAIN,
+    Client,
+    Failure,
+    Lane,
+    OnResponse,
+    Prepared,
+    RequestFields,
+    Template,
+)
+from tpx.perf.clients.outputs import Parts, parts_of
+from tpx.perf.records import Records
+from tpx.protocol.tensors import Buffer, Tensor
+
+SPOOL_BUFFER_BYTES = 1 << 20
+_FIELDS = 4
+
+
+class Capture:
+    """What was sent and answered, by the number of the row in the records of the level."""
+
+    def __init__(self) -> None:
+        self.inputs: list[tuple[Tensor, ...]] = []
+        """The tensors of each different request; they are the feed's own, not copies."""
+        self._by_request: dict[int, int] = {}
+        self._kept: list[object] = []
+        self.filled = 0
+        """Which request a template was filled for last; it is sent next."""
+        self._spool = tempfile.TemporaryFile(buffering=SPOOL_BUFFER_BYTES)  # noqa: SIM115 (closed with us)
+        self._entries = array("q")
+        self._bodies = array("q")
+        self._forms: list[str] = []
+        self._offset = 0
+        self._records = Records(1)
+
+    def begin(self, records: Records) -> None:
+        """Forget the level before; what comes belongs to `records`."""
+        self._records = records
+        self._spool.seek(0)
+        self._spool.truncate()
+        self._entries = array("q")
+        self._bodies = array("q")
+        self._offset = 0
+
+    def note(self, request: object, tensors: Sequence[Tensor]) -> int:
+        """That a request carries these; returns its key."""
+        key = len(self.inputs)
+        self.inputs.append(tuple(tensors))
+        self._by_request[id(request)] = key
+        self._kept.append(request)
+        return key
+
+    def key_of(self, request: object) -> int:
+        """Of a request that is about to be sent."""
+        return self._by_request.get(id(request), self.filled)
+
+    @property
+    def rows(self) -> int:
+        """How many rows the level has so far."""
+        return len(self._records)
+
+    def store(self, row: int, key: int, response: Any) -> None:
+        """The response whose request has become this row."""
+        parts = parts_of(response)
+        if parts.form not in self._forms:
+            self._forms.append(parts.form)
+        form = self._forms.index(parts.form)
+        self._entries.extend((row, key, form << 32 | parts.head_size, len(self._bodies)))
+        for body in parts.bodies:
+            self._spool.write(body)
+            self._bodies.extend((self._offset, len(body)))
+            self._offset += len(body)
+
+    def stored(self) -> dict[int, tuple[int, int]]:
+        """For each row that has a response the key of its request, and where the response lies."""
+        entries = self._entries
+        return {entries[i]: (entries[i + 1], i) for i in range(0, len(entries), _FIELDS)}
+
+    def read(self, place: int) -> Parts:
+        """The response at a place."""
+        entries, bodies = self._entries, self._bodies
+        following = place + _FIELDS + 3
+        last = entries[following] if following < len(entries) else len(bodies)
+        first, how = entries[place + 3], entries[place + 2]
+        read: list[Buffer] = []
+        for i in range(first, last, 2):
+            self._spool.seek(bodies[i])
+            read.append(self._spool.read(bodies[i + 1]))
+        return Parts(self._forms[how >> 32], how & 0xFFFFFFFF, read)
+
+    def close(self) -> None:
+        """Give the disk back."""
+        self._spool.close()
+
+
+class _Send:
+    """A lane's `send` that keeps what comes back."""
+
+    __slots__ = ("_capture", "_send")
+
+    def __init__(self, capture: Capture, send: Any) -> None:
+        self._capture = capture
+        self._send = send
+
+    def __call__(self, request: Prepared, on_response: OnResponse) -> Any:
+        capture = self._capture
+        key = capture.key_of(request)
+
+        def keep(response: Any) -> None:
+            row = capture.rows
+            on_response(response)
+            if capture.rows > row:  # not the answer to a request that was given up
+                capture.store(row, key, response)
+
+        return self._send(request, keep)
+
+
+class _NotedTemplate:
+    """Implements Template."""
+
+    def __init__(self, template: Template, capture: Capture, key: int) -> None:
+        self._template = template
+        self._capture = capture
+        self._key = key
+
+    def fill(self, sequence: int) -> Prepared:
+        self._capture.filled = self._key
+        return self._template.fill(sequence)
+
+
+class CapturingClient:
+    """Implements Client around another one."""
+
+    def __init__(self, client: Client, capture: Capture) -> None:
+        self._client = client
+        self._capture = capture
+        self._lanes: Sequence[Lane] = ()
+        self.success = client.success
+        self.streams = client.streams
+
+    async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> Prepared:
+        request = await self._client.prepare(tensors, fields)
+        self._capture.note(request, tensors)
+        return request
+
+    async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> Template:
+        template = await self._client.template(tensors, fields)
+        return _NotedTemplate(template, self._capture, self._capture.note(template, tensors))
+
+    async def open(self, count: int) -> Sequence[Lane]:
+        self._lanes = await self._client.open(count)
+        self._listen()
+        return self._lanes
+
+    async def renew(self, lane: Lane, call: object) -> None:
+        await self._client.renew(lane, call)
+        self._listen()
+
+    def failure(self, response: Any) -> Failure:
+        return self._client.failure(response)
+
+    async def close(self) -> None:
+        await self._client.close()
+        self._capture.close()
+
+    def _listen(self) -> None:
+        """Lanes are renewed together where they share a connection."""
+        for lane in self._lanes:
+            if not isinstance(lane.send, _Send):
+                lane.send = _Send(self._capture, lane.send)

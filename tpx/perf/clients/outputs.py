@@ -1,0 +1,113 @@
+"""What responses hold: their tensors, read after the load when somebody wants them."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tpx.errors import InvalidRequest
+from tpx.perf.clients.grpc_stream import StreamedRequest
+from tpx.protocol import messages
+from tpx.protocol.grpc.client_call import GrpcResponse
+from tpx.protocol.http1.client import HttpResponse
+from tpx.protocol.json_values import encode_values
+from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
+
+_CONTENTS = {
+    "BOOL": "bool_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A response as it came: the bodies of its messages, and how they are read."""
+
+    form: str
+    """`json`, `grpc`, `stream`, or `text` for anything else."""
+    head_size: int
+    """Of `json`, the length of what is JSON; 0 where all of it is."""
+    bodies: Sequence[Buffer]
+
+
+def parts_of(response: Any) -> Parts:
+    """The parts of a response of any client; without bodies where the client keeps none."""
+    if isinstance(response, HttpResponse):
+        head = response.headers.get(b"inference-header-content-length", b"0")
+        return Parts("json", int(head), (response.body,))
+    if isinstance(response, StreamedRequest):
+        return Parts("stream", 0, response.answers)
+    if isinstance(response, GrpcResponse):
+        return Parts("grpc", 0, (response.data,))
+    body = getattr(response, "body", None)
+    return Parts("text", 0, () if body is None else (body,))
+
+
+def read_outputs(parts: Parts) -> Iterator[list[Tensor]]:
+    """The tensors of each response. Raises InvalidRequest where they cannot be read."""
+    for body in parts.bodies:
+        if parts.form == "json":
+            yield _from_json(body, parts.head_size)
+        elif parts.form == "text":
+            yield [Tensor("response", "BYTES", (1,), encode_bytes([bytes(body)]))]
+        else:
+            yield _from_grpc(body, streamed=parts.form == "stream")
+
+
+def _from_json(body: Buffer, head_size: int) -> list[Tensor]:
+    view = memoryview(body)
+    size = head_size or len(view)
+    try:
+        answer = json.loads(bytes(view[:size]))
+    except ValueError as exc:
+        raise InvalidRequest(f"a response is not JSON: {exc}") from exc
+    tensors, at = [], size
+    for output in answer.get("outputs", ()):
+        raw = output.get("parameters", {}).get("binary_data_size")
+        if raw is None:
+            tensors.append(_json_tensor(output))
+            continue
+        data = view[at : at + raw]
+        at += raw
+        tensors.append(Tensor(output["name"], output["datatype"], output["shape"], data))
+    return tensors
+
+
+def _json_tensor(output: Mapping[str, Any]) -> Tensor:
+    name, datatype, shape = output["name"], output["datatype"], output["shape"]
+    values = output.get("data")
+    if values is None:  # it lies in shared memory
+        return Tensor(name, datatype, (0,), b"")
+    return Tensor(name, datatype, shape, encode_values(name, datatype, math.prod(shape), values))
+
+
+def _from_grpc(body: Buffer, *, streamed: bool) -> list[Tensor]:
+    if streamed:
+        message = messages.ModelStreamInferResponse.FromString(bytes(body)).infer_response
+    else:
+        message = messages.ModelInferResponse.FromString(bytes(body))
+    raw = list(message.raw_output_contents)
+    tensors = []
+    for number, output in enumerate(message.outputs):
+        data = raw[number] if number < len(raw) else _typed(output)
+        shape = output.shape if data else (0,)
+        tensors.append(Tensor(output.name, output.datatype, shape, data))
+    return tensors
+
+
+def _typed(output: Any) -> Buffer:
+    if output.datatype == "BYTES":
+        return encode_bytes(list(output.contents.bytes_contents))
+    field = _CONTENTS.get(output.datatype)
+    values = list(getattr(output.contents, field)) if field else []
+    return encode_values(output.name, output.datatype, len(values), values) if values else b""

@@ -1,0 +1,86 @@
+"""The options that say what is looked at beside the answers: the server's metrics."""
+
+import re
+from dataclasses import dataclass
+from typing import Annotated
+
+from tpx.errors import UsageError
+from tpx.options import Option
+from tpx.perf.metrics.place import MetricsPlace
+from tpx.perf.settings import refuse
+
+_METRICS = "Server metrics"
+DEFAULT_PORT = 8002
+DEFAULT_PATH = "/metrics"
+
+
+def parse_metric(text: str) -> str:
+    """A regular expression for names of series."""
+    try:
+        re.compile(text)
+    except re.error as exc:
+        refuse("--metric", f"'{text}' is no regular expression: {exc}.")
+    return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricsOptions:
+    """Which page, how often, and what of it."""
+
+    collect_metrics: Annotated[
+        bool, Option("look at the server's Prometheus metrics while it is measured", (), _METRICS)
+    ] = False
+    metrics_url: Annotated[
+        str, Option("where they are (the server's host, port 8002, /metrics)", (), _METRICS, "HOST:PORT/PATH")
+    ] = ""
+    metrics_interval: Annotated[
+        int | None, Option("milliseconds from look to look (default 1000)", (), _METRICS, "MS")
+    ] = None
+    metric: Annotated[
+        tuple[str, ...],
+        Option(
+            "report further series: a regular expression searched for in name and labels (repeatable)",
+            (),
+            _METRICS,
+            "REGEX",
+            parse=parse_metric,
+        ),
+    ] = ()
+
+    def check_metrics(self, service_kind: str) -> None:
+        """Raise UsageError for a value out of range, or options that do not go together."""
+        if self.collect_metrics and service_kind != "triton":
+            raise UsageError("Server-side metric collection is only supported with Triton client backend.")
+        if self.metrics_interval is not None and self.metrics_interval <= 0:
+            refuse("--metrics-interval", "The value must be > 0 msecs.")
+        for flag, given in (
+            ("--metrics-url", bool(self.metrics_url)),
+            ("--metrics-interval", self.metrics_interval is not None),
+            ("--metric", bool(self.metric)),
+        ):
+            if given and not self.collect_metrics:
+                raise UsageError(f"Must specify --collect-metrics when using the {flag} option.")
+        if self.metrics_url:
+            self.metrics_place("")
+
+    def metrics_place(self, host: str) -> MetricsPlace | None:
+        """Where to look, on the server's `host` unless a URL says otherwise; None where nobody asks."""
+        if not self.collect_metrics:
+            return None
+        port, path = DEFAULT_PORT, DEFAULT_PATH
+        if self.metrics_url:
+            host, port, path = _parts(self.metrics_url)
+        interval_s = (self.metrics_interval or 1000) / 1000
+        return MetricsPlace(host=host, port=port, path=path, interval_s=interval_s, wanted=self.metric)
+
+
+def _parts(url: str) -> tuple[str, int, str]:
+    if url.startswith("https://"):
+        raise UsageError(f"--metrics-url {url}: metrics are read over http only")
+    place, slash, path = url.removeprefix("http://").partition("/")
+    host, colon, port = place.rpartition(":")
+    if not colon:
+        host, port = place, "80" if url.startswith("http://") else str(DEFAULT_PORT)
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise UsageError(f"--metrics-url {url}: does not match <host>:<port>/<path>")
+    return host.strip("[]"), int(port), slash + path or DEFAULT_PATH

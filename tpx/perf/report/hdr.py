@@ -1,0 +1,69 @@
+"""HdrHistogram's encoding, version 2: counts of values by logarithmic buckets with linear ones inside, as
+every reader of HdrHistogram logs takes it.
+
+Layout of the buckets and of the bytes: HdrHistogram's own documentation of AbstractHistogram and of the log.
+"""
+
+import base64
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+DIGITS = 3
+"""Significant decimal digits that are kept."""
+_HALF_BITS = 10
+_HALF = 1 << _HALF_BITS
+"""Half the linear buckets in a logarithmic one: 2 * 10**DIGITS rounded up to a power of two is twice this."""
+_COOKIE = 0x1C849303 | 0x10
+_COMPRESSED_COOKIE = 0x1C849304 | 0x10
+_HEADER = struct.Struct(">iiiiqqd")
+
+
+def encode(values: npt.NDArray[Any]) -> str:
+    """Whole values of at least 0 as a compressed histogram in base64."""
+    counts = np.bincount(_places(values)) if len(values) else np.zeros(0, np.int64)
+    payload = _zigzag(counts.tolist())
+    highest = max(2, int(values.max())) if len(values) else 2
+    head = _HEADER.pack(_COOKIE, len(payload), 0, DIGITS, 1, highest, 1.0)
+    squeezed = zlib.compress(head + payload)
+    return base64.b64encode(struct.pack(">ii", _COMPRESSED_COOKIE, len(squeezed)) + squeezed).decode()
+
+
+def _places(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """The index of each value's count."""
+    whole = np.maximum(values, 0).astype(np.int64)
+    # the exponent of a double is the bit length of a whole number below 2**53
+    _, bits = np.frexp((whole | (2 * _HALF - 1)).astype(np.float64))
+    bucket = bits.astype(np.int64) - _HALF_BITS - 1
+    places: npt.NDArray[np.int64] = ((bucket + 1) << _HALF_BITS) + (whole >> bucket) - _HALF
+    return places
+
+
+def _zigzag(counts: list[int]) -> bytes:
+    """Counts as ZigZag LEB128; runs of zeros as one negative number."""
+    out = bytearray()
+    zeros = 0
+    for count in counts:
+        if not count:
+            zeros += 1
+            continue
+        if zeros:
+            _put(out, -zeros)
+            zeros = 0
+        _put(out, count)
+    return bytes(out)
+
+
+def _put(out: bytearray, value: int) -> None:
+    rest = (value << 1) ^ (value >> 63)
+    rest &= (1 << 64) - 1
+    for _ in range(8):
+        if rest < 0x80:
+            out.append(rest)
+            return
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)

@@ -1,0 +1,134 @@
+"""perf_analyzer's profile export: every request of every window with its inputs, outputs and times, which
+genai-perf reads. Written level by level, so that no more than one level's records are ever in memory."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from tpx import __version__
+from tpx.errors import InvalidRequest
+from tpx.perf.capture import Capture
+from tpx.perf.clients.outputs import read_outputs
+from tpx.perf.recording import LevelRecords
+from tpx.perf.records import SUCCESS, Records
+from tpx.perf.report.streams import TextFile
+from tpx.perf.settings import Level
+from tpx.perf.streaming import ResponseTimes, response_times
+from tpx.protocol.tensors import Tensor, decode_bytes
+
+WHOLE_TIME = (0, 2**64 - 1)
+"""The window of a periodic concurrency, which has none."""
+
+
+class ProfileExport:
+    """Implements Recorder."""
+
+    def __init__(self, path: Path, capture: Capture, service: tuple[str, str], offset_ns: int) -> None:
+        """`service` is its kind and endpoint, as perf_analyzer names them."""
+        self._file = TextFile(path)
+        self._capture = capture
+        self._service = service
+        self._offset_ns = offset_ns
+        self._inputs: dict[int, bytes] = {}
+        self._failed = 0
+        self._levels = 0
+        self._file.write(b'{"experiments":[')
+
+    def begin(self, records: Records) -> None:
+        self._capture.begin(records)
+
+    def record(self, level: LevelRecords) -> None:
+        write = self._file.write
+        write(b",{" if self._levels else b"{")
+        self._levels += 1
+        write(b'"experiment":' + orjson.dumps(_experiment(level.level)) + b',"requests":[')
+        separator = b""
+        for request in self._requests(level):
+            write(separator + request)
+            separator = b","
+        boundaries = [t + self._offset_ns for t in level.borders_ns]
+        if level.level.mode == "periodic_concurrency":
+            boundaries = list(WHOLE_TIME)
+        write(b'],"window_boundaries":' + orjson.dumps(boundaries) + b"}")
+
+    def close(self) -> None:
+        kind, endpoint = self._service
+        tail = {"version": __version__, "service_kind": kind, "endpoint": endpoint}
+        ours = {"tpx": {"failed_requests": self._failed}}
+        self._file.write(b"]," + orjson.dumps(tail | ours)[1:])
+        self._file.close()
+
+    def abandon(self) -> None:
+        self._file.abandon()
+
+    def _requests(self, level: LevelRecords) -> Iterator[bytes]:
+        rows, times = level.rows, response_times(level.records, level.span)
+        stored = self._capture.stored()
+        for i in range(len(rows)):
+            if rows["status"][i] != SUCCESS:
+                self._failed += 1
+                continue
+            key, place = stored.get(level.span[i], (-1, -1))
+            sequence = int(rows["sequence"][i])
+            yield b"".join(
+                (
+                    b'{"timestamp":%d' % (int(rows["start_ns"][i]) + self._offset_ns),
+                    b',"sequence_id":%d' % sequence if sequence else b"",
+                    b',"request_inputs":',
+                    self._input(key),
+                    b',"response_timestamps":',
+                    orjson.dumps(self._arrivals(times, i)),
+                    b',"response_outputs":',
+                    self._outputs(place),
+                    b"}",
+                )
+            )
+
+    def _arrivals(self, times: ResponseTimes, row: int) -> list[int]:
+        return [int(t) + self._offset_ns for t in times.times_ns[times.starts[row] : times.starts[row + 1]]]
+
+    def _input(self, key: int) -> bytes:
+        """Made once for each different request."""
+        if key < 0:
+            return b"{}"
+        if key not in self._inputs:
+            self._inputs[key] = tensors_json(self._capture.inputs[key])
+        return self._inputs[key]
+
+    def _outputs(self, place: int) -> bytes:
+        if place < 0:
+            return b"[]"
+        try:
+            return b"[" + b",".join(map(tensors_json, read_outputs(self._capture.read(place)))) + b"]"
+        except InvalidRequest:
+            return b"[]"  # an answer that cannot be read has no outputs; its request is there all the same
+
+
+def _experiment(level: Level) -> dict[str, Any]:
+    if level.mode == "concurrency":
+        return {"mode": "concurrency", "value": int(level.value)}
+    # perf_analyzer has no value for schedules of the user's own
+    return {"mode": "request_rate", "value": float(level.value) if level.mode == "request_rate" else 0.0}
+
+
+def tensors_json(tensors: Sequence[Tensor]) -> bytes:
+    """`{"NAME":[1,2],"TEXT":"abc"}`: one element stands alone, several are a flat list."""
+    return b"{" + b",".join(orjson.dumps(t.name) + b":" + _values(t) for t in tensors) + b"}"
+
+
+def _values(tensor: Tensor) -> bytes:
+    if not len(tensor.data):
+        return b'""'
+    if tensor.datatype == "BYTES":
+        count = int(np.prod(tensor.shape, dtype=np.int64))
+        texts = [item.decode("utf-8", "replace") for item in decode_bytes(tensor.data, count)]
+        return orjson.dumps(texts[0] if len(texts) == 1 else texts)
+    array = tensor.numpy().reshape(-1)
+    if array.dtype.kind == "f":
+        array = array.astype(np.float64)  # as perf_analyzer, which prints an FP32 with the digits of a double
+    elif array.dtype.kind not in "iub":
+        return b'""'
+    return orjson.dumps(array[0].item() if len(array) == 1 else array, option=orjson.OPT_SERIALIZE_NUMPY)
