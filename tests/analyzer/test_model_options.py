@@ -117,8 +117,8 @@ def test_goals_and_loads_of_a_model_replace_those_of_the_run(tmp_path: Path) -> 
     )
     config = merge_options(["-f", str(path)])
     a, b = config.profile_models
-    assert [limit.tag for limit in config.goals_of(a).constraints] == ["perf_latency_p90", "perf_latency_p99"]
-    assert [limit.tag for limit in config.goals_of(b).constraints] == ["perf_throughput", "perf_latency_p99"]
+    assert [c.tag for c in config.goals.of("a").constraints] == ["perf_latency_p90", "perf_latency_p99"]
+    assert [c.tag for c in config.goals.of("b").constraints] == ["perf_throughput", "perf_latency_p99"]
     assert (config.space_of(a).loads.values, config.space_of(b).loads.values) == ((8,), (1, 2))
     assert config.space_of(a).loads.batch_sizes == (2,)
 

@@ -34,7 +34,7 @@ def test_every_key_of_model_analyzer_is_a_word_or_refused_with_a_reason(name: st
     if name in taken and (name not in DECIDED or name in OBEYED):
         assert len(perf_words(flags)) == 1
         return
-    with pytest.raises(UsageError, match="(is set by tpx analyze: see|does not have) "):
+    with pytest.raises(UsageError, match=r"(is set by tpx analyze: see|does not have) "):
         perf_words(flags)
 
 

@@ -16,6 +16,7 @@ from tpx.analyzer.options.rules import check_together
 from tpx.analyzer.options.search import SearchOptions
 from tpx.analyzer.options.server import ServerOptions
 from tpx.analyzer.options.target import TargetOptions
+from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.runners.load import LoadSettings
 from tpx.options import fields_of
 from tpx.perf.settings import Shape
@@ -45,6 +46,10 @@ class ProfileConfig(
         self.check_measurement()
         check_together(self)
         _ = self.load_settings
+
+    @property
+    def goals(self) -> Goals:
+        return self.goals_for(self.profile_models)
 
     @property
     def load_settings(self) -> LoadSettings:

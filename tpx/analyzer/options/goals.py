@@ -1,11 +1,12 @@
 """The options that say what a good configuration is."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options.values import from_yaml_text, read_constraints, read_objectives
-from tpx.analyzer.results.goals import Constraint, Goals, Objective
+from tpx.analyzer.results.goals import Constraint, Goals, ModelGoals, Objective
 from tpx.errors import UsageError
 from tpx.options import Option
 
@@ -55,19 +56,23 @@ class GoalOptions:
         int, Option("best configurations over all models, shown together; 0: none", (), _GOALS)
     ] = 0
 
-    @property
-    def goals(self) -> Goals:
-        """Of a model without settings of its own."""
-        return self.goals_of(ModelToProfile(name=""))
-
-    def goals_of(self, model: ModelToProfile) -> Goals:
-        """A model's own objectives and constraints where it has any; budgets hold for every model."""
-        aims = self.objectives if model.objectives is None else model.objectives
-        limits = self.constraints if model.constraints is None else model.constraints
-        budgets = self._budgets()
-        shadowed = {(limit.tag, limit.bound) for limit in budgets}
-        kept = tuple(limit for limit in limits if (limit.tag, limit.bound) not in shadowed)
-        return Goals(objectives=aims or Goals().objectives, constraints=kept + budgets)
+    def goals_for(self, models: Sequence[ModelToProfile]) -> Goals:
+        """What is asked, of all models and of those with goals of their own; budgets hold for every model."""
+        own = tuple(
+            ModelGoals(
+                model=model.name,
+                weight=model.weighting,
+                objectives=model.objectives,
+                constraints=None if model.constraints is None else self._with_budgets(model.constraints),
+            )
+            for model in models
+            if (model.objectives, model.constraints, model.weighting) != (None, None, 1.0)
+        )
+        return Goals(
+            objectives=self.objectives or Goals().objectives,
+            constraints=self._with_budgets(self.constraints),
+            models=own,
+        )
 
     def check_goals(self) -> None:
         """Raise UsageError for a value out of range, or for goals that do not go together."""
@@ -82,7 +87,12 @@ class GoalOptions:
                 "--num-top-model-configs compares models by constraints that hold for all of them: "
                 "give constraints, --latency-budget or --min-throughput"
             )
-        _ = self.goals
+        _ = self.goals_for(())
+
+    def _with_budgets(self, limits: tuple[Constraint, ...]) -> tuple[Constraint, ...]:
+        budgets = self._budgets()
+        shadowed = {(limit.tag, limit.bound) for limit in budgets}
+        return tuple(limit for limit in limits if (limit.tag, limit.bound) not in shadowed) + budgets
 
     def _budgets(self) -> tuple[Constraint, ...]:
         limits = []

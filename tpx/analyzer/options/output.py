@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from tpx.analyzer.options.values import words
 from tpx.options import Option
@@ -15,6 +15,14 @@ JOURNAL = "run.jsonl"
 class OutputOptions:
     """Directories, files, columns."""
 
+    mode: Annotated[
+        Literal["online", "offline"],
+        Option(
+            "what detailed reports sort by: online latency, offline throughput",
+            (),
+            _OUTPUT,
+        ),
+    ] = "online"
     export_path: Annotated[Path, Option("directory for results and reports", ("-e",), _OUTPUT, "DIR")] = (
         Path()
     )
@@ -28,6 +36,10 @@ class OutputOptions:
             "DIR",
         ),
     ] = None
+    resume: Annotated[
+        bool,
+        Option("go on with the run in run.jsonl: nothing is measured twice", (), _OUTPUT),
+    ] = False
     filename_model_inference: Annotated[str, Option("name of the CSV file of inferences", (), _OUTPUT)] = (
         "metrics-model-inference.csv"
     )

@@ -32,24 +32,9 @@ FIELDS: Mapping[str, str] = {
     "use_concurrency_formula": "there is only the brute search",
     "model_type": "language models are not measured yet",
     "genai_perf_flags": "language models are not measured yet",
-    "triton_server_path": "the server is tpx serve",
-    "triton_http_endpoint": "servers that run elsewhere are not measured yet",
-    "triton_grpc_endpoint": "servers that run elsewhere are not measured yet",
-    "triton_metrics_url": "servers that run elsewhere are not measured yet",
-    "reload_model_disable": "servers that run elsewhere are not measured yet",
-    "triton_server_flags": "the server has its default options",
-    "triton_server_environment": "the server has the environment of this process",
-    "triton_output_path": "the server's log is kept for failures only",
     "triton_install_path": "there is no c_api mode yet",
-    "gpus": "all GPUs are used",
-    "triton_docker_image": "there is no docker mode yet",
-    "triton_docker_args": "there is no docker mode yet",
-    "triton_docker_labels": "there is no docker mode yet",
-    "triton_docker_mounts": "there is no docker mode yet",
-    "triton_docker_shm_size": "there is no docker mode yet",
     "perf_output": "measurements are shown in one line each",
     "perf_output_path": "measurements are shown in one line each",
-    "perf_analyzer_timeout": "a measurement ends by its windows",
     "always_report_gpu_metrics": "GPU columns are shown wherever there is a GPU",
     "num_top_model_configs": "models are reported one by one",
     "inference_output_fields": "the tables have their default columns",
@@ -61,7 +46,7 @@ FIELDS: Mapping[str, str] = {
 """Field of ProfileConfig -> what tpx does instead."""
 
 CHOICES: Mapping[str, frozenset[str]] = {
-    "triton_launch_mode": frozenset({"remote", "inprocess", "docker"}),
+    "triton_launch_mode": frozenset({"inprocess"}),
     "run_config_search_mode": frozenset({"quick", "optuna"}),
 }
 """Field of ProfileConfig -> its values that nothing carries out yet."""
@@ -69,14 +54,8 @@ CHOICES: Mapping[str, frozenset[str]] = {
 MODEL_SETTINGS: frozenset[str] = frozenset(
     {
         "cpu_only",
-        "weighting",
-        "objectives",
-        "constraints",
         "sweep",
         "genai_perf_flags",
-        "triton_server_flags",
-        "triton_server_environment",
-        "triton_docker_args",
     }
 )
 """Fields of ModelToProfile that nothing reads yet."""

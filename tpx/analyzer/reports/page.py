@@ -80,7 +80,7 @@ def _notice(run: Run) -> str:
 
 
 def _model_page(model: ModelRun, run: Run, repository: Path, index: int) -> ModelPage:
-    goals, top = run.started.goals, run.started.top
+    goals, top = run.started.goals.of(model.model), run.started.top
     verdict = judge(model, goals)
     shown = in_detail(verdict.ranking, top)
     others = [ranked for ranked in verdict.ranking if ranked not in shown]

@@ -44,6 +44,7 @@ class Verdict:
 
 def judge(model: ModelRun, goals: Goals) -> Verdict:
     """The verdict of one model's search under the run's goals."""
+    goals = goals.of(model.model)
     ranking = rank(model, goals)
     if not ranking:
         return Verdict(

@@ -1,0 +1,150 @@
+"""Applying a configuration and rolling it back: what is written, what is kept, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tpx.analyzer.application import carry_out, changes_back, changes_to
+from tpx.analyzer.fingerprint import fingerprint
+from tpx.analyzer.results.measurement import Configuration, Variant
+from tpx.analyzer.variants import configure
+from tpx.errors import ConfigError, MeasurementError, UsageError
+from tpx.protocol import model_config
+
+ORIGINAL = """# Owned by the vision team.
+backend: "onnxruntime"
+max_batch_size: 8
+instance_group { count: 1 kind: KIND_CPU }
+"""
+DEFAULT = {
+    "backend": "onnxruntime",
+    "max_batch_size": 8,
+    "instance_group": [{"count": 1, "kind": "KIND_CPU"}],
+}
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    (tmp_path / "models" / "net" / "1").mkdir(parents=True)
+    (tmp_path / "models" / "net" / "1" / "model.onnx").write_bytes(b"weights")
+    (tmp_path / "models" / "net" / "config.pbtxt").write_text(ORIGINAL)
+    return tmp_path / "models"
+
+
+def variant(**delta: Any) -> Configuration:
+    return configure(Variant(model="net", name="net_config_3", delta=delta), DEFAULT)
+
+
+WINNER = variant(instance_group=[{"count": 4, "kind": "KIND_CPU"}], dynamic_batching={})
+
+
+def test_only_what_the_variant_changes_is_changed_and_the_comment_stays(repository: Path) -> None:
+    [change] = changes_to(WINNER, repository, {"net": fingerprint(repository / "net")})
+    carry_out([change])
+    text = (repository / "net" / "config.pbtxt").read_text()
+    message = model_config.parse(text, "config.pbtxt")
+    assert text.startswith("# Applied by tpx analyze: net_config_3; before: config.pbtxt.backup-1;")
+    assert "# Owned by the vision team." in text
+    assert (message.max_batch_size, message.instance_group[0].count) == (8, 4)
+    assert message.HasField("dynamic_batching")
+    assert (repository / "net" / "config.pbtxt.backup-1").read_text() == ORIGINAL
+    assert "-instance_group { count: 1 kind: KIND_CPU }" in change.diff
+
+
+def test_a_rollback_restores_the_very_bytes(repository: Path) -> None:
+    carry_out(changes_to(WINNER, repository, {}))
+    carry_out(changes_to(variant(max_batch_size=16), repository, {}))
+    carry_out(changes_back(["net"], repository))
+    assert "count: 4" in (repository / "net" / "config.pbtxt").read_text()
+    carry_out(changes_back(["net"], repository))
+    assert (repository / "net" / "config.pbtxt").read_text() == ORIGINAL
+    assert [path.name for path in sorted((repository / "net").iterdir())] == ["1", "config.pbtxt"]
+
+
+def test_a_model_without_a_configuration_gets_the_whole_one_and_loses_it_again(repository: Path) -> None:
+    (repository / "net" / "config.pbtxt").unlink()
+    carry_out(changes_to(WINNER, repository, {}))
+    message = model_config.read(repository / "net" / "config.pbtxt")
+    assert (message.backend, message.max_batch_size) == ("onnxruntime", 8)
+    carry_out(changes_back(["net"], repository))
+    assert not (repository / "net" / "config.pbtxt").exists()
+
+
+def test_the_default_configuration_changes_nothing(repository: Path) -> None:
+    assert changes_to(variant(), repository, {}) == ()
+
+
+@pytest.mark.parametrize("file", ["config.pbtxt", "1/model.onnx", "labels.txt"])
+def test_a_model_that_changed_since_it_was_measured_is_refused(repository: Path, file: str) -> None:
+    measured = {"net": fingerprint(repository / "net")}
+    (repository / "net" / file).write_text("other")
+    with pytest.raises(UsageError, match="has changed since it was measured"):
+        changes_to(WINNER, repository, measured)
+
+
+def test_a_backup_is_no_change_of_the_model(repository: Path) -> None:
+    before = fingerprint(repository / "net")
+    (repository / "net" / "config.pbtxt.backup-1").write_text("old")
+    assert fingerprint(repository / "net") == before
+    assert fingerprint(repository / "nothing") == ""
+
+
+def test_large_files_are_judged_by_their_ends(tmp_path: Path) -> None:
+    with (tmp_path / "weights").open("wb") as file:
+        file.truncate(17 << 20)
+    before = fingerprint(tmp_path)
+    with (tmp_path / "weights").open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"x")
+    assert fingerprint(tmp_path) != before
+
+
+def test_a_file_that_was_changed_after_it_was_applied_is_not_rolled_back(repository: Path) -> None:
+    carry_out(changes_to(WINNER, repository, {}))
+    path = repository / "net" / "config.pbtxt"
+    path.write_text(path.read_text() + "# tuned by hand\n")
+    with pytest.raises(UsageError, match="was changed after it was applied"):
+        changes_back(["net"], repository)
+    carry_out(changes_back(["net"], repository, force=True))
+    assert path.read_text() == ORIGINAL
+
+
+def test_what_was_not_applied_cannot_be_rolled_back(repository: Path) -> None:
+    with pytest.raises(UsageError, match="was not written by tpx analyze apply"):
+        changes_back(["net"], repository)
+    carry_out(changes_to(WINNER, repository, {}))
+    (repository / "net" / "config.pbtxt.backup-1").unlink()
+    with pytest.raises(UsageError, match=r"the backup .* is gone"):
+        changes_back(["net"], repository)
+
+
+def test_a_missing_model_and_a_damaged_configuration_are_told(repository: Path) -> None:
+    with pytest.raises(UsageError, match="has no model 'net'"):
+        changes_to(WINNER, repository / "net", {})
+    (repository / "net" / "config.pbtxt").write_text("max_batch: 4")
+    with pytest.raises(ConfigError, match="max_batch"):
+        changes_to(WINNER, repository, {})
+
+
+def test_all_models_of_a_variant_are_written_or_none(repository: Path) -> None:
+    members = tuple(
+        Variant(model=name, name=f"{name}_config_0", delta={"max_batch_size": 2}) for name in ("net", "other")
+    )
+    (repository / "other").mkdir()
+    (repository / "other" / "config.pbtxt").write_text('backend: "x"\n')
+    both = Configuration(
+        variant=Variant(model="ens", name="ens_config_0", members=members),
+        text="",
+        instance_group="",
+        instances=1,
+        max_batch_size=2,
+        dynamic_batching=False,
+    )
+    changes = changes_to(both, repository, {})
+    assert [change.model for change in changes] == ["net", "other"]
+    (repository / "other" / ".config.pbtxt.new").mkdir()  # the new file cannot be made
+    with pytest.raises(MeasurementError, match="nothing was changed"):
+        carry_out(changes)
+    assert (repository / "net" / "config.pbtxt").read_text() == ORIGINAL
+    assert not (repository / "net" / "config.pbtxt.backup-1").exists()

@@ -1,0 +1,120 @@
+"""`tpx analyze apply` and `rollback` as commands: which run, which configuration, asked or not."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tpx.analyzer.results.run import Run
+from tpx.cli.analyze import main
+
+Replay = Callable[..., Run]
+CONFIG = 'platform: "onnxruntime_onnx"\nmax_batch_size: 0\n'
+
+
+@pytest.fixture
+def words(replay: Replay, tmp_path: Path) -> list[str]:
+    """A finished run in `tmp_path` and a repository beside it."""
+    replay()
+    (tmp_path / "models" / "alexnet").mkdir(parents=True)
+    (tmp_path / "models" / "alexnet" / "config.pbtxt").write_text(CONFIG)
+    return ["-e", str(tmp_path), "-m", str(tmp_path / "models")]
+
+
+def text(tmp_path: Path) -> str:
+    return (tmp_path / "models" / "alexnet" / "config.pbtxt").read_text()
+
+
+def test_the_recommended_configuration_is_applied_and_rolled_back(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["apply", *words, "--yes"]) == 0
+    out = capsys.readouterr().out
+    assert "+  count: 5" in out
+    assert "Back: tpx analyze rollback alexnet" in out
+    assert "alexnet_config_4" in text(tmp_path)
+    assert main(["rollback", "alexnet", *words[2:], "--yes"]) == 0
+    assert text(tmp_path) == CONFIG
+
+
+def test_a_dry_run_shows_the_difference_and_writes_nothing(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["apply", "alexnet_config_1", *words, "--dry-run"]) == 0
+    assert "+  count: 2" in capsys.readouterr().out
+    assert text(tmp_path) == CONFIG
+
+
+def test_what_is_there_already_is_not_written_again(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["apply", "alexnet_config_default", *words]) == 0
+    assert "nothing to do" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["apply"], "nothing was written: confirm with --yes"),
+        (["apply", "alexnet_config_44"], "did you mean 'alexnet_config_4'"),
+        (["apply", "--model", "alexnett"], "did you mean 'alexnet'"),
+        (["apply", "-m", "/nowhere/at/all"], "no such directory"),
+        (["apply", "-e", "/nowhere/at/all"], "no run here"),
+    ],
+)
+def test_what_cannot_be_applied_is_status_two_with_the_reason(
+    command: list[str], message: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, *own = command
+    assert main([name, *words, *own]) == 2
+    assert message in capsys.readouterr().err
+    assert text(tmp_path) == CONFIG
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["rollback"], "missing: MODEL"),
+        (["rollback", "alexnet"], "missing: --model-repository"),
+    ],
+)
+def test_a_rollback_needs_a_model_and_a_repository(
+    command: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_run_that_recommends_nothing_has_nothing_to_apply(
+    replay: Replay, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replay(latency_budget=1.0)
+    (tmp_path / "models").mkdir()
+    assert main(["apply", "-e", str(tmp_path), "-m", str(tmp_path / "models"), "--yes"]) == 2
+    assert "the run recommends nothing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-m", "online"], ""),
+        (["--mode=offline"], ""),
+        (["-m"], "Missing value for option '-m'"),
+        (["-q", "profile"], "options stand behind the command"),
+    ],
+)
+def test_the_mode_stands_before_the_command(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, "profile", "--profile-models=m"] if not message else words) == 2
+    assert (message or "missing: --model-repository") in capsys.readouterr().err
+
+
+def test_a_mode_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-monlin", "profile", "--profile-models=m"]) == 2
+    assert "expected one of: online, offline (did you mean 'online'?)" in capsys.readouterr().err
+
+
+def test_analyze_is_profile_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", "--profile-models", "m"]) == 2
+    assert "deprecated" in capsys.readouterr().err

@@ -1,0 +1,198 @@
+"""A winning configuration written into a model repository, and taken out again.
+
+The file is replaced in one step; what was there before is kept beside it as config.pbtxt.backup-N. The new
+file begins with a line that names its backup and the hash of the rest, so that `rollback` knows what to
+restore and whether somebody has changed the file since.
+"""
+
+import difflib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tpx.analyzer.fingerprint import fingerprint
+from tpx.analyzer.results.measurement import Configuration
+from tpx.analyzer.variants import CONFIG_FILE, merge
+from tpx.errors import MeasurementError, UsageError
+from tpx.protocol import model_config
+
+_MARK = "# Applied by tpx analyze"
+_HEADER = re.compile(rf"{_MARK}: (\S+); before: (\S+); sha256 of what follows: ([0-9a-f]{{64}})\n")
+NO_FILE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One model's config.pbtxt before and after; None is no file."""
+
+    model: str
+    path: Path
+    before: str | None
+    after: str | None
+    backup: Path | None = None
+    """Of a rollback: the file that is restored and goes away."""
+
+    @property
+    def diff(self) -> str:
+        """Unified; empty where nothing changes."""
+        if self.before == self.after:
+            return ""
+        old, new = ((text or "").splitlines(keepends=True) for text in (self.before, self.after))
+        was, becomes = (
+            str(self.path) if text is not None else os.devnull for text in (self.before, self.after)
+        )
+        return "".join(difflib.unified_diff(old, new, was, becomes))
+
+
+def changes_to(
+    configuration: Configuration, repository: Path, measured: Mapping[str, str]
+) -> tuple[Change, ...]:
+    """What applying a measured configuration would write, a file for each model that it is about.
+
+    `measured` are the fingerprints that the models had when they were measured; a model without one is not
+    checked. Raises UsageError where a model is missing or is not the measured one any more.
+    """
+    variant = configuration.variant
+    wanted = [(each.model, each.delta) for each in variant.members or (variant,)]
+    found = []
+    for model, delta in wanted:
+        directory = repository / model
+        if not directory.is_dir():
+            raise UsageError(f"{repository} has no model '{model}'")
+        if measured.get(model, "") not in ("", fingerprint(directory)):
+            raise UsageError(
+                f"{directory} has changed since it was measured: measure it again, or apply with --force"
+            )
+        whole = None if variant.members else configuration.text
+        found.append(_change(model, directory / CONFIG_FILE, delta, whole, variant.name))
+    return tuple(change for change in found if change.diff)
+
+
+def changes_back(models: Sequence[str], repository: Path, *, force: bool = False) -> tuple[Change, ...]:
+    """What a rollback of these models would write. Raises UsageError where there is nothing to restore, or
+    where somebody has changed the applied file since."""
+    return tuple(_restoration(model, repository / model / CONFIG_FILE, force=force) for model in models)
+
+
+def carry_out(changes: Sequence[Change]) -> None:
+    """Write the changes, all of them or none. Raises MeasurementError when a file cannot be written."""
+    done: list[Change] = []
+    try:
+        for change in changes:
+            _write(change)
+            done.append(change)
+    except OSError as exc:
+        for change in reversed(done):
+            _undo(change)
+        raise MeasurementError(f"cannot write {exc.filename}: {exc.strerror}; nothing was changed") from exc
+
+
+def _change(model: str, path: Path, delta: Mapping[str, Any], whole: str | None, variant: str) -> Change:
+    before = _text(path)
+    if before is None:
+        body = whole if whole is not None else _text_of({}, delta, str(path))
+    elif not delta:
+        return Change(model=model, path=path, before=before, after=before)
+    else:
+        own = model_config.to_json(model_config.parse(before, str(path)))
+        body = _comment_of(before) + _text_of(_set_fields(own, before, path), delta, str(path))
+    backup = _free_backup(path).name if before is not None else NO_FILE
+    digest = hashlib.sha256(body.encode()).hexdigest()
+    header = f"{_MARK}: {variant}; before: {backup}; sha256 of what follows: {digest}\n"
+    return Change(model=model, path=path, before=before, after=header + body)
+
+
+def _set_fields(own: Mapping[str, Any], text: str, path: Path) -> dict[str, Any]:
+    """Of a configuration's JSON, what the file says itself: defaults stay unsaid."""
+    message = model_config.parse(text, str(path))
+    said = {field.name for field, _ in message.ListFields()}
+    return {key: value for key, value in own.items() if key in said}
+
+
+def _text_of(own: Mapping[str, Any], delta: Mapping[str, Any], source: str) -> str:
+    return model_config.to_text(model_config.from_json(json.dumps(merge(own, delta)), source))
+
+
+def _comment_of(text: str) -> str:
+    """The comment that a file begins with; our own mark is not part of it."""
+    kept = []
+    for line in _HEADER.sub("", text, count=1).splitlines(keepends=True):
+        if line.strip() and not line.lstrip().startswith("#"):
+            break
+        kept.append(line)
+    return "".join(kept).rstrip("\n") + "\n" if "".join(kept).strip() else ""
+
+
+def _restoration(model: str, path: Path, *, force: bool) -> Change:
+    now = _text(path)
+    found = _HEADER.match(now or "")
+    if now is None or found is None:
+        raise UsageError(f"{path} was not written by tpx analyze apply: nothing to roll back")
+    _, backup, digest = found.groups()
+    if not force and hashlib.sha256(now[found.end() :].encode()).hexdigest() != digest:
+        raise UsageError(f"{path} was changed after it was applied: see the difference, then add --force")
+    if backup == NO_FILE:
+        return Change(model=model, path=path, before=now, after=None)
+    kept = path.with_name(backup)
+    before = _text(kept)
+    if before is None:
+        raise UsageError(f"the backup {kept} is gone: nothing to roll back to")
+    return Change(model=model, path=path, before=now, after=before, backup=kept)
+
+
+def _write(change: Change) -> None:
+    restoring = change.backup is not None or change.after is None
+    if not restoring and change.before is not None:
+        _replace(_free_backup(change.path), change.before)
+    _replace(change.path, change.after)
+    if change.backup is not None:
+        change.backup.unlink(missing_ok=True)
+
+
+def _undo(change: Change) -> None:
+    _replace(change.path, change.before)
+    found = _HEADER.match(change.after or "")
+    if change.backup is not None:
+        _replace(change.backup, change.after)
+    elif found is not None and found.group(2) != NO_FILE:
+        change.path.with_name(found.group(2)).unlink(missing_ok=True)
+
+
+def _replace(path: Path, text: str | None) -> None:
+    """The file has this text in one step, synced; None takes it away."""
+    if text is None:
+        path.unlink(missing_ok=True)
+        return
+    fresh = path.with_name(f".{path.name}.new")
+    try:
+        with fresh.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists():
+            fresh.chmod(path.stat().st_mode & 0o777)
+        fresh.replace(path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
+
+
+def _free_backup(path: Path) -> Path:
+    number = 1
+    while path.with_name(f"{path.name}.backup-{number}").exists():
+        number += 1
+    return path.with_name(f"{path.name}.backup-{number}")
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as exc:
+        raise UsageError(f"cannot read {path}: {exc}") from exc

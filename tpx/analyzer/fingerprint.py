@@ -1,0 +1,32 @@
+"""What a model's directory holds, as one number: whether it is still what was measured."""
+
+import hashlib
+from pathlib import Path
+
+WHOLE_BYTES = 16 << 20
+"""Larger files are judged by their size, their first and their last megabyte."""
+END_BYTES = 1 << 20
+
+OWN_FILES = "config.pbtxt.backup-"
+"""Backups that `tpx analyze apply` makes do not count."""
+
+
+def fingerprint(directory: Path) -> str:
+    """SHA-256 of the names, sizes and contents of all files below; empty where there is no directory."""
+    if not directory.is_dir():
+        return ""
+    digest = hashlib.sha256()
+    for path in sorted(directory.rglob("*")):
+        if not path.is_file() or path.name.startswith(OWN_FILES):
+            continue
+        size = path.stat().st_size
+        digest.update(f"{path.relative_to(directory)}\0{size}\0".encode())
+        with path.open("rb") as file:
+            if size <= WHOLE_BYTES:
+                while block := file.read(END_BYTES):
+                    digest.update(block)
+            else:
+                digest.update(file.read(END_BYTES))
+                file.seek(-END_BYTES, 2)
+                digest.update(file.read(END_BYTES))
+    return digest.hexdigest()

@@ -1,0 +1,157 @@
+"""`tpx analyze apply` and `rollback`: the winning configuration into the model repository, and out again."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tpx.analyzer.application import Change, carry_out, changes_back, changes_to
+from tpx.analyzer.reports.verdict import judge
+from tpx.analyzer.results.journal import ModelRead, Record, RunStarted, read_last_run
+from tpx.analyzer.results.measurement import Configuration
+from tpx.analyzer.results.run import ModelRun, Run
+from tpx.cli.analyze_runs import journal_of
+from tpx.errors import UsageError
+from tpx.options import Option, from_argv, nearest
+
+_RUN = "Run"
+_REPOSITORY = "Repository"
+_CONFIRM = "Confirmation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyConfig:
+    """Which configuration, and into which repository."""
+
+    configuration: Annotated[
+        str | None,
+        Option(
+            "configuration to apply; the recommended one without it",
+            (),
+            _RUN,
+            "CONFIGURATION",
+            positional=True,
+        ),
+    ] = None
+    export_path: Annotated[
+        Path, Option("export path of the run, its results, or its run.jsonl", ("-e",), _RUN, "PATH")
+    ] = Path()
+    model: Annotated[
+        str | None, Option("of a run over several models: the one to apply", (), _RUN, "NAME")
+    ] = None
+    model_repository: Annotated[
+        Path | None,
+        Option("repository to write to; that of the run without it", ("-m",), _REPOSITORY, "DIR"),
+    ] = None
+    force: Annotated[
+        bool, Option("apply also where the model has changed since it was measured", (), _REPOSITORY)
+    ] = False
+    yes: Annotated[bool, Option("write without asking", ("-y",), _CONFIRM)] = False
+    dry_run: Annotated[bool, Option("show the difference, write nothing", (), _CONFIRM)] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollbackConfig:
+    """Which models get their former configuration back."""
+
+    models: Annotated[
+        tuple[str, ...], Option("models to roll back", (), "Arguments", "MODEL...", positional=True)
+    ] = ()
+    model_repository: Annotated[
+        Path | None, Option("repository that holds them", ("-m",), _REPOSITORY, "DIR")
+    ] = None
+    force: Annotated[
+        bool, Option("also where the configuration was changed after it was applied", (), _REPOSITORY)
+    ] = False
+    yes: Annotated[bool, Option("write without asking", ("-y",), _CONFIRM)] = False
+    dry_run: Annotated[bool, Option("show the difference, write nothing", (), _CONFIRM)] = False
+
+
+def apply(argv: Sequence[str]) -> int:
+    """`tpx analyze apply`: 0 when it was written or nothing had to be, 1 when it was not confirmed."""
+    config = from_argv(ApplyConfig, argv)
+    records = read_last_run(journal_of(config.export_path))
+    run = Run.from_records(records)
+    configuration = _chosen(run, config)
+    repository = config.model_repository or _repository_of(run.started)
+    if not repository.is_dir():
+        raise UsageError(f"--model-repository {repository}: no such directory")
+    measured = {} if config.force else _fingerprints(records)
+    changes = changes_to(configuration, repository, measured)
+    name = configuration.variant.name
+    if not changes:
+        print(f"{repository} has the configuration {name} already: nothing to do")
+        return 0
+    if not _confirmed(changes, f"Apply {name}?", yes=config.yes, dry_run=config.dry_run):
+        return 0 if config.dry_run else 1
+    carry_out(changes)
+    for change in changes:
+        print(f"applied {name} to {change.path}")
+    models = " ".join(change.model for change in changes)
+    print(f"Back: tpx analyze rollback {models} --model-repository {repository}")
+    return 0
+
+
+def rollback(argv: Sequence[str]) -> int:
+    """`tpx analyze rollback`: 0 when the former configuration is back, 1 when it was not confirmed."""
+    config = from_argv(RollbackConfig, argv)
+    if not config.models:
+        raise UsageError("missing: MODEL, the model whose configuration is to be as before")
+    if config.model_repository is None:
+        raise UsageError("missing: --model-repository, the directory that holds the models")
+    changes = changes_back(config.models, config.model_repository, force=config.force)
+    if not _confirmed(changes, "Roll back?", yes=config.yes, dry_run=config.dry_run):
+        return 0 if config.dry_run else 1
+    carry_out(changes)
+    for change in changes:
+        print(f"rolled back {change.path}")
+    return 0
+
+
+def _confirmed(changes: Sequence[Change], question: str, *, yes: bool, dry_run: bool) -> bool:
+    """Show what would change and ask; without a terminal to ask on only --yes is a yes."""
+    for change in changes:
+        print(change.diff)
+    if dry_run or yes:
+        return yes and not dry_run
+    if not sys.stdin.isatty():
+        raise UsageError("nothing was written: confirm with --yes")
+    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+
+
+def _chosen(run: Run, config: ApplyConfig) -> Configuration:
+    models = [model for model in run.models if config.model in (None, model.model)]
+    if not models:
+        names = [model.model for model in run.models]
+        raise UsageError(
+            f"--model: the run has no '{config.model}'{nearest(config.model or '', names)} "
+            f"(has: {', '.join(names)})"
+        )
+    if config.configuration is not None:
+        return _named(models, config.configuration)
+    if len(models) > 1:
+        names_ = ", ".join(model.model for model in models)
+        raise UsageError(f"the run has several models: choose one with --model ({names_})")
+    verdict = judge(models[0], run.started.goals)
+    if verdict.best is None or not verdict.best.satisfies:
+        raise UsageError(f"the run recommends nothing: {verdict.sentence}")
+    return verdict.best.run.configuration
+
+
+def _named(models: Sequence[ModelRun], name: str) -> Configuration:
+    known = {v.variant.name: v.configuration for model in models for v in model.variants}
+    if name not in known:
+        raise UsageError(f"the run has no configuration '{name}'{nearest(name, known)}")
+    return known[name]
+
+
+def _repository_of(started: RunStarted) -> Path:
+    named = started.settings.get("model_repository")
+    if not isinstance(named, str):
+        raise UsageError("missing: --model-repository, as the run does not say where its models are")
+    return Path(named)
+
+
+def _fingerprints(records: Sequence[Record]) -> dict[str, str]:
+    return {record.model: record.fingerprint for record in records if isinstance(record, ModelRead)}
