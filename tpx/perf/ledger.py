@@ -176,7 +176,7 @@ class LevelLedger:
             estimates=estimate(self._kept_sample(merged), self._rules.batch_size, self._settings.percentile),
             in_flight=in_flight,
             client_check=check,
-            warnings=tuple(doubts(evidence)),
+            warnings=(*([standing.warning] if standing.warning else ()), *doubts(evidence)),
             slo=self._assessments(),
         )
 

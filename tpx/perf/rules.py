@@ -19,6 +19,8 @@ from tpx.perf.statistics.warmup import steady_from, warm_windows
 SLICES = 20
 SLICE_REQUESTS = 5
 """Warm-up is looked for in slices of a window, each of so many requests on average at least."""
+LATENCY_MOVES = "Request latency is not stabilizing. Please try lowering the request rate."
+"""perf_analyzer's words for a level of which only the throughput is stable."""
 LOOK_GROWTH = 1.25
 """By intervals a level is looked at again when it has so many times as many windows as at the last look."""
 
@@ -35,6 +37,8 @@ class Standing:
     warmup: int = 0
     stable: bool
     moved: str = ""
+    warning: str = ""
+    """What makes a stable level doubtful."""
 
 
 class Rule(Protocol):
@@ -48,7 +52,7 @@ def rule_for(settings: LevelSettings) -> Rule:
     """The rule that the settings ask for."""
     if settings.request_count or settings.one_window:
         return OneWindow()
-    return Precision(settings) if settings.rule == "ci" else Spread(settings.stability)
+    return Precision(settings) if settings.rule == "ci" else Spread(settings)
 
 
 class OneWindow:
@@ -59,10 +63,14 @@ class OneWindow:
 
 
 class Spread:
-    """Implements Rule as perf_analyzer does: the last three windows resemble each other."""
+    """Implements Rule as perf_analyzer does: the last three windows resemble each other.
 
-    def __init__(self, tolerance: float) -> None:
-        self._tolerance = tolerance
+    Of asynchronous calls it is content with the throughput once there are no further windows.
+    """
+
+    def __init__(self, settings: LevelSettings) -> None:
+        self._tolerance = settings.stability
+        self._content_at = settings.max_windows if settings.asynchronous else 0
 
     def standing(self, windows: Sequence[Window], samples: Sequence[Sample]) -> Standing:  # noqa: ARG002
         observed = [w.observation for w in windows]
@@ -71,7 +79,11 @@ class Spread:
             moved = f"{STABILITY_WINDOWS} windows are needed, there were {len(windows)}"
         else:
             moved = describe_spread(observed)
-        return Standing(kept=kept, stable=is_stable(observed, self._tolerance), moved=moved)
+        if is_stable(observed, self._tolerance):
+            return Standing(kept=kept, stable=True, moved=moved)
+        if 0 < self._content_at <= len(windows) and is_stable(observed, self._tolerance, latency=False):
+            return Standing(kept=kept, stable=True, moved=moved, warning=LATENCY_MOVES)
+        return Standing(kept=kept, stable=False, moved=moved)
 
 
 class Precision:

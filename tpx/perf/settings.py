@@ -189,6 +189,8 @@ class LevelSettings:
     count_window_floor_ms: int = 1000
     stability: float = 0.1
     max_windows: int = 10
+    asynchronous: bool = False
+    """As with perf_analyzer's asynchronous calls, a level is stable at last if its throughput alone is."""
     one_window: bool = False
     """Whether the first window is the level, as in a scenario of MLPerf."""
     latency_limit_ms: int = 0

@@ -14,9 +14,9 @@ class Observation:
     latency_ns: int
 
 
-def is_stable(windows: Sequence[Observation], tolerance: float) -> bool:
+def is_stable(windows: Sequence[Observation], tolerance: float, *, latency: bool = True) -> bool:
     """Whether throughput and latency of the last three windows spread by a factor of at most 1 +
-    `tolerance`.
+    `tolerance`; throughput alone without `latency`.
 
     perf_analyzer: inference_profiler.cc, DetermineStability (the greatest over the least, not a deviation
     from the average as its documentation says).
@@ -24,9 +24,9 @@ def is_stable(windows: Sequence[Observation], tolerance: float) -> bool:
     last = windows[-STABILITY_WINDOWS:]
     if len(last) < STABILITY_WINDOWS or any(w.throughput == 0 for w in last):
         return False
-    return _spread([w.throughput for w in last]) <= 1 + tolerance and (
-        _spread([w.latency_ns for w in last]) <= 1 + tolerance
-    )
+    if _spread([w.throughput for w in last]) > 1 + tolerance:
+        return False
+    return not latency or _spread([w.latency_ns for w in last]) <= 1 + tolerance
 
 
 def is_over_limit(windows: Sequence[Observation], limit_ms: int) -> bool:

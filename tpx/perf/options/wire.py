@@ -105,6 +105,11 @@ class WireOptions:
         int | None, Option("traces in one of its files; 0: all of them", (), _WIRE, "N")
     ] = None
 
+    def calls_asynchronously(self, *, sequences: bool = False) -> bool:
+        """Whether perf_analyzer would send without waiting for answers: over streams always, and by itself
+        for models that take sequences."""
+        return self.asynchronous or self.streaming or (sequences and not self.sync)
+
     def check_wire(self, protocol: str, kind: str) -> None:
         """Raise UsageError for a value out of range, or one that the transport has no use for."""
         if self.asynchronous and self.sync:
