@@ -7,6 +7,7 @@ import pytest
 
 from tests.perf.conftest import make_level
 from tpx.errors import WireError
+from tpx.perf.answers.highest import highest_course
 from tpx.perf.levels import parse_concurrency, parse_rates
 from tpx.perf.results import LevelResult, Verdict
 from tpx.perf.settings import ErrorBudget, Level, LevelRange, LevelSettings
@@ -170,3 +171,23 @@ def test_a_server_that_was_never_there_is_an_error() -> None:
     ladder.gone_at = 1
     with pytest.raises(WireError, match="cannot connect"):
         ladder.climb(LevelRange(start=1, end=5))
+
+
+@pytest.mark.parametrize("text", ["1:8", "1,2,4,8"])
+def test_an_unstable_level_ends_a_sweep_only_where_that_was_asked_for(text: str) -> None:
+    ladder = Ladder({2: Verdict.UNSTABLE})
+    halted = asyncio.run(
+        sweep(parse_concurrency(text), LevelSettings(), ladder.measure, ladder.stop, stop_on_unstable=True)
+    )
+    assert [r.level.value for r in halted.results] == [1, 2]
+    assert len(Ladder({2: Verdict.UNSTABLE}).climb(parse_concurrency(text))) > 2
+
+
+def test_a_search_goes_on_below_a_level_that_failed() -> None:
+    ladder = Ladder({8: Verdict.ERRORS})
+    ladder.limit = 4
+    found = asyncio.run(
+        sweep(parse_concurrency("1:64"), LevelSettings(), ladder.measure, ladder.stop, search=highest_course)
+    )
+    assert ladder.seen == [1, 2, 4, 8, 6, 5]
+    assert found.answer == Level("concurrency", 4)
