@@ -104,6 +104,12 @@ class Records:
     def __len__(self) -> int:
         return (len(self._full) * self._limit + self._offset) // ROW_BYTES
 
+    def amend(self, index: int, status: int) -> None:
+        """Change the status of a row that was found to be another one at once."""
+        block, at = divmod(index, self._limit // ROW_BYTES)
+        rows = self._full[block] if block < len(self._full) else self._block
+        rows["status"][at] = status
+
     def since(self, index: int) -> Rows:
         """The rows from `index` on; a copy where they span blocks, else a view of rows that no longer
         change."""

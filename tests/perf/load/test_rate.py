@@ -11,7 +11,7 @@ import pytest
 from tests.perf.conftest import FakeClient
 from tpx.errors import WireError
 from tpx.perf.clients.base import LOST, TIMED_OUT, Lane
-from tpx.perf.inputs.feed import RoundRobin
+from tpx.perf.inputs.feed import Check, RoundRobin
 from tpx.perf.load.rate import OpenLoopSettings, RateLoad
 from tpx.perf.load.schedules import Offsets, evenly, in_bursts
 from tpx.perf.run import event_loop
@@ -228,6 +228,8 @@ def test_connections_that_cannot_be_opened_are_done_without() -> None:
 class Sequences:
     """Implements Feed: slot i sends requests named after its sequence, and ends it with one more."""
 
+    check: Check | None = None
+
     def begin(self, level: Level) -> None:
         """One sequence, whatever the level."""
 
@@ -245,6 +247,9 @@ class OneSequence:
     def next(self) -> str:
         self.step += 1
         return f"{self.sequence}:{self.step}"
+
+    def take_back(self) -> None:
+        """Requests do not need each other."""
 
     def failed(self, sequence: int) -> None:
         """It goes on."""

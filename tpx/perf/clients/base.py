@@ -13,6 +13,8 @@ LOST = -1
 """The status of a request whose connection broke."""
 TIMED_OUT = -2
 """The status of a request that took longer than the timeout."""
+MISMATCH = -4
+"""The status of a request whose response is not what was expected."""
 
 
 class Response(Protocol):

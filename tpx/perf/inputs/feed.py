@@ -23,6 +23,9 @@ class Source(Protocol):
     def next(self) -> Prepared:
         """The request to send now."""
 
+    def take_back(self) -> None:
+        """The last request was not sent: of a sequence it comes again, as none may be missing."""
+
     def failed(self, sequence: int) -> None:
         """A request of this sequence has failed."""
 
@@ -32,6 +35,9 @@ class Source(Protocol):
 
 class Feed(Protocol):
     """Gives every slot of a load its source."""
+
+    check: Check | None
+    """What responses are compared with; None where nobody asks."""
 
     def begin(self, level: Level) -> None:
         """A load of this level begins: chance is the level's own."""
@@ -43,7 +49,8 @@ class Feed(Protocol):
 class RoundRobin:
     """Implements Feed: all slots together walk through the requests, again and again."""
 
-    def __init__(self, requests: Sequence[Prepared]) -> None:
+    def __init__(self, requests: Sequence[Prepared], check: Check | None = None) -> None:
+        self.check = check
         self._turn = cycle(enumerate(requests)).__next__
 
     def begin(self, level: Level) -> None:
@@ -66,6 +73,9 @@ class Turns:
     def next(self) -> Prepared:
         self.step, request = self._turn()
         return request
+
+    def take_back(self) -> None:
+        """Requests do not need each other."""
 
     def failed(self, sequence: int) -> None:
         """The next request does not depend on it."""

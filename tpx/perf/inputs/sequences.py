@@ -7,6 +7,7 @@ import numpy as np
 
 from tpx.errors import UsageError
 from tpx.perf.clients.base import Prepared, Template
+from tpx.perf.inputs.feed import Check
 from tpx.perf.seeds import level_seed
 from tpx.perf.settings import Level
 
@@ -78,7 +79,14 @@ class SequenceFeed:
     Lengths and streams are drawn by each slot for itself, by the seed, the level and the slot's number.
     """
 
-    def __init__(self, streams: Sequence[SequenceStream], settings: SequenceSettings, seed: int = 0) -> None:
+    def __init__(
+        self,
+        streams: Sequence[SequenceStream],
+        settings: SequenceSettings,
+        seed: int = 0,
+        check: Check | None = None,
+    ) -> None:
+        self.check = check
         self.streams = streams
         self.settings = settings
         self.ids = SequenceIds(settings.first_id, settings.end_id)
@@ -129,15 +137,20 @@ class SequenceSource:
         self._at = 0 if at == len(self._steps) else at
         return self._steps[at - 1][flags].fill(self.sequence)
 
+    def take_back(self) -> None:
+        self._remaining += 1
+        self._sent -= 1
+        self._at = (self._at or len(self._steps)) - 1
+
     def failed(self, sequence: int) -> None:
         """The server does not know a sequence whose first request failed: another one is begun."""
         if sequence == self.sequence and self._sent == 1:
             self._remaining = 0
 
     def closing(self) -> Prepared | None:
-        if not self._remaining:
+        remaining, self._remaining = self._remaining, 0
+        if not remaining or not self._sent:
             return None
-        self._remaining = 0
         # the step that ends every sequence of a stream; where steps repeat, any can
         last = 0 if not self._stream.length else len(self._steps) - 1
         return self._steps[last][END].fill(self.sequence)

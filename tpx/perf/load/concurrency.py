@@ -21,7 +21,7 @@ class _Slot:
     """One unit of concurrency: sends on its lane, and sends again from within the callback of the answer."""
 
     __slots__ = (
-        "_append", "_call", "_load", "_next", "_on_response", "_outcomes", "_sent_ns", "_success",
+        "_append", "_call", "_load", "_next", "_on_response", "_outcomes", "_plain", "_sent_ns", "_success",
         "lane", "source", "start_ns",
     )  # fmt: skip
 
@@ -33,7 +33,8 @@ class _Slot:
         self.source = source
         self._next = source.next
         self.lane = lane
-        self._on_response = self.on_streamed if outcomes.streams else self.on_response
+        self._plain = self.on_streamed if outcomes.streams else self.on_response
+        self._on_response = self.on_checked if outcomes.check else self._plain
         self._call: object = None
         self._sent_ns = 0
         self.start_ns = 0
@@ -55,6 +56,7 @@ class _Slot:
             # the connection was closed between two requests: none was lost, so none is counted
             load.allowance += 1
             self.start_ns = 0
+            self.source.take_back()
             load.renew(self.lane, self._call, self.send)
             return
         self._sent_ns = perf_counter_ns()
@@ -71,7 +73,7 @@ class _Slot:
             self._sent_ns,
             response.first_byte_ns,
             end_ns,
-            SUCCESS if response.status == self._success else self._outcomes.count_failure(response),
+            SUCCESS if response.status == self._success else self._failed(response),
             1,
             source.step,
             source.sequence,
@@ -84,10 +86,19 @@ class _Slot:
         if not start_ns:
             return
         source = self.source
+        if response.status != self._success:
+            source.failed(source.sequence)
         self._outcomes.append_streamed(
             start_ns, start_ns, self._sent_ns, response, source.step, source.sequence
         )
         self.send()
+
+    def on_checked(self, response: Any) -> None:
+        """An answer that is compared with what was expected, once the next request is on its way."""
+        if self.start_ns:
+            step, row = self.source.step, len(self._outcomes.records)
+            self._plain(response)
+            self._outcomes.compare(row, step, response)
 
     def on_lost(self, error: WireError) -> None:
         """The connection broke: a request in flight has failed; the slot goes on when the lane is renewed."""
@@ -107,9 +118,14 @@ class _Slot:
     def detach(self) -> None:
         self.lane.on_lost = nobody_listens
 
+    def _failed(self, response: Any) -> int:
+        self.source.failed(self.source.sequence)
+        return self._outcomes.count_failure(response)
+
     def _give_up(self, status: int, message: str) -> None:
         now_ns = perf_counter_ns()
         load = self._load
+        self.source.failed(self.source.sequence)
         self._outcomes.count_local_failure(status, message)
         sent_ns = max(self._sent_ns, self.start_ns)
         step, sequence = self.source.step, self.source.sequence
@@ -133,7 +149,7 @@ class ConcurrencyLoad:
         timeout_s: float = 0.0,
         records: Records | None = None,
     ) -> None:
-        self.outcomes = Outcomes(client, records)
+        self.outcomes = Outcomes(client, records, feed.check)
         self.records = self.outcomes.records
         self.allowance = 0
         self._renewals = Renewals(client, self._refused)

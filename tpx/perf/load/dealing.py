@@ -10,6 +10,7 @@ class Dealt:
     """Implements Feed over one whose slots share a walk: takes every `share.of`-th step of it."""
 
     def __init__(self, feed: Feed, share: Share) -> None:
+        self.check = feed.check
         self._feed = feed
         self._passed = share.number
         self._between = share.of - 1
@@ -45,6 +46,9 @@ class DealtSource:
         request = source.next()
         self.step, self.sequence = source.step, source.sequence
         return request
+
+    def take_back(self) -> None:
+        self._source.take_back()
 
     def failed(self, sequence: int) -> None:
         self._source.failed(sequence)

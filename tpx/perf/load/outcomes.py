@@ -3,18 +3,22 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tpx.perf.clients.base import LOST, TIMED_OUT, Client, Failure, StreamedResponse
+from tpx.perf.clients.base import LOST, MISMATCH, TIMED_OUT, Client, Failure, StreamedResponse
+from tpx.perf.inputs.feed import Check
 from tpx.perf.records import SUCCESS, Records
 
-_CODES = {LOST: "connection lost", TIMED_OUT: "timeout"}
+_CODES = {LOST: "connection lost", TIMED_OUT: "timeout", MISMATCH: "output mismatch"}
 
 
 class Outcomes:
     """Shared by the slots of one load."""
 
-    __slots__ = ("_arrivals", "_client", "_failures", "append", "failed", "records", "streams", "success")
+    __slots__ = (
+        "_arrivals", "_client", "_failures", "append", "check", "failed", "records", "streams", "success",
+    )  # fmt: skip
 
-    def __init__(self, client: Client, records: Records | None = None) -> None:
+    def __init__(self, client: Client, records: Records | None = None, check: Check | None = None) -> None:
+        self.check = check
         self.records = Records() if records is None else records
         self.append = self.records.append
         self.success = client.success
@@ -45,6 +49,15 @@ class Outcomes:
         self._arrivals.add(times)
         first_ns, end_ns = response.first_byte_ns, response.end_ns
         self.append(start_ns, intended_ns, sent_ns, first_ns, end_ns, status, len(times), step, sequence)
+
+    def compare(self, row: int, step: int, response: Any) -> None:
+        """Make a row a failure whose response, though successful, is not what was expected."""
+        if self.check is None or response.status != self.success:
+            return
+        wrong = self.check(step, response)
+        if wrong:
+            self.records.amend(row, MISMATCH)
+            self.count_local_failure(MISMATCH, wrong)
 
     def count_failure(self, response: Any) -> int:
         """Count an unsuccessful response; returns its status."""

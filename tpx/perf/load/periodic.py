@@ -13,6 +13,7 @@ from typing import Any
 from tpx.errors import WireError
 from tpx.perf.clients.base import LOST, TIMED_OUT, Client, Failure, Lane, nobody_listens
 from tpx.perf.inputs.feed import Feed, Source
+from tpx.perf.load.endings import end_sequences
 from tpx.perf.load.outcomes import Outcomes
 from tpx.perf.plan import PeriodicRange
 from tpx.perf.records import Records
@@ -75,7 +76,7 @@ class PeriodicLoad:
         plan: PeriodicRange,
         timeout_s: float = 0.0,
     ) -> None:
-        self.outcomes = Outcomes(client)
+        self.outcomes = Outcomes(client, None, feed.check)
         self.records: Records = self.outcomes.records
         self._client = client
         self._plan = plan
@@ -120,6 +121,7 @@ class PeriodicLoad:
             await self._give_up()
         if self._expiry is not None:
             self._expiry.cancel()
+        await end_sequences([(r.lane, r.source) for r in self._requests if r.start_ns], patience_s)
         for request in self._requests:
             request.lane.on_lost = nobody_listens
             request.lane.connection.on_arrival = None
@@ -141,10 +143,11 @@ class PeriodicLoad:
             )
             self._record_failure(request, EARLY, message)
         else:
-            source = request.source
+            source, row = request.source, len(self.records)
             self.outcomes.append_streamed(
                 request.start_ns, request.start_ns, request.sent_ns, response, source.step, source.sequence
             )
+            self.outcomes.compare(row, source.step, response)
         self._one_over(request)
 
     def failed_without_end(self, request: _Request, status: int, message: str) -> None:

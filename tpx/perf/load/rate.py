@@ -45,8 +45,8 @@ class _Sender:
     """A lane with at most one request in flight."""
 
     __slots__ = (
-        "_append", "_call", "_load", "_on_response", "_outcomes", "_sent_ns", "_sequence", "_step",
-        "_success", "intended_ns", "lane", "source", "start_ns",
+        "_append", "_call", "_load", "_on_response", "_outcomes", "_plain", "_sent_ns", "_sequence", "_step",
+        "_success", "_using", "intended_ns", "lane", "source", "start_ns",
     )  # fmt: skip
 
     def __init__(self, load: "RateLoad", lane: Lane, source: Source) -> None:
@@ -54,13 +54,16 @@ class _Sender:
         self._outcomes = outcomes = load.outcomes
         self._append = outcomes.append
         self._success = outcomes.success
-        self._on_response = self.on_streamed if outcomes.streams else self.on_response
+        self._plain = self.on_streamed if outcomes.streams else self.on_response
+        self._on_response = self.on_checked if outcomes.check else self._plain
         self._call: object = None
         self._sent_ns = 0
         self._step = 0
         self._sequence = 0
         self.lane = lane
         self.source = source
+        self._using = source
+        """Whose request is in flight, where sources are shared."""
         self.intended_ns = 0
         self.start_ns = 0
         """When the request in flight was sent; 0 where there is none."""
@@ -69,6 +72,7 @@ class _Sender:
     def send(self, intended_ns: int, source: Source) -> bool:
         """Send; False where the connection was closed, which loses nothing."""
         self.intended_ns = intended_ns
+        self._using = source
         request = source.next()
         self._step, self._sequence = source.step, source.sequence
         self.start_ns = perf_counter_ns()
@@ -76,6 +80,7 @@ class _Sender:
             self._call = self.lane.send(request, self._on_response)
         except WireError:
             self.start_ns = 0
+            source.take_back()
             return False
         self._sent_ns = perf_counter_ns()
         return True
@@ -92,7 +97,7 @@ class _Sender:
             self._sent_ns,
             response.first_byte_ns,
             end_ns,
-            SUCCESS if response.status == self._success else self._outcomes.count_failure(response),
+            SUCCESS if response.status == self._success else self._failed(response),
             1,
             self._step,
             self._sequence,
@@ -105,10 +110,19 @@ class _Sender:
         if not start_ns:
             return
         self.start_ns = 0
+        if response.status != self._success:
+            self._using.failed(self._sequence)
         self._outcomes.append_streamed(
             start_ns, self.intended_ns, self._sent_ns, response, self._step, self._sequence
         )
         self._load.released(self, perf_counter_ns())
+
+    def on_checked(self, response: Any) -> None:
+        """An answer that is compared with what was expected, once the lane has gone on."""
+        if self.start_ns:
+            step, row = self._step, len(self._outcomes.records)
+            self._plain(response)
+            self._outcomes.compare(row, step, response)
 
     def on_lost(self, error: WireError) -> None:
         if self.start_ns:
@@ -119,8 +133,13 @@ class _Sender:
         if 0 < self.start_ns < before_ns:
             self._give_up(TIMED_OUT, "the request took longer than --timeout")
 
+    def _failed(self, response: Any) -> int:
+        self._using.failed(self._sequence)
+        return self._outcomes.count_failure(response)
+
     def _give_up(self, status: int, message: str) -> None:
         now_ns = perf_counter_ns()
+        self._using.failed(self._sequence)
         self._outcomes.count_local_failure(status, message)
         sent_ns = max(self._sent_ns, self.start_ns)
         self._append(
@@ -152,7 +171,7 @@ class RateLoad:
         settings: OpenLoopSettings,
         records: Records | None = None,
     ) -> None:
-        self.outcomes = Outcomes(client, records)
+        self.outcomes = Outcomes(client, records, feed.check)
         self.records = self.outcomes.records
         self.skipped = 0
         self._client = client
@@ -296,6 +315,8 @@ class RateLoad:
         if sender.send(intended_ns, source):
             self._advance()
         else:
+            if shared:
+                shared.rotate(1)
             self._renew(sender)
 
     def _skip_late(self, now_ns: int) -> None:

@@ -7,8 +7,9 @@ from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 from tpx.errors import WireError
-from tpx.perf.clients.base import LOST, TIMED_OUT, Client, Failure, Lane, nobody_listens
+from tpx.perf.clients.base import LOST, MISMATCH, TIMED_OUT, Client, Failure, Lane, nobody_listens
 from tpx.perf.inputs.feed import Feed, Source
+from tpx.perf.load.endings import end_sequences
 from tpx.perf.load.outcomes import Outcomes
 from tpx.perf.load.renewals import Renewals
 from tpx.perf.records import SUCCESS, Records
@@ -36,12 +37,13 @@ class _Strand:
             self.call = self.lane.send(self.source.next(), self.on_response)
         except WireError:
             self.waiting = False
+            self.source.take_back()
         return self.waiting
 
     def on_response(self, response: Any) -> None:
         if self.waiting:
             self.waiting = False
-            self._load.answered(response)
+            self._load.answered(self, response)
 
     def on_lost(self, error: WireError) -> None:
         if self.waiting:
@@ -64,7 +66,7 @@ class QueryLoad:
         timeout_s: float = 0.0,
         records: Records | None = None,
     ) -> None:
-        self.outcomes = Outcomes(client, records)
+        self.outcomes = Outcomes(client, records, feed.check)
         self.records = self.outcomes.records
         self._renewals = Renewals(client, self._refused)
         self._strands = [_Strand(self, lane, feed.source(i)) for i, lane in enumerate(lanes)]
@@ -107,19 +109,31 @@ class QueryLoad:
         if self._expiry is not None:
             self._expiry.cancel()
         await self._renewals.close(patience_s)
+        await end_sequences([(strand.lane, strand.source) for strand in self._strands], patience_s)
         for strand in self._strands:
             strand.lane.on_lost = nobody_listens
 
     def failures(self) -> Mapping[int, Failure]:
         return self.outcomes.failures()
 
-    def answered(self, response: Any) -> None:
+    def answered(self, strand: _Strand, response: Any) -> None:
         """One of the query's requests has its answer."""
         if not self._first_ns:
             self._first_ns = response.first_byte_ns
         if response.status != self.outcomes.success and self._status == SUCCESS:
+            strand.source.failed(strand.source.sequence)
             self._status = self.outcomes.count_failure(response)
+        self._compare(strand, response)
         self._one_less()
+
+    def _compare(self, strand: _Strand, response: Any) -> None:
+        check = self.outcomes.check
+        if check is None or self._status != SUCCESS:
+            return
+        wrong = check(strand.source.step, response)
+        if wrong:
+            self._status = MISMATCH
+            self.outcomes.count_local_failure(MISMATCH, wrong)
 
     def lost(self, strand: _Strand, status: int, message: str) -> None:
         """One of the query's requests has failed without an answer."""
