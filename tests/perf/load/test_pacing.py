@@ -88,6 +88,20 @@ def test_a_new_instant_takes_the_place_of_the_old_one(make: Make) -> None:
 
 
 @EACH
+def test_a_nearer_instant_leaves_nothing_of_the_one_before(make: Make) -> None:
+    async def scene() -> None:
+        rings = Rings()
+        clock = make(rings)
+        clock.set(perf_counter_ns() + 8_000_000)
+        clock.set(perf_counter_ns() + 5_000)
+        await asyncio.sleep(0.02)
+        clock.close()
+        assert len(rings.times) == 1
+
+    asyncio.run(scene())
+
+
+@EACH
 def test_a_closed_alarm_is_silent(make: Make) -> None:
     async def scene() -> None:
         rings = Rings()

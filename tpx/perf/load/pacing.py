@@ -16,6 +16,8 @@ SPIN_NS = 80_000
 """How long before its time a timer wakes the loop: what a wake-up usually is late."""
 SPIN_SHARE = 8
 """Going round the loop takes no more than the wait's part by this, so that it never fills a processor."""
+NO_TIMER_NS = 10_000
+"""A wait so short costs less without a timer."""
 LOOP_TIMER_GRID_NS = 1_500_000
 
 _TFD_NONBLOCK, _TFD_CLOEXEC = 0o4000, 0o2000000
@@ -60,8 +62,9 @@ class _Approach:
         self._spinning: asyncio.Handle | None = None
 
     def begin(self, due_ns: int) -> None:
+        """From the loop's next turn on; never calls back at once."""
         self._due_ns = due_ns
-        self._go()
+        self._spinning = self._loop.call_soon(self._go)
 
     def cancel(self) -> None:
         if self._spinning is not None:
@@ -100,14 +103,21 @@ class TimerfdAlarm:
         self._loop = loop
         self._spin_ns = spin_ns
         self._due_ns = 0
+        self._armed = False
+        self._callback = callback
         self._approach = _Approach(loop, callback)
         loop.add_reader(self._descriptor, self._expired)
 
     def set(self, due_ns: int) -> None:
         self._due_ns = due_ns
         self._approach.cancel()
-        spin_ns = min(self._spin_ns, max(due_ns - perf_counter_ns(), 0) // SPIN_SHARE)
-        self._arm(max(due_ns - spin_ns, 1))
+        wait_ns = due_ns - perf_counter_ns()
+        if wait_ns > NO_TIMER_NS:
+            self._arm(due_ns - min(self._spin_ns, wait_ns // SPIN_SHARE))
+        else:
+            if self._armed:
+                self._arm(0)
+            self._approach.begin(due_ns)
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -118,13 +128,19 @@ class TimerfdAlarm:
 
     def _arm(self, at_ns: int) -> None:
         """Setting the timer also takes back that it was ready; 0 leaves it off."""
+        self._armed = at_ns > 0
         value = self._time.value
         value.seconds, value.nanoseconds = divmod(at_ns, 1_000_000_000)
         self._settime(self._descriptor, _ABSOLUTE, self._time_pointer, None)
 
     def _expired(self) -> None:
-        self._arm(0)
-        self._approach.begin(self._due_ns)
+        self._armed = False
+        if perf_counter_ns() < self._due_ns:
+            self._approach.begin(self._due_ns)
+        else:
+            self._callback()
+        if not self._armed and self._descriptor >= 0:
+            self._arm(0)
 
 
 class LoopAlarm:
