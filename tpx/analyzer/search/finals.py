@@ -8,18 +8,30 @@ all alike. The figures of the search only choose the finalists.
 import math
 import random
 from collections.abc import Sequence
+from statistics import fmean
 
-from tpx.analyzer.gains import compare_scores
+from tpx.analyzer.gains import TIE_MARGIN, compare_scores
 from tpx.analyzer.objectives import score
-from tpx.analyzer.results.measurement import Decision, Failure, Measurement, Trial, Variant
+from tpx.analyzer.results.measurement import (
+    Decision,
+    Failure,
+    Load,
+    Measurement,
+    Outcome,
+    Trial,
+    Variant,
+)
 from tpx.analyzer.search.base import Limits
 from tpx.analyzer.search.known import Asking, BudgetSpent, Known
 from tpx.analyzer.search.walk import Steps, Strategy
 
 NEAR = math.log(1.05)
 """A configuration this near to the best may tie with it; the cheapest of these is a finalist too."""
-SURE_HALF_WIDTH = 0.02
+SURE = 0.02
 FEWEST_ROUNDS = 3
+CERTAIN = 0.01
+"""A difference less probable by chance than this takes a configuration out of the race."""
+FINALISTS_AT_MOST = 6
 
 
 class Repeated:
@@ -69,24 +81,21 @@ class Repeated:
             return
         names = ", ".join(variant.name for variant in finalists)
         self._decide("", f"final repetitions: {names}, each at its best load, in shuffled order")
-        best = {variant.name: self._known.best(variant.name) for variant in finalists}
-        scores: dict[str, list[float]] = {variant.name: [] for variant in finalists}
+        race = _Race(self._known, finalists)
         for number in range(1, self._limits.final_rounds + 1):
-            # a generator of its own for each round: a shuffle must not depend on how many there were before
-            order = random.Random(f"{self._limits.seed}:{number}").sample(finalists, len(finalists))
-            for variant in order:
-                measured = best[variant.name]
-                if measured is None or variant.name not in scores:
-                    continue
-                outcome = yield Trial(variant=variant, load=measured.load, round=number)
-                if isinstance(outcome, Failure):
-                    self._decide(variant.name, f"out of the final repetitions: {outcome.reason}")
-                    del scores[variant.name]
-                else:
-                    scores[variant.name].append(score(outcome, self._known.goals))
-            if number >= FEWEST_ROUNDS and _sure(list(scores.values())):
+            # a generator of its own for each round: an order must not depend on how many there were before
+            running = race.running
+            for variant in random.Random(f"{self._limits.seed}:{number}").sample(running, len(running)):
+                outcome = yield Trial(variant=variant, load=race.load_of(variant), round=number)
+                self._decide_all(race.take(variant, outcome))
+            self._decide_all(race.drop())
+            if number >= FEWEST_ROUNDS and race.sure:
                 self._decide("", f"final repetitions ended after {number} rounds: the figures are within 2%")
                 return
+
+    def _decide_all(self, found: Sequence[Decision]) -> None:
+        for decision in found:
+            self._decide(decision.variant, decision.text)
 
     def _decide(self, variant: str, text: str) -> None:
         _ = self.decisions  # those of the strategy so far come first
@@ -102,17 +111,14 @@ def reserve(limits: Limits) -> int:
 
 
 def choose(known: Known, count: int) -> list[Variant]:
-    """The best by what the search saw, the cheapest that comes near them, and the default."""
+    """The best by what the search saw, those that come near them (the cheapest first), and the default."""
     ranked = known.ranked()
     if not ranked:
         return []
     top = ranked[:count]
     best = known.best(top[0].name)
     near = [v for v in ranked[count:] if _near(known, known.best(v.name), best)]
-    if near:
-        cheapest = min(near, key=instances_of)
-        if instances_of(cheapest) < min(map(instances_of, top)):
-            top.append(cheapest)
+    top += sorted(near, key=instances_of)[: FINALISTS_AT_MOST - len(top)]
     return top + [v for v in ranked if v.is_default and v not in top]
 
 
@@ -124,12 +130,54 @@ def instances_of(variant: Variant) -> int:
     return sum(int(group.get("count", 1)) for group in groups)
 
 
+class _Race:
+    """The finalists' scores by round; whoever is behind by more than chance explains leaves the race."""
+
+    def __init__(self, known: Known, finalists: Sequence[Variant]) -> None:
+        self._known = known
+        self._loads = {v.name: best.load for v in finalists if (best := known.best(v.name)) is not None}
+        self._scores: dict[str, list[float]] = {variant.name: [] for variant in finalists}
+        self.running = list(finalists)
+
+    @property
+    def sure(self) -> bool:
+        """Whether the distance of each to the leader is known within 2%."""
+        leader = self._leader()
+        others = [self._scores[v.name] for v in self.running if v is not leader]
+        return all(compare_scores(o, self._scores[leader.name]).half_width <= SURE for o in others)
+
+    def load_of(self, variant: Variant) -> Load:
+        """The load that the search found best."""
+        return self._loads[variant.name]
+
+    def take(self, variant: Variant, outcome: Outcome) -> list[Decision]:
+        """What a repetition shows; who fails one leaves."""
+        if isinstance(outcome, Failure):
+            self.running.remove(variant)
+            return [Decision(variant=variant.name, text=f"out of the final repetitions: {outcome.reason}")]
+        self._scores[variant.name].append(score(outcome, self._known.goals))
+        return []
+
+    def drop(self) -> list[Decision]:
+        """Those that are certainly worse than the leader leave; the default stays, gains are over it."""
+        if not self.running:
+            return []
+        leader, left = self._leader(), []
+        for variant in tuple(self.running):
+            gain = compare_scores(self._scores[variant.name], self._scores[leader.name])
+            if variant is leader or variant.is_default or gain.rounds < FEWEST_ROUNDS:
+                continue
+            if gain.high < -TIE_MARGIN and gain.p_value < CERTAIN:
+                self.running.remove(variant)
+                left.append(
+                    Decision(variant=variant.name, text=f"out of the race: {gain} against {leader.name}")
+                )
+        return left
+
+    def _leader(self) -> Variant:
+        return max(self.running, key=lambda v: fmean(self._scores[v.name] or [-math.inf]))
+
+
 def _near(known: Known, one: Measurement | None, best: Measurement | None) -> bool:
     (kept, merit), (best_kept, best_merit) = known.merit(one), known.merit(best)
     return kept and best_kept and best_merit - merit <= NEAR
-
-
-def _sure(scores: Sequence[Sequence[float]]) -> bool:
-    """Whether every finalist's score lies within 2% of the first's, up to chance, and known that well."""
-    first, *others = scores or ((),)
-    return all(compare_scores(one, first).half_width <= SURE_HALF_WIDTH for one in others)

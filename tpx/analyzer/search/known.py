@@ -9,6 +9,8 @@ from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Load, Measurement, Outcome, Trial, Variant
 from tpx.analyzer.search.base import Limits
 
+Merit = tuple[bool, float]
+"""Whether the constraints hold, and the score; without them, how near they are."""
 T = TypeVar("T")
 Asking = Generator[Trial, Outcome, T]
 
@@ -64,7 +66,7 @@ class Known:
         holding them."""
         return max(self.of(variant), key=self.merit, default=None)
 
-    def merit(self, measurement: Measurement | None) -> tuple[bool, float]:
+    def merit(self, measurement: Measurement | None) -> Merit:
         """Sorts what satisfies the constraints after what does not, and the better last."""
         if measurement is None:
             return False, -math.inf

@@ -10,6 +10,32 @@ from tpx.analyzer.variants import ModelFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OptunaTrials:
+    """How many configurations optuna tries, of a space of some size."""
+
+    min_percent: float = 5.0
+    max_percent: float = 10.0
+    minimum: int | None = None
+    maximum: int | None = None
+    patience: int = 10
+    """Trials without an improvement that end the search, once there were the least number."""
+    by_formula: bool = False
+    """Each configuration at one load, 2 x instances x batch size; otherwise its load is climbed."""
+    sweep_best: bool = True
+
+    def at_least(self, size: int) -> int:
+        """The least number of trials: by share and by number, whichever is more."""
+        return min(max(1, round(size * self.min_percent / 100), self.minimum or 0), self.at_most(size))
+
+    def at_most(self, size: int) -> int:
+        """The greatest number: by number where one is given, otherwise by share, at least 20 of a space
+        that has them."""
+        if self.maximum is not None:
+            return self.maximum
+        return max(round(size * self.max_percent / 100), min(size, 20), self.minimum or 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """What a search is to find: of which model, in which space, for which goals."""
 
@@ -23,3 +49,6 @@ class Question:
     """The changes to the default that the user listed; None is what the space has."""
     members: tuple[ModelFacts, ...] = ()
     """Models that are varied in place of the model: an ensemble's, or those that are measured together."""
+    pareto: tuple[str, ...] = ()
+    """Metrics whose best compromises are searched."""
+    trials: OptunaTrials = field(default_factory=OptunaTrials)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tpx.analyzer.results.measurement import Variant
+from tpx.analyzer.search.base import LoadSpace
+from tpx.analyzer.search.ladder import Ladder
 from tpx.analyzer.variants import merge
 from tpx.errors import UsageError
 
@@ -89,7 +91,16 @@ class Grid:
                     f"{instances:g} instances with {threads:g} threads each are more than the "
                     f"{self._cores} cores"
                 )
+            if self.amount(point, "batching", model) != self._plain(model) and (
+                self.amount(point, "max_batch_size", model) <= 1
+            ):
+                return "batches of one gain nothing from a queue delay, nor from having no batcher"
         return ""
+
+    def _plain(self, model: str) -> float:
+        """The amount of the first choice of batching: the batcher as it is."""
+        found = (d.choices[0].amount for d in self.dimensions if (d.name, d.model) == ("batching", model))
+        return next(found, 1.0)
 
     def amount(self, point: Point, name: str, model: str = "") -> float:
         """The number chosen in a dimension; 1 where the grid has no such dimension."""
@@ -98,13 +109,36 @@ class Grid:
                 return dimension.choices[place].amount
         return 1.0
 
-    def in_flight(self, point: Point) -> int:
-        """Requests that keep every instance busy with full batches, twice: Model Analyzer's formula."""
-        needed = [
-            2 * self.amount(point, "instances", model) * self.amount(point, "max_batch_size", model)
+    def in_flight(self, point: Point) -> tuple[int, ...]:
+        """Requests that keep every instance busy with full batches, twice: Model Analyzer's formula, for
+        each member, or for the model alone."""
+        return tuple(
+            int(2 * self.amount(point, "instances", model) * self.amount(point, "max_batch_size", model))
             for model in self.members or ("",)
-        ]
-        return int(max(needed))
+        )
+
+    def ladder(self, space: LoadSpace, point: Point) -> Ladder:
+        """The loads of a point's variant; models that are measured together have theirs by the formula."""
+        needed = self.in_flight(point)
+        shares = tuple(own / sum(needed) for own in needed) if self.together else ()
+        return Ladder(space, batch_size=min(space.batch_sizes), shares=shares)
+
+    def expected(self, point: Point) -> int:
+        """The load at which the variant is expected to be at its best."""
+        needed = self.in_flight(point)
+        return sum(needed) if self.together else max(needed)
+
+    @property
+    def together(self) -> bool:
+        """Whether the members are models under loads of their own, and not parts of one model."""
+        return bool(self.members) and self.model == ",".join(self.members)
+
+    @property
+    def default(self) -> Variant:
+        """The variant that changes nothing."""
+        if not self.members:
+            return self._names.variant({})
+        return self._names.composed([self._of_members[member].variant({}) for member in self.members])
 
     def neighbours(self, point: Point) -> list[Point]:
         """One step away in one dimension: up and down, or any other choice where there is no order."""

@@ -17,6 +17,10 @@ MODES: tuple[Mode, ...] = ("brute", "manual", "quick", "optuna", "pareto", "budg
 _STRATEGIES: Mapping[Mode, str] = {
     "brute": "tpx.analyzer.search.brute:BruteSearch",
     "manual": "tpx.analyzer.search.manual:ManualSearch",
+    "quick": "tpx.analyzer.search.quick:QuickSearch",
+    "optuna": "tpx.analyzer.search.tpe:OptunaSearch",
+    "pareto": "tpx.analyzer.search.pareto:ParetoSearch",
+    "budgeted": "tpx.analyzer.search.budgeted:BudgetedSearch",
 }
 
 

@@ -1,0 +1,200 @@
+"""A server that is a formula, in virtual time: its best configuration is known, its noise and drift are
+chosen.
+
+Instances prepare their batches at the same time and then wait for one device, as in the published AlexNet
+run: throughput is bound by the instances, the device, or the requests in flight, whichever is least.
+"""
+
+import math
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tpx.analyzer.results.measurement import (
+    Configuration,
+    GpuUse,
+    Latency,
+    Load,
+    Measurement,
+    MemoryUse,
+    Variant,
+)
+from tpx.errors import MeasurementError
+
+_GPU_BYTES = 80_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surface:
+    """How fast a configuration is; times in milliseconds."""
+
+    host_ms: float = 4.0
+    """Of a batch, spent by each instance for itself."""
+    device_ms: float = 2.0
+    """Of a batch, spent on the one device."""
+    item_ms: float = 0.2
+    """Of each inference of a batch, on the device."""
+    first_instances: float = 0.0
+    """By how much few instances leave the device idle: its time grows by this over their number."""
+    contention: float = 0.005
+    """By how much instances disturb each other: their number less one, squared, times this."""
+    large_batches: float = 0.05
+    """By how much the device slows down with each doubling of the batch beyond 16."""
+    instance_bytes: int = 400_000_000
+    batch_bytes: int = 10_000_000
+    idle_w: float = 60.0
+    busy_w: float = 240.0
+
+    def throughput(self, instances: int, batch_size: int, in_flight: float) -> float:
+        """Inferences a second with so many requests in flight; batch size 1 where nothing is batched."""
+        busy = min(instances, in_flight)
+        batch = max(1.0, min(batch_size, in_flight / instances))
+        device_s = self._device_ms(instances, batch, batch_size) / 1e3
+        alone = busy * batch / (self.host_ms / 1e3 + device_s)
+        return min(alone, batch / device_s)
+
+    def power_w(self, instances: int, batch_size: int, in_flight: float) -> float:
+        """Idle, and more with the share of time that the device is busy."""
+        batch = max(1.0, min(batch_size, in_flight / instances))
+        busy_s = self._device_ms(instances, batch, batch_size) / 1e3 / batch
+        return self.idle_w + self.busy_w * min(
+            1.0, self.throughput(instances, batch_size, in_flight) * busy_s
+        )
+
+    def _device_ms(self, instances: int, batch: float, batch_size: int) -> float:
+        slower = 1 + self.first_instances / instances + self.contention * (instances - 1) ** 2
+        slower *= 1 + self.large_batches * max(0.0, math.log2(batch_size / 16))
+        return (self.device_ms + self.item_ms * batch) * slower
+
+    @classmethod
+    def drawn(cls, seed: int) -> "Surface":
+        """One of many different servers."""
+        chance = random.Random(seed)
+        return cls(
+            host_ms=chance.uniform(0.5, 8.0),
+            device_ms=chance.uniform(0.2, 4.0),
+            item_ms=chance.uniform(0.02, 1.0),
+            first_instances=chance.uniform(0.0, 1.0),
+            contention=chance.uniform(0.0, 0.03),
+            large_batches=chance.uniform(0.0, 0.3),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noise:
+    """What makes measurements of the same thing differ."""
+
+    spread: float = 0.0
+    """Standard deviation of the logarithm of a throughput."""
+    drift: float = 0.0
+    """By how much the machine is faster and slower in turn, as a share."""
+    drift_period_s: float = 600.0
+
+
+class SimulatedServer:
+    """Measures variants on a surface; every measurement takes its time on a clock of its own."""
+
+    def __init__(
+        self,
+        surface: Surface,
+        *,
+        default: tuple[int, int] = (1, 0),
+        noise: Noise | None = None,
+        seed: int = 0,
+        measurement_s: float = 5.0,
+        startup_s: float = 2.0,
+    ) -> None:
+        """`default` are the instances and the max_batch_size of the default configuration."""
+        self.surface = surface
+        self._default = default
+        self._noise = noise or Noise()
+        self._chance = random.Random(f"simulated server {seed}")
+        self._measurement_s = measurement_s
+        self._startup_s = startup_s
+        self._served = ""
+        self.now_s = 0.0
+
+    def truth(self, variant: Variant, load: Load) -> float:
+        """Inferences a second without noise."""
+        instances, batch_size = self.shape_of(variant)
+        return self.surface.throughput(instances, batch_size, load.value * load.batch_size)
+
+    def measure(self, variant: Variant, load: Load) -> Measurement:
+        """A measurement, as a runner makes it."""
+        cost_s = self._measurement_s + (self._startup_s if self._served != variant.name else 0.0)
+        self._served = variant.name
+        self.now_s += cost_s
+        instances, batch_size = self.shape_of(variant)
+        angle = 2 * math.pi * self.now_s / self._noise.drift_period_s
+        factor = math.exp(self._chance.gauss(0.0, self._noise.spread)) if self._noise.spread else 1.0
+        throughput = self.truth(variant, load) * factor * (1 + self._noise.drift * math.sin(angle))
+        latency_ns = round(load.value * load.batch_size / throughput * 1e9)
+        power_w = self.surface.power_w(instances, batch_size, load.value * load.batch_size)
+        memory = instances * (self.surface.instance_bytes + batch_size * self.surface.batch_bytes)
+        return Measurement(
+            variant=variant.name,
+            load=load,
+            throughput=throughput,
+            latency=Latency(
+                avg_ns=latency_ns,
+                p50_ns=latency_ns,
+                p90_ns=round(latency_ns * 1.1),
+                p95_ns=round(latency_ns * 1.15),
+                p99_ns=round(latency_ns * 1.25),
+            ),
+            duration_ns=round(self._measurement_s * 1e9),
+            cost_ns=round(cost_s * 1e9),
+            memory=MemoryUse(rss_bytes=memory),
+            gpus=(GpuUse(uuid="GPU-0", used_bytes=memory, total_bytes=_GPU_BYTES, power_w=power_w),),
+        )
+
+    def best(self, variants: Iterable[Variant], loads: Iterable[int]) -> tuple[Variant, int, float]:
+        """The variant and the load of the greatest true throughput, and that throughput."""
+        values = list(loads)
+        found = [(self.truth(v, Load(value=c)), v, c) for v in variants for c in values]
+        throughput, variant, load = max(found, key=lambda each: each[0])
+        return variant, load, throughput
+
+    def shape_of(self, variant: Variant) -> tuple[int, int]:
+        """Instances, and how many inferences a batch has at most."""
+        instances, batch_size = self._default
+        groups = variant.delta.get("instance_group")
+        if groups:
+            instances = sum(int(group.get("count", 1)) for group in groups)
+        batch_size = int(variant.delta.get("max_batch_size", batch_size))
+        batched = variant.delta.get("dynamic_batching", None if not variant.is_default else {})
+        return instances, max(1, batch_size) if batched is not None else 1
+
+
+class SimulatedRunner:
+    """The simulated server in the place of a real one."""
+
+    def __init__(self, defaults: dict[str, dict[str, Any]], server: SimulatedServer) -> None:
+        """`defaults` are the models' own configurations as JSON, by model."""
+        self._defaults = defaults
+        self._server = server
+        self._prepared: Variant | None = None
+
+    @property
+    def server(self) -> None:
+        return None
+
+    async def default_config(self, model: str) -> dict[str, Any]:
+        if model not in self._defaults:
+            raise MeasurementError(
+                f"model '{model}' is not simulated (there are: {', '.join(self._defaults)})"
+            )
+        return self._defaults[model]
+
+    async def prepare(self, configuration: Configuration | None, directory: Path) -> None:  # noqa: ARG002
+        self._prepared = configuration.variant if configuration else None
+
+    async def measure(self, load: Load) -> Measurement:
+        if self._prepared is None:
+            raise MeasurementError("no configuration is prepared")
+        return self._server.measure(self._prepared, load)
+
+    async def close(self) -> None:
+        return

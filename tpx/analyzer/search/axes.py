@@ -1,0 +1,166 @@
+"""The dimensions of a model: instances, batch sizes, batching, threads, execution provider, graph level and
+precision, each as changes to its configuration."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tpx.analyzer.search.base import SearchSpace
+from tpx.analyzer.search.question import Question
+from tpx.analyzer.search.space import Choice, Dimension, Grid
+from tpx.analyzer.variants import ModelFacts, automatic_delta
+from tpx.errors import UsageError
+
+_THREADS: Mapping[str, str] = {
+    "onnxruntime": "intra_op_thread_count",
+    "pytorch": "INTRA_OP_THREAD_COUNT",
+    "tensorflow": "TF_NUM_INTRA_THREADS",
+    "openvino": "INFERENCE_NUM_THREADS",
+}
+"""The parameter that says how many threads an instance computes with, by backend."""
+
+_PRECISION_PARAMETER: Mapping[str, str] = {"tensorrt": "precision_mode", "openvino": "precision"}
+_ON_GPU = ("cuda", "tensorrt")
+
+
+def open_grid(question: Question) -> Grid:
+    """The grid of a question: of the model itself, or of its members together.
+
+    Raises UsageError for an axis that the model's backend does not have.
+    """
+    if question.deltas is not None:
+        return Grid(question.facts.model, (_listed(question.deltas),))
+    models = question.members or (question.facts,)
+    dimensions = [
+        replace_model(dimension, facts.model if question.members else "")
+        for facts in models
+        for dimension in dimensions_of(facts, question.space)
+    ]
+    return Grid(
+        question.facts.model,
+        dimensions,
+        cores=question.space.extras.cores if question.space.extras.threads else None,
+        members=tuple(facts.model for facts in question.members),
+    )
+
+
+def dimensions_of(facts: ModelFacts, space: SearchSpace) -> list[Dimension]:
+    """What of a model varies within this space."""
+    extras = space.extras
+    found = [_instances(facts, space)]
+    if facts.max_batch_size > 0:
+        found.append(_batch_sizes(facts, space))
+        if facts.can_batch_dynamically:
+            found.append(_batching(space))
+    if extras.threads:
+        found.append(_threads(facts, extras.cores))
+    if extras.execution_providers or extras.precisions:
+        found.append(_providers(facts, extras.execution_providers, extras.precisions))
+    if extras.graph_levels:
+        _only_onnx(facts, "--graph-levels")
+        found.append(
+            Dimension(
+                name="graph level",
+                choices=(
+                    Choice(label="default"),
+                    *(
+                        Choice(
+                            label=str(n),
+                            delta={"optimization": {"graph": {"level": n}}},
+                            amount=n,
+                            gated=True,
+                        )
+                        for n in extras.graph_levels
+                    ),
+                ),
+                ordered=False,
+            )
+        )
+    return [dimension for dimension in found if len(dimension.choices) > 1 or dimension.name == "instances"]
+
+
+def replace_model(dimension: Dimension, model: str) -> Dimension:
+    """The dimension as one of a member."""
+    return Dimension(name=dimension.name, choices=dimension.choices, model=model, ordered=dimension.ordered)
+
+
+def _listed(deltas: Sequence[Mapping[str, Any]]) -> Dimension:
+    """The user's own list as one dimension without an order, the default first."""
+    choices = (Choice(label="default"), *(Choice(label=str(n), delta=d) for n, d in enumerate(deltas, 1)))
+    return Dimension(name="listed", choices=choices, ordered=False)
+
+
+def _instances(facts: ModelFacts, space: SearchSpace) -> Dimension:
+    choices = tuple(
+        Choice(label=str(n), delta=automatic_delta(facts, n, None), amount=n) for n in space.instances.steps()
+    )
+    return Dimension(name="instances", choices=choices)
+
+
+def _batch_sizes(facts: ModelFacts, space: SearchSpace) -> Dimension:
+    choices = []
+    for size in space.max_batch_sizes.doublings():
+        delta = automatic_delta(facts, 1, size)
+        del delta["instance_group"]
+        choices.append(Choice(label=str(size), delta=delta, amount=size))
+    return Dimension(name="max_batch_size", choices=tuple(choices))
+
+
+def _batching(space: SearchSpace) -> Dimension:
+    """The dynamic batcher as the default has it (or plain), with delays, and off."""
+    choices = [Choice(label="on", amount=0)]
+    for delay in sorted(set(space.extras.queue_delays_us)):
+        batcher = {"dynamic_batching": {"max_queue_delay_microseconds": delay}}
+        choices.append(Choice(label=f"on, delay {delay} us", delta=batcher, amount=delay + 1))
+    if space.extras.batching_off:
+        choices.append(Choice(label="off", delta={"dynamic_batching": None}, amount=-1))
+    return Dimension(name="batching", choices=tuple(choices), ordered=False)
+
+
+def _threads(facts: ModelFacts, cores: int) -> Dimension:
+    """1, 2, 4 ... up to the cores, and all of them."""
+    parameter = _THREADS.get(facts.backend)
+    if parameter is None:
+        raise UsageError(
+            f"--search-threads: how many threads backend '{facts.backend}' of model '{facts.model}' computes "
+            f"with cannot be set in its configuration (can be for: {', '.join(_THREADS)})"
+        )
+    doublings = itertools.takewhile(lambda n: n < cores, (2**i for i in itertools.count()))
+    choices = tuple(
+        Choice(label=str(n), delta={"parameters": {parameter: {"string_value": str(n)}}}, amount=n)
+        for n in (*doublings, cores)
+    )
+    return Dimension(name="threads", choices=choices)
+
+
+def _providers(facts: ModelFacts, providers: Sequence[str], precisions: Sequence[str]) -> Dimension:
+    """The default's provider, and each other one with each of the precisions that it takes."""
+    _only_onnx(facts, "--execution-providers")
+    if precisions and not any(provider in _PRECISION_PARAMETER for provider in providers):
+        raise UsageError(
+            "--precisions are those of an execution provider: name openvino or tensorrt with "
+            "--execution-providers"
+        )
+    choices = [Choice(label="default")]
+    for provider in providers:
+        kind = "gpu" if provider in _ON_GPU else "cpu"
+        if (kind == "gpu") != (facts.instance_kind == "KIND_GPU"):
+            raise UsageError(
+                f"--execution-providers {provider} is for instances on the {kind.upper()}, model "
+                f"'{facts.model}' has {facts.instance_kind}"
+            )
+        key = _PRECISION_PARAMETER.get(provider)
+        for precision in ("", *(precisions if key else ())):
+            item: dict[str, Any] = {"name": provider}
+            if key and precision:
+                item["parameters"] = {key: precision}
+            delta = {"optimization": {"execution_accelerators": {f"{kind}_execution_accelerator": [item]}}}
+            choices.append(Choice(label=f"{provider} {precision}".rstrip(), delta=delta, gated=True))
+    return Dimension(name="provider", choices=tuple(choices), ordered=False)
+
+
+def _only_onnx(facts: ModelFacts, flag: str) -> None:
+    if facts.backend != "onnxruntime":
+        raise UsageError(
+            f"{flag} vary models of backend onnxruntime; model '{facts.model}' has '{facts.backend}'"
+        )

@@ -1,0 +1,97 @@
+"""What the strategies that jump have in common: a grid, loads where they are expected, and what is known."""
+
+from collections.abc import Sequence
+
+from tpx.analyzer.results.measurement import Decision, Measurement, Variant
+from tpx.analyzer.search.axes import open_grid
+from tpx.analyzer.search.climb import climb, measure
+from tpx.analyzer.search.known import Asking, Known, Merit
+from tpx.analyzer.search.ladder import Ladder
+from tpx.analyzer.search.question import Question
+from tpx.analyzer.search.refine import refine_best
+from tpx.analyzer.search.space import Grid, Point
+
+
+class Explorer:
+    """Measures points of a grid and remembers how good they are."""
+
+    def __init__(self, question: Question, known: Known) -> None:
+        self.grid: Grid = open_grid(question)
+        self.loads = question.space.loads
+        self.known = known
+        self.decisions: list[Decision] = []
+        self._question = question
+        self._points: dict[Point, Variant] = {}
+
+    def decide(self, text: str, variant: str = "") -> None:
+        """A line of the search trace."""
+        self.decisions.append(Decision(variant=variant, text=text))
+
+    def default(self) -> Asking[Measurement | None]:
+        """The default configuration, its load climbed."""
+        facts = self._question.members or (self._question.facts,)
+        expected = sum(2 * each.instances * max(1, each.max_batch_size) for each in facts)
+        shares = tuple(1 / len(facts) for _ in facts) if self.grid.together else ()
+        ladder = Ladder(self.loads, batch_size=min(self.loads.batch_sizes), shares=shares)
+        default = self.grid.default
+        return (
+            yield from climb(
+                default, ladder, self.known, ladder.nearest(expected), self._saying(default.name)
+            )
+        )
+
+    def once(self, point: Point, factor: float = 1.0) -> Asking[Measurement | None]:
+        """One measurement of a point, at its expected load times a factor."""
+        ladder = self.grid.ladder(self.loads, point)
+        step = ladder.nearest(self.grid.expected(point) * factor)
+        return (yield from measure(self._variant(point), ladder, step))
+
+    def climbed(self, point: Point) -> Asking[Measurement | None]:
+        """A point at its best load: from the best that is known of it, or from where it is expected."""
+        variant, ladder = self._variant(point), self.grid.ladder(self.loads, point)
+        known = self.known.best(variant.name)
+        wanted = known.load.value if known else self.grid.expected(point)
+        return (
+            yield from climb(variant, ladder, self.known, ladder.nearest(wanted), self._saying(variant.name))
+        )
+
+    def refined(self) -> Asking[None]:
+        """The greatest loads that keep the constraints, of the best configurations."""
+        yield from refine_best(self.loads, self.known, self._question.limits, self.decisions)
+
+    def merit(self, point: Point) -> Merit:
+        """How good a point is by its best measurement."""
+        variant = self._points.get(point)
+        return self.known.merit(self.known.best(variant.name) if variant else None)
+
+    def best(self) -> Point | None:
+        """The best point measured, None without one."""
+        measured = [p for p in self._points if self.known.of(self._points[p].name)]
+        return max(measured, key=self.merit, default=None)
+
+    @property
+    def tried(self) -> Sequence[Point]:
+        """The points that were measured, in their order."""
+        return tuple(self._points)
+
+    def name(self, point: Point) -> str:
+        """The name of a point's variant."""
+        return self._variant(point).name
+
+    def _variant(self, point: Point) -> Variant:
+        if point not in self._points:
+            self._points[point] = variant = self.grid.variant(point)
+            self.decide(self.grid.describe(point), variant.name)
+        return self._points[point]
+
+    def _saying(self, variant: str) -> "_Saying":
+        return _Saying(self, variant)
+
+
+class _Saying:
+    def __init__(self, explorer: Explorer, variant: str) -> None:
+        self._explorer = explorer
+        self._variant = variant
+
+    def __call__(self, text: str) -> None:
+        self._explorer.decide(text, self._variant)
