@@ -258,6 +258,7 @@ def _feed_settings(config: PerfConfig, model: ModelDescription, tree: ModelTree)
         batch_size=config.batch_size,
         sequences=config.sequence_settings if tree.takes_sequences else None,
         scheduled=config.fixed_schedule,
+        tolerance=config.tolerance,
         seed=config.seed,
     )
 

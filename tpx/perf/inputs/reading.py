@@ -65,10 +65,15 @@ class StepReader:
         outputs = self.model.outputs
         entries = _entries(value, [spec.name for spec in outputs], where)
         return tuple(
-            tensor_of_json(spec, entries[spec.name], spec.shape, where)
+            tensor_of_json(spec, entries[spec.name], _comparable(spec), where)
             for spec in outputs
             if spec.name in entries
         )
+
+
+def _comparable(spec: TensorSpec) -> Dims:
+    """What is known of an output's shape; where that leaves several questions, only its elements count."""
+    return spec.shape if sum(dim < 0 for dim in spec.shape) < 2 else (-1,)
 
 
 def _entries(value: Any, known: Sequence[str], where: str) -> Mapping[str, Any]:

@@ -7,9 +7,9 @@ import psutil
 
 from tpx.errors import UsageError
 from tpx.perf.clients.base import PLAIN, Prepared, RequestFields, Template, Writer
-from tpx.perf.clients.model import ModelDescription
+from tpx.perf.clients.model import ModelDescription, TensorSpec
 from tpx.perf.inputs.dataset import DataSet
-from tpx.perf.inputs.feed import Feed, RoundRobin, batches
+from tpx.perf.inputs.feed import Check, Feed, RoundRobin, batches
 from tpx.perf.inputs.sequences import (
     END,
     START,
@@ -19,6 +19,7 @@ from tpx.perf.inputs.sequences import (
     needed_flags,
 )
 from tpx.perf.inputs.steps import Step, Stream, stacked
+from tpx.perf.inputs.validation import EXACT, Expectation, Tolerance, Validator
 from tpx.protocol.tensors import Tensor
 
 GIB = 1 << 30
@@ -30,13 +31,15 @@ NOTICED_BYTES = GIB
 class FeedSettings:
     """How requests are made of the data.
 
-    `sequences` is for models that take them; `scheduled` steps go by their timestamps.
+    `sequences` is for models that take them; `scheduled` steps go by their timestamps. Responses are compared
+    with what the data expects of them, within `tolerance`; None is exactly.
     """
 
     fields: RequestFields = PLAIN
     batch_size: int = 1
     sequences: SequenceSettings | None = None
     scheduled: bool = False
+    tolerance: Tolerance | None = None
     seed: int = 0
 
 
@@ -59,15 +62,16 @@ async def make_requests(
     maker = _RequestMaker(writer, model, settings)
     if settings.sequences is not None:
         streams = await maker.sequences(data, settings.sequences)
-        feed: Feed = SequenceFeed(streams, settings.sequences, settings.seed)
+        feed: Feed = SequenceFeed(streams, settings.sequences, settings.seed, maker.check())
         return Requests(feed=feed, notices=maker.notices)
     steps = data.steps
     times, order = _schedule(steps) if settings.scheduled else ((), range(len(steps)))
     requests = [
-        await maker.request([steps[order[i % len(order)]] for i in batch])
-        for batch in batches(len(order), settings.batch_size)
+        await maker.request(number, [steps[order[i % len(order)]] for i in batch])
+        for number, batch in enumerate(batches(len(order), settings.batch_size))
     ]
-    return Requests(feed=RoundRobin(requests), timestamps_ns=times, notices=maker.notices)
+    feed = RoundRobin(requests, maker.check())
+    return Requests(feed=feed, timestamps_ns=times, notices=maker.notices)
 
 
 def _schedule(steps: Stream) -> tuple[tuple[int, ...], Sequence[int]]:
@@ -88,6 +92,7 @@ class _RequestMaker:
         self._settings = settings
         self._limit = psutil.virtual_memory().available // 2
         self._bytes = 0
+        self._expected: dict[int, Expectation] = {}
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -95,7 +100,17 @@ class _RequestMaker:
             return ()
         return (f"the requests, which are all made beforehand, take {self._bytes / GIB:.1f} GiB of memory",)
 
-    async def request(self, steps: Sequence[Step]) -> Prepared:
+    def check(self) -> Check | None:
+        """Compares responses, where something is expected of them."""
+        tolerance = self._settings.tolerance
+        if not self._expected:
+            if tolerance is not None:
+                raise UsageError("--tolerance: the data has no validation_data to compare responses with")
+            return None
+        return Validator(self._expected, tolerance or EXACT)
+
+    async def request(self, number: int, steps: Sequence[Step]) -> Prepared:
+        self._expect(number, steps)
         return await self._writer.prepare(self._tensors(steps), self._settings.fields)
 
     async def sequences(self, data: DataSet, settings: SequenceSettings) -> list[SequenceStream]:
@@ -104,10 +119,11 @@ class _RequestMaker:
         repeats = data.made or settings.fixed
         for stream in data.streams:
             count = len(stream)
-            steps = [
-                await self._templates(stream[i], needed_flags(i, count, repeats=repeats))
-                for i in range(count)
-            ]
+            steps = []
+            for i in range(count):
+                step = stream[i]
+                self._expect(first + i, [step])
+                steps.append(await self._templates(step, needed_flags(i, count, repeats=repeats)))
             out.append(SequenceStream(steps=steps, length=0 if repeats else count, first_step=first))
             first += count
         return out
@@ -121,18 +137,31 @@ class _RequestMaker:
             out[value] = await self._writer.template(self._tensors([step]), fields)
         return out
 
+    def _expect(self, number: int, steps: Sequence[Step]) -> None:
+        if not any(step.expected for step in steps):
+            return
+        places = [step.where for step in steps]
+        outputs = self._stacked([step.expected for step in steps], self._model.outputs, places)
+        asked = [output.name for output in self._settings.fields.outputs]
+        for tensor in outputs:
+            if asked and tensor.name not in asked:
+                raise UsageError(
+                    f"{places[0]}: validation_data has '{tensor.name}', which --output leaves out"
+                )
+        self._expected[number] = Expectation(places[0], tuple(outputs))
+
     def _tensors(self, steps: Sequence[Step]) -> list[Tensor]:
-        model = self._model
-        tensors = stacked(
-            [step.inputs for step in steps],
-            model.inputs,
-            [step.where for step in steps],
-            batched=model.max_batch_size > 0,
-        )
+        places = [step.where for step in steps]
+        return self._stacked([step.inputs for step in steps], self._model.inputs, places)
+
+    def _stacked(
+        self, parts: Sequence[Sequence[Tensor]], specs: Sequence[TensorSpec], places: Sequence[str]
+    ) -> list[Tensor]:
+        tensors = stacked(parts, specs, places, batched=self._model.max_batch_size > 0)
         self._bytes += sum(len(tensor.data) for tensor in tensors)
         if self._bytes > self._limit:
             raise UsageError(
-                f"{steps[-1].where}: the requests until here take {self._bytes / GIB:.1f} GiB, which is half "
-                "of the memory that is free; use fewer steps, or split the data among several runs"
+                f"{places[-1]}: the requests until here take {self._bytes / GIB:.1f} GiB, which is half of "
+                "the memory that is free; use fewer steps, or split the data among several runs"
             )
         return tensors

@@ -7,6 +7,7 @@ from typing import Annotated
 from tpx.errors import UsageError
 from tpx.options import Option
 from tpx.perf.inputs.base import InputSettings, InputSource, parse_source
+from tpx.perf.inputs.validation import Tolerance, parse_tolerance
 from tpx.perf.settings import Shape, parse_shape, refuse
 
 _DATA = "Input data"
@@ -61,6 +62,16 @@ class DataOptions:
     ] = ()
     string_length: Annotated[int, Option("length of the random strings of BYTES inputs", (), _DATA)] = 128
     string_data: Annotated[str | None, Option("the string in every BYTES element", (), _DATA)] = None
+    tolerance: Annotated[
+        Tolerance | None,
+        Option(
+            "how far outputs may be from the data's validation_data; exactly equal without it",
+            (),
+            _DATA,
+            "ABSOLUTE[,RELATIVE]",
+            parse=parse_tolerance,
+        ),
+    ] = None
     output: Annotated[
         tuple[str, ...], Option("ask for this output only (repeatable); all without it", (), _DATA, "NAME")
     ] = ()
