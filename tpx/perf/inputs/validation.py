@@ -1,0 +1,146 @@
+"""Comparing responses with what the data says they should be: exactly, or within a tolerance."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tpx.errors import InvalidRequest
+from tpx.perf.clients.outputs import parts_of, read_outputs
+from tpx.perf.inputs.steps import named
+from tpx.perf.inputs.values import bf16_floats
+from tpx.perf.settings import refuse
+from tpx.protocol.datatypes import BY_NAME
+from tpx.protocol.tensors import Buffer, Tensor, decode_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How far a value may be from the expected one: `absolute` + `relative` times that one."""
+
+    absolute: float = 0.0
+    relative: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.absolute:g},{self.relative:g}"
+
+
+EXACT = Tolerance()
+
+
+def parse_tolerance(text: str) -> Tolerance:
+    """`absolute,relative`, or only the first."""
+    absolute, _, relative = text.partition(",")
+    try:
+        tolerance = Tolerance(float(absolute), float(relative or 0))
+    except ValueError:
+        refuse("--tolerance", f"The value '{text}' does not match <absolute>[,<relative>].")
+    if not (0 <= tolerance.absolute < math.inf and 0 <= tolerance.relative < math.inf):
+        refuse("--tolerance", "The values must be >= 0.")
+    return tolerance
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What the response to one request should hold."""
+
+    where: str
+    outputs: tuple[Tensor, ...]
+
+
+class Validator:
+    """A Check: every response to a request has each expected output; others it may have are not looked at."""
+
+    def __init__(self, expected: Mapping[int, Expectation], tolerance: Tolerance = EXACT) -> None:
+        """`expected` is by the number of the step; nothing is expected of those that are missing."""
+        self._expected = expected
+        self._tolerance = tolerance
+
+    def __call__(self, step: int, response: Any) -> str:
+        expectation = self._expected.get(step)
+        if expectation is None:
+            return ""
+        try:
+            wrong = self._wrong(expectation.outputs, response)
+        except (InvalidRequest, KeyError, TypeError, ValueError) as exc:
+            wrong = f"the response cannot be read: {exc}"
+        return f"{expectation.where}: {wrong}" if wrong else ""
+
+    def _wrong(self, expected: Sequence[Tensor], response: Any) -> str:
+        answers = [tensors for tensors in read_outputs(parts_of(response)) if tensors]
+        if not answers:
+            return "the response has no outputs"
+        for tensors in answers:
+            outputs = named(tensors)
+            for tensor in expected:
+                wrong = difference(tensor, outputs.get(tensor.name), self._tolerance)
+                if wrong:
+                    return f"output '{tensor.name}': {wrong}"
+        return ""
+
+
+def difference(expected: Tensor, actual: Tensor | None, tolerance: Tolerance = EXACT) -> str:
+    """How an output differs from the expected one, empty where it does not. Shapes are not compared, but the
+    number of elements is."""
+    if actual is None:
+        return "it is not in the response"
+    if actual.datatype != expected.datatype:
+        return f"it is {actual.datatype}, expected {expected.datatype}"
+    if bytes(actual.data) == bytes(expected.data):
+        return ""
+    wanted, found = _values(expected), _values(actual)
+    if len(wanted) != len(found):
+        return f"Output size doesn't match expected size: {len(found)} elements, expected {len(wanted)}"
+    if expected.datatype == "BYTES" or tolerance == EXACT:
+        bad = _unequal(expected, actual, wanted, found)
+    else:
+        with np.errstate(invalid="ignore"):
+            bad = ~np.isclose(found, wanted, tolerance.relative, tolerance.absolute, equal_nan=True)
+    if not bad.any():
+        return ""
+    first = int(np.argmax(bad))
+    return (
+        f"Output doesn't match expected output: element {first} is {_shown(found[first])}, expected "
+        f"{_shown(wanted[first])} ({int(bad.sum())} of {len(bad)} differ)"
+    )
+
+
+def _values(tensor: Tensor) -> npt.NDArray[Any]:
+    """Flat; BF16 as floats, and the small floats wide enough to compute with."""
+    if tensor.datatype == "BYTES":
+        elements = decode_bytes(tensor.data, _count(tensor.data))
+        out = np.empty(len(elements), dtype=np.object_)
+        out[:] = elements
+        return out
+    dtype = BY_NAME[tensor.datatype].numpy
+    flat: npt.NDArray[Any] = np.frombuffer(tensor.data, dtype)
+    if tensor.datatype == "BF16":
+        return bf16_floats(flat)
+    return flat.astype(np.float64) if dtype.kind == "f" else flat
+
+
+def _count(data: Buffer) -> int:
+    count, at = 0, 0
+    while at < len(data):
+        at += 4 + int.from_bytes(data[at : at + 4], "little")
+        count += 1
+    return count
+
+
+def _unequal(
+    expected: Tensor, actual: Tensor, wanted: npt.NDArray[Any], found: npt.NDArray[Any]
+) -> npt.NDArray[np.bool_]:
+    """By bits, as -0 is not 0 and one NaN not another where nothing is tolerated."""
+    if expected.datatype == "BYTES":
+        return np.array([a != b for a, b in zip(found, wanted, strict=True)])
+    bits = np.dtype(f"V{BY_NAME[expected.datatype].size}")
+    bad: npt.NDArray[np.bool_] = np.frombuffer(actual.data, bits) != np.frombuffer(expected.data, bits)
+    return bad
+
+
+def _shown(value: Any) -> str:
+    text = repr(value.item() if isinstance(value, np.generic) else value)
+    return text if len(text) <= 60 else text[:57] + "..."
