@@ -1,0 +1,201 @@
+"""Two runs side by side: what of the same configuration under the same load changed, and how sure that is.
+
+Configurations are the same by their text, whatever number a search gave them. Figures are compared as
+logarithms: by Welch's t-test where a configuration was measured several times in both runs, otherwise by the
+confidence interval of the single measurement.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from tpx.analyzer.objectives import rank
+from tpx.analyzer.results.measurement import Load, Measurement, Range
+from tpx.analyzer.results.run import ModelRun, Run, VariantRun
+from tpx.perf.answers.compare import Difference, Strictness, settle
+from tpx.perf.statistics.distributions import t_quantile, t_two_sided
+from tpx.perf.statistics.ranks import holm
+
+SINGLE_DEGREES = 30
+"""Of freedom, that the interval of a single measurement stands for."""
+NORMAL_95 = 1.96
+LEAST_ERROR = 1e-9
+FIGURES: tuple[Literal["throughput", "p99"], ...] = ("throughput", "p99")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """One figure of one configuration under one load, in both runs."""
+
+    model: str
+    before: str
+    """Name of the configuration in the first run."""
+    after: str
+    recommended: bool
+    """Whether these are what the runs recommend, which need not be the same configuration."""
+    difference: Difference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Every pair that both runs have, and what only one of them has."""
+
+    pairs: tuple[Pair, ...]
+    only_before: tuple[str, ...]
+    only_after: tuple[str, ...]
+
+    @property
+    def regressions(self) -> tuple[Pair, ...]:
+        return tuple(pair for pair in self.pairs if pair.difference.finding == "worse")
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """What is known of a figure: the mean of its logarithm, its error, and the degrees of freedom of that."""
+
+    mean: float
+    error: float
+    degrees: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One configuration under one load."""
+
+    name: str
+    measurements: tuple[Measurement, ...]
+
+
+def compare_runs(before: Run, after: Run, strictness: Strictness) -> Comparison:
+    """What changed from one run to the next; p-values are corrected for the number of pairs."""
+    first, second = _models(before), _models(after)
+    pairs: list[Pair] = []
+    only: tuple[list[str], list[str]] = ([], [])
+    for name in [*first, *(name for name in second if name not in first)]:
+        if name not in first or name not in second:
+            only[0 if name in first else 1].append(name)
+            continue
+        pairs += _recommended(first[name], second[name], before, after, strictness)
+        pairs += _same(first[name], second[name], strictness)
+        ours, theirs = _texts(first[name]), _texts(second[name])
+        only[0].extend(ours[text].variant.name for text in ours if text not in theirs)
+        only[1].extend(theirs[text].variant.name for text in theirs if text not in ours)
+    corrected = holm([pair.difference.p_value for pair in pairs])
+    return Comparison(
+        pairs=tuple(
+            replace(pair, difference=_settled(replace(pair.difference, p_value=p), strictness))
+            for pair, p in zip(pairs, corrected, strict=True)
+        ),
+        only_before=tuple(only[0]),
+        only_after=tuple(only[1]),
+    )
+
+
+def _settled(difference: Difference, strictness: Strictness) -> Difference:
+    return settle(difference, strictness, more_is_better=difference.figure == "throughput")
+
+
+def _models(run: Run) -> Mapping[str, ModelRun]:
+    return {model.model: model for model in run.models}
+
+
+def _texts(model: ModelRun) -> Mapping[str, VariantRun]:
+    return {variant.configuration.text: variant for variant in model.measured}
+
+
+def _same(before: ModelRun, after: ModelRun, strictness: Strictness) -> Iterator[Pair]:
+    theirs = _texts(after)
+    for text, ours in _texts(before).items():
+        if text not in theirs:
+            continue
+        sides, others = _by_load(ours), _by_load(theirs[text])
+        for load, side in sides.items():
+            if load in others:
+                yield from _pairs(before.model, str(load), (side, others[load]), strictness)
+
+
+def _recommended(
+    before: ModelRun, after: ModelRun, first: Run, second: Run, strictness: Strictness
+) -> Iterator[Pair]:
+    best = [rank(model, run.started.goals) for model, run in ((before, first), (after, second))]
+    if not all(ranking and ranking[0].satisfies for ranking in best):
+        return
+    sides = []
+    for ranking in best:
+        load = ranking[0].best.load
+        sides.append(_by_load(ranking[0].run)[load])
+    loads = [str(ranking[0].best.load) for ranking in best]
+    shown = loads[0] if loads[0] == loads[1] else f"{loads[0]} -> {loads[1]}"
+    yield from _pairs(before.model, shown, (sides[0], sides[1]), strictness, recommended=True)
+
+
+def _by_load(variant: VariantRun) -> Mapping[Load, _Side]:
+    found: dict[Load, list[Measurement]] = {}
+    for measurement in (*variant.measurements, *variant.repetitions):
+        found.setdefault(measurement.load, []).append(measurement)
+    return {load: _Side(variant.variant.name, tuple(measured)) for load, measured in found.items()}
+
+
+def _pairs(
+    model: str, load: str, sides: tuple[_Side, _Side], strictness: Strictness, *, recommended: bool = False
+) -> Iterator[Pair]:
+    readers: Mapping[str, tuple[Callable[[Measurement], float | None], Callable[[Measurement], Range | None]]]
+    readers = {
+        "throughput": (lambda m: m.throughput, lambda m: m.throughput_range),
+        "p99": (lambda m: m.latency.p99_ns, lambda m: m.p99_range),
+    }
+    for figure in FIGURES:
+        value, interval = readers[figure]
+        ours, theirs = (_sample(side.measurements, value, interval) for side in sides)
+        if ours is None or theirs is None:
+            continue
+        low, high, p_value = _test(ours, theirs, strictness)
+        yield Pair(
+            model=model,
+            before=sides[0].name,
+            after=sides[1].name,
+            recommended=recommended,
+            difference=Difference(
+                load=load,
+                figure=figure,
+                before=math.exp(ours.mean),
+                after=math.exp(theirs.mean),
+                low=low,
+                high=high,
+                p_value=p_value,
+            ),
+        )
+
+
+def _sample(
+    measurements: Sequence[Measurement],
+    value: Callable[[Measurement], float | None],
+    interval: Callable[[Measurement], Range | None],
+) -> _Sample | None:
+    values = [value(m) for m in measurements]
+    logs = np.log([v for v in values if v is not None and v > 0])
+    if not len(logs):
+        return None
+    if len(logs) > 1:
+        return _Sample(float(logs.mean()), float(logs.std(ddof=1)) / math.sqrt(len(logs)), len(logs) - 1)
+    found = interval(measurements[0])
+    if found is None or found.high is None or not 0 < found.low < found.high:
+        return _Sample(float(logs[0]), math.inf, 1)
+    return _Sample(float(logs[0]), math.log(found.high / found.low) / (2 * NORMAL_95), SINGLE_DEGREES)
+
+
+def _test(ours: _Sample, theirs: _Sample, strictness: Strictness) -> tuple[float, float, float]:
+    """Bounds of the relative difference, and how probable one like it is where there is none."""
+    change = theirs.mean - ours.mean
+    error = math.hypot(ours.error, theirs.error)
+    if math.isinf(error):
+        return -1.0, math.inf, 1.0
+    if error < LEAST_ERROR:
+        value = math.expm1(change)
+        return value, value, 1.0 if abs(change) < LEAST_ERROR else 0.0
+    degrees = error**4 / sum(side.error**4 / side.degrees for side in (ours, theirs))
+    reach = t_quantile(1 - strictness.alpha / 2, max(1, math.floor(degrees))) * error
+    return math.expm1(change - reach), math.expm1(change + reach), t_two_sided(change / error, degrees)

@@ -1,0 +1,142 @@
+"""`tpx analyze compare A B`: what changed between two runs, and an exit status for continuous integration."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tpx.analyzer.comparison import Comparison, Pair, compare_runs
+from tpx.analyzer.results.journal import read_last_run
+from tpx.analyzer.results.run import Run
+from tpx.cli.analyze_runs import journal_of
+from tpx.errors import UsageError
+from tpx.options import Option, from_argv
+from tpx.perf.answers.compare import Strictness, difference_json
+from tpx.perf.options.answers import parse_share
+
+REGRESSION = 5
+"""Something became worse; the status of `tpx perf compare`."""
+NAMES_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareConfig:
+    """Two runs, and what counts as a difference."""
+
+    runs: Annotated[
+        tuple[Path, ...],
+        Option(
+            "two runs, before and after: each an export path, its results, or a run.jsonl",
+            (),
+            "Runs",
+            "BEFORE AFTER",
+            positional=True,
+        ),
+    ] = ()
+    alpha: Annotated[float, Option("how often a difference may be found where there is none")] = 0.05
+    min_effect: Annotated[
+        float,
+        Option("differences below this share are none, however sure", metavar="P%", parse=parse_share),
+    ] = 0.02
+    all: Annotated[bool, Option("show also what did not change")] = False
+    json: Annotated[Path | None, Option("write the differences as JSON", metavar="FILE")] = None
+
+    def __post_init__(self) -> None:
+        if len(self.runs) != 2:
+            raise UsageError(f"tpx analyze compare takes two runs, got {len(self.runs)}")
+        if not 0 < self.alpha < 0.5:
+            raise UsageError("--alpha must be above 0 and below 0.5")
+        if not 0 <= self.min_effect < 1:
+            raise UsageError("--min-effect must be at least 0% and below 100%")
+
+
+def compare(argv: Sequence[str]) -> int:
+    """Print what changed; 5 where something became worse, else 0."""
+    config = from_argv(CompareConfig, argv)
+    strictness = Strictness(alpha=config.alpha, min_effect=config.min_effect)
+    before, after = (Run.from_records(read_last_run(journal_of(path))) for path in config.runs)
+    found = compare_runs(before, after, strictness)
+    if not found.pairs:
+        raise UsageError(
+            f"{config.runs[0]} and {config.runs[1]} have no configuration under the same load in common"
+        )
+    _show(found, strictness, everything=config.all)
+    if config.json is not None:
+        _write(config.json, found)
+    return REGRESSION if found.regressions else 0
+
+
+def _show(found: Comparison, strictness: Strictness, *, everything: bool) -> None:
+    shown = [p for p in found.pairs if everything or p.recommended or p.difference.finding != "same"]
+    table = Table(box=None, pad_edge=False)
+    for header in ("Configuration", "Load", "Figure"):
+        table.add_column(header, no_wrap=True)
+    for header in ("Before", "After", "Change"):
+        table.add_column(header, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for pair in shown:
+        table.add_row(*_cells(pair), style={"worse": "red", "better": "green"}.get(pair.difference.finding))
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:
+        console = Console(markup=False, highlight=False, width=10_000)
+    if shown:
+        console.print(table)
+    for names, which in ((found.only_before, "first"), (found.only_after, "second")):
+        if names:
+            more = ", ..." if len(names) > NAMES_SHOWN else ""
+            print(f"only in the {which} run: {', '.join(names[:NAMES_SHOWN])}{more}")
+    print(_outcome(found, strictness))
+
+
+def _outcome(found: Comparison, strictness: Strictness) -> str:
+    worse = len(found.regressions)
+    better = sum(pair.difference.finding == "better" for pair in found.pairs)
+    rule = f"alpha {strictness.alpha:g}, differences above {strictness.min_effect * 100:g}%"
+    count = f"{len(found.pairs)} figures compared"
+    if not worse and not better:
+        return f"No significant difference ({count}, {rule})."
+    return f"{worse} worse, {better} better, the rest the same ({count}, {rule})."
+
+
+def _cells(pair: Pair) -> tuple[str, ...]:
+    difference = pair.difference
+    name = pair.before if pair.before == pair.after else f"{pair.before} -> {pair.after}"
+    certain = difference.high != float("inf")
+    bounds = f" [{difference.low * 100:+.1f}, {difference.high * 100:+.1f}]" if certain else " [unknown]"
+    return (
+        f"{name} (recommended)" if pair.recommended else name,
+        difference.load,
+        difference.figure,
+        _value(difference.figure, difference.before),
+        _value(difference.figure, difference.after),
+        f"{difference.relative * 100:+.1f}%{bounds}",
+        difference.finding,
+    )
+
+
+def _value(figure: str, value: float) -> str:
+    return f"{value:.1f} infer/s" if figure == "throughput" else f"{value / 1e6:.2f} ms"
+
+
+def _write(path: Path, found: Comparison) -> None:
+    differences: list[dict[str, Any]] = difference_json([pair.difference for pair in found.pairs])
+    pairs: list[dict[str, Any]] = [
+        {"model": p.model, "configurations": [p.before, p.after], "recommended": p.recommended} | difference
+        for p, difference in zip(found.pairs, differences, strict=True)
+    ]
+    for pair in pairs:
+        pair["ci"] = [None if bound == float("inf") else bound for bound in pair["ci"]]
+    content = {
+        "schema": 1,
+        "compare": pairs,
+        "only_before": found.only_before,
+        "only_after": found.only_after,
+    }
+    try:
+        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    except OSError as exc:
+        raise UsageError(f"cannot write {path}: {exc.strerror}") from exc
