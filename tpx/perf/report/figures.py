@@ -37,5 +37,6 @@ def level_title(level: Level) -> str:
 
 def level_name(level: Level) -> str:
     """What stands before a level in the summary."""
-    name = "Concurrency" if level.mode == "concurrency" else "Request Rate"
+    names = {"concurrency": "Concurrency", "request_rate": "Request Rate", "custom_intervals": "Request Rate"}
+    name = names.get(level.mode, level.mode.replace("_", " ").capitalize())
     return f"{name}: {rate(level.value)}"
