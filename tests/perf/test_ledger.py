@@ -64,6 +64,12 @@ def test_an_unsteady_level_says_how_far_its_figures_are_known() -> None:
     assert "+-1% are wanted" in result.reason
 
 
+def test_the_last_look_is_due_whatever_it_finds_and_counts_alone() -> None:
+    last = measured(steady(0.001), ONE, replace(CI, max_windows=3))
+    assert (len(last.windows), last.stable) == (3, True)
+    assert len(measured(steady(0.001), ONE, CI).windows) == 4
+
+
 def test_a_busy_client_is_the_verdict_of_a_stable_level() -> None:
     result = closed(steady(0.001), PA, [1, 2, 3], busy=0.97)
     assert result.verdict is Verdict.CLIENT_BOUND

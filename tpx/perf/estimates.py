@@ -107,7 +107,7 @@ class Estimator:
         usual = min(value, float(ordered[rank(90.0, len(ordered))]))
         effect = max(self.effect(self._good > value), self.effect(self._good > usual))
         interval = quantile_interval(ordered, value, percentile / 100, effect)
-        note = "" if interval.high is not None else too_few(percentile, len(ordered) / effect)
+        note = "" if interval.high is not None else too_few(percentile, len(ordered), effect)
         return LatencyEstimate(percentile=percentile, interval=interval, note=note)
 
     def effect(self, inside: npt.NDArray[np.bool_]) -> float:

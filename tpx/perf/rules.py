@@ -114,6 +114,9 @@ class Precision:
             self._found = Standing(kept=kept, warmup=warmup, stable=False, moved=moved)
         else:
             self._found = self._look(kept, warmup, joined(samples[warmup:]))
+            if count == self._max_windows:
+                # this look was due whatever it finds, so that it chooses nothing
+                self._found = replace(self._found, stable=self._narrow)
         return self._found
 
     def _look(self, kept: int, warmup: int, sample: Sample) -> Standing:

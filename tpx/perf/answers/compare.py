@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tpx.errors import UsageError
-from tpx.perf.statistics.batches import Batches
+from tpx.perf.statistics.batches import Batches, Integers
 from tpx.perf.statistics.bootstrap import (
     Figure,
     by_batch,
@@ -97,7 +97,7 @@ def read_levels(document: Any, source: str) -> Levels:
         for level in document["levels"]:
             if level["batches"] is not None:
                 levels[f"{level['mode']} {level['value']:g}"] = _batches(level["batches"])
-    except (KeyError, TypeError, ValueError) as exc:
+    except (KeyError, TypeError, ValueError, AttributeError) as exc:
         raise UsageError(f"{source}: a level lacks its batches, or they are damaged ({exc!r})") from exc
     if not levels:
         raise UsageError(f"{source} has no level with successful requests")
@@ -105,16 +105,18 @@ def read_levels(document: Any, source: str) -> Levels:
 
 
 def _batches(members: Mapping[str, Any]) -> Batches:
-    bins = np.array(members["bins"], dtype=np.int64)
-    requests = np.array(members["requests"], dtype=np.int64)
+    def row(text: str) -> Integers:
+        return np.array([int(number) for number in text.split()], dtype=np.int64)
+
+    bins, requests = row(members["bins"]), row(members["requests"])
     return Batches(
         start_ns=int(members["start_ns"]),
         end_ns=int(members["end_ns"]),
         requests=requests,
-        failed=np.array(members["failed"], dtype=np.int64),
-        latency_sum_ns=np.array(members["latency_sum_ns"], dtype=np.float64),
+        failed=row(members["failed"]),
+        latency_sum_ns=row(members["latency_sum_ns"]).astype(np.float64),
         bins=bins,
-        histogram=np.array(members["histogram"], dtype=np.int64).reshape(len(requests), len(bins)),
+        histogram=np.stack([row(text) for text in members["histogram"]]).reshape(len(requests), len(bins)),
     )
 
 

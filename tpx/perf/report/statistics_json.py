@@ -3,12 +3,14 @@ with."""
 
 from typing import Any
 
+import numpy as np
+
 from tpx.perf.answers.knee import Knee, find_knee
 from tpx.perf.objectives import Assessment
 from tpx.perf.report.model import Report
 from tpx.perf.results import Estimates, LatencyEstimate, LevelResult
 from tpx.perf.settings import Level
-from tpx.perf.statistics.batches import Batches
+from tpx.perf.statistics.batches import Batches, Integers
 
 
 def statistics(result: LevelResult) -> dict[str, Any]:
@@ -67,16 +69,23 @@ def _assessment(assessment: Assessment) -> dict[str, Any]:
 
 
 def _batches(batches: Batches) -> dict[str, Any]:
-    """Equal stretches of the kept windows; `histogram` has a row a batch and a column for each of `bins`."""
+    """Equal stretches of the kept windows; `histogram` has a row a batch and a column for each of `bins`.
+
+    Rows are texts, so that a number does not take a line.
+    """
     return {
         "start_ns": batches.start_ns,
         "end_ns": batches.end_ns,
-        "requests": batches.requests.tolist(),
-        "failed": batches.failed.tolist(),
-        "latency_sum_ns": batches.latency_sum_ns.tolist(),
-        "bins": batches.bins.tolist(),
-        "histogram": batches.histogram.tolist(),
+        "requests": _row(batches.requests),
+        "failed": _row(batches.failed),
+        "latency_sum_ns": _row(batches.latency_sum_ns.astype(np.int64)),
+        "bins": _row(batches.bins),
+        "histogram": [_row(row) for row in batches.histogram],
     }
+
+
+def _row(values: Integers) -> str:
+    return " ".join(map(str, values.tolist()))
 
 
 def answers(report: Report) -> dict[str, Any]:

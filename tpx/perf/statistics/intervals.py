@@ -133,10 +133,13 @@ def needed_samples(probability: float, confidence: float = SAFE_CONFIDENCE) -> i
     return math.ceil(math.log(1 - confidence) / math.log(probability))
 
 
-def too_few(percentile: float, count: float) -> str:
+def too_few(percentile: float, count: int, effect: float = 1.0) -> str:
     """Why nothing can be said of a percentile; empty where something can."""
     needed = needed_samples(percentile / 100)
-    return "" if count >= needed else f"n too small for p{percentile:g} (need >= {needed})"
+    if count / effect >= needed:
+        return ""
+    worth = f" independent requests, these {count} are worth {count / effect:.0f}" if count >= needed else ""
+    return f"n too small for p{percentile:g} (need >= {needed}{worth})"
 
 
 def quantile_interval(
