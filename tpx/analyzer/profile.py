@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tpx.analyzer.asking import Subject, members_of, question_of, subjects_of
 from tpx.analyzer.fingerprint import fingerprint
 from tpx.analyzer.monitors.gpu import gpu_names
 from tpx.analyzer.options import ProfileConfig
@@ -29,10 +30,9 @@ from tpx.analyzer.results.measurement import Configuration, Decision, Failure, O
 from tpx.analyzer.resume import Earlier
 from tpx.analyzer.runners.base import Preparation
 from tpx.analyzer.search.base import Done, Search
-from tpx.analyzer.search.question import Question
 from tpx.analyzer.search.table import open_search
 from tpx.analyzer.trial import Bench
-from tpx.analyzer.variants import configure, effective, facts_of
+from tpx.analyzer.variants import ModelFacts, configure, effective, facts_of
 from tpx.errors import ServerLost, TpxError, UsageError
 
 
@@ -104,9 +104,9 @@ class Profile:
         try:
             self._journal.append(self._start(command))
             await self._measure_server()
-            for model in self._config.model_names:
+            for subject in subjects_of(self._config):
                 if not self._stop.is_set():
-                    await self._model(model)
+                    await self._subject(subject)
         except ServerLost as exc:
             reason = exc.message
             self._observe(Remark(text=f"the run ends here: {reason}"))
@@ -126,7 +126,7 @@ class Profile:
             return RunResumed(provenance=provenance(command))
         return RunStarted(
             schema=SCHEMA,
-            models=config.model_names,
+            models=tuple(subject.name for subject in subjects_of(config)),
             goals=config.goals,
             top=config.num_configs_per_model,
             tolerance_percent=config.stability_percentage,
@@ -147,13 +147,12 @@ class Profile:
         if server is not None:
             self._journal.append(ServerMeasured(server=server))
 
-    async def _model(self, model: str) -> None:
+    async def _subject(self, subject: Subject) -> None:
+        model = subject.name
         if model in self._earlier.unavailable:
             return
         try:
-            read = await self._read(model)
-            configure(Variant(model=model, name=model), read.config)
-            facts = facts_of(model, read.config, gpu=read.gpu)
+            read = await self._read_all(subject)
         except (UsageError, ServerLost):
             raise
         except TpxError as exc:
@@ -161,14 +160,22 @@ class Profile:
             self._journal.append(ModelFailed(model=model, reason=exc.message, log_tail=tail))
             self._observe(Remark(text=f"model '{model}' cannot be profiled: {exc.message}"))
             return
-        question = Question(
-            facts=facts,
-            default=read.config,
-            space=self._config.space,
-            goals=self._config.goals,
-            limits=self._config.limits,
-        )
-        await self._search(open_search("brute", question), read.config)
+        mode, question = question_of(self._config, subject, read)
+        await self._search(open_search(mode, question), {name: config for name, (_, config) in read.items()})
+
+    async def _read_all(self, subject: Subject) -> dict[str, tuple[ModelFacts, dict[str, Any]]]:
+        """Facts and default of every model that a search is about, and of those that they are composed of."""
+        found: dict[str, tuple[ModelFacts, dict[str, Any]]] = {}
+        names = [model.name for model in subject.models]
+        while names:
+            name = names.pop(0)
+            read = await self._read(name)
+            configure(Variant(model=name, name=name), read.config)
+            found[name] = facts_of(name, read.config, gpu=read.gpu), read.config
+            if len(found) == 1:
+                names += members_of(self._config, subject, found[name][0])
+            names = [each for each in names if each not in found]
+        return found
 
     async def _read(self, model: str) -> ModelRead:
         """The model's own configuration, from the journal or from a server."""
@@ -187,7 +194,7 @@ class Profile:
         repository = self._config.model_repository
         return "" if repository is None else fingerprint(repository / model)
 
-    async def _search(self, search: Search, default: dict[str, Any]) -> None:
+    async def _search(self, search: Search, defaults: dict[str, dict[str, Any]]) -> None:
         walk = _Walk(search, self._started_ns)
         configurations: dict[str, Configuration] = {}
         while not self._stop.is_set():
@@ -196,7 +203,7 @@ class Profile:
                 break
             configuration = configurations.get(trial.variant.name)
             if configuration is None:
-                configuration = configure(trial.variant, default)
+                configuration = configure(trial.variant, defaults.get(trial.variant.model, {}), defaults)
                 configurations[trial.variant.name] = configuration
                 if not self._earlier.knows(configuration):
                     self._journal.append(Configured(configuration=configuration))

@@ -17,19 +17,6 @@ FIELDS: Mapping[str, str] = {
     "request_rate_search_enable": "loads are requests in flight",
     "run_config_search_min_request_rate": "loads are requests in flight",
     "run_config_search_max_request_rate": "loads are requests in flight",
-    "run_config_search_disable": "there is only the brute search",
-    "run_config_search_max_binary_search_steps": "loads are not refined yet",
-    "run_config_profile_models_concurrently_enable": "models are profiled one after the other",
-    "bls_composing_models": "composing models are not varied",
-    "ensemble_composing_models": "composing models are not varied",
-    "cpu_only_composing_models": "composing models are not varied",
-    "concurrency_sweep_disable": "there is only the brute search",
-    "min_percentage_of_search_space": "there is only the brute search",
-    "max_percentage_of_search_space": "there is only the brute search",
-    "optuna_min_trials": "there is only the brute search",
-    "optuna_max_trials": "there is only the brute search",
-    "optuna_early_exit_threshold": "there is only the brute search",
-    "use_concurrency_formula": "there is only the brute search",
     "model_type": "language models are not measured yet",
     "genai_perf_flags": "language models are not measured yet",
     "triton_install_path": "there is no c_api mode yet",
@@ -47,14 +34,11 @@ FIELDS: Mapping[str, str] = {
 
 CHOICES: Mapping[str, frozenset[str]] = {
     "triton_launch_mode": frozenset({"inprocess"}),
-    "run_config_search_mode": frozenset({"quick", "optuna"}),
 }
 """Field of ProfileConfig -> its values that nothing carries out yet."""
 
 MODEL_SETTINGS: frozenset[str] = frozenset(
     {
-        "cpu_only",
-        "sweep",
         "genai_perf_flags",
     }
 )

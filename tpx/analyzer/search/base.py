@@ -97,6 +97,18 @@ class Extras:
     precisions: tuple[str, ...] = ()
     """`FP16`, ... of an execution provider that takes one."""
 
+    @property
+    def any(self) -> bool:
+        """Whether anything beside instances and batch sizes varies."""
+        return bool(
+            self.threads
+            or self.queue_delays_us
+            or self.batching_off
+            or self.execution_providers
+            or self.graph_levels
+            or self.precisions
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpace:

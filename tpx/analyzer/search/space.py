@@ -138,7 +138,8 @@ class Grid:
         """The variant that changes nothing."""
         if not self.members:
             return self._names.variant({})
-        return self._names.composed([self._of_members[member].variant({}) for member in self.members])
+        others = [self._of_members[m].variant({}) for m in self.members if m != self.model]
+        return self._names.composed(others)
 
     def neighbours(self, point: Point) -> list[Point]:
         """One step away in one dimension: up and down, or any other choice where there is no order."""
@@ -157,8 +158,11 @@ class Grid:
         """The variant of a point."""
         if not self.members:
             return self._names.variant(self._delta(point, ""))
-        members = tuple(self._of_members[m].variant(self._delta(point, m)) for m in self.members)
-        return self._names.composed(members)
+        members = tuple(
+            self._of_members[m].variant(self._delta(point, m)) for m in self.members if m != self.model
+        )
+        own = self._delta(point, self.model) if self.model in self.members else {}
+        return self._names.composed(members, own)
 
     def gated(self, point: Point) -> bool:
         """Whether the point may answer otherwise than the default."""
@@ -191,11 +195,15 @@ class Names:
         name = "default" if not delta else self._number(repr(_sorted(delta)))
         return Variant(model=self._model, name=f"{self._model}_config_{name}", delta=dict(delta))
 
-    def composed(self, members: Sequence[Variant]) -> Variant:
-        """The variant of a model that has these members."""
-        same = all(member.is_default for member in members)
-        name = "default" if same else self._number(",".join(member.name for member in members))
-        return Variant(model=self._model, name=f"{self._model}_config_{name}", members=tuple(members))
+    def composed(self, members: Sequence[Variant], delta: Mapping[str, Any] | None = None) -> Variant:
+        """The variant of a model that has these members, and a change of its own."""
+        own = dict(delta or {})
+        same = not own and all(member.is_default for member in members)
+        key = ",".join(member.name for member in members) + (repr(_sorted(own)) if own else "")
+        name = "default" if same else self._number(key)
+        return Variant(
+            model=self._model, name=f"{self._model}_config_{name}", delta=own, members=tuple(members)
+        )
 
     def _number(self, key: str) -> str:
         return self._known.setdefault(key, str(len(self._known)))

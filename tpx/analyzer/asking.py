@@ -1,0 +1,112 @@
+"""From the options of a run to the questions of its searches: which strategy, which space, what goals."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tpx.analyzer.models import ModelToProfile
+from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.search.question import OptunaTrials, Question
+from tpx.analyzer.search.table import Mode
+from tpx.analyzer.variants import ModelFacts
+from tpx.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What one search is about: a model, or several that are measured together."""
+
+    models: tuple[ModelToProfile, ...]
+
+    @property
+    def name(self) -> str:
+        """`a`, or `a,b`."""
+        return ",".join(model.name for model in self.models)
+
+
+def subjects_of(config: ProfileConfig) -> tuple[Subject, ...]:
+    """The searches of a run, in their order."""
+    if config.run_config_profile_models_concurrently_enable and len(config.profile_models) > 1:
+        return (Subject(models=config.profile_models),)
+    return tuple(Subject(models=(model,)) for model in config.profile_models)
+
+
+def members_of(config: ProfileConfig, subject: Subject, facts: ModelFacts) -> tuple[str, ...]:
+    """The models that are varied in place of the subject: of an ensemble or of business logic, or those that
+    are measured together."""
+    if len(subject.models) > 1:
+        return tuple(model.name for model in subject.models)
+    if config.bls_composing_models:
+        return (facts.model, *(model.name for model in config.bls_composing_models))
+    if facts.steps and config.ensemble_composing_models:
+        chosen = tuple(model.name for model in config.ensemble_composing_models)
+        strangers = [name for name in chosen if name not in facts.steps]
+        if strangers:
+            raise UsageError(
+                f"--ensemble-composing-models: '{strangers[0]}' is no step of ensemble '{facts.model}' "
+                f"(its steps are: {', '.join(facts.steps)})"
+            )
+        return chosen
+    return facts.steps
+
+
+def question_of(
+    config: ProfileConfig, subject: Subject, read: Mapping[str, tuple[ModelFacts, Mapping[str, Any]]]
+) -> tuple[Mode, Question]:
+    """The strategy and the question of a subject.
+
+    `read` has the facts and the effective default of every model concerned, by name. Raises UsageError where
+    the options do not fit these models.
+    """
+    first = subject.models[0]
+    facts, default = read[first.name]
+    names = members_of(config, subject, facts)
+    members = tuple(_placed(config, read[name][0]) for name in names)
+    deltas = None if not first.sweep else tuple(first.sweep.deltas())
+    if config.run_config_search_disable and deltas is None:
+        deltas = ()
+    question = Question(
+        facts=replace(_placed(config, facts), model=subject.name),
+        default=default,
+        space=replace(config.space_of(first), extras=config.extras),
+        goals=config.goals.of(subject.name),
+        limits=replace(
+            config.limits,
+            refine_steps=config.run_config_search_max_binary_search_steps,
+            sweep_best=not config.concurrency_sweep_disable,
+        ),
+        deltas=deltas,
+        members=members,
+        pareto=config.pareto,
+        trials=OptunaTrials(
+            min_percent=config.min_percentage_of_search_space,
+            max_percent=config.max_percentage_of_search_space,
+            minimum=config.optuna_min_trials,
+            maximum=config.optuna_max_trials,
+            patience=config.optuna_early_exit_threshold,
+            by_formula=config.use_concurrency_formula,
+            sweep_best=not config.concurrency_sweep_disable,
+        ),
+    )
+    return _mode(config, question), question
+
+
+def _mode(config: ProfileConfig, question: Question) -> Mode:
+    if config.pareto:
+        return "pareto"
+    if config.budget is not None or config.max_measurements is not None:
+        return "budgeted"
+    if config.run_config_search_mode != "brute":
+        return config.run_config_search_mode
+    if question.members:
+        return "quick"  # as Model Analyzer does: every combination of several models would take days
+    if question.deltas is not None:
+        return "manual"
+    return "budgeted" if question.space.extras.any else "brute"
+
+
+def _placed(config: ProfileConfig, facts: ModelFacts) -> ModelFacts:
+    """The facts, with instances on the CPU where the user says so."""
+    own = next((model for model in config.profile_models if model.name == facts.model), None)
+    on_cpu = (own is not None and own.cpu_only) or facts.model in config.cpu_only_composing_models
+    return replace(facts, instance_kind="KIND_CPU") if on_cpu else facts
