@@ -1,12 +1,10 @@
 """`tpx analyze profile` against real servers: children of `tpx serve`, and what goes wrong with them."""
 
-import asyncio
 import csv
 import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,17 +13,8 @@ import psutil
 import pytest
 
 from tpx import examples
-from tpx.analyzer.models import ModelToProfile
-from tpx.analyzer.options import ProfileConfig
-from tpx.analyzer.profile import Event, Profile
-from tpx.analyzer.reports.html import render
-from tpx.analyzer.reports.verdict import judge
-from tpx.analyzer.results.journal import Journal, read_last_run
+from tpx.analyzer.results.journal import read_last_run
 from tpx.analyzer.results.run import Run
-from tpx.analyzer.runners.local import LocalRunner, serve_command
-from tpx.analyzer.trial import Bench
-from tpx.analyzer.variants import OutputRepository
-from tpx.perf.run import event_loop
 from tpx.protocol import model_config
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -58,39 +47,6 @@ def command(models: Path, *words: str) -> list[str]:
     return [*profile, *QUICK, *words]
 
 
-def profile(models: Path, directory: Path, serve: Wrap) -> Run:
-    """A run with the given command as the server; a variant is three trials."""
-    config = ProfileConfig(
-        profile_models=(ModelToProfile(name="add_sub"),),
-        export_path=directory,
-        concurrency=(1, 2, 3),
-        run_config_search_max_instance_count=2,
-        run_config_search_max_model_batch_size=1,
-        measurement_interval=100,
-        max_trials=3,
-        duration_seconds=0,
-    )
-
-    async def steps() -> None:
-        runner = LocalRunner(models, config.load_settings, ready_timeout_s=20, command=serve)
-        bench = Bench(runner, OutputRepository(directory / "output", models), monitoring_interval_s=1)
-        with Journal(directory / "run.jsonl") as journal:
-            await Profile(config, bench, journal, _ignore).run(("tpx",))
-
-    with asyncio.Runner(loop_factory=event_loop) as loop:
-        loop.run(steps())
-    return Run.from_records(read_last_run(directory / "run.jsonl"))
-
-
-def _ignore(event: Event) -> None:
-    """Nobody watches."""
-
-
-def is_variant_zero(repository: Path) -> bool:
-    """Whether `repository` is the one that add_sub_config_0 is served from."""
-    return any(entry.resolve().name == "add_sub_config_0" for entry in repository.iterdir())
-
-
 def servers_of(process: psutil.Process) -> list[psutil.Process]:
     return [child for child in process.children(recursive=True) if "serve" in child.cmdline()]
 
@@ -106,7 +62,16 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 20) 
 def test_a_whole_run_leaves_tables_report_and_configurations_and_no_server(
     models: Path, tmp_path: Path, protocol: str
 ) -> None:
-    words = ("-c", "1,2", "--run-config-search-max-instance-count", "2", "--client-protocol", protocol)
+    words = (
+        "-c",
+        "1,2",
+        "--run-config-search-max-instance-count",
+        "2",
+        "--client-protocol",
+        protocol,
+        "--final-rounds",
+        "0",
+    )
     more = ("--run-config-search-max-model-batch-size", "1", "--collect-cpu-metrics")
     done = subprocess.run(
         command(models, *words, *more), cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
@@ -162,55 +127,77 @@ def test_ctrl_c_finishes_the_measurement_and_writes_everything(models: Path, tmp
     assert not servers[0].is_running()
 
 
-def test_a_configuration_that_does_not_load_fails_and_the_run_goes_on(models: Path, tmp_path: Path) -> None:
-    def refuses_one_instance(repository: Path) -> Sequence[str]:
-        if is_variant_zero(repository):
-            return (sys.executable, "-c", "import sys; print('no memory for 1 instance'); sys.exit(1)")
-        return serve_command(repository)
+MOODY = """
+import json, os, signal, time
+import triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def initialize(self, args):
+        self.count = json.loads(args["model_config"])["instance_group"][0]["count"]
+        if self.count == 2:
+            raise RuntimeError("no memory for 2 instances")
+    def execute(self, requests):
+        if self.count == 3:
+            os.kill(SERVER, signal.SIGKILL)
+        if self.count == 4:
+            time.sleep(60)
+        answers = [pb_utils.Tensor("y", r.inputs()[0].as_numpy()) for r in requests]
+        return [pb_utils.InferenceResponse([answer]) for answer in answers]
+SERVER = os.getppid()
+"""
+MOODY_CONFIG = """
+backend: "python"
+input { name: "x" data_type: TYPE_FP32 dims: 1 }
+output { name: "y" data_type: TYPE_FP32 dims: 1 }
+instance_group { count: 1 kind: KIND_CPU }
+"""
 
-    run = profile(models, tmp_path, refuses_one_instance)
-    (model,) = run.models
-    (failure,) = model.failures
-    assert failure.variant == "add_sub_config_0"
-    assert failure.reason == "the server ended with status 1 before it was ready: no memory for 1 instance"
-    assert [len(v.measurements) for v in model.variants] == [3, 0, 3]
-    assert "no memory for 1 instance" in render(run, tmp_path)
 
-
-def test_a_server_that_dies_under_load_is_a_failed_trial_and_the_run_goes_on(
-    models: Path, tmp_path: Path
-) -> None:
-    mortal_server = textwrap.dedent(
-        """
-        import os, signal, subprocess, sys, threading
-        child = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE, text=True)
-        def end(*_):
-            child.kill()
-            sys.exit(0)
-        signal.signal(signal.SIGTERM, end)
-        def die():
-            child.kill()
-            os.kill(os.getpid(), signal.SIGKILL)
-        for line in child.stdout:
-            print(line, end="", flush=True)
-            if "is ready" in line:
-                threading.Timer(0.3, die).start()
-        """
+def test_bad_days_of_a_server_are_rows_with_their_reasons_and_the_run_goes_on(tmp_path: Path) -> None:
+    """With two instances it does not load, with three the server dies, with four it hangs, with five it
+    works."""
+    directory = tmp_path / "models" / "moody" / "1"
+    directory.mkdir(parents=True)
+    (directory / "model.py").write_text(MOODY)
+    (directory.parent / "config.pbtxt").write_text(MOODY_CONFIG)
+    words = (
+        "-m",
+        "models",
+        "--profile-models",
+        "moody",
+        "-c",
+        "1",
+        "--perf-analyzer-timeout",
+        "2",
+        "--final-rounds",
+        "0",
     )
-
-    def mortal(repository: Path) -> Sequence[str]:
-        if is_variant_zero(repository):
-            return (sys.executable, "-c", mortal_server, *serve_command(repository))
-        return serve_command(repository)
-
-    run = profile(models, tmp_path, mortal)
+    done = subprocess.run(
+        [sys.executable, "-m", "tpx", "analyze", "profile", *QUICK, *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    run = Run.from_records(read_last_run(tmp_path / "results" / "run.jsonl"))
     (model,) = run.models
-    (failure,) = model.failures
-    assert failure.variant == "add_sub_config_0"
-    assert failure.reason.startswith("the server was killed by signal 9 while it was measured")
-    assert any("is ready" in line for line in failure.log_tail)
-    assert [v.variant.name for v in model.measured][-1] == "add_sub_config_1"
-    assert judge(model, run.started.goals).best is not None
+    reasons = {failure.variant: failure.reason for failure in model.failures}
+    assert reasons.keys() == {"moody_config_1", "moody_config_2", "moody_config_3"}
+    assert "no memory for 2 instances" in reasons["moody_config_1"]
+    assert "the server was killed by signal 9 while it was measured" in reasons["moody_config_2"]
+    assert "no result after 2 s (--perf-analyzer-timeout" in reasons["moody_config_3"]
+    assert all(failure.log_tail for failure in model.failures)
+    assert {v.variant.name for v in model.measured} == {
+        "moody_config_default",
+        "moody_config_0",
+        "moody_config_4",
+    }
+    how = {p.variant: p.how for p in model.preparations[:6]}
+    assert (how["moody_config_0"], how["moody_config_4"]) == ("loaded", "restarted")
+    page = (tmp_path / "report.html").read_text()
+    assert "no memory for 2 instances" in page
+    assert "killed by signal 9" in page
 
 
 def test_a_model_that_cannot_be_served_is_status_one_with_the_servers_reason(tmp_path: Path) -> None:

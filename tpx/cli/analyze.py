@@ -1,30 +1,27 @@
 """`tpx analyze`: options in, tables and the verdict on stdout, progress on stderr, exit status out."""
 
 import asyncio
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from pathlib import Path
+from importlib import import_module
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, cast
 
 from rich.console import Console
 
 from tpx.analyzer.options import ProfileConfig, read_options
-from tpx.analyzer.profile import Event, ModelStarted, Profile, Remark, TrialEnded, TrialStarted
+from tpx.analyzer.profile import Event, ModelStarted, Remark, TrialEnded, TrialStarted
 from tpx.analyzer.reports.export import CsvFiles, write_csv
 from tpx.analyzer.reports.html import render
 from tpx.analyzer.reports.page import duration
 from tpx.analyzer.reports.tables import gpu_table, inference_table, server_table
 from tpx.analyzer.reports.verdict import Finding, Verdict, caution, judge
-from tpx.analyzer.results.journal import Journal, read_last_run
+from tpx.analyzer.results.journal import holds_run, read_last_run
 from tpx.analyzer.results.measurement import Failure
 from tpx.analyzer.results.run import Run
-from tpx.analyzer.runners.local import LocalRunner
-from tpx.analyzer.trial import Bench
-from tpx.analyzer.variants import OutputRepository
-from tpx.errors import TpxError, UsageError
+from tpx.cli.measuring import measure
+from tpx.errors import MeasurementError, TpxError, UsageError
 from tpx.options import nearest
 from tpx.pages.html import write_html, write_pdf
 from tpx.perf.run import event_loop
@@ -46,17 +43,20 @@ class Exit(IntEnum):
 
 def main(argv: Sequence[str]) -> int:
     """Run `tpx analyze` with these words; returns the exit status."""
-    if not argv:
-        from tpx.cli.help import show  # late: only help needs typer
-
-        return show(["analyze", "--help"])
-    name, *words = argv
-    if name not in COMMANDS:
-        print(f"Error: no command 'tpx analyze {name}'{nearest(name, COMMANDS)}", file=sys.stderr)
-        print(f"Commands: {', '.join(COMMANDS)}", file=sys.stderr)
-        return Exit.USAGE
     try:
-        return COMMANDS[name](words)
+        mode, argv = _mode_of(argv)
+        if not argv:
+            from tpx.cli.help import show  # late: only help needs typer
+
+            return show(["analyze", "--help"])
+        name, *words = argv
+        if name not in COMMANDS:
+            print(f"Error: no command 'tpx analyze {name}'{nearest(name, COMMANDS)}", file=sys.stderr)
+            print(f"Commands: {', '.join(COMMANDS)}", file=sys.stderr)
+            return Exit.USAGE
+        module, _, function = COMMANDS[name].partition(":")
+        command = cast("Callable[[Sequence[str]], int]", getattr(import_module(module), function))
+        return command([*words, *mode] if name in WITH_MODE else words)
     except UsageError as exc:
         print(f"Error: {exc}", file=sys.stderr)
         return Exit.USAGE
@@ -68,16 +68,65 @@ def main(argv: Sequence[str]) -> int:
 def profile(argv: Sequence[str]) -> int:
     """`tpx analyze profile`: measure models under many configurations and report the best of them."""
     config = read_options(argv)
-    with asyncio.Runner(loop_factory=event_loop) as runner:
-        runner.run(_measure(config, ("tpx", "analyze", "profile", *argv)))
+    fault = _measured(config, ("tpx", "analyze", "profile", *argv))
     run = Run.from_records(read_last_run(config.journal_path))
     verdicts = [judge(model, run.started.goals) for model in run.models]
     _print_results(run, verdicts, with_memory=config.collect_cpu_metrics)
+    if fault is not None:
+        print(f"Error: {fault}", file=sys.stderr)
+        print("Everything measured before is kept: --resume goes on from there.", file=sys.stderr)
+        return Exit.FAILED
     _write_reports(run, config)
     return exit_status(run, verdicts)
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"profile": profile}
+def _measured(config: ProfileConfig, command: tuple[str, ...]) -> MeasurementError | None:
+    """Run it; what is returned kept the run from its end, but the journal has what was measured before."""
+    try:
+        with (
+            Progress(quiet=config.quiet) as progress,
+            asyncio.Runner(loop_factory=event_loop) as runner,
+        ):
+            runner.run(measure(config, command, progress.observe, progress.say))
+    except MeasurementError as exc:
+        if not holds_run(config.journal_path):
+            raise
+        return exc
+    return None
+
+
+def analyze(argv: Sequence[str]) -> int:
+    """`tpx analyze analyze`: Model Analyzer's former command, which is `profile` now."""
+    print("note: analyze is the same as profile, and deprecated", file=sys.stderr)
+    return profile(argv)
+
+
+COMMANDS = {
+    "profile": "tpx.cli.analyze:profile",
+    "analyze": "tpx.cli.analyze:analyze",
+    "compare": "tpx.cli.analyze_compare:compare",
+    "apply": "tpx.cli.analyze_apply:apply",
+    "rollback": "tpx.cli.analyze_apply:rollback",
+}
+"""Name -> where it is."""
+WITH_MODE = frozenset({"profile", "analyze"})
+"""What Model Analyzer's `-m online`, before the command, says something to."""
+
+
+def _mode_of(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Model Analyzer's global option, as an option of the command; and the words after it."""
+    words = list(argv)
+    if not words or not words[0].startswith("-"):
+        return [], words
+    first = words.pop(0)
+    name, equals, value = first.partition("=")
+    if name.startswith("-m") and not name.startswith("--") and len(name) > 2:
+        name, equals, value = "-m", "=", name[2:] + equals + value
+    if name not in ("-m", "--mode"):
+        raise UsageError(f"{first}: options stand behind the command, as in: tpx analyze profile {first}")
+    if not equals and not words:
+        raise UsageError(f"Missing value for option '{name}'")
+    return [f"--mode={value if equals else words.pop(0)}"], words
 
 
 def exit_status(run: Run, verdicts: Sequence[Verdict]) -> Exit:
@@ -88,59 +137,6 @@ def exit_status(run: Run, verdicts: Sequence[Verdict]) -> Exit:
     if Finding.NOTHING in findings:
         return Exit.FAILED
     return Exit.NONE_SATISFIES if Finding.NONE_SATISFIES in findings else Exit.OK
-
-
-async def _measure(config: ProfileConfig, command: tuple[str, ...]) -> None:
-    """The run itself; what it finds is in the journal, also when it is interrupted."""
-    repository = OutputRepository(
-        config.output_model_repository_path,
-        config.model_repository,
-        override=config.override_output_model_repository,
-    )
-    with Journal(config.journal_path) as journal, Progress(quiet=config.quiet) as progress:
-        runner = LocalRunner(
-            config.model_repository or Path(), config.load_settings, ready_timeout_s=config.client_max_retries
-        )
-        bench = Bench(runner, repository, monitoring_interval_s=config.monitoring_interval)
-        search = Profile(config, bench, journal, progress.observe)
-        work = asyncio.ensure_future(search.run(command))
-        interrupts = Interrupts(search, work, progress)
-        interrupts.listen()
-        try:
-            await work
-        except asyncio.CancelledError:
-            if interrupts.count < 2:
-                raise
-        finally:
-            interrupts.ignore()
-
-
-class Interrupts:
-    """The first Ctrl-C ends the run after the measurement in progress, the second at once."""
-
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-    def __init__(self, search: Profile, work: "asyncio.Future[None]", progress: "Progress") -> None:
-        self._search = search
-        self._work = work
-        self._progress = progress
-        self.count = 0
-
-    def listen(self) -> None:
-        for number in self.SIGNALS:
-            asyncio.get_running_loop().add_signal_handler(number, self._interrupt)
-
-    def ignore(self) -> None:
-        for number in self.SIGNALS:
-            asyncio.get_running_loop().remove_signal_handler(number)
-
-    def _interrupt(self) -> None:
-        self.count += 1
-        if self.count == 1:
-            self._search.stop()
-            self._progress.say("interrupted: finishing this measurement; press Ctrl-C again to stop at once")
-        else:
-            self._work.cancel()
 
 
 class Progress:
@@ -216,7 +212,8 @@ def _print_results(run: Run, verdicts: Sequence[Verdict], *, with_memory: bool) 
             if line:
                 print(f"  {line}")
     if run.outcome != "complete":
-        print("The run was interrupted: the space was not searched to its end.")
+        why = f": {run.reason}" if run.reason else ""
+        print(f"The run was interrupted{why}. The space was not searched to its end: --resume goes on.")
 
 
 def _write_reports(run: Run, config: ProfileConfig) -> None:

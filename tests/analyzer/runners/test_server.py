@@ -13,34 +13,33 @@ from typing import Any
 import psutil
 import pytest
 
+from tpx.analyzer.runners.control_http import HttpModelControl
+from tpx.analyzer.runners.hosts import Addresses
 from tpx.analyzer.runners.server import ServerProcess
 from tpx.errors import MeasurementError
 
 SPEAKS_V2 = """
-import http.server, json, os, signal, sys
+import http.server, signal, sys
 class Handler(http.server.BaseHTTPRequestHandler):
-    def answer(self, status, value):
-        body = json.dumps(value).encode()
-        self.send_response(status); self.send_header("Content-Length", str(len(body))); self.end_headers()
-        self.wfile.write(body)
     def do_GET(self):
-        if self.path == "/v2/health/live" or (self.path == "/v2/models/good/ready"):
-            self.answer(200, {})
-        elif self.path == "/v2/models/good/config":
-            self.answer(200, {"name": "good", "max_batch_size": 8})
-        else:
-            self.answer(400, {"error": "not ready"})
-    def do_POST(self):
-        self.answer(200, [{"name": "bad", "state": "UNAVAILABLE", "reason": "the file is damaged"},
-                          {"name": "slow", "state": "LOADING"}])
+        self.send_response(200); self.send_header("Content-Length", "0"); self.end_headers()
     def log_message(self, *args): pass
 server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 if "stubborn" in sys.argv: signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print(f"Started HTTPService at 127.0.0.1:{server.server_address[1]}")
 print("Started GRPCInferenceService at 127.0.0.1:5")
+print("Started Metrics Service at 127.0.0.1:6")
 print("serving")
 server.serve_forever()
 """
+
+
+async def live(where: Addresses) -> bool:
+    return await HttpModelControl(where.http).live()
+
+
+async def never(where: Addresses) -> bool:
+    return False
 
 
 def script(code: str, *words: str) -> tuple[str, ...]:
@@ -56,13 +55,15 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "server.log"
 
 
-def test_a_ready_server_tells_its_ports_and_configuration(log: Path) -> None:
+def test_a_ready_server_tells_its_ports(log: Path) -> None:
     async def steps() -> None:
         server = await ServerProcess.start(script(SPEAKS_V2), log)
+        with pytest.raises(MeasurementError, match="has not told its ports"):
+            _ = server.addresses
         try:
-            await server.wait_ready("good", 10)
-            assert server.address("grpc") == "127.0.0.1:5"
-            assert await server.config_of("good") == {"name": "good", "max_batch_size": 8}
+            await server.wait_ready(live, 10)
+            assert server.addresses.grpc == "127.0.0.1:5"
+            assert server.addresses.metrics_url == "http://127.0.0.1:6/metrics"
             assert server.log_tail()[-1] == "serving"
             assert psutil.pid_exists(server.pid)
         finally:
@@ -72,35 +73,38 @@ def test_a_ready_server_tells_its_ports_and_configuration(log: Path) -> None:
     run(steps())
 
 
-def test_a_server_without_a_model_is_ready_when_it_is_live(log: Path) -> None:
+def test_each_server_has_its_own_words_in_a_log_that_is_kept(log: Path) -> None:
+    log.write_text("Started HTTPService at 127.0.0.1:1\nStarted GRPCInferenceService at 127.0.0.1:1\n")
+
     async def steps() -> None:
         server = await ServerProcess.start(script(SPEAKS_V2), log)
         try:
-            await server.wait_ready(None, 10)
+            await server.wait_ready(live, 10)
+            assert server.addresses.http != "127.0.0.1:1"
+            assert len(server.log_tail()) == 4
         finally:
             await server.stop()
 
     run(steps())
+    assert log.read_text().count("Started HTTPService") == 2
 
 
-def test_a_model_that_cannot_be_loaded_fails_with_the_servers_reason(log: Path) -> None:
+def test_a_server_gets_the_environment_that_is_asked_for(log: Path) -> None:
     async def steps() -> None:
-        server = await ServerProcess.start(script(SPEAKS_V2), log)
-        try:
-            with pytest.raises(MeasurementError, match="could not load model 'bad': the file is damaged"):
-                await server.wait_ready("bad", 10)
-        finally:
-            await server.stop()
+        code = "import os; print(os.environ['WORD']); raise SystemExit(3)"
+        server = await ServerProcess.start(script(code), log, {"WORD": "hello"})
+        with pytest.raises(MeasurementError, match="ended with status 3 before it was ready: hello"):
+            await server.wait_ready(live, 10)
 
     run(steps())
 
 
-def test_a_model_that_takes_too_long_fails_at_the_limit(log: Path) -> None:
+def test_a_server_that_does_not_answer_fails_at_the_limit(log: Path) -> None:
     async def steps() -> None:
         server = await ServerProcess.start(script(SPEAKS_V2), log)
         try:
-            with pytest.raises(MeasurementError, match=r"model 'slow' was not ready after 0\.6 s"):
-                await server.wait_ready("slow", 0.6)
+            with pytest.raises(MeasurementError, match=r"the server was not ready after 0\.3 s"):
+                await server.wait_ready(never, 0.3)
         finally:
             await server.stop()
 
@@ -111,7 +115,7 @@ def test_a_server_that_ends_at_once_is_reported_with_its_last_words(log: Path) -
     async def steps() -> None:
         server = await ServerProcess.start(script("print('out of memory'); raise SystemExit(7)"), log)
         with pytest.raises(MeasurementError, match="ended with status 7 before it was ready: out of memory"):
-            await server.wait_ready("good", 10)
+            await server.wait_ready(live, 10)
         await server.stop()
 
     run(steps())
@@ -129,7 +133,7 @@ def test_the_last_logged_error_says_why_a_server_ended(log: Path) -> None:
         with pytest.raises(
             MeasurementError, match="before it was ready: failed to load 'm' version 1: no such"
         ):
-            await server.wait_ready("m", 10)
+            await server.wait_ready(live, 10)
 
     run(steps())
 
@@ -137,20 +141,19 @@ def test_the_last_logged_error_says_why_a_server_ended(log: Path) -> None:
 def test_a_killed_server_is_reported_with_the_signal(log: Path) -> None:
     async def steps() -> None:
         server = await ServerProcess.start(script(SPEAKS_V2), log)
-        await server.wait_ready("good", 10)
+        await server.wait_ready(live, 10)
         os.kill(server.pid, signal.SIGKILL)
         assert await server.died() == "the server was killed by signal 9 while it was measured"
 
     run(steps())
 
 
-def test_a_server_that_ignores_sigterm_is_killed(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpx.analyzer.runners.server.STOP_TIMEOUT_S", 0.2)
+def test_a_server_that_ignores_sigterm_is_killed(log: Path) -> None:
 
     async def steps() -> None:
         server = await ServerProcess.start(script(SPEAKS_V2, "stubborn"), log)
-        await server.wait_ready("good", 10)
-        await server.stop()
+        await server.wait_ready(live, 10)
+        await server.stop(0.2)
         assert not psutil.pid_exists(server.pid)
 
     run(steps())

@@ -231,6 +231,14 @@ def read_last_run(path: Path) -> list[Record]:
     return records
 
 
+def holds_run(path: Path) -> bool:
+    """Whether there is a run to read, complete or not."""
+    try:
+        return bool(read_last_run(path))
+    except MeasurementError:
+        return False
+
+
 def _unwritable(path: Path, error: OSError) -> MeasurementError:
     return MeasurementError(
         f"cannot write {path}: {error.strerror}. Free space or choose another --export-path"

@@ -14,6 +14,8 @@ class Server:
     pid: int | None
     """None where the process is not one of this machine; then nothing of it can be watched here."""
     log_tail: tuple[str, ...] = ()
+    metrics_url: str = ""
+    """Its metrics page, empty where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from tpx.perf.latency import LatencySummary
 from tpx.perf.options import PerfConfig
 from tpx.perf.results import ClientTimes, LevelResult, ServerBreakdown, Verdict
 from tpx.perf.run import measure_level as measure
-from tpx.perf.run import open_target
+from tpx.perf.run import open_target, run_settings
 from tpx.perf.settings import Level, Shape
 
 
@@ -50,7 +50,7 @@ async def measure_level(
     }
     config = from_argv(PerfConfig, settings.words.get(model, ()), base)
     async with open_target(config) as target:
-        level = await measure(target, Level("concurrency", load.value), config.level_settings)
+        level = await measure(target, Level(load.kind, load.value), run_settings(config, target))
     if level.verdict is Verdict.ERRORS:
         raise MeasurementError(level.reason)
     return to_measurement(level, variant, load)

@@ -1,104 +1,144 @@
-"""Trials on servers of our own: one child `tpx serve` per configuration, on this machine."""
+"""Servers on this machine: a child `tpx serve`, or a tritonserver."""
 
-import asyncio
+import errno
+import os
 import shutil
+import socket
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from tpx.analyzer.results.measurement import Configuration, Load, Measurement
-from tpx.analyzer.runners.base import Server
-from tpx.analyzer.runners.load import LoadSettings, measure_level
+from tpx.analyzer.runners.control_http import HttpModelControl
+from tpx.analyzer.runners.hosts import Addresses, Flags, Launch
 from tpx.analyzer.runners.server import ServerProcess
-from tpx.errors import MeasurementError
+from tpx.errors import UsageError
 
-DEATH_GRACE_S = 0.5
-
-
-def serve_command(repository: Path) -> Sequence[str]:
-    """`tpx serve` of this very installation, on free ports, which it prints."""
-    ports = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
-    return (sys.executable, "-m", "tpx", "serve", "--model-repository", str(repository), *ports)
+LOCALHOST = "127.0.0.1"
+_PORTS = ("http-port", "grpc-port", "metrics-port")
 
 
-class LocalRunner:
-    """Starts a server for each configuration it is given, and stops the one before."""
+class LocalHost:
+    """Implements Host: each server is a child process over the model repository, with nothing loaded."""
+
+    restarts = True
 
     def __init__(
         self,
         model_repository: Path,
-        load: LoadSettings,
         *,
-        ready_timeout_s: float,
-        command: Callable[[Path], Sequence[str]] = serve_command,
+        program: str = "",
+        log: Path | None = None,
+        gpus: Sequence[str] | None = None,
+        metrics_interval_ms: int = 1000,
     ) -> None:
-        """`command` is what starts a server over a repository, on ports of its own choice."""
+        """`program` is a tritonserver by name or path, empty is `tpx serve` of this installation.
+
+        Without a `log` what servers say is kept while they run. Raises UsageError where there is no program.
+        """
         self._models = model_repository.absolute()
-        self._load = load
-        self._ready_timeout_s = ready_timeout_s
-        self._command = command
+        self._program = program and find_program(program)
         self._scratch = Path(tempfile.mkdtemp(prefix="tpx-analyze-"))
-        self._process: ServerProcess | None = None
-        self._model = ""
-        self._variant = ""
+        self._log = log or self._scratch / "server.log"
+        self._gpus = gpus
+        self._metrics_interval_ms = metrics_interval_ms
 
-    @property
-    def server(self) -> Server | None:
-        if self._process is None:
-            return None
-        return Server(pid=self._process.pid, log_tail=self._process.log_tail())
-
-    async def default_config(self, model: str) -> dict[str, Any]:
-        process = await self._serve(model, self._models / model)
-        return await process.config_of(model)
-
-    async def prepare(self, configuration: Configuration | None, directory: Path) -> None:
-        self._variant = configuration.variant.name if configuration else ""
-        await self._serve(configuration.variant.model if configuration else None, directory)
-
-    async def measure(self, load: Load) -> Measurement:
-        process = self._process
-        if process is None:
-            raise MeasurementError("no configuration is prepared")
-        address = process.address(self._load.protocol)
-        level = asyncio.create_task(measure_level(self._load, self._model, self._variant, address, load))
-        death = asyncio.create_task(process.died())
+    async def start(self, launch: Launch, timeout_s: float) -> ServerProcess:
+        flags = {name.replace("_", "-"): values for name, values in launch.flags.items()}
+        ports = self._ports(flags)
+        command = (*self._words(), *words_of({**self._defaults(ports), **flags}))
+        server = await ServerProcess.start(command, self._log, self._environment(launch), _addresses(ports))
         try:
-            await asyncio.wait((level, death), return_when=asyncio.FIRST_COMPLETED)
-            if level.done() and level.exception() is not None:
-                await asyncio.wait(
-                    (death,), timeout=DEATH_GRACE_S
-                )  # a broken connection may be its first sign
-            if death.done():
-                raise MeasurementError(death.result())
-            return level.result()
-        finally:
-            for task in (level, death):
-                task.cancel()
-            await asyncio.wait((level, death))
+            await server.wait_ready(lambda where: HttpModelControl(where.http).live(), timeout_s)
+        except BaseException:
+            await server.stop()
+            raise
+        return server
 
-    async def close(self) -> None:
-        await self._stop()
+    def close(self) -> None:
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    async def _serve(self, model: str | None, directory: Path) -> ServerProcess:
-        """A server over a repository that holds `directory` alone, as `model`; None is an empty one."""
-        await self._stop()
-        repository = self._scratch / "repository"
-        shutil.rmtree(repository, ignore_errors=True)
-        repository.mkdir()
-        if model is not None:
-            (repository / model).symlink_to(directory, target_is_directory=True)
-        self._model = model or ""
-        self._process = process = await ServerProcess.start(
-            self._command(repository), self._scratch / "server.log"
-        )
-        await process.wait_ready(model, self._ready_timeout_s)
-        return process
+    def _words(self) -> tuple[str, ...]:
+        return (self._program,) if self._program else (sys.executable, "-m", "tpx", "serve")
 
-    async def _stop(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            await process.stop()
+    def _environment(self, launch: Launch) -> Mapping[str, str]:
+        visible = {} if self._gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(self._gpus)}
+        return {**visible, **launch.environment}
+
+    def _ports(self, flags: Flags) -> dict[str, int]:
+        """The port of each service: as told, otherwise a free one; 0 where the server finds it itself."""
+        ports: dict[str, int] = {}
+        for name in _PORTS:
+            told = flags.get(name, ())
+            if not told:
+                ports[name] = free_port() if self._program else 0
+                continue
+            if not told[-1].isdecimal() or int(told[-1]) > 65535:
+                raise UsageError(f"triton_server_flags: {name}: expected a port, got '{told[-1]}'")
+            ports[name] = int(told[-1])
+            _refuse_used(ports[name], name)
+        return ports
+
+    def _defaults(self, ports: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
+        said = {name: (str(port),) for name, port in ports.items()}
+        base: dict[str, tuple[str, ...]] = {
+            "model-repository": (str(self._models),),
+            "model-control-mode": ("explicit",),
+            "metrics-interval-ms": (str(self._metrics_interval_ms),),
+            **said,
+        }
+        if not self._program:
+            return base
+        # Triton listens everywhere unless told; two of them with one prefix end each other's Python models
+        prefix = f"python,shm-region-prefix-name=tpx_{os.getpid()}_{ports['http-port']}_"
+        address = (LOCALHOST,)
+        return base | {
+            "http-address": address,
+            "grpc-address": address,
+            "metrics-address": address,
+            "backend-config": (prefix,),
+        }
+
+
+def find_program(name: str) -> str:
+    """The path of a program. Raises UsageError where there is none of this name."""
+    found = shutil.which(name)
+    if found is None:
+        raise UsageError(
+            f"--triton-server-path {name}: no such program on the PATH; leave it out to measure `tpx serve`"
+        )
+    return found
+
+
+def words_of(flags: Flags) -> Iterator[str]:
+    """Options as words of a command line."""
+    for name, values in flags.items():
+        yield from (f"--{name}={value}" for value in values)
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on at this moment."""
+    with socket.create_server((LOCALHOST, 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _addresses(ports: Mapping[str, int]) -> Addresses | None:
+    http, grpc, metrics = (ports[name] for name in _PORTS)
+    if not (http and grpc):
+        return None
+    page = f"http://{LOCALHOST}:{metrics}/metrics" if metrics else ""
+    return Addresses(http=f"{LOCALHOST}:{http}", grpc=f"{LOCALHOST}:{grpc}", metrics_url=page)
+
+
+def _refuse_used(port: int, name: str) -> None:
+    if not port:
+        return
+    try:
+        socket.create_server((LOCALHOST, port)).close()
+    except OSError as exc:
+        reason = "it is in use" if exc.errno == errno.EADDRINUSE else exc.strerror
+        raise UsageError(
+            f"triton_server_flags: {name} {port}: {reason}. Stop the server that has it, or leave the port "
+            "out to have a free one chosen"
+        ) from exc

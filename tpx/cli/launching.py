@@ -1,0 +1,83 @@
+"""What carries out the trials of `tpx analyze`, put together from its options."""
+
+from pathlib import Path
+
+from tpx.analyzer.monitors.gpu import gpu_names
+from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.runners.base import Runner
+from tpx.analyzer.runners.control import ModelControl
+from tpx.analyzer.runners.control_grpc import GrpcModelControl
+from tpx.analyzer.runners.control_http import HttpModelControl
+from tpx.analyzer.runners.docker import Container, DockerHost
+from tpx.analyzer.runners.hosts import Addresses, Host, Launch
+from tpx.analyzer.runners.local import LocalHost
+from tpx.analyzer.runners.remote import RemoteHost
+from tpx.analyzer.runners.served import Manner, ServedRunner
+from tpx.analyzer.runners.warm import WarmServer
+
+
+def open_runner(config: ProfileConfig) -> Runner:
+    """The runner of a launch mode. Raises UsageError where it cannot be had here."""
+    manner = Manner(
+        load=config.load_settings,
+        launch=lambda model: launch_of(config, model),
+        limit_s=config.perf_analyzer_timeout,
+        reloads=not config.reload_model_disable,
+    )
+
+    def control(addresses: Addresses) -> ModelControl:
+        if config.triton_launch_mode == "remote" and config.client_protocol == "grpc":
+            return GrpcModelControl(addresses.grpc)
+        return HttpModelControl(addresses.http)
+
+    return ServedRunner(WarmServer(_host(config), control, timeout_s=config.client_max_retries), manner)
+
+
+def launch_of(config: ProfileConfig, name: str) -> Launch:
+    """What the server of a model is started with: its own settings where it has any, not merged."""
+    model = next((model for model in config.profile_models if model.name == name), None)
+    own = () if model is None else (model.triton_server_flags, model.triton_server_environment)
+    flags, environment = own or (None, None)
+    arguments = None if model is None else model.triton_docker_args
+    return Launch(
+        flags=config.triton_server_flags if flags is None else flags,
+        environment=config.triton_server_environment if environment is None else environment,
+        docker_args=config.triton_docker_args if arguments is None else arguments,
+    )
+
+
+def _host(config: ProfileConfig) -> Host:
+    models = (config.model_repository or Path()).absolute()
+    interval_ms = round(config.monitoring_interval * 1000)
+    if config.triton_launch_mode == "remote":
+        return _remote(config)
+    if config.triton_launch_mode == "docker":
+        none_here = config.chosen_gpus is None and not gpu_names()
+        container = Container(
+            image=config.triton_docker_image,
+            models=models,
+            mounts=config.triton_docker_mounts,
+            labels=config.triton_docker_labels,
+            shm_size=config.triton_docker_shm_size,
+            gpus=() if none_here else config.chosen_gpus,
+            metrics_interval_ms=interval_ms,
+        )
+        return DockerHost(container, config.triton_output_path)
+    return LocalHost(
+        models,
+        program=config.triton_server_path,
+        log=config.triton_output_path,
+        gpus=config.chosen_gpus,
+        metrics_interval_ms=interval_ms,
+    )
+
+
+def _remote(config: ProfileConfig) -> RemoteHost:
+    addresses = Addresses(
+        http=config.triton_http_endpoint,
+        grpc=config.triton_grpc_endpoint,
+        metrics_url=config.triton_metrics_url,
+    )
+    if config.client_protocol == "grpc":
+        return RemoteHost(addresses, GrpcModelControl(addresses.grpc), addresses.grpc)
+    return RemoteHost(addresses, HttpModelControl(addresses.http), addresses.http)

@@ -1,0 +1,81 @@
+"""The measuring part of `tpx analyze profile`: a run begun or resumed, its journal, and Ctrl-C."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+
+from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.profile import Observer, Profile
+from tpx.analyzer.results.journal import Journal, read_last_run
+from tpx.analyzer.resume import Earlier, check_same_run
+from tpx.analyzer.trial import Bench
+from tpx.analyzer.variants import OutputRepository
+from tpx.cli.launching import open_runner
+
+Say = Callable[[str], None]
+
+AT_ONCE = 3
+"""So many interrupts end a run without waiting for anything, as in Model Analyzer."""
+
+
+async def measure(config: ProfileConfig, command: tuple[str, ...], observe: Observer, say: Say) -> None:
+    """Everything that is still to be measured; what is found is in the journal, whatever ends the run."""
+    earlier = _earlier(config) if config.resume else None
+    if earlier is not None and earlier.complete:
+        say("the run is complete: there is nothing to resume")
+        return
+    repository = OutputRepository(
+        config.output_model_repository_path,
+        config.model_repository,
+        override=config.override_output_model_repository,
+        keep=earlier is not None,
+    )
+    with Journal(config.journal_path) as journal:
+        bench = Bench(open_runner(config), repository, monitoring_interval_s=config.monitoring_interval)
+        search = Profile(config, bench, journal, observe, earlier)
+        work = asyncio.ensure_future(search.run(command))
+        interrupts = Interrupts(search, work, say)
+        interrupts.listen()
+        try:
+            await work
+        except asyncio.CancelledError:
+            if interrupts.count < AT_ONCE:
+                raise
+        finally:
+            interrupts.ignore()
+
+
+def _earlier(config: ProfileConfig) -> Earlier:
+    earlier = Earlier(read_last_run(config.journal_path))
+    check_same_run(earlier, config.as_settings(), config.journal_path)
+    return earlier
+
+
+class Interrupts:
+    """The first Ctrl-C ends the run after the measurement in progress, the third at once."""
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self, search: Profile, work: "asyncio.Future[None]", say: Say) -> None:
+        self._search = search
+        self._work = work
+        self._say = say
+        self.count = 0
+
+    def listen(self) -> None:
+        for number in self.SIGNALS:
+            asyncio.get_running_loop().add_signal_handler(number, self._interrupt)
+
+    def ignore(self) -> None:
+        for number in self.SIGNALS:
+            asyncio.get_running_loop().remove_signal_handler(number)
+
+    def _interrupt(self) -> None:
+        self.count += 1
+        if self.count == 1:
+            self._search.stop()
+            self._say("interrupted: finishing this measurement; two more Ctrl-C stop at once")
+        elif self.count < AT_ONCE:
+            self._say("still finishing this measurement; one more Ctrl-C stops at once, and loses it alone")
+        else:
+            self._work.cancel()
