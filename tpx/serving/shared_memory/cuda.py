@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tpx.cuda_driver import LIBRARY, CudaDriver
 from tpx.errors import InvalidRequest, Unsupported
 from tpx.protocol.buffers import aligned
 from tpx.protocol.tensors import Buffer
-from tpx.serving.cuda_driver import LIBRARY, CudaDriver
 
 log = logging.getLogger(__name__)
 

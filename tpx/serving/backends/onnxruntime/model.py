@@ -10,6 +10,7 @@ from typing import Any
 
 import onnxruntime as ort
 
+from tpx.cuda_driver import CudaDriver
 from tpx.errors import Code, ConfigError, LoadError
 from tpx.serving.backends.base import Description, Executor, ModelFiles, inside
 from tpx.serving.backends.onnxruntime.binding import BoundExecutor, can_bind
@@ -20,7 +21,6 @@ from tpx.serving.backends.onnxruntime.providers import CPU, CUDA, check_accelera
 from tpx.serving.backends.onnxruntime.sessions import open_session
 from tpx.serving.backends.onnxruntime.signature import OnnxTensor, check_signature, complete_signature
 from tpx.serving.backends.onnxruntime.threads import Threads
-from tpx.serving.cuda_driver import CudaDriver
 from tpx.serving.instances.placement import InstanceSpec, instance_specs
 from tpx.serving.stacking.added import taken_outputs
 

@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from tpx.cuda_driver import LIBRARY, CudaDriver
 from tpx.errors import Code, ConfigError, LoadError, TpxError, Unsupported
 from tpx.serving.backends.base import Description, Executor, ModelFiles, inside
 from tpx.serving.backends.model_tensors import check_signature, complete_tensors
@@ -19,7 +20,6 @@ from tpx.serving.backends.tensorrt.execution import EngineExecutor, Place
 from tpx.serving.backends.tensorrt.facts import EngineFacts, facts_of
 from tpx.serving.backends.tensorrt.profiles import check_dims, max_batch_size, profiles_of
 from tpx.serving.backends.tensorrt.settings import settings_of
-from tpx.serving.cuda_driver import LIBRARY, CudaDriver
 from tpx.serving.instances.placement import InstanceSpec, instance_specs
 
 log = logging.getLogger(__name__)

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy.typing as npt
 
+from tpx.cuda_driver import CudaDriver, CudaError
 from tpx.serving.backends.tensorrt.settings import Priority
-from tpx.serving.cuda_driver import CudaDriver, CudaError
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 _LEAST_BYTES = 256  # an address is wanted of empty tensors, too

@@ -5,9 +5,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from tpx.cuda_driver import CudaDriver
 from tpx.errors import LoadError
 from tpx.serving.backends.tensorrt.settings import TensorRtSettings
-from tpx.serving.cuda_driver import CudaDriver
 
 log = logging.getLogger(__name__)
 
