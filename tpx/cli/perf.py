@@ -6,17 +6,16 @@ import signal
 import sys
 from collections.abc import Sequence
 from enum import IntEnum
-from pathlib import Path
 
 from tpx.cli import perf_ab, perf_compare
 from tpx.cli.perf_terminal import Terminal
-from tpx.errors import TpxError, UsageError
+from tpx.errors import TpxError
 from tpx.options import from_argv
+from tpx.pages.html import require_pdf
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.answers import answers_text
 from tpx.perf.report.console import answer_line, summary
-from tpx.perf.report.csv import CsvOptions, csv_text
-from tpx.perf.report.json import json_text
+from tpx.perf.report.files import write_files
 from tpx.perf.report.model import Report
 from tpx.perf.run import event_loop, run
 from tpx.perf.self_test import self_test, self_test_text
@@ -48,7 +47,8 @@ def main(argv: Sequence[str]) -> int:
                 ceilings = runner.run(self_test(config.level_settings.interval_ms / 5000))
             print(self_test_text(ceilings), end="", flush=True)
             return Exit.OK
-        _check_writable(config)
+        if config.pdf is not None:
+            require_pdf()
         _allow_many_connections()
         if config.ab:
             return perf_ab.main(config, argv, IN_PROCESS)
@@ -57,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
         if report is None:
             return Exit.INTERRUPTED
         print(summary(report.levels) + answer_line(report) + answers_text(report), end="", flush=True)
-        _write_files(report, argv)
+        write_files(report, argv)
     except TpxError as exc:
         print(f"Error: {exc}", file=sys.stderr)
         return Exit.FAILED
@@ -124,28 +124,3 @@ def _allow_many_connections() -> None:
     """A connection is an open file, and the usual soft limit of those is far below the hard one."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _check_writable(config: PerfConfig) -> None:
-    """Fail before the run, not after it."""
-    for flag, path in (("-f", config.csv), ("--json", config.json)):
-        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-            raise UsageError(f"{flag} {path}: no file can be written there")
-
-
-def _write_files(report: Report, argv: Sequence[str]) -> None:
-    config = report.config
-    if config.csv is not None:
-        _write(
-            config.csv,
-            csv_text(report.levels, CsvOptions(verbose=config.verbose_csv, decoupled=report.model.decoupled)),
-        )
-    if config.json is not None:
-        _write(config.json, json_text(report, argv))
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as exc:
-        raise UsageError(f"cannot write {path}: {exc.strerror}") from exc

@@ -47,6 +47,28 @@ class Series:
     labels: tuple[Label, ...] = ()
     legend_marker: str = ""
     dashed: bool = False
+    whiskers: str = ""
+    """Path of upright lines through the points: how far their values are sure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """An upright rectangle."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    title: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A dashed line across at a height, or down at a place, with a text."""
+
+    at: float
+    text: str
+    upright: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +96,9 @@ class Chart:
     background: tuple[str, ...] = ()
     """Paths of what is not shown in detail."""
     limit: Limit | None = None
+    bars: tuple[Bar, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    hollow_means: str = "did not become stable"
     label_name: str = ""
     """What the labels beside points are."""
     frame: Frame = FRAME

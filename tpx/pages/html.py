@@ -35,10 +35,10 @@ def write_html(page: str, path: Path) -> None:
         raise MeasurementError(f"cannot write {path}: {exc.strerror}") from exc
 
 
-def write_pdf(page: str, path: Path) -> None:
-    """The page as PDF. Raises Unsupported, saying what to install, where WeasyPrint or its libraries miss."""
+def require_pdf() -> None:
+    """Raise Unsupported, saying what to install, where WeasyPrint or its libraries miss."""
     try:
-        import weasyprint
+        import weasyprint  # noqa: F401 (whether it can be loaded is the question)
     except ImportError as exc:
         raise Unsupported(
             "no PDF: WeasyPrint is not installed, add it with: pip install 'tpx[report]'"
@@ -48,6 +48,13 @@ def write_pdf(page: str, path: Path) -> None:
             f"no PDF: WeasyPrint lacks a system library ({exc}); on Debian and Ubuntu: "
             "apt-get install libpango-1.0-0 libpangoft2-1.0-0 libharfbuzz-subset0"
         ) from exc
+
+
+def write_pdf(page: str, path: Path) -> None:
+    """The page as PDF. Raises as `require_pdf`, and MeasurementError when the file cannot be written."""
+    require_pdf()
+    import weasyprint
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         weasyprint.HTML(string=page).write_pdf(path)

@@ -46,7 +46,7 @@ def _estimates(estimates: Estimates, result: LevelResult) -> Iterator[str]:
     yield f"{CONFIDENCE * 100:g}% sure: {', '.join(sure)}"
     if result.latency is not None:
         tail = estimates.at(99.9)
-        note = f" ({tail.note})" if tail is not None and tail.note else ""
+        note = f" ({_brief(tail.note)})" if tail is not None and tail.note else ""
         yield f"99.9th percentile: {usec(result.latency.at(99.9))} usec{note}"
 
 
@@ -54,8 +54,13 @@ def _range(estimate: LatencyEstimate) -> str:
     name = "mean" if estimate.percentile is None else percentile_name(estimate.percentile)
     interval = estimate.interval
     if interval.high is None:
-        return f"{name} at least {usec(interval.low)} usec ({estimate.note})"
+        return f"{name} at least {usec(interval.low)} usec ({_brief(estimate.note)})"
     return f"{name} {usec(interval.low)} to {usec(interval.high)} usec"
+
+
+def _brief(note: str) -> str:
+    """Without the numbers, which JSON has."""
+    return note.partition(" (")[0]
 
 
 def _pace(pace: OpenLoop, result: LevelResult) -> Iterator[str]:

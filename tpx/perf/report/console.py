@@ -35,8 +35,8 @@ def settings_block(config: PerfConfig, model: ModelDescription) -> str:
             lines.append(f"  Request Rate limit: {rate(levels.highest)} requests per seconds")
     if levels.mode == "request_rate":
         distribution = config.request_distribution
-        kind = "uniform" if distribution == "constant" else distribution
-        lines.append(f"  Using {kind} distribution on request generation")
+        shape = "uniform" if distribution == "constant" else distribution
+        lines.append(f"  Using {shape} distribution on request generation")
     if levels.binary:
         lines.append("  Using Binary Search algorithm")
     lines.append(f"  Using {'a' if asynchronous else ''}synchronous calls for inference")

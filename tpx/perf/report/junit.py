@@ -71,7 +71,8 @@ def _figures(result: LevelResult) -> str:
     if result.latency is None:
         return f"no successful request, {result.failed} failed"
     return (
-        f"throughput {rate(result.throughput_infer_per_s)} infer/sec, mean {usec(result.latency.mean_ns)} usec, "
+        f"throughput {rate(result.throughput_infer_per_s)} infer/sec, "
+        f"mean {usec(result.latency.mean_ns)} usec, "
         f"p50 {usec(result.latency.at(50.0))} usec, p99 {usec(result.latency.at(99.0))} usec, "
         f"{result.requests} requests, {result.failed} failed"
     )

@@ -1,0 +1,324 @@
+"""A run turned into the view model of its page."""
+
+import os
+import platform
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tpx import __version__
+from tpx.options import fields_of
+from tpx.pages.chart import Chart
+from tpx.pages.view import Cell, Column, Fact, Grid, Row, Tile
+from tpx.perf.options import PerfConfig
+from tpx.perf.report.breakdown import Breakdown, lay_out_breakdown
+from tpx.perf.report.conclusion import Conclusion, conclude
+from tpx.perf.report.figures import level_name, percentile_name, rate, usec
+from tpx.perf.report.markdown import milliseconds
+from tpx.perf.report.model import Report
+from tpx.perf.report.plots import curve, histogram, spectrum, timeline
+from tpx.perf.results import LevelResult, ServerBreakdown, Verdict
+from tpx.perf.settings import LevelRange
+
+_FLAGS = {Verdict.OK: "ok", Verdict.CLIENT_BOUND: "warn", Verdict.UNSTABLE: "warn"}
+_NO_VALUE = "\u2013"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerfPage:
+    """Everything that the template shows."""
+
+    title: str
+    subtitle: str
+    notice: str
+    conclusion: Conclusion
+    tiles: tuple[Tile, ...]
+    curve: Chart | None
+    spectrum: Chart | None
+    timelines: tuple[Chart, ...]
+    histogram: Chart | None
+    histogram_of: str
+    breakdown: Breakdown | None
+    levels: Grid | None
+    server: Grid | None
+    metrics: Grid | None
+    objectives: Grid | None
+    errors: Grid | None
+    remarks: tuple[str, ...]
+    command: str
+    target: tuple[Fact, ...]
+    host: tuple[Fact, ...]
+    settings: tuple[Fact, ...]
+
+
+def build(report: Report, argv: Sequence[str]) -> PerfPage:
+    """The page of a run that was started with these words."""
+    levels, config = report.levels, report.config
+    best = report.best or max(levels, key=lambda r: r.throughput_infer_per_s, default=None)
+    charts = [timeline(levels, what) for what in ("throughput", "p99")]
+    return PerfPage(
+        title=f"Load test: {report.model.name}",
+        subtitle=_subtitle(report),
+        notice="This run was interrupted: the last level is not complete." if report.interrupted else "",
+        conclusion=conclude(report),
+        tiles=() if best is None else _tiles(best),
+        curve=curve(levels, config.latency_threshold),
+        spectrum=spectrum(levels),
+        timelines=tuple(chart for chart in charts if chart is not None),
+        histogram=None if best is None else histogram(best),
+        histogram_of="" if best is None else level_name(best.level).lower(),
+        breakdown=lay_out_breakdown(levels),
+        levels=_levels_grid(report) if levels else None,
+        server=_server_grid(levels),
+        metrics=_metrics_grid(levels),
+        objectives=_objectives_grid(levels),
+        errors=_errors_grid(levels),
+        remarks=_remarks(levels),
+        command=shlex.join(["tpx", "perf", *argv]),
+        target=_target(report),
+        host=_host(),
+        settings=_settings(config),
+    )
+
+
+def _subtitle(report: Report) -> str:
+    when = report.started.replace("T", " ").partition(".")[0] + " UTC"
+    requests = sum(w.requests + w.failed for r in report.levels for w in r.windows)
+    count = len(report.levels)
+    where = report.config.address
+    return f"{when} \u00b7 {where} \u00b7 {count} level{'s' * (count != 1)}, {requests:,} requests"
+
+
+def _tiles(best: LevelResult) -> tuple[Tile, ...]:
+    tiles = [
+        Tile(
+            label="Throughput",
+            figure=f"{best.throughput_infer_per_s:,.1f}",
+            unit="infer/s",
+            note=_throughput_range(best),
+            tone="good" if best.meets_limits else "",
+        )
+    ]
+    if best.latency is not None:
+        for percentile in (50.0, 99.0, 99.9):
+            text = milliseconds(best.latency.at(percentile)).split()
+            tiles.append(
+                Tile(
+                    label=f"{percentile_name(percentile)} latency",
+                    figure=text[0],
+                    unit=text[1],
+                    note=_latency_range(best, percentile),
+                )
+            )
+    if best.server is not None and best.server.execution_count:
+        batch = rate(best.server.mean_batch)
+        tiles.append(Tile(label="Mean batch", figure=batch, unit="", note="in the server"))
+    failed = sum(e.count for e in best.errors)
+    note = f"of {best.requests + failed:,} requests"
+    tiles.append(Tile(label="Failed", figure=f"{failed:,}", unit="", note=note, tone="bad" if failed else ""))
+    return tuple(tiles)
+
+
+def _throughput_range(result: LevelResult) -> str:
+    if result.estimates is None:
+        return ""
+    interval = result.estimates.throughput
+    return f"95 %: {interval.low:,.1f} to {interval.high or interval.value:,.1f}"
+
+
+def _latency_range(result: LevelResult, percentile: float) -> str:
+    found = result.estimates.at(percentile) if result.estimates is not None else None
+    if found is None:
+        return ""
+    if found.interval.high is None:
+        return found.note.partition(" (")[0]
+    low, high = milliseconds(found.interval.low).split()[0], milliseconds(found.interval.high).split()[0]
+    return f"95 %: {low} to {high}"
+
+
+def _number(value: float | None, digits: int = 0) -> Cell:
+    if value is None:
+        return Cell(text=_NO_VALUE, numeric=True)
+    return Cell(text=f"{value:,.{digits}f}", sort=repr(round(float(value), 6)), numeric=True)
+
+
+def _text(text: str, flag: str = "") -> Cell:
+    return Cell(text=text, sort=text, flag=flag)
+
+
+def _numbers(*headers: str) -> tuple[Column, ...]:
+    return tuple(Column(header=header, numeric=True) for header in headers)
+
+
+def _load(result: LevelResult) -> Cell:
+    return Cell(text=f"{result.level.value:g}", sort=repr(float(result.level.value)), numeric=True)
+
+
+def _levels_grid(report: Report) -> Grid:
+    kind = report.levels[0].level.mode.replace("_", " ").capitalize()
+    rows = []
+    for result in report.levels:
+        latency = result.latency
+        times = [None if latency is None else latency.mean_ns / 1000]
+        times += [None if latency is None else latency.at(p) / 1000 for p in (50.0, 90.0, 95.0, 99.0, 99.9)]
+        verdict = result.verdict.value.replace("_", " ") + (", interrupted" if result.interrupted else "")
+        cells = [
+            _load(result),
+            _number(result.throughput_infer_per_s, 1),
+            *map(_number, times),
+            _number(sum(e.count for e in result.errors)),
+            _number(result.client_busy * 100),
+            _text(verdict, _FLAGS.get(result.verdict, "bad")),
+        ]
+        rows.append(Row(cells=tuple(cells), emphasis="best" if result is report.best else ""))
+    names = ("infer/s", "mean \u00b5s", "p50", "p90", "p95", "p99", "p99.9", "Failed", "Client busy %")
+    columns = (*_numbers(kind, *names), Column(header="Verdict"))
+    return Grid(caption="Every level; click a heading to sort", columns=columns, rows=tuple(rows))
+
+
+def _server_grid(levels: Sequence[LevelResult]) -> Grid | None:
+    rows = [
+        Row(cells=(_load(result), *_server_cells(model, depth)))
+        for result in levels
+        if result.server is not None
+        for depth, model in _tree(result.server)
+    ]
+    if not rows:
+        return None
+    names = ("Inferences", "Executions", "Mean batch", "Request \u00b5s", "Queue", "Input", "Infer", "Output")
+    columns = (*_numbers("Load"), Column(header="Model"), *_numbers(*names))
+    caption = "The server's own account, of each successful request; other clients' are in it too"
+    return Grid(caption=caption, columns=columns, rows=tuple(rows))
+
+
+def _tree(server: ServerBreakdown, depth: int = 0) -> list[tuple[int, ServerBreakdown]]:
+    return [(depth, server), *(pair for part in server.composing for pair in _tree(part, depth + 1))]
+
+
+def _server_cells(model: ServerBreakdown, depth: int) -> list[Cell]:
+    def each(total_ns: int, count: int) -> Cell:
+        return _number(total_ns / count / 1000 if count else None, 1)
+
+    return [
+        _text("\u2007\u2007" * depth + f"{model.model} {model.version}"),
+        _number(model.inference_count),
+        _number(model.execution_count),
+        _number(model.mean_batch, 2),
+        each(model.success_ns, model.success_count),
+        each(model.queue_ns, model.queue_count),
+        each(model.compute_input_ns, model.compute_count),
+        each(model.compute_infer_ns, model.compute_count),
+        each(model.compute_output_ns, model.compute_count),
+    ]
+
+
+def _metrics_grid(levels: Sequence[LevelResult]) -> Grid | None:
+    rows = []
+    for result in levels:
+        if result.metrics is None:
+            continue
+        metrics = result.metrics
+        known = [
+            ("server's processor %", metrics.cpu_utilization, 100.0),
+            ("server's memory MiB", metrics.memory_used_bytes, 2.0**-20),
+            ("mean batch", metrics.mean_batch, 1.0),
+        ]
+        for gpu in metrics.gpus:
+            known.append((f"{gpu.uuid} utilization %", gpu.utilization, 100.0))
+            known.append((f"{gpu.uuid} power W", gpu.power_w, 1.0))
+            known.append((f"{gpu.uuid} memory MiB", gpu.memory_used_bytes, 2.0**-20))
+        for series in metrics.series:
+            counted = series.per_s is not None
+            known.append((series.name + " per s" * counted, series.per_s if counted else series.mean, 1.0))
+        rows += [
+            Row(cells=(_load(result), _text(name), _number(value * factor, 2)))
+            for name, value, factor in known
+            if value is not None
+        ]
+    if not rows:
+        return None
+    columns = (*_numbers("Load"), Column(header="Metric"), *_numbers("Value"))
+    return Grid(caption="Scraped from the server while it was measured", columns=columns, rows=tuple(rows))
+
+
+def _objectives_grid(levels: Sequence[LevelResult]) -> Grid | None:
+    rows = [
+        Row(
+            cells=(
+                _load(result),
+                _text(found.objective.text),
+                _text(found.outcome.value, "ok" if found.met else "bad"),
+                _text(found.reason),
+            )
+        )
+        for result in levels
+        for found in result.slo
+    ]
+    if not rows:
+        return None
+    columns = (*_numbers("Load"), *(Column(header=h) for h in ("Objective", "Outcome", "Why")))
+    return Grid(caption="Objectives, at every level", columns=columns, rows=tuple(rows))
+
+
+def _errors_grid(levels: Sequence[LevelResult]) -> Grid | None:
+    rows = [
+        Row(cells=(_load(r), _number(e.count), _text(e.code), _text(e.message)))
+        for r in levels
+        for e in r.errors
+    ]
+    if not rows:
+        return None
+    columns = (*_numbers("Load", "Requests"), Column(header="Code"), Column(header="The first one's words"))
+    return Grid(caption="Failed requests", columns=columns, rows=tuple(rows))
+
+
+def _remarks(levels: Sequence[LevelResult]) -> tuple[str, ...]:
+    out = []
+    for result in levels:
+        name = level_name(result.level)
+        out += [f"{name}: {text}" for text in (result.reason, *result.warnings) if text]
+        if result.open_loop is not None and result.latency is not None:
+            service = result.open_loop.service_latency
+            out.append(
+                f"{name}: latency counts from when a request was due; from when it was sent, p99 is "
+                f"{usec(service.at(99.0)):,} \u00b5s instead of {usec(result.latency.at(99.0)):,} \u00b5s"
+            )
+    return tuple(out)
+
+
+def _target(report: Report) -> tuple[Fact, ...]:
+    model, config = report.model, report.config
+    facts = {
+        "Server": f"{report.server.name} {report.server.version}",
+        "Address": f"{config.address}, {config.protocol}",
+        "Model": " ".join(part for part in (model.name, config.model_version) if part),
+        "Platform": model.platform,
+        "Scheduler": model.scheduler,
+        "Greatest batch": str(model.max_batch_size or ""),
+    }
+    return tuple(Fact(label=label, value=value) for label, value in facts.items() if value)
+
+
+def _host() -> tuple[Fact, ...]:
+    return (
+        Fact(label="Host", value=platform.node()),
+        Fact(label="Cores", value=str(os.cpu_count())),
+        Fact(label="Kernel", value=platform.release()),
+        Fact(label="Python", value=platform.python_version()),
+        Fact(label="tpx", value=__version__),
+    )
+
+
+def _settings(config: PerfConfig) -> tuple[Fact, ...]:
+    """What differs from the defaults."""
+    out = []
+    for field in fields_of(PerfConfig):
+        value = getattr(config, field.name)
+        if value != field.default and field.name not in ("model", "url"):
+            shown = str(value) if isinstance(value, LevelRange) else _as_text(value)
+            out.append(Fact(label=field.flag, value=shown))
+    return tuple(out)
+
+
+def _as_text(value: object) -> str:
+    return ", ".join(map(_as_text, value)) if isinstance(value, tuple | list) else str(value)
