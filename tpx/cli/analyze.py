@@ -68,6 +68,10 @@ def main(argv: Sequence[str]) -> int:
 def profile(argv: Sequence[str]) -> int:
     """`tpx analyze profile`: measure models under many configurations and report the best of them."""
     config = read_options(argv)
+    if config.dry_run:
+        from tpx.cli.analyze_plan import show_plan  # late: a run does not need it
+
+        return show_plan(config)
     fault = _measured(config, ("tpx", "analyze", "profile", *argv))
     run = Run.from_records(read_last_run(config.journal_path))
     verdicts = [judge(model, run.started.goals) for model in run.models]
@@ -104,12 +108,13 @@ def analyze(argv: Sequence[str]) -> int:
 COMMANDS = {
     "profile": "tpx.cli.analyze:profile",
     "analyze": "tpx.cli.analyze:analyze",
+    "plan": "tpx.cli.analyze_plan:plan",
     "compare": "tpx.cli.analyze_compare:compare",
     "apply": "tpx.cli.analyze_apply:apply",
     "rollback": "tpx.cli.analyze_apply:rollback",
 }
 """Name -> where it is."""
-WITH_MODE = frozenset({"profile", "analyze"})
+WITH_MODE = frozenset({"profile", "analyze", "plan"})
 """What Model Analyzer's `-m online`, before the command, says something to."""
 
 

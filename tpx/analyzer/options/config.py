@@ -51,6 +51,10 @@ class ProfileConfig(
     def goals(self) -> Goals:
         return self.goals_for(self.profile_models)
 
+    def goals_of(self, model: ModelToProfile) -> Goals:
+        """What is asked of one model."""
+        return self.goals.of(model.name)
+
     @property
     def load_settings(self) -> LoadSettings:
         return LoadSettings(

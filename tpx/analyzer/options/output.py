@@ -77,6 +77,9 @@ class OutputOptions:
     pdf: Annotated[
         Path | None, Option("the same report as PDF, where weasyprint is installed", (), _OUTPUT, "FILE")
     ] = None
+    dry_run: Annotated[bool, Option("tell what would be measured and for how long, and end", (), _OUTPUT)] = (
+        False
+    )
     quiet: Annotated[bool, Option("no progress on stderr", ("-q",), _OUTPUT)] = False
     verbose: Annotated[bool, Option("tell every step on stderr", ("-v",), _OUTPUT)] = False
 

@@ -1,0 +1,95 @@
+"""Plans: the whole space counted without measuring, and how long it would take."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.analyzer.conftest import ALEXNET
+from tpx import examples
+from tpx.analyzer.models import ModelToProfile
+from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.plan import PlanningRunner, RunPlan, pace_of, plan_of
+from tpx.analyzer.profile import Profile
+from tpx.analyzer.results.journal import Journal, read_last_run
+from tpx.analyzer.results.run import Run
+from tpx.analyzer.runners.replay import ReplayRunner
+from tpx.analyzer.trial import Bench
+from tpx.analyzer.variants import OutputRepository
+from tpx.cli.analyze import main
+
+PACE = pace_of(interval_ms=1000, max_windows=10, limit_s=600)
+
+
+def planned(tmp_path: Path, **options: Any) -> RunPlan:
+    config = ProfileConfig(profile_models=(ModelToProfile(name="alexnet"),), **options)
+    runner = PlanningRunner(ReplayRunner({"alexnet": options.pop("default", ALEXNET)}, []), PACE)
+    bench = Bench(runner, OutputRepository(tmp_path / "output", None), monitoring_interval_s=1)
+    with Journal(tmp_path / "run.jsonl") as journal:
+        asyncio.run(Profile(config, bench, journal, lambda _: None).run(()))
+    return plan_of(Run.from_records(read_last_run(tmp_path / "run.jsonl")))
+
+
+def test_the_whole_space_is_counted_where_nothing_ends_it_early(tmp_path: Path) -> None:
+    found = planned(tmp_path, run_config_search_max_concurrency=8, run_config_search_max_instance_count=2)
+    [model] = found.models
+    assert [each.configuration.variant.name for each in model.configurations] == [
+        "alexnet_config_default",
+        "alexnet_config_0",
+        "alexnet_config_1",
+    ]
+    assert model.measurements == 3 * 4
+    assert found.measurements == model.measurements + model.repetitions
+    assert found.complete
+
+
+def test_listed_loads_are_planned_as_listed(tmp_path: Path) -> None:
+    found = planned(tmp_path, concurrency=(4, 16), run_config_search_max_instance_count=1, final_rounds=0)
+    assert [load.value for load in found.models[0].configurations[0].loads] == [4, 16]
+    assert found.measurements == 4
+
+
+def test_a_model_that_cannot_be_read_is_told_with_its_reason(tmp_path: Path) -> None:
+    config = ProfileConfig(profile_models=(ModelToProfile(name="other"),))
+    bench = Bench(
+        PlanningRunner(ReplayRunner({}, []), PACE),
+        OutputRepository(tmp_path / "output", None),
+        monitoring_interval_s=1,
+    )
+    with Journal(tmp_path / "run.jsonl") as journal:
+        asyncio.run(Profile(config, bench, journal, lambda _: None).run(()))
+    [model] = plan_of(Run.from_records(read_last_run(tmp_path / "run.jsonl"))).models
+    assert "was not recorded" in model.unavailable
+    assert model.measurements == 0
+
+
+def test_a_measurement_takes_three_windows_at_least_and_all_of_them_at_most() -> None:
+    assert (PACE.stable_ns, PACE.longest_ns) == (3_600_000_000, 12_000_000_000)
+    short = pace_of(interval_ms=1000, max_windows=10, limit_s=5)
+    assert (short.stable_ns, short.longest_ns) == (3_600_000_000, 5_000_000_000)
+    assert pace_of(interval_ms=1000, max_windows=1, limit_s=600).stable_ns == 1_200_000_000
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["plan"], ["profile", "--dry-run"]])
+def test_a_dry_run_tells_configurations_loads_and_time_and_writes_nothing(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    examples.write(tmp_path / "models", ["add_sub"])
+    options = ["-m", "models", "--profile-models", "add_sub", "-c", "1,2", "--final-rounds", "0"]
+    more = ["--run-config-search-max-instance-count", "2", "--run-config-search-max-model-batch-size", "1"]
+    assert main([*words, *options, *more]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "add_sub: at most 6 measurements of 3 configurations, and 0 final repetitions"
+    assert lines[1] == "  each under concurrency 1, 2"
+    assert [line.split()[0] for line in lines[2:5]] == [
+        "add_sub_config_default",
+        "add_sub_config_0",
+        "add_sub_config_1",
+    ]
+    assert any(line.startswith("In all: at most 6 measurements, ") for line in lines)
+    assert any(line.startswith("The server is started once") for line in lines)
+    assert [path.name for path in tmp_path.iterdir()] == ["models"]
