@@ -244,24 +244,43 @@ class RankedVariant:
         """The best measurement that satisfies the constraints, or the one nearest to it."""
         return self.ordered[0]
 
+    settled: Measurement | None = None
+    """What the final repetitions show, at the load that the search found best; None without them."""
+    settled_satisfies: bool = False
+
+    @property
+    def figures(self) -> Measurement:
+        """What the configuration is judged by: the final repetitions, where it has any, else its best."""
+        return self.settled or self.best
+
     @property
     def satisfies(self) -> bool:
-        return bool(self.passing)
+        return self.settled_satisfies if self.settled else bool(self.passing)
 
 
 def rank(model: ModelRun, goals: Goals) -> tuple[RankedVariant, ...]:
     """The measured configurations from the best to the worst; ties keep the order of the search.
 
     Configurations that satisfy the constraints come first by their best such measurement, the others
-    by how little they miss.
+    by how little they miss. Those that were measured again come before those that were not: the best of
+    many measurements is too good to be true.
     """
     goals = goals.of(model.model)
     ranked = [_order(variant, goals) for variant in model.measured]
     passing = [r for r in ranked if r.satisfies]
     failing = [r for r in ranked if not r.satisfies]
-    passing.sort(key=lambda r: -score(r.best, goals))
-    failing.sort(key=lambda r: failure_percent(r.best, goals))
+    finalists = [score(r.figures, goals) for r in passing if r.settled and not r.run.variant.is_default]
+    passing.sort(key=lambda r: (not _in_final(r, goals, finalists), -score(r.figures, goals)))
+    failing.sort(key=lambda r: failure_percent(r.figures, goals))
     return tuple(passing + failing)
+
+
+def _in_final(ranked: RankedVariant, goals: Goals, finalists: Sequence[float]) -> bool:
+    """Whether a configuration's place is decided by its repetitions alone. The default is repeated whatever
+    the search thought of it, and stands where its figures put it."""
+    if ranked.run.variant.is_default and finalists and score(ranked.figures, goals) < min(finalists):
+        return False
+    return ranked.settled is not None
 
 
 def _order(variant: VariantRun, goals: Goals) -> RankedVariant:
@@ -269,4 +288,11 @@ def _order(variant: VariantRun, goals: Goals) -> RankedVariant:
     failing = [m for m in variant.measurements if not satisfies(m, goals)]
     passing.sort(key=lambda m: -score(m, goals))
     failing.sort(key=lambda m: failure_percent(m, goals))
-    return RankedVariant(run=variant, passing=tuple(passing), failing=tuple(failing))
+    settled = variant.settled
+    return RankedVariant(
+        run=variant,
+        passing=tuple(passing),
+        failing=tuple(failing),
+        settled=settled,
+        settled_satisfies=settled is not None and satisfies(settled, goals),
+    )

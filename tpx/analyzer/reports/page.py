@@ -34,6 +34,7 @@ _BADGES = {
     Finding.BETTER: ("Better configuration found", "good"),
     Finding.DEFAULT: ("Default is best", "neutral"),
     Finding.DEFAULT_FAILS: ("Recommended", "good"),
+    Finding.INCONCLUSIVE: ("Inconclusive", "warn"),
     Finding.NONE_SATISFIES: ("No configuration satisfies", "bad"),
     Finding.NOTHING: ("Nothing measured", "bad"),
 }

@@ -1,10 +1,13 @@
 """What a run says about a model, in one sentence and in the figures behind it."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from tpx.analyzer.objectives import RankedVariant, metric, rank
+from tpx.analyzer.conclusion import Conclusion, conclude
+from tpx.analyzer.gains import Gain
+from tpx.analyzer.objectives import RankedVariant, metric, rank, score
 from tpx.analyzer.results.goals import Constraint, Goals
 from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.results.run import ModelRun
@@ -19,6 +22,8 @@ class Finding(Enum):
     """Nothing beats the default."""
     DEFAULT_FAILS = "default fails"
     """A variant satisfies the constraints, the default does not or could not be measured."""
+    INCONCLUSIVE = "inconclusive"
+    """A variant may be better than the default, or not: the repetitions do not tell."""
     NONE_SATISFIES = "none satisfies"
     NOTHING = "nothing"
     """Not one measurement."""
@@ -40,35 +45,49 @@ class Verdict:
     default: RankedVariant | None = None
     gain_percent: float | None = None
     """Of the best configuration's throughput over the default's, both at their own best load."""
+    conclusion: Conclusion | None = None
+    """What the final repetitions say; None where there were none."""
+
+    @property
+    def gain(self) -> Gain | None:
+        """Of the recommended configuration over the default, with its interval."""
+        return self.conclusion.gain if self.conclusion else None
 
 
 def judge(model: ModelRun, goals: Goals) -> Verdict:
     """The verdict of one model's search under the run's goals."""
+    goals = goals.of(model.model)
     goals = goals.of(model.model)
     ranking = rank(model, goals)
     if not ranking:
         return Verdict(
             model=model.model, finding=Finding.NOTHING, sentence=_nothing(model), detail=_why_nothing(model)
         )
-    best = ranking[0]
+    conclusion = conclude(ranking, goals)
+    best = conclusion.recommended if conclusion else ranking[0]
     default = next((r for r in ranking if r.run.variant.is_default), None)
-    gain = _gain_percent(best, default)
     finding = _finding(best, default)
+    if finding is Finding.BETTER and conclusion is not None and conclusion.inconclusive:
+        finding = Finding.INCONCLUSIVE
     return Verdict(
         model=model.model,
         finding=finding,
-        sentence=_sentence(model, finding, best, default, goals),
-        detail=_detail(best.best),
+        sentence=_sentence(model, finding, best, default, goals, conclusion),
+        detail=_detail(best.figures, conclusion),
         ranking=ranking,
         best=best,
         default=default,
-        gain_percent=gain,
+        gain_percent=_gain_percent(best, default),
+        conclusion=conclusion,
     )
 
 
 def is_about_equal(verdict: Verdict, tolerance_percent: float) -> bool:
-    """Whether the best configuration gains less than the windows of one stable measurement may differ."""
+    """Whether the best configuration gains less than the windows of one stable measurement may differ; never
+    where repetitions say how sure the gain is."""
     gain = verdict.gain_percent
+    if verdict.gain is not None and verdict.gain.rounds > 1:
+        return False
     return verdict.finding is Finding.BETTER and gain is not None and gain < tolerance_percent
 
 
@@ -81,12 +100,30 @@ def caution(verdict: Verdict, model: ModelRun, tolerance_percent: float) -> str:
             "measurement may differ: take the two configurations as equal, and measure again before you "
             "change anything."
         )
-    if verdict.best is not None and not verdict.best.best.stable:
-        why = verdict.best.best.note or "its windows differ"
+    parts += _caution_of_rounds(verdict)
+    if verdict.best is not None and not verdict.best.figures.stable:
+        why = verdict.best.figures.note or "its windows differ"
         parts.append(f"The best measurement did not become stable: {why.rstrip('.')}.")
     if model.failures and verdict.finding is not Finding.NOTHING:
         parts.append(f"{plural(len(model.failures), 'trial')} failed, with the reasons in the report.")
     return " ".join(parts)
+
+
+def _caution_of_rounds(verdict: Verdict) -> list[str]:
+    conclusion = verdict.conclusion
+    if conclusion is None:
+        return []
+    parts = []
+    if verdict.finding is Finding.INCONCLUSIVE:
+        parts.append("Measure again on a quiet machine, or longer, before you change anything.")
+    if conclusion.noise:
+        parts.append(f"The machine was not quiet: {'; '.join(conclusion.noise)}.")
+    parts += [
+        f"Undetermined whether it keeps {describe_constraints((constraint,))}: the repetitions lie on both "
+        "sides of it."
+        for constraint in conclusion.undetermined
+    ]
+    return parts
 
 
 def counts(model: ModelRun) -> str:
@@ -134,42 +171,77 @@ def _finding(best: RankedVariant, default: RankedVariant | None) -> Finding:
 
 
 def _gain_percent(best: RankedVariant, default: RankedVariant | None) -> float | None:
-    if default is None or not best.satisfies or not default.satisfies or default.best.throughput <= 0:
+    if default is None or not best.satisfies or not default.satisfies or default.figures.throughput <= 0:
         return None
-    return (best.best.throughput / default.best.throughput - 1) * 100
+    return (best.figures.throughput / default.figures.throughput - 1) * 100
 
 
 def _sentence(
-    model: ModelRun, finding: Finding, best: RankedVariant, default: RankedVariant | None, goals: Goals
+    model: ModelRun,
+    finding: Finding,
+    best: RankedVariant,
+    default: RankedVariant | None,
+    goals: Goals,
+    conclusion: Conclusion | None,
 ) -> str:
     start = f"In {counts(model)}, "
     limits = describe_constraints(goals.constraints)
     under = f", with a {limits}" if limits else ""
-    throughput = f"{best.best.throughput:.0f} infer/sec"
+    throughput = f"{best.figures.throughput:.0f} infer/sec"
     if finding is Finding.NONE_SATISFIES:
-        nearest = describe_miss(best.best, goals.constraints)
+        nearest = describe_miss(best.figures, goals.constraints)
         return f"{start}no configuration satisfies a {limits}; closest: `{best.name}` ({nearest})"
+    if finding is Finding.INCONCLUSIVE and conclusion is not None:
+        return (
+            f"{start}no configuration is certain to be better than the default: of `{best.name}` "
+            f"{conclusion.inconclusive}"
+        )
     if finding is Finding.DEFAULT:
-        return f"{start}the default configuration is best: {throughput}{under}"
+        better = "best" if conclusion is None or not conclusion.tied else "as good as the best"
+        return f"{start}the default configuration is {better}: {throughput}{under}"
     gives = f"{start}`{best.name}` gives {throughput}"
-    gain = _gain_percent(best, default)
     if default is None:
         return f"{gives}{under}; the default configuration could not be measured"
-    if gain is None:
-        miss = describe_miss(default.best, goals.constraints)
+    if not default.satisfies:
+        miss = describe_miss(default.figures, goals.constraints)
         return f"{gives}{under}; the default configuration misses it ({miss})"
-    base = f"{default.best.throughput:.0f} infer/sec"
-    return f"{gives}, a {gain:.0f}% gain over the default configuration ({base}){under}"
+    base = f"{default.figures.throughput:.0f} infer/sec"
+    return f"{gives}, {_gain_in_words(best, default, goals, conclusion)} ({base}){under}"
 
 
-def _detail(measurement: Measurement) -> str:
+def _gain_in_words(
+    best: RankedVariant, default: RankedVariant, goals: Goals, conclusion: Conclusion | None
+) -> str:
+    """`a 67% gain [64, 70] over the default configuration`; the interval where the repetitions leave one."""
+    gain = conclusion.gains.get(best.name) if conclusion else None
+    only_throughput = {o.tag for o in goals.objectives} == {"perf_throughput"}
+    if only_throughput:
+        percent = _gain_percent(best, default) or 0.0
+        return f"a {percent:.0f}% gain{_interval(gain, percent)} over the default configuration"
+    percent = math.expm1(score(best.figures, goals) - score(default.figures, goals)) * 100
+    verbs = {"higher": "maximizing", "lower": "minimizing"}
+    aims = " and ".join(f"{verbs[metric(o.tag).better]} {_in_words(o.tag)}" for o in goals.objectives)
+    return f"{percent:.0f}%{_interval(gain, percent)} better than the default configuration at {aims}"
+
+
+def _interval(gain: Gain | None, percent: float) -> str:
+    if gain is None or gain.rounds < 2:
+        return ""
+    low, high = f"{gain.low * 100:.0f}", f"{gain.high * 100:.0f}"
+    return "" if low == high == f"{percent:.0f}" else f" [{low}, {high}]"
+
+
+def _detail(measurement: Measurement, conclusion: Conclusion | None) -> str:
     parts = [f"at {measurement.load}"]
     p99_ns = measurement.latency.p99_ns
     if p99_ns is not None:
         parts.append(f"p99 {milliseconds(p99_ns)} ms")
     if not measurement.stable:
         parts.append("not stable")
-    return ", ".join(parts)
+    text = ", ".join(parts)
+    if conclusion is not None and conclusion.tied:
+        text += f"; tied with: {', '.join(conclusion.tied)}; the cheapest of them is recommended"
+    return text
 
 
 def _nothing(model: ModelRun) -> str:

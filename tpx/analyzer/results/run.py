@@ -13,6 +13,7 @@ from tpx.analyzer.results.measurement import (
     ServerOnly,
     Variant,
 )
+from tpx.analyzer.results.pooled import pooled
 from tpx.errors import MeasurementError
 
 RunOutcome = Literal["complete", "interrupted", "unfinished"]
@@ -28,6 +29,11 @@ class VariantRun:
     failures: tuple[Failure, ...]
     repetitions: tuple[Measurement, ...] = ()
     """Of the final rounds, all at the load that the search found best."""
+
+    @property
+    def settled(self) -> Measurement | None:
+        """The repetitions as one measurement; None of fewer than two."""
+        return pooled(self.repetitions) if len(self.repetitions) > 1 else None
 
     @property
     def variant(self) -> Variant:

@@ -1,0 +1,155 @@
+"""What the final repetitions allow to be said: who is best, who ties with it and is cheaper, by how much it
+beats the default, and whether the machine was quiet enough to say anything."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+
+from tpx.analyzer.gains import TIE_MARGIN, UNKNOWN, Gain, compare_scores
+from tpx.analyzer.objectives import RankedVariant, metric, ram_mb, score
+from tpx.analyzer.results.goals import Constraint, Goals
+from tpx.perf.statistics.distributions import t_quantile
+from tpx.perf.statistics.intervals import CONFIDENCE
+from tpx.perf.statistics.ranks import holm
+
+SIGNIFICANT = 1 - CONFIDENCE
+STEAL_PERCENT = 5.0
+OTHER_PERCENT = 15.0
+DRIFT = 0.15
+"""Rounds that differ by more, for all configurations alike, are the machine's doing."""
+NOISY_GAIN = 0.05
+"""On a noisy machine a gain must be at least this, with all of its interval, to be believed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conclusion:
+    """What follows from the final rounds of one model's search."""
+
+    rounds: int
+    recommended: RankedVariant
+    """The cheapest of those that tie with the best: fewest instances, least memory, lowest p99."""
+    tied: tuple[str, ...]
+    """Names of the others that cannot be told from the best."""
+    gains: Mapping[str, Gain]
+    """Of each finalist over the default, by name."""
+    noise: tuple[str, ...]
+    """What on the machine disturbed the rounds."""
+    inconclusive: str
+    """Why nothing can be recommended; empty where it can."""
+    undetermined: tuple[Constraint, ...]
+    """Constraints of which it is not certain whether the recommended configuration keeps them."""
+
+    @property
+    def gain(self) -> Gain | None:
+        """Of the recommended configuration over the default."""
+        return self.gains.get(self.recommended.name)
+
+
+def conclude(ranking: Sequence[RankedVariant], goals: Goals) -> Conclusion | None:
+    """What the repetitions say; None where there were none, or nothing that was repeated satisfies.
+
+    `ranking` is that of `objectives.rank`, the finalists first.
+    """
+    finalists = [r for r in ranking if r.run.settled is not None and r.satisfies]
+    if not finalists:
+        return None
+    scores = {r.name: _scores(r, goals) for r in finalists}
+    best = finalists[0]
+    against = [_paired(scores[r.name], scores[best.name]) for r in finalists[1:]]
+    corrected = holm([gain.p_value for gain in against])
+    tied = [best] + [
+        r
+        for r, gain, p in zip(finalists[1:], against, corrected, strict=True)
+        if not (gain.high < -TIE_MARGIN and p < SIGNIFICANT)
+    ]
+    recommended = min(tied, key=_cost)
+    default = next((r for r in finalists if r.run.variant.is_default), None)
+    gains: dict[str, Gain] = {}
+    if default is not None:
+        gains = {r.name: _paired(scores[r.name], scores[default.name]) for r in finalists}
+    noise = tuple(_noise(finalists, scores))
+    gain = None if recommended is default else gains.get(recommended.name)
+    return Conclusion(
+        rounds=max(len(found) for found in scores.values()),
+        recommended=recommended,
+        tied=tuple(r.name for r in tied if r is not recommended),
+        gains=gains,
+        noise=noise,
+        inconclusive="" if gain is None else _why_inconclusive(gain, noise),
+        undetermined=tuple(c for c in goals.constraints if _undetermined(recommended, c)),
+    )
+
+
+def _scores(ranked: RankedVariant, goals: Goals) -> dict[int, float]:
+    return {m.round: score(m, goals) for m in ranked.run.repetitions}
+
+
+def _paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Gain:
+    """The gain over the rounds that both were in."""
+    rounds = sorted(ours.keys() & theirs.keys())
+    return compare_scores([ours[r] for r in rounds], [theirs[r] for r in rounds])
+
+
+def _cost(ranked: RankedVariant) -> tuple[float, ...]:
+    """What a configuration takes: instances, memory, p99; then the order of the search."""
+    figures = ranked.figures
+    gpu = sum(g.used_bytes for g in figures.gpus) / 1e6
+    number = ranked.name.rpartition("_")[2]
+    return (
+        ranked.run.configuration.instances,
+        round((ram_mb(figures.memory) or 0.0) + gpu, -1),
+        float(figures.latency.p99_ns or 0),
+        float(number) if number.isdigit() else -1.0,
+    )
+
+
+def _why_inconclusive(gain: Gain, noise: Sequence[str]) -> str:
+    if gain is UNKNOWN or gain.rounds < 2:
+        return ""
+    if gain.low <= 0 and not gain.equal:
+        return f"the gain is {gain}, which may as well be none"
+    if noise and gain.low < NOISY_GAIN and not gain.equal:
+        return f"the gain is {gain}, too little to be believed on a machine that was not quiet"
+    return ""
+
+
+def _noise(finalists: Sequence[RankedVariant], scores: Mapping[str, Mapping[int, float]]) -> list[str]:
+    found = []
+    hosts = [m.host for r in finalists for m in r.run.repetitions if m.host is not None]
+    if hosts:
+        steal = fmean(h.steal_percent for h in hosts)
+        other = fmean(h.other_percent for h in hosts)
+        if steal > STEAL_PERCENT:
+            found.append(f"other guests of the host took {steal:.0f}% of the processors' time")
+        if other > OTHER_PERCENT:
+            load, cores = fmean(h.load_average for h in hosts), hosts[0].cores
+            found.append(
+                f"other programs took {other:.0f}% of the processors' time (load average {load:.1f} on "
+                f"{cores} cores)"
+            )
+    drift = _drift(list(scores.values()))
+    if drift > DRIFT:
+        found.append(f"the rounds differ by {drift * 100:.0f}% for all configurations alike")
+    return found
+
+
+def _drift(scores: Sequence[Mapping[int, float]]) -> float:
+    """By how much the fastest round is faster than the slowest, over all configurations."""
+    rounds = set.intersection(*(set(s) for s in scores)) if scores else set()
+    if len(rounds) < 2:
+        return 0.0
+    levels = [fmean(s[number] for s in scores) for number in rounds]
+    return float(np.expm1(max(levels) - min(levels))) if np.isfinite(levels).all() else 0.0
+
+
+def _undetermined(ranked: RankedVariant, constraint: Constraint) -> bool:
+    """Whether the limit lies inside of what the repetitions leave open."""
+    measured = metric(constraint.tag)
+    values = [v for m in ranked.run.repetitions if (v := measured.value(m)) is not None]
+    if len(values) < 2:
+        return False
+    mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / len(values) ** 0.5
+    reach = t_quantile(0.5 + CONFIDENCE / 2, len(values) - 1) * error
+    return bool(mean - reach < constraint.limit < mean + reach)
