@@ -109,12 +109,13 @@ COMMANDS = {
     "profile": "tpx.cli.analyze:profile",
     "analyze": "tpx.cli.analyze:analyze",
     "plan": "tpx.cli.analyze_plan:plan",
+    "doctor": "tpx.cli.analyze_doctor:doctor",
     "compare": "tpx.cli.analyze_compare:compare",
     "apply": "tpx.cli.analyze_apply:apply",
     "rollback": "tpx.cli.analyze_apply:rollback",
 }
 """Name -> where it is."""
-WITH_MODE = frozenset({"profile", "analyze", "plan"})
+WITH_MODE = frozenset({"profile", "analyze", "plan", "doctor"})
 """What Model Analyzer's `-m online`, before the command, says something to."""
 
 

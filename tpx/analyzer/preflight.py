@@ -1,0 +1,236 @@
+"""What would stop a run, or spoil its figures, looked for before it begins; nothing is changed.
+
+Every check is a fact with its remedy. Those that need a server are given one by the caller.
+"""
+
+import os
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.runners.control import ModelControl
+from tpx.errors import MeasurementError, TpxError, Unsupported
+from tpx.options import nearest
+from tpx.pages.html import require_pdf
+from tpx.protocol import model_config
+
+ROOM_BYTES = 1 << 30
+BUSY_SHARE = 0.5
+"""A load average above this share of the processors spoils figures."""
+METRICS_TIMEOUT_S = 3.0
+NOBODY = "tpx-doctor-asks-whether-models-load-by-request"
+"""A model that no repository has: asking for it tells the control mode and changes nothing."""
+
+
+class State(Enum):
+    """How a check came out."""
+
+    OK = "ok"
+    DOUBTFUL = "doubtful"
+    """A run is possible, but lacks something or measures badly."""
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One fact about what a run needs."""
+
+    what: str
+    state: State
+    found: str
+    remedy: str = ""
+
+
+class Reader(Protocol):
+    """What reads a model's configuration as the server completes it."""
+
+    async def default_config(self, model: str) -> dict[str, Any]: ...
+
+
+def check_machine(config: ProfileConfig) -> Iterator[Check]:
+    """Models, directories, programs, packages, and how busy the machine is."""
+    yield from _repository(config)
+    yield from _directories(config)
+    yield from _programs(config)
+    yield _pdf(config)
+    yield _busy()
+
+
+async def check_models(config: ProfileConfig, reader: Reader) -> list[Check]:
+    """Whether each model can be served at all, by serving it."""
+    checks = []
+    for model in config.model_names:
+        what = f"model {model} can be served"
+        try:
+            default = await reader.default_config(model)
+        except TpxError as exc:
+            checks.append(Check(what=what, state=State.FAILED, found=exc.message))
+            continue
+        batch = default.get("max_batch_size", 0)
+        found = f"max_batch_size {batch}" if batch else "without batches"
+        checks.append(Check(what=what, state=State.OK, found=found))
+    return checks
+
+
+async def check_remote(config: ProfileConfig, control: ModelControl) -> list[Check]:
+    """Whether the running server answers, loads models by request, and tells its metrics."""
+    address = config.triton_grpc_endpoint
+    if config.client_protocol == "http":
+        address = config.triton_http_endpoint
+    if not await control.live():
+        remedy = "start it, or say where it is with --triton-http-endpoint and --triton-grpc-endpoint"
+        found = f"nothing answers at {address}"
+        return [Check(what="server", state=State.FAILED, found=found, remedy=remedy)]
+    served = [state.name for state in await control.index() if state.state == "READY"]
+    return [
+        Check(what="server", state=State.OK, found=f"answers at {address}"),
+        await _control_mode(config, control),
+        _others(config, served),
+        _metrics(config.triton_metrics_url),
+    ]
+
+
+async def _control_mode(config: ProfileConfig, control: ModelControl) -> Check:
+    what = "models are loaded by request"
+    if config.reload_model_disable:
+        return Check(what=what, state=State.OK, found="not needed with --reload-model-disable")
+    try:
+        await control.load(NOBODY, None, METRICS_TIMEOUT_S)
+    except MeasurementError as exc:
+        if "polling is enabled" in exc.message:
+            remedy = "start the server with --model-control-mode=explicit, or use --reload-model-disable"
+            return Check(what=what, state=State.FAILED, found=exc.message, remedy=remedy)
+    return Check(what=what, state=State.OK, found="explicit model control")
+
+
+def _others(config: ProfileConfig, served: list[str]) -> Check:
+    others = [name for name in served if name not in config.model_names]
+    if not others:
+        return Check(what="other models on the server", state=State.OK, found="none")
+    return Check(
+        what="other models on the server",
+        state=State.DOUBTFUL,
+        found=", ".join(others),
+        remedy="their work and memory are in the figures: unload them where that is possible",
+    )
+
+
+def _metrics(url: str) -> Check:
+    if not url.startswith(("http://", "https://")):
+        return Check(what="metrics", state=State.FAILED, found=f"{url} is no http URL")
+    try:
+        with urllib.request.urlopen(url, timeout=METRICS_TIMEOUT_S) as answer:
+            count = sum(not line.startswith(b"#") for line in answer)
+    except (OSError, urllib.error.URLError) as exc:
+        remedy = "give its address with --triton-metrics-url; without it there are no GPU figures"
+        return Check(what="metrics", state=State.DOUBTFUL, found=f"{url}: {exc}", remedy=remedy)
+    return Check(what="metrics", state=State.OK, found=f"{count} figures at {url}")
+
+
+def _repository(config: ProfileConfig) -> Iterator[Check]:
+    repository = config.model_repository
+    if repository is None:
+        return
+    if not repository.is_dir():
+        yield Check(what="model repository", state=State.FAILED, found=f"{repository}: no such directory")
+        return
+    models = sorted(entry.name for entry in repository.iterdir() if entry.is_dir())
+    for model in config.model_names:
+        path = repository / model / "config.pbtxt"
+        what = f"configuration of {model}"
+        if model not in models:
+            found = f"{repository} has no model '{model}'{nearest(model, models)}"
+            yield Check(what=what, state=State.FAILED, found=found)
+        elif not path.exists():
+            yield Check(what=what, state=State.OK, found="none: the server completes it")
+        else:
+            yield _configuration(what, path)
+
+
+def _configuration(what: str, path: Path) -> Check:
+    try:
+        model_config.read(path)
+    except TpxError as exc:
+        return Check(what=what, state=State.FAILED, found=exc.message)
+    return Check(what=what, state=State.OK, found=str(path))
+
+
+def _directories(config: ProfileConfig) -> Iterator[Check]:
+    for what, path in (("export path", config.export_path), ("run.jsonl", config.journal_path.parent)):
+        yield _writable(what, path)
+    output = config.output_model_repository_path
+    used = output.is_dir() and any(output.iterdir())
+    if used and not config.override_output_model_repository:
+        yield Check(
+            what="output model repository",
+            state=State.FAILED,
+            found=f"{output} is not empty",
+            remedy="name another with --output-model-repository-path, or replace it with "
+            "--override-output-model-repository",
+        )
+    else:
+        yield _writable("output model repository", output)
+
+
+def _writable(what: str, path: Path) -> Check:
+    there = path.absolute()
+    while not there.exists():
+        there = there.parent
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        return Check(what=what, state=State.FAILED, found=f"{there} cannot be written to")
+    free = shutil.disk_usage(there).free
+    if free < ROOM_BYTES:
+        found = f"{path}: {free >> 20} MiB are free"
+        return Check(
+            what=what, state=State.DOUBTFUL, found=found, remedy="make room, or choose another place"
+        )
+    return Check(what=what, state=State.OK, found=str(path.absolute()))
+
+
+def _programs(config: ProfileConfig) -> Iterator[Check]:
+    mode = config.triton_launch_mode
+    if mode == "local" and config.triton_server_path:
+        yield _program("server program", config.triton_server_path, "--triton-server-path names it")
+    if mode == "docker":
+        yield _program("docker", "docker", "install it: https://docs.docker.com/engine/install")
+    if config.run_config_search_mode == "optuna":
+        there = find_spec("optuna") is not None
+        yield Check(
+            what="optuna",
+            state=State.OK if there else State.FAILED,
+            found="installed" if there else "not installed",
+            remedy="" if there else "pip install optuna",
+        )
+
+
+def _program(what: str, name: str, remedy: str) -> Check:
+    found = shutil.which(name)
+    if found is None:
+        return Check(what=what, state=State.FAILED, found=f"no '{name}' on the PATH", remedy=remedy)
+    return Check(what=what, state=State.OK, found=found)
+
+
+def _pdf(config: ProfileConfig) -> Check:
+    try:
+        require_pdf()
+    except Unsupported as exc:
+        state = State.DOUBTFUL if config.pdf is None else State.FAILED
+        return Check(what="PDF", state=state, found=exc.message)
+    return Check(what="PDF", state=State.OK, found="WeasyPrint")
+
+
+def _busy() -> Check:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    load = os.getloadavg()[0]
+    found = f"load average {load:.1f} on {cores} processor{'s' if cores != 1 else ''}"
+    if load > cores * BUSY_SHARE:
+        remedy = "figures will vary: wait until the machine is idle, or measure longer"
+        return Check(what="quiet machine", state=State.DOUBTFUL, found=found, remedy=remedy)
+    return Check(what="quiet machine", state=State.OK, found=found)

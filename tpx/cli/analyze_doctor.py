@@ -1,0 +1,96 @@
+"""`tpx analyze doctor`: whether a run with these options can be made, told before hours are spent on it."""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.options.file import merge_options
+from tpx.analyzer.options.waiting import refuse_waiting
+from tpx.analyzer.preflight import Check, State, check_machine, check_models, check_remote
+from tpx.analyzer.runners.control import ModelControl
+from tpx.analyzer.runners.control_grpc import GrpcModelControl
+from tpx.analyzer.runners.control_http import HttpModelControl
+from tpx.cli.launching import open_runner
+from tpx.errors import TpxError, UsageError
+from tpx.perf.run import event_loop
+
+_STYLES = {State.OK: "green", State.DOUBTFUL: "yellow", State.FAILED: "red"}
+
+
+def doctor(argv: Sequence[str]) -> int:
+    """`tpx analyze doctor`, with the options of `profile`: 1 where something would stop the run."""
+    config = merge_options(argv)
+    with Console(stderr=True).status("Looking at what the run needs"):
+        checks = [*_options(config), *check_machine(config)]
+        checks += _served(config)
+    _show(checks)
+    return 1 if any(check.state is State.FAILED for check in checks) else 0
+
+
+def _options(config: ProfileConfig) -> list[Check]:
+    try:
+        refuse_waiting(config)
+    except UsageError as exc:
+        return [Check(what="options", state=State.FAILED, found=exc.message)]
+    if config.model_repository is None and config.triton_launch_mode != "remote":
+        remedy = "name the directory of the models with --model-repository"
+        return [Check(what="options", state=State.FAILED, found="no model repository", remedy=remedy)]
+    if not config.profile_models:
+        remedy = "name models with --profile-models to have them looked at"
+        return [Check(what="options", state=State.DOUBTFUL, found="no models", remedy=remedy)]
+    return [Check(what="options", state=State.OK, found="they go together")]
+
+
+def _served(config: ProfileConfig) -> list[Check]:
+    """What only a server can tell."""
+    try:
+        with asyncio.Runner(loop_factory=event_loop) as loop:
+            return loop.run(_asked(config))
+    except TpxError as exc:
+        return [Check(what="server", state=State.FAILED, found=exc.message)]
+
+
+async def _asked(config: ProfileConfig) -> list[Check]:
+    if config.triton_launch_mode == "remote":
+        checks = await check_remote(config, _control(config))
+        if any(check.state is State.FAILED for check in checks):
+            return checks
+    else:
+        checks = []
+    if config.model_repository is None and config.triton_launch_mode != "remote":
+        return checks
+    runner = open_runner(config)
+    try:
+        return checks + await check_models(config, runner)
+    finally:
+        await runner.close()
+
+
+def _control(config: ProfileConfig) -> ModelControl:
+    if config.client_protocol == "grpc":
+        return GrpcModelControl(config.triton_grpc_endpoint)
+    return HttpModelControl(config.triton_http_endpoint)
+
+
+def _show(checks: Sequence[Check]) -> None:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    for check in checks:
+        table.add_row(Text(check.state.value, style=_STYLES[check.state]), check.what, _told(check))
+    wide = None if sys.stdout.isatty() else 10_000  # a pipe has no width
+    console = Console(markup=False, emoji=False, highlight=False, width=wide)
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        print(line.rstrip())
+
+
+def _told(check: Check) -> str:
+    return f"{check.found}; {check.remedy}" if check.remedy else check.found
