@@ -27,7 +27,7 @@ class Behaviour:
     """Whether the connection is closed behind the answer (HTTP)."""
     config: dict[str, Any] = field(default_factory=lambda: {"max_batch_size": 8})
     has_config: bool = True
-    extensions: tuple[str, ...] = ("statistics",)
+    extensions: tuple[str, ...] = ("statistics", "binary_tensor_data")
     infers: int = 0
     seen: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
     """Headers (HTTP, lower case) and bodies of the first inference requests."""

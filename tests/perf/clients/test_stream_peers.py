@@ -125,6 +125,19 @@ def test_a_server_that_keeps_no_ids_answers_in_order() -> None:
     assert (result.requests, result.failed, result.streaming.responses) == (30, 0, 30)
 
 
+def test_a_server_that_sends_the_bare_responses_is_understood() -> None:
+    """MLServer does, and gives all of them the id of the stream's first request."""
+
+    def answer(number: int, request: Any, context: Any) -> Iterator[Any]:
+        inner = answer_of(request).infer_response
+        inner.id = "00000001"
+        yield inner
+
+    result, _ = streamed(answer, "--request-count", "20", "--concurrency-range", "18")
+    assert result.streaming is not None
+    assert (result.requests, result.failed, result.streaming.responses) == (20, 0, 20)
+
+
 def test_nothing_but_the_news_of_the_end_is_an_answer_without_responses() -> None:
     def answer(number: int, request: Any, context: Any) -> Iterator[Any]:
         if number % 2:

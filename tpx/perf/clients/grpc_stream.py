@@ -27,7 +27,7 @@ from tpx.protocol.grpc.client_call import GrpcResponse
 from tpx.protocol.grpc.framing import pack_prefix
 from tpx.protocol.grpc.status import Status
 from tpx.protocol.tensors import Buffer, Tensor
-from tpx.protocol.v2_protobuf import EMPTY_FINAL_RESPONSE
+from tpx.protocol.v2_protobuf import EMPTY_FINAL_RESPONSE, encode_varint
 
 MOST_STREAMS = 16
 """As many as perf_analyzer has threads by default, each with a stream of its own."""
@@ -110,6 +110,9 @@ class InferStream:
         self._reason = ""
         self._numbers = count(1)
         self._waiting: dict[bytes, StreamedRequest] = {}
+        self._forgotten: set[bytes] = set()
+        self._bare: bool | None = None
+        """Whether the server sends ModelInferResponses, as MLServer does; not known before the first one."""
         self._call = connection.open(
             SERVICE + "ModelStreamInfer",
             self._on_message,
@@ -129,7 +132,8 @@ class InferStream:
 
     def forget(self, request_id: bytes) -> None:
         """Nobody waits for the answers of a request any more."""
-        self._waiting.pop(request_id, None)
+        if self._waiting.pop(request_id, None) is not None:
+            self._forgotten.add(request_id)
 
     def close(self) -> None:
         """End the stream; nobody hears of it."""
@@ -141,13 +145,15 @@ class InferStream:
 
     def _on_message(self, data: Buffer) -> None:
         now_ns = perf_counter_ns()
+        if self._bare is not False:
+            data = self._framed(data)
         request_id, final, null, error = scan(data)
         waiting = self._waiting
-        if not request_id:  # a server that does not say which answers in order
-            request_id = next(iter(waiting), b"")
-        request = waiting.get(request_id)
-        if request is None:
-            return
+        if request_id not in waiting:
+            if request_id in self._forgotten or not waiting:
+                return
+            request_id = next(iter(waiting))  # a server that does not keep the ids answers in order
+        request = waiting[request_id]
         if not (null and request.arrivals):
             if not request.first_byte_ns:
                 request.first_byte_ns = now_ns
@@ -164,6 +170,13 @@ class InferStream:
             del waiting[request_id]
             request.on_response(request)
 
+    def _framed(self, data: Buffer) -> Buffer:
+        """A message as ModelStreamInferResponse, whichever the server sends."""
+        self._bare = is_bare(data)
+        if not self._bare:
+            return data
+        return b"".join((bytes((_RESPONSE_TAG,)), encode_varint(len(data)), data))
+
     def _on_end(self, response: GrpcResponse) -> None:
         self.closing = True
         status = int(response.status) or int(Status.UNAVAILABLE)
@@ -175,6 +188,18 @@ class InferStream:
             request.first_byte_ns = request.first_byte_ns or now_ns
             request.end_ns = now_ns
             request.on_response(request)
+
+
+def is_bare(data: Buffer) -> bool:
+    """Whether a message is a ModelInferResponse: a ModelStreamInferResponse has only its first two fields'
+    numbers."""
+    at, end = 0, len(data)
+    while at < end:
+        if data[at] > _RESPONSE_TAG:
+            return True
+        size, at = _size(data, at + 1)
+        at += size
+    return False
 
 
 def scan(data: Buffer) -> tuple[bytes, bool, bool, bytes]:

@@ -18,7 +18,12 @@ TensorFormat = Literal["binary", "json"]
 def _format(flag: str) -> Option:
     what = "inputs" if "input" in flag else "outputs"
     text = "Unsupported type provided: '{}'. The available options are 'binary' or 'json'."
-    return Option(f"HTTP: {what} as binary or json", (), _WIRE, parse=one_of(flag, ("binary", "json"), text))
+    return Option(
+        f"HTTP: {what} as binary or json; binary, unless the server does not say that it takes it",
+        (),
+        _WIRE,
+        parse=one_of(flag, ("binary", "json"), text),
+    )
 
 
 def parse_level(text: str) -> str:
@@ -75,8 +80,8 @@ class WireOptions:
         bool,
         Option("gRPC: send over bidirectional streams; OpenAI: have answers streamed", (), _WIRE),
     ] = False
-    input_tensor_format: Annotated[TensorFormat, _format("--input-tensor-format")] = "binary"
-    output_tensor_format: Annotated[TensorFormat, _format("--output-tensor-format")] = "binary"
+    input_tensor_format: Annotated[TensorFormat | None, _format("--input-tensor-format")] = None
+    output_tensor_format: Annotated[TensorFormat | None, _format("--output-tensor-format")] = None
     grpc_compression_algorithm: Annotated[
         Literal["none", "gzip", "deflate"],
         Option("of the requests' messages: none, gzip or deflate", (), _WIRE, parse=_compression),
@@ -162,6 +167,6 @@ class WireOptions:
         return WireSettings(
             streaming=self.streaming,
             compression="" if compression == "none" else compression,
-            input_binary=self.input_tensor_format == "binary",
-            output_binary=self.output_tensor_format == "binary",
+            input_binary=self.input_tensor_format != "json",
+            output_binary=self.output_tensor_format != "json",
         )

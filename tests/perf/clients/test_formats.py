@@ -1,0 +1,42 @@
+"""Which form tensors have over HTTP, where the user says nothing."""
+
+import asyncio
+import json
+
+import pytest
+
+from tests.perf.servers import Behaviour, http_server
+from tpx.options import from_argv
+from tpx.perf.options import PerfConfig
+from tpx.perf.run import open_target, run
+
+
+def sent(behaviour: Behaviour, *words: str) -> tuple[dict[str, str], bytes, tuple[str, ...]]:
+    """Headers and body of a request, and what the user is told."""
+
+    async def scene() -> tuple[str, ...]:
+        async with open_target(config) as target:
+            notices = target.notices
+        await run(config)
+        return notices
+
+    with http_server(behaviour) as url:
+        config = from_argv(PerfConfig, ["-m", "net", "-u", url, "--request-count", "1", *words])
+        notices = asyncio.run(scene())
+    return *behaviour.seen[0], notices
+
+
+def test_a_server_without_the_binary_extension_gets_json_and_the_user_is_told() -> None:
+    headers, body, notices = sent(Behaviour(extensions=("statistics",)))
+    assert headers["content-type"] == "application/json"
+    (tensor,) = json.loads(body)["inputs"]
+    assert len(tensor["data"]) == 4
+    assert any("extension binary_tensor_data" in notice for notice in notices)
+
+
+@pytest.mark.parametrize("extensions", [(), ("binary_tensor_data",)])
+def test_bytes_are_sent_where_the_server_or_the_user_says_so(extensions: tuple[str, ...]) -> None:
+    words = () if extensions else ("--input-tensor-format", "binary", "--output-tensor-format", "binary")
+    headers, body, notices = sent(Behaviour(extensions=extensions), *words)
+    assert len(body) - int(headers["inference-header-content-length"]) == 16
+    assert not notices
