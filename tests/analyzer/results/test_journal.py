@@ -21,7 +21,7 @@ from tpx.analyzer.results.journal import (
 )
 from tpx.analyzer.results.measurement import GpuUse, Latency, Load, Measurement, MemoryUse
 from tpx.analyzer.results.run import Run
-from tpx.errors import MeasurementError
+from tpx.errors import MeasurementError, UsageError
 
 STARTED = RunStarted(
     schema=SCHEMA,
@@ -142,7 +142,7 @@ def test_a_journal_has_one_writer(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     with Journal(path) as journal:
         journal.append(STARTED)
-        with pytest.raises(MeasurementError, match="is being written by another tpx analyze"):
+        with pytest.raises(UsageError, match="is being written by another tpx analyze"):
             Journal(path)
         journal.append(ENDED)
     assert read_last_run(path) == [STARTED, ENDED]

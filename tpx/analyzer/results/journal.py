@@ -15,7 +15,7 @@ import msgspec
 
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Configuration, Decision, Failure, Measurement, ServerOnly
-from tpx.errors import MeasurementError, TpxError
+from tpx.errors import MeasurementError, TpxError, UsageError
 
 SCHEMA = 1
 
@@ -147,7 +147,7 @@ class Journal:
     """The open run.jsonl of a run in progress; one process at a time has it."""
 
     def __init__(self, path: Path) -> None:
-        """Raises MeasurementError where the file cannot be written, or another process writes it."""
+        """Raises MeasurementError where the file cannot be written, UsageError where another process writes it."""
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -187,7 +187,7 @@ class Journal:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as exc:
-            raise MeasurementError(
+            raise UsageError(
                 f"{self.path} is being written by another tpx analyze: wait for it, or choose another "
                 "--checkpoint-directory or --export-path"
             ) from exc

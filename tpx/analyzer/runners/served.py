@@ -46,6 +46,12 @@ class ServedRunner:
             return None
         return Server(pid=running.pid, log_tail=running.log_tail(), metrics_url=running.addresses.metrics_url)
 
+    @property
+    def http_address(self) -> str | None:
+        """host:port that answers over HTTP; None while no server runs."""
+        running = self._server.running
+        return None if running is None else running.addresses.of("http")
+
     async def default_config(self, model: str) -> dict[str, Any]:
         launch = self._manner.launch(model)
         if self._manner.reloads:
@@ -109,8 +115,9 @@ def configs_of(configuration: Configuration) -> Configs:
     for member in configuration.members:
         found.update(configs_of(member))
     variant = configuration.variant
-    together = bool(variant.members) and "," in variant.model
-    if not together:
+    if variant.model in found:  # business logic is a member beside what it calls, which has to be there first
+        found[variant.model] = found.pop(variant.model)
+    elif not (variant.members and "," in variant.model):
         found[variant.model] = None if not variant.delta else _json(configuration)
     return found
 

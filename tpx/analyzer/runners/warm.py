@@ -83,8 +83,8 @@ class WarmServer:
     async def guard(self, work: "asyncio.Task[Any]", limit_s: float) -> None:
         """Wait for work on the server: until it is done, or the time is over, or the server has died.
 
-        Raises MeasurementError for the latter two; after that, and when the work has failed, the next
-        variant gets a fresh server.
+        Raises MeasurementError for the latter two, ServerLost for a server of somebody else; after that,
+        and when the work has failed, the next variant gets a fresh server.
         """
         death = self._death
         waiting = (work,) if death is None else (work, death)
@@ -101,6 +101,8 @@ class WarmServer:
                 "or the windows are too long for it"
             )
         self._distrust = f"the measurement before failed: {error}"
+        if not self._host.restarts:
+            await self._host.start(self._launch, self._timeout_s)  # a server that is lost is no failed trial
         raise error
 
     async def last_words(self) -> str:
