@@ -4,22 +4,45 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
+from tpx.analyzer.accuracy import Answers, Gate, ask, difference, may_answer_otherwise, requests_of
 from tpx.analyzer.monitors.base import Probe, Watch
 from tpx.analyzer.monitors.gpu import open_gpu_probe
+from tpx.analyzer.monitors.host import HostWatch
 from tpx.analyzer.monitors.process import ProcessProbe
 from tpx.analyzer.results.measurement import Configuration, Failure, Outcome, ServerOnly, Trial
 from tpx.analyzer.runners.base import Preparation, Runner
 from tpx.analyzer.variants import OutputRepository
-from tpx.errors import ServerLost, TpxError, UsageError
+from tpx.errors import MeasurementError, ServerLost, TpxError, UsageError
+
+
+@runtime_checkable
+class Answering(Protocol):
+    """A runner whose server can be asked something over HTTP while a configuration is prepared."""
+
+    @property
+    def http_address(self) -> str | None:
+        """host:port, None where there is none."""
 
 
 class Bench:
     """Where trials are carried out, one by one; a configuration stays served until another is asked for."""
 
-    def __init__(self, runner: Runner, repository: OutputRepository, *, monitoring_interval_s: float) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        repository: OutputRepository,
+        *,
+        monitoring_interval_s: float,
+        gate: Gate | None = None,
+    ) -> None:
+        """`gate` says how answers are compared of variants that may compute something else."""
         self._runner = runner
+        self._gate = gate or Gate()
+        self._reference: dict[str, tuple[list[dict[str, Any]], Answers]] = {}
+        self._compared: set[str] = set()
+        self._refused: dict[str, str] = {}
         self._repository = repository
         self._interval_s = monitoring_interval_s
         self._served = ""
@@ -45,8 +68,13 @@ class Bench:
         variant, load = configuration.variant.name, trial.load
         try:
             await self._serve(configuration)
+            await self._compare(configuration)
+            server = self._runner.server
+            host = HostWatch(server.pid if server else None)
+            measured_ns = time.perf_counter_ns()
             async with Watch(self._probes(), self._interval_s) as watch:
                 measurement = await self._runner.measure(load)
+            took_ns = time.perf_counter_ns() - measured_ns
         except (UsageError, ServerLost):
             raise
         except TpxError as exc:
@@ -58,6 +86,7 @@ class Bench:
                 reason=exc.message,
                 log_tail=self.log_tail(),
                 duration_ns=time.perf_counter_ns() - started_ns,
+                cost_ns=time.perf_counter_ns() - started_ns,
             )
         return replace(
             measurement,
@@ -66,7 +95,9 @@ class Bench:
             round=trial.round,
             memory=watch.memory or measurement.memory,
             gpus=watch.gpus or measurement.gpus,
-            duration_ns=measurement.duration_ns or time.perf_counter_ns() - started_ns,
+            duration_ns=measurement.duration_ns or took_ns,
+            cost_ns=measurement.cost_ns or time.perf_counter_ns() - started_ns,
+            host=None if server is None or server.pid is None else host.use(),
         )
 
     async def server_only(self, duration_s: float) -> ServerOnly | None:
@@ -92,6 +123,29 @@ class Bench:
         done = await self._runner.prepare(configuration, self._repository.write(configuration))
         self._preparation = done and replace(done, duration_ns=time.perf_counter_ns() - started_ns)
         self._served = name
+
+    async def _compare(self, configuration: Configuration) -> None:
+        """Raise MeasurementError where a variant answers otherwise than the default."""
+        variant, runner = configuration.variant, self._runner
+        if variant.name in self._refused:
+            raise MeasurementError(self._refused[variant.name])
+        if variant.name in self._compared or not may_answer_otherwise(variant):
+            return
+        if not isinstance(runner, Answering) or runner.http_address is None:
+            return
+        for model in variant.model.split(","):
+            if model not in self._reference:
+                self._served = ""
+                config = await runner.default_config(model)
+                requests = requests_of(config, self._gate)
+                self._reference[model] = requests, await ask(runner.http_address, model, requests)
+                await self._serve(configuration)
+            requests, wanted = self._reference[model]
+            reason = difference(wanted, await ask(runner.http_address, model, requests), self._gate)
+            if reason:
+                self._refused[variant.name] = f"{reason}: it does not compute what the default computes"
+                raise MeasurementError(self._refused[variant.name])
+        self._compared.add(variant.name)
 
     def _probes(self) -> Sequence[Probe]:
         server = self._runner.server

@@ -4,6 +4,7 @@ import asyncio
 import signal
 from collections.abc import Callable
 
+from tpx.analyzer.accuracy import Gate
 from tpx.analyzer.options import ProfileConfig
 from tpx.analyzer.profile import Observer, Profile
 from tpx.analyzer.results.journal import Journal, read_last_run
@@ -31,7 +32,14 @@ async def measure(config: ProfileConfig, command: tuple[str, ...], observe: Obse
         keep=earlier is not None,
     )
     with Journal(config.journal_path) as journal:
-        bench = Bench(open_runner(config), repository, monitoring_interval_s=config.monitoring_interval)
+        gate = Gate(
+            tolerance=config.accuracy_tolerance,
+            seed=config.seed,
+            shapes={shape.name: shape.dims for shape in config.shape},
+        )
+        bench = Bench(
+            open_runner(config), repository, monitoring_interval_s=config.monitoring_interval, gate=gate
+        )
         search = Profile(config, bench, journal, observe, earlier)
         work = asyncio.ensure_future(search.run(command))
         interrupts = Interrupts(search, work, say)

@@ -4,15 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tpx.analyzer.results.measurement import Breakdown, Latency, Load, Measurement
+from tpx.analyzer.results.measurement import Breakdown, Latency, Load, Measurement, Range
 from tpx.errors import MeasurementError
 from tpx.options import from_argv
 from tpx.perf.latency import LatencySummary
 from tpx.perf.options import PerfConfig
-from tpx.perf.results import ClientTimes, LevelResult, ServerBreakdown, Verdict
+from tpx.perf.results import ClientTimes, Estimates, LevelResult, ServerBreakdown, Verdict
 from tpx.perf.run import measure_level as measure
 from tpx.perf.run import open_target, run_settings
 from tpx.perf.settings import Level, Shape
+from tpx.perf.statistics.intervals import Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +69,19 @@ def to_measurement(level: LevelResult, variant: str, load: Load) -> Measurement:
         stable=level.stable,
         note=_note(level),
         requests=level.requests,
+        throughput_range=_range(level.estimates.throughput if level.estimates else None),
+        p99_range=_range(_p99(level.estimates)),
         duration_ns=windows[-1].end_ns - windows[0].start_ns if windows else 0,
     )
+
+
+def _p99(estimates: Estimates | None) -> Interval | None:
+    found = estimates.at(99.0) if estimates else None
+    return found.interval if found else None
+
+
+def _range(interval: Interval | None) -> Range | None:
+    return None if interval is None else Range(low=interval.low, high=interval.high)
 
 
 def _latency(summary: LatencySummary | None) -> Latency:
