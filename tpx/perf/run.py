@@ -17,6 +17,7 @@ from tpx.perf.clients.model import ModelDescription, ModelKey, ServerDescription
 from tpx.perf.inputs.dataset import open_data
 from tpx.perf.inputs.mix import MixedFeed
 from tpx.perf.inputs.requests import FeedSettings, make_requests
+from tpx.perf.inputs.shared_memory import SharedTensors, shared_tensors
 from tpx.perf.load.opening import check_timestamps
 from tpx.perf.load.workers import WorkerPool, workers_for
 from tpx.perf.loops import event_loop
@@ -68,23 +69,27 @@ async def open_target(config: PerfConfig, in_process: str = "") -> AsyncIterator
             await control.set_trace(config.trace_settings)
         tree = await model_tree(control, model, key, calls=config.bls_composing_models.keys)
         data = open_data(model, config.input_settings)
-        requests = await make_requests(client, model, data, _feed_settings(config, model, tree))
-        yield Target(
-            url=config.address,
-            protocol=config.protocol,
-            server=server,
-            model=model,
-            version=config.model_version,
-            batch_size=config.batch_size,
-            client=client,
-            control=control,
-            feed=requests.feed,
-            sequences=tree.takes_sequences,
-            timestamps_ns=requests.timestamps_ns,
-            capture=capture,
-            statistics=ServerStatistics(control, tree, available="statistics" in server.extensions),
-            notices=(*_kind_notices(config, formats, server), *data.notices, *requests.notices),
-        )
+        async with shared_tensors(control, config.shared_memory, config.output_shared_memory_size) as shared:
+            settings = _feed_settings(config, model, tree, shared)
+            requests = await make_requests(client, model, data, settings)
+            if shared is not None:
+                await shared.publish()
+            yield Target(
+                url=config.address,
+                protocol=config.protocol,
+                server=server,
+                model=model,
+                version=config.model_version,
+                batch_size=config.batch_size,
+                client=client,
+                control=control,
+                feed=requests.feed,
+                sequences=tree.takes_sequences,
+                timestamps_ns=requests.timestamps_ns,
+                capture=capture,
+                statistics=ServerStatistics(control, tree, available="statistics" in server.extensions),
+                notices=(*_kind_notices(config, formats, server), *data.notices, *requests.notices),
+            )
     finally:
         await client.close()
         await control.close()
@@ -232,7 +237,8 @@ def _undivided(config: PerfConfig, target: Target) -> str:
 def run_settings(config: PerfConfig, target: Target) -> LevelSettings:
     """The rules of the run's levels, completed by what the model and its data say."""
     calls = config.calls_asynchronously(sequences=target.sequences)
-    settings = replace(config.level_settings, asynchronous=calls)
+    here = config.service_kind == "inprocess"
+    settings = replace(config.level_settings, asynchronous=calls, with_engine=here)
     if not target.sequences:
         settings = replace(settings, load=replace(settings.load, sequences=0))
     if config.periodic_concurrency_range is not None:
@@ -248,7 +254,9 @@ def run_settings(config: PerfConfig, target: Target) -> LevelSettings:
     return replace(settings, request_count=left)
 
 
-def _feed_settings(config: PerfConfig, model: ModelDescription, tree: ModelTree) -> FeedSettings:
+def _feed_settings(
+    config: PerfConfig, model: ModelDescription, tree: ModelTree, shared: SharedTensors | None
+) -> FeedSettings:
     known = [spec.name for spec in model.outputs]
     for name in config.output:
         if known and name not in known:
@@ -263,6 +271,7 @@ def _feed_settings(config: PerfConfig, model: ModelDescription, tree: ModelTree)
         sequences=config.sequence_settings if tree.takes_sequences else None,
         scheduled=config.fixed_schedule,
         tolerance=config.tolerance,
+        shared=shared,
         seed=config.seed,
     )
 

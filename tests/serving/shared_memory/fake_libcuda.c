@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SUCCESS = 0, INVALID_VALUE = 1, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, LAST = 999 };
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, LAST = 999 };
 enum { DEVICES = 2, DEPTH = 8, ALLOCATIONS = 64, PENDING = 8 };
 
 typedef struct { char reserved[64]; } Handle;
@@ -143,6 +143,34 @@ uint64_t fake_allocate(int device, size_t size) {
 void fake_export(uint64_t address, char *handle) {
   memcpy(handle, &address, sizeof address);
   for (size_t i = sizeof address; i < 64; i++) handle[i] = (char)i;
+}
+
+int cuMemAlloc_v2(uint64_t *address, size_t size) {
+  if (current() < 0) return INVALID_CONTEXT;
+  if (!size || size > (size_t)1 << 30) return size ? OUT_OF_MEMORY : INVALID_VALUE;
+  *address = fake_allocate(current(), size);
+  return SUCCESS;
+}
+
+int cuMemFree_v2(uint64_t address) {
+  if (current() < 0) return INVALID_CONTEXT;
+  Allocation *a = within(address, 1);
+  if (!a || a->base != address) return INVALID_VALUE;
+  free((void *)a->base);
+  memset(a, 0, sizeof *a);
+  return SUCCESS;
+}
+
+int cuIpcGetMemHandle(Handle *handle, uint64_t address) {
+  if (!within(address, 1)) return current() < 0 ? INVALID_CONTEXT : INVALID_VALUE;
+  fake_export(address, handle->reserved);
+  return SUCCESS;
+}
+
+int fake_live(void) {
+  int live = 0;
+  for (int i = 0; i < allocated; i++) live += allocations[i].base != 0;
+  return live;
 }
 
 void fake_have(int count) { devices = count; }

@@ -33,21 +33,21 @@ class GrpcControl:
 
     async def server(self) -> ServerDescription:
         request = messages.ServerMetadataRequest()
-        answer = await self._ask(
+        answer = await self.ask(
             "ServerMetadata", request, messages.ServerMetadataResponse, "get server metadata"
         )
         return server_description(_as_mapping(answer))
 
     async def model(self, model: ModelKey) -> ModelDescription:
         request = messages.ModelMetadataRequest(name=model.name, version=model.version)
-        answer = await self._ask(
+        answer = await self.ask(
             "ModelMetadata", request, messages.ModelMetadataResponse, "get model metadata"
         )
         return model_description(_as_mapping(answer), await self._config(model))
 
     async def statistics(self, model: ModelKey) -> tuple[ModelCounters, ...]:
         request = messages.ModelStatisticsRequest(name=model.name, version=model.version)
-        answer = await self._ask(
+        answer = await self.ask(
             "ModelStatistics", request, messages.ModelStatisticsResponse, "get model statistics"
         )
         return model_counters(_as_mapping(answer))
@@ -56,7 +56,7 @@ class GrpcControl:
         request = messages.TraceSettingRequest()
         for name, values in settings.items():
             request.settings[name].value.extend(values)
-        await self._ask("TraceSetting", request, messages.TraceSettingResponse, "set trace settings")
+        await self.ask("TraceSetting", request, messages.TraceSettingResponse, "set trace settings")
 
     async def close(self) -> None:
         if self._connection is not None:
@@ -71,7 +71,9 @@ class GrpcControl:
             return None
         return model_config.to_json(messages.ModelConfigResponse.FromString(bytes(data)).config)
 
-    async def _ask(self, method: str, request: Any, response: Any, what: str) -> Any:
+    async def ask(self, method: str, request: Any, response: Any, what: str) -> Any:
+        """Call a method; returns a message of the type `response`. Raises MeasurementError saying `what` has
+        failed."""
         try:
             return response.FromString(bytes(await self._call(method, request)))
         except ResponseError as exc:

@@ -63,7 +63,7 @@ class HttpControl:
 
     async def model(self, model: ModelKey) -> ModelDescription:
         metadata = await self._get(model_path(model), "model metadata")
-        config = await self._fetch(model_path(model, "config"))
+        config = await self.fetch(model_path(model, "config"))
         return model_description(metadata, _parse(config) if config.status == 200 else None)
 
     async def statistics(self, model: ModelKey) -> tuple[ModelCounters, ...]:
@@ -73,7 +73,7 @@ class HttpControl:
     async def set_trace(self, settings: Mapping[str, Sequence[str]]) -> None:
         # only the levels are a list in this protocol's JSON
         members = {name: list(v) if name == "trace_level" else v[0] for name, v in settings.items()}
-        response = await self._fetch("/v2/trace/setting", json.dumps(members).encode())
+        response = await self.fetch("/v2/trace/setting", json.dumps(members).encode())
         if response.status != 200:
             raise MeasurementError(f"failed to set trace settings: {error_text(response)}")
 
@@ -82,12 +82,13 @@ class HttpControl:
             self._connection.close()
 
     async def _get(self, path: str, what: str) -> Mapping[str, Any]:
-        response = await self._fetch(path)
+        response = await self.fetch(path)
         if response.status != 200:
             raise MeasurementError(f"failed to get {what}: {error_text(response)}")
         return _parse(response)
 
-    async def _fetch(self, path: str, body: bytes = b"") -> HttpResponse:
+    async def fetch(self, path: str, body: bytes = b"") -> HttpResponse:
+        """Ask for a path, with a body to change something; whatever the status is."""
         method, parts = ("POST", [body]) if body else ("GET", [])
         host, headers = host_header(self._endpoint), user_headers(self._endpoint)
         request = encode_request(method, path, host, headers, parts)

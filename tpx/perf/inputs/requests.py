@@ -18,6 +18,7 @@ from tpx.perf.inputs.sequences import (
     SequenceStream,
     needed_flags,
 )
+from tpx.perf.inputs.shared_memory import SharedTensors
 from tpx.perf.inputs.steps import Step, Stream, stacked
 from tpx.perf.inputs.validation import EXACT, Expectation, Tolerance, Validator
 from tpx.protocol.tensors import Tensor
@@ -40,6 +41,8 @@ class FeedSettings:
     sequences: SequenceSettings | None = None
     scheduled: bool = False
     tolerance: Tolerance | None = None
+    shared: SharedTensors | None = None
+    """Where tensors go that the server is to find in shared memory."""
     seed: int = 0
 
 
@@ -60,6 +63,7 @@ async def make_requests(
     Raises UsageError where a step does not fit the model, or all of them do not fit into memory.
     """
     maker = _RequestMaker(writer, model, settings)
+    maker.share_outputs(data)
     if settings.sequences is not None:
         streams = await maker.sequences(data, settings.sequences)
         feed: Feed = SequenceFeed(streams, settings.sequences, settings.seed, maker.check())
@@ -92,13 +96,30 @@ class _RequestMaker:
         self._settings = settings
         self._limit = psutil.virtual_memory().available // 2
         self._bytes = 0
+        self._notices: list[str] = []
         self._expected: dict[int, Expectation] = {}
+        self._outputs = settings.fields.outputs
 
     @property
     def notices(self) -> tuple[str, ...]:
-        if self._bytes < NOTICED_BYTES:
-            return ()
-        return (f"the requests, which are all made beforehand, take {self._bytes / GIB:.1f} GiB of memory",)
+        if self._bytes >= NOTICED_BYTES:
+            taken = f"{self._bytes / GIB:.1f} GiB of memory"
+            self._notices.append(f"the requests, which are all made beforehand, take {taken}")
+        return tuple(self._notices)
+
+    def share_outputs(self, data: DataSet) -> None:
+        """Have outputs written to shared memory, unless they are compared: requests that are in flight at the
+        same time overwrite them there."""
+        shared = self._settings.shared
+        if shared is None:
+            return
+        if any(stream[i].expected for stream in data.streams for i in range(len(stream))):
+            self._notices.append(
+                "outputs are compared with validation_data, so they come in the responses; only inputs are "
+                "in shared memory"
+            )
+            return
+        self._outputs = shared.place_outputs(self._model, self._outputs, self._settings.batch_size)
 
     def check(self) -> Check | None:
         """Compares responses, where something is expected of them."""
@@ -111,7 +132,8 @@ class _RequestMaker:
 
     async def request(self, number: int, steps: Sequence[Step]) -> Prepared:
         self._expect(number, steps)
-        return await self._writer.prepare(self._tensors(steps), self._settings.fields)
+        tensors = self._tensors(steps)
+        return await self._writer.prepare(tensors, self._fields(tensors))
 
     async def sequences(self, data: DataSet, settings: SequenceSettings) -> list[SequenceStream]:
         out: list[SequenceStream] = []
@@ -129,13 +151,22 @@ class _RequestMaker:
         return out
 
     async def _templates(self, step: Step, flags: Sequence[int]) -> dict[int, Template]:
-        out = {}
-        for value in flags:
-            fields = replace(
-                self._settings.fields, sequence_start=bool(value & START), sequence_end=bool(value & END)
+        tensors = self._tensors([step])
+        fields = self._fields(tensors)
+        return {
+            value: await self._writer.template(
+                tensors,
+                replace(fields, sequence_start=bool(value & START), sequence_end=bool(value & END)),
             )
-            out[value] = await self._writer.template(self._tensors([step]), fields)
-        return out
+            for value in flags
+        }
+
+    def _fields(self, tensors: Sequence[Tensor]) -> RequestFields:
+        """What a request says beside its tensors, and where those are that it only names."""
+        fields, shared = self._settings.fields, self._settings.shared
+        if shared is None:
+            return fields
+        return replace(fields, shared_inputs=shared.place_inputs(tensors), outputs=self._outputs)
 
     def _expect(self, number: int, steps: Sequence[Step]) -> None:
         if not any(step.expected for step in steps):

@@ -7,10 +7,18 @@ from typing import Annotated
 from tpx.errors import UsageError
 from tpx.options import Option
 from tpx.perf.inputs.base import InputSettings, InputSource, parse_source
+from tpx.perf.inputs.shared_memory import SharedMemoryKind
 from tpx.perf.inputs.validation import Tolerance, parse_tolerance
-from tpx.perf.settings import Shape, parse_shape, refuse
+from tpx.perf.settings import Shape, one_of, parse_shape, refuse
 
 _DATA = "Input data"
+
+
+_shared_memory = one_of(
+    "--shared-memory",
+    ("none", "system", "cuda"),
+    "Unsupported type provided: '{}'. The available options are 'system', 'cuda', or 'none'.",
+)
 
 
 def parse_data(text: str) -> str:
@@ -72,6 +80,18 @@ class DataOptions:
             parse=parse_tolerance,
         ),
     ] = None
+    shared_memory: Annotated[
+        SharedMemoryKind,
+        Option(
+            "where tensors are that the server shares instead of receiving them: none, system or cuda",
+            (),
+            _DATA,
+            parse=_shared_memory,
+        ),
+    ] = "none"
+    output_shared_memory_size: Annotated[
+        int, Option("bytes of shared memory for an output of unknown size", (), _DATA, "BYTES")
+    ] = 102400
     output: Annotated[
         tuple[str, ...], Option("ask for this output only (repeatable); all without it", (), _DATA, "NAME")
     ] = ()
@@ -85,6 +105,8 @@ class DataOptions:
             refuse("--string-length", "The value must be > 0")
         if self.seed < 0:
             refuse("--seed", "The value must be >= 0.")
+        if self.output_shared_memory_size < 0:
+            refuse("--output-shared-memory-size", "The value must be >= 0.")
         kinds = {text if text in ("zero", "random") else "files" for text in self.input_data}
         if len(kinds) > 1:
             raise UsageError(f"--input-data: {' and '.join(sorted(kinds))} can not be combined; see --input")

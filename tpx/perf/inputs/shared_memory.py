@@ -1,0 +1,179 @@
+"""Tensors in memory that the server shares: written once, registered by names that nobody else has, and
+unregistered by those names only."""
+
+import logging
+import math
+import os
+import secrets
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Literal, Protocol
+
+from tpx.errors import TpxError, UsageError
+from tpx.perf.clients.base import Control
+from tpx.perf.clients.model import ModelDescription
+from tpx.perf.clients.regions import Region, Registrar, registrar_of
+from tpx.protocol.datatypes import BY_NAME
+from tpx.protocol.tensors import Buffer, Tensor
+from tpx.protocol.v2 import RequestedOutput, SharedMemoryRange
+
+log = logging.getLogger(__name__)
+
+SharedMemoryKind = Literal["none", "system", "cuda"]
+DIRECTORY = Path("/dev/shm")
+ALIGNMENT = 64
+PREFIX = "tpx_perf_"
+
+
+class Memory(Protocol):
+    """Memory that a server can open, filled before it is registered."""
+
+    def write(self, offset: int, data: Buffer) -> None:
+        """Raises UsageError where there is no room."""
+
+    def region(self, byte_size: int) -> Region:
+        """What the server is told; nothing is written any more. Raises UsageError where there is no room."""
+
+    def registered(self) -> None:
+        """The server has opened it."""
+
+    def close(self) -> None:
+        """Nobody needs it any more."""
+
+
+class SystemMemory:
+    """Implements Memory by a file of /dev/shm, whose name is gone once the server has opened it: nothing
+    stays behind, however this process ends."""
+
+    def __init__(self, name: str, directory: Path = DIRECTORY) -> None:
+        self._name = name
+        self._path = directory / name
+        try:
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError as exc:
+            raise UsageError(f"--shared-memory: cannot create {self._path}: {exc.strerror}") from exc
+
+    def write(self, offset: int, data: Buffer) -> None:
+        view = memoryview(data).cast("B")
+        try:
+            while len(view):
+                count = os.pwrite(self._fd, view, offset)
+                view, offset = view[count:], offset + count
+        except OSError as exc:
+            raise self._full(offset + len(view), exc) from exc
+
+    def region(self, byte_size: int) -> Region:
+        try:
+            os.posix_fallocate(self._fd, 0, byte_size)
+        except OSError as exc:
+            raise self._full(byte_size, exc) from exc
+        return Region(name=self._name, byte_size=byte_size, key=f"/{self._name}")
+
+    def registered(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        self._path.unlink(missing_ok=True)
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _full(self, size: int, error: OSError) -> UsageError:
+        return UsageError(
+            f"--shared-memory: {self._path} cannot hold {size} bytes: {error.strerror}; use fewer steps, or "
+            "a larger /dev/shm"
+        )
+
+
+class SharedTensors:
+    """The inputs of all requests in one region, their outputs in another one, which they all overwrite."""
+
+    def __init__(self, registrar: Registrar, kind: SharedMemoryKind, output_bytes: int) -> None:
+        """`output_bytes` is the room for an output of unknown size."""
+        self._registrar = registrar
+        self._kind = kind
+        self._output_bytes = output_bytes
+        prefix = f"{PREFIX}{secrets.token_hex(8)}"
+        self._names = {"inputs": f"{prefix}_inputs", "outputs": f"{prefix}_outputs"}
+        self._memory: dict[str, Memory] = {}
+        self._sizes = {"inputs": 0, "outputs": 0}
+        self._registered: list[Region] = []
+
+    def place_inputs(self, tensors: Sequence[Tensor]) -> Mapping[str, SharedMemoryRange]:
+        """Write the inputs of a request; where each is. Those without bytes stay in the request."""
+        return {t.name: self._written(t.data) for t in tensors if len(t.data)}
+
+    def place_outputs(
+        self, model: ModelDescription, wanted: Sequence[RequestedOutput], batch_size: int
+    ) -> tuple[RequestedOutput, ...]:
+        """A place for each output, or for those that are `wanted`, as large as its shape says."""
+        names = [output.name for output in wanted]
+        out = []
+        for spec in model.outputs:
+            if names and spec.name not in names:
+                continue
+            size = BY_NAME[spec.datatype].size if spec.datatype in BY_NAME else 0
+            count = math.prod(spec.shape) * (batch_size if model.max_batch_size else 1)
+            unknown = -1 in spec.shape or not size
+            place = self._reserved("outputs", self._output_bytes if unknown else count * size)
+            out.append(RequestedOutput(name=spec.name, shared_memory=place))
+        return tuple(out)
+
+    async def publish(self) -> None:
+        """Register what was placed. Raises MeasurementError with the server's words where it refuses."""
+        for part, memory in self._memory.items():
+            region = memory.region(self._sizes[part])
+            await self._registrar.register(region)
+            self._registered.append(region)
+            memory.registered()
+
+    async def close(self) -> None:
+        """Unregister our regions, and give the memory back, whatever happens."""
+        try:
+            while self._registered:
+                region = self._registered.pop()
+                try:
+                    await self._registrar.unregister(region)
+                except TpxError as exc:
+                    log.warning("the region '%s' stays registered: %s", region.name, exc.message)
+        finally:
+            for memory in self._memory.values():
+                memory.close()
+            self._memory.clear()
+
+    def _written(self, data: Buffer) -> SharedMemoryRange:
+        place = self._reserved("inputs", len(data))
+        self._memory["inputs"].write(place.offset, data)
+        return place
+
+    def _reserved(self, part: str, size: int) -> SharedMemoryRange:
+        if part not in self._memory:
+            self._memory[part] = open_memory(self._kind, self._names[part])
+        offset = self._sizes[part]
+        self._sizes[part] = offset + -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
+        return SharedMemoryRange(region=self._names[part], offset=offset, byte_size=size)
+
+
+@asynccontextmanager
+async def shared_tensors(
+    control: Control, kind: SharedMemoryKind, output_bytes: int
+) -> AsyncIterator[SharedTensors | None]:
+    """Where tensors go that are shared, until the end of the context; None for the kind none."""
+    if kind == "none":
+        yield None
+        return
+    shared = SharedTensors(registrar_of(control), kind, output_bytes)
+    try:
+        yield shared
+    finally:
+        await shared.close()
+
+
+def open_memory(kind: SharedMemoryKind, name: str) -> Memory:
+    """New memory of a kind. Raises Unsupported for a GPU's where there is none."""
+    if kind == "cuda":
+        from tpx.perf.inputs.cuda_memory import CudaMemory
+
+        return CudaMemory(name)
+    return SystemMemory(name)
