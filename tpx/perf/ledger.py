@@ -139,7 +139,7 @@ class LevelLedger:
             stable=standing.stable,
             moved=standing.moved,
             over_budget=over_budget,
-            client_bound=client_bound(check, merged.latency.at(50.0)) if merged.latency else "",
+            client_bound=self._client_bound(check, merged),
         )
         judgement = judge(self._level, findings, self._settings)
         evidence = Evidence(
@@ -189,6 +189,11 @@ class LevelLedger:
             indices=tuple(mark.index for mark in self._marks),
             failures=failures,
         )
+
+    def _client_bound(self, check: ClientCheck, merged: Window) -> str:
+        if merged.latency is None or self._settings.with_engine:
+            return ""
+        return client_bound(check, merged.latency.at(50.0))
 
     def kept_span_ns(self) -> tuple[int, int]:
         """From when to when the windows lasted that the figures are made of."""

@@ -189,6 +189,8 @@ class LevelSettings:
     count_window_floor_ms: int = 1000
     stability: float = 0.1
     max_windows: int = 10
+    with_engine: bool = False
+    """The engine is in this process: that it is busy does not say that the client is."""
     asynchronous: bool = False
     """As with perf_analyzer's asynchronous calls, a level is stable at last if its throughput alone is."""
     one_window: bool = False

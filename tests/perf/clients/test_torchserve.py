@@ -30,7 +30,7 @@ class Seen:
     file: str
 
 
-class Handler(BaseHTTPRequestHandler):
+class TorchServe(BaseHTTPRequestHandler):
     """Answers as TorchServe does."""
 
     protocol_version = "HTTP/1.1"
@@ -63,7 +63,7 @@ class Handler(BaseHTTPRequestHandler):
 @contextmanager
 def torchserve() -> Iterator[tuple[str, list[Seen]]]:
     """A running server: host:port, and what it has seen."""
-    handler = type("Seeing", (Handler,), {"seen": []})
+    handler = type("Seeing", (TorchServe,), {"seen": []})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
