@@ -141,8 +141,8 @@ def test_each_model_of_an_ensemble_has_a_file_beside_it(tmp_path: Path) -> None:
     files = list(composing_files([make_level(1, 4327.82, server=top)], tmp_path / "a.csv"))
     assert [path for path, _ in files] == [tmp_path / "first_v1.a.csv", tmp_path / "second_v1.a.csv"]
     assert files[0][1] == (
-        "Concurrency,Inferences/Second,Client Send,Network+Server Send/Recv,Server Queue,Server Compute Input,"
-        "Server Compute Infer,Server Compute Output,Client Recv\n"
+        "Concurrency,Inferences/Second,Client Send,Network+Server Send/Recv,Server Queue,"
+        "Server Compute Input,Server Compute Infer,Server Compute Output,Client Recv\n"
         "1,4328.91,0,4,4,2,35,5,0\n"
     )
 

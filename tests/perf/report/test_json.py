@@ -29,7 +29,8 @@ def test_the_document_names_its_schema_tool_target_and_seed() -> None:
     out = document(make_level())
     assert (out["schema"], out["tool"]["name"], out["seed"], out["argv"]) == (1, "tpx perf", 7, ["-m", "net"])
     assert out["target"] == {
-        "kind": "http",
+        "kind": "triton",
+        "protocol": "http",
         "url": "localhost:8000",
         "model": "net",
         "version": "",

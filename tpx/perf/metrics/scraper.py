@@ -67,7 +67,10 @@ class Scraper:
                 page = await self._fetch()
             except TpxError as exc:
                 self._failed += 1
-                self._tell(f"no metrics from {self._place}: {exc}; measuring goes on without")
+                self._tell(
+                    str(exc),
+                    f"no metrics from {self._place}: {exc}; measuring goes on without",
+                )
                 return
         took = perf_counter_ns() - began
         busy = thread_time_ns()
@@ -82,9 +85,10 @@ class Scraper:
             took_ms = self._last_took_s() * 1000
             if took_ms > self._place.interval_s * 1000:
                 self._tell(
+                    "slow",
                     f"Triton metrics endpoint latency ({took_ms:.0f}ms) is larger than the querying interval "
                     f"({self._place.interval_s * 1000:.0f}ms). Please try a larger querying interval via "
-                    "`--metrics-interval`."
+                    "`--metrics-interval`.",
                 )
 
     def _last_took_s(self) -> float:
@@ -102,16 +106,17 @@ class Scraper:
         known = {what for gpu in scrape.gpus.values() for what in gpu}
         missing = next((name for name, what in GPU_SERIES.items() if what not in known), None)
         if missing is not None:
-            self._tell(f"Unable to parse '{missing}' metric.")
+            self._tell("gpu", f"Unable to parse '{missing}' metric.")
         for text in self._missing_series(scrape):
-            self._tell(f"--metric {text}: no series of {self._place} matches")
+            self._tell(text, f"--metric {text}: no series of {self._place} matches")
 
     def _missing_series(self, scrape: Scrape) -> Sequence[str]:
         if scrape.series:
             return ()
         return self._place.wanted
 
-    def _tell(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+    def _tell(self, what: str, text: str) -> None:
+        """Once for each thing that is the matter."""
+        if what not in self._told:
+            self._told.add(what)
             self._notice(text)

@@ -35,6 +35,12 @@ def _lines(result: LevelResult) -> Iterator[str]:
         yield from _stream(result.streaming)
     if result.server is not None and result.server.mean_batch > NO_BATCHES * result.batch_size:
         yield f"Mean batch in the server: {rate(result.server.mean_batch)}"
+    for member in result.members:
+        if member.latency is not None:
+            yield (
+                f"Model {member.model}: {rate(member.throughput_infer_per_s)} infer/sec, "
+                f"p50 {usec(member.latency.at(50.0))} usec, p99 {usec(member.latency.at(99.0))} usec"
+            )
     if result.metrics is not None:
         yield from _metrics(result.metrics)
 

@@ -1,14 +1,13 @@
 """A run as JSON, for programs: every level, also those that perf_analyzer leaves out."""
 
 import json
-import os
-import platform
 from collections.abc import Sequence
 from typing import Any
 
 from tpx import __version__
 from tpx.perf.latency import LatencySummary
 from tpx.perf.report.model import Report
+from tpx.perf.report.observed_json import host, observed
 from tpx.perf.report.statistics_json import answers, load, statistics
 from tpx.perf.results import LevelResult, MemberFigures, OpenLoop, ServerBreakdown, Window
 
@@ -16,8 +15,8 @@ SCHEMA = 1
 
 
 def json_text(report: Report, argv: Sequence[str]) -> str:
-    """The report as a JSON document. Durations are microseconds, times are those of a clock that starts at
-    random."""
+    """The report as a JSON document. Durations are microseconds; windows begin and end at nanoseconds since
+    1970, by a clock that does not jump."""
     return json.dumps(_document(report, argv), indent=1, allow_nan=False) + "\n"
 
 
@@ -32,14 +31,10 @@ def _document(report: Report, argv: Sequence[str]) -> dict[str, Any]:
         "seed": report.config.seed,
         "interrupted": report.interrupted,
         "error": report.error,
-        "host": {
-            "cpu": platform.processor() or platform.machine(),
-            "cores": os.cpu_count(),
-            "python": platform.python_version(),
-            "kernel": platform.release(),
-        },
+        "host": host(),
         "target": {
-            "kind": report.config.protocol,
+            "kind": report.config.service_kind,
+            "protocol": report.config.protocol,
             "url": report.config.address,
             "model": report.model.name,
             "version": report.config.model_version,
@@ -48,7 +43,7 @@ def _document(report: Report, argv: Sequence[str]) -> dict[str, Any]:
             "scheduler": report.model.scheduler,
             "server": {"name": report.server.name, "version": report.server.version},
         },
-        "levels": [_level(r) for r in report.levels],
+        "levels": [_level(r, report.offset_ns) for r in report.levels],
         "best": None if best is None else load(best.level),
         "answer": None if report.answer is None else load(report.answer),
         **answers(report),
@@ -80,7 +75,7 @@ def _member(member: MemberFigures) -> dict[str, Any]:
     }
 
 
-def _level(result: LevelResult) -> dict[str, Any]:
+def _level(result: LevelResult, offset_ns: int) -> dict[str, Any]:
     return {
         "mode": result.level.mode,
         "value": result.level.value,
@@ -91,7 +86,7 @@ def _level(result: LevelResult) -> dict[str, Any]:
         "interrupted": result.interrupted,
         "reason": result.reason,
         "trials": len(result.windows),
-        "windows": [_window(w) for w in result.windows],
+        "windows": [_window(w, offset_ns) for w in result.windows],
         "requests": result.requests,
         "duration_s": result.duration_ns / 1e9,
         "latency_us": _latency(result.latency),
@@ -103,13 +98,14 @@ def _level(result: LevelResult) -> dict[str, Any]:
         "failed": result.failed,
         "errors": {e.code: {"count": e.count, "message": e.message} for e in result.errors},
         **statistics(result),
+        **observed(result),
     }
 
 
-def _window(window: Window) -> dict[str, Any]:
+def _window(window: Window, offset_ns: int) -> dict[str, Any]:
     return {
-        "start_ns": window.start_ns,
-        "end_ns": window.end_ns,
+        "start_ns": window.start_ns + offset_ns,
+        "end_ns": window.end_ns + offset_ns,
         "requests": window.requests,
         "errors": window.failed,
         "ips": window.throughput_infer_per_s,

@@ -41,6 +41,7 @@ class PerfPage:
     breakdown: Breakdown | None
     levels: Grid | None
     server: Grid | None
+    members: Grid | None
     metrics: Grid | None
     objectives: Grid | None
     errors: Grid | None
@@ -70,6 +71,7 @@ def build(report: Report, argv: Sequence[str]) -> PerfPage:
         breakdown=lay_out_breakdown(levels),
         levels=_levels_grid(report) if levels else None,
         server=_server_grid(levels),
+        members=_members_grid(levels),
         metrics=_metrics_grid(levels),
         objectives=_objectives_grid(levels),
         errors=_errors_grid(levels),
@@ -210,6 +212,26 @@ def _server_cells(model: ServerBreakdown, depth: int) -> list[Cell]:
         each(model.compute_infer_ns, model.compute_count),
         each(model.compute_output_ns, model.compute_count),
     ]
+
+
+def _members_grid(levels: Sequence[LevelResult]) -> Grid | None:
+    """Of several models at once, each one's share."""
+    rows = []
+    for result in levels:
+        for member in result.members:
+            times = [None if member.latency is None else member.latency.at(p) / 1000 for p in (50.0, 99.0)]
+            counts = (member.requests, member.failed)
+            cells = (
+                _number(member.weight, 2),
+                _number(member.throughput_infer_per_s, 1),
+                *map(_number, times),
+            )
+            rows.append(Row(cells=(_load(result), _text(member.model), *cells, *map(_number, counts))))
+    if not rows:
+        return None
+    names = ("Weight", "infer/s", "p50 \u00b5s", "p99 \u00b5s", "Requests", "Failed")
+    columns = (*_numbers("Load"), Column(header="Model"), *_numbers(*names))
+    return Grid(caption="Each model by itself", columns=columns, rows=tuple(rows))
 
 
 def _metrics_grid(levels: Sequence[LevelResult]) -> Grid | None:

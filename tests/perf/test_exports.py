@@ -1,0 +1,108 @@
+"""What is written of single requests, measured on tpx itself over every transport."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.serving.live import Live, serving, write_models
+from tpx.cli.perf import main
+
+COUNT = 6
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    repository: Path = tmp_path_factory.mktemp("models")
+    write_models(repository)
+    with serving(repository) as server:
+        yield server
+
+
+def exported(live: Live, path: Path, *words: str, protocol: str = "http") -> dict[str, Any]:
+    service = "HTTPService" if protocol == "http" else "GRPCInferenceService"
+    url = f"127.0.0.1:{live.ports[service]}"
+    command = ["-i", protocol, "-u", url, "--request-count", str(COUNT), "--profile-export-file", str(path)]
+    assert main([*command, *words]) == 0
+    document: dict[str, Any] = json.loads(path.read_bytes())
+    return document
+
+
+TRANSPORTS = {
+    "http": (),
+    "http json": ("--input-tensor-format", "json", "--output-tensor-format", "json"),
+    "grpc": (),
+    "grpc stream": ("--streaming",),
+}
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_inputs_and_outputs_of_every_request_are_exported(live: Live, tmp_path: Path, transport: str) -> None:
+    words = ("-m", "double", "--shape", "x:3", *TRANSPORTS[transport])
+    document = exported(live, tmp_path / "a.json", *words, protocol=transport.split()[0])
+    assert list(document) == ["experiments", "version", "service_kind", "endpoint", "tpx"]
+    assert (document["service_kind"], document["endpoint"]) == ("triton", "")
+    (experiment,) = document["experiments"]
+    assert list(experiment) == ["experiment", "requests", "window_boundaries"]
+    assert experiment["experiment"] == {"mode": "concurrency", "value": 1}
+    assert len(experiment["requests"]) == COUNT
+    first, last = experiment["window_boundaries"]
+    for request in experiment["requests"]:
+        assert list(request) == ["timestamp", "request_inputs", "response_timestamps", "response_outputs"]
+        (came,) = request["response_timestamps"]
+        assert first <= request["timestamp"] <= came <= last
+        (given,) = request["request_inputs"].values()
+        (outputs,) = request["response_outputs"]
+        assert next(iter(outputs.values())) == pytest.approx([2 * x for x in given], rel=1e-6)
+
+
+def test_a_string_is_exported_as_it_is(live: Live, tmp_path: Path) -> None:
+    words = ("-m", "words", "--string-data", "h\u00e9llo")
+    (experiment,) = exported(live, tmp_path / "a.json", *words)["experiments"]
+    text = json.dumps(experiment["requests"][0]["request_inputs"], ensure_ascii=False)
+    assert "h\u00e9llo" in text
+
+
+def test_every_level_is_an_experiment_with_its_rate(live: Live, tmp_path: Path) -> None:
+    words = ("-m", "double", "--request-rate-range", "3,6")
+    experiments = exported(live, tmp_path / "a.json", *words)["experiments"]
+    assert [e["experiment"] for e in experiments] == [
+        {"mode": "request_rate", "value": 3.0},
+        {"mode": "request_rate", "value": 6.0},
+    ]
+    assert [len(e["requests"]) for e in experiments] == [COUNT, COUNT]
+
+
+def test_warm_up_is_not_exported(live: Live, tmp_path: Path) -> None:
+    words = ("-m", "double", "--warmup-request-count", "20", "--concurrency-range", "3")
+    (experiment,) = exported(live, tmp_path / "a.json", *words)["experiments"]
+    assert len(experiment["requests"]) == COUNT
+
+
+def test_an_export_is_never_overwritten(
+    live: Live, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("mine")
+    assert main(["-m", "double", "--profile-export-file", str(path)]) == 99
+    assert "Failed to parse --profile-export-file. Path must not already exist." in capfd.readouterr().err
+    assert path.read_text() == "mine"
+
+
+def test_a_run_that_cannot_begin_leaves_no_file(tmp_path: Path) -> None:
+    files = ("--profile-export-file", "--jsonl", "--hdr-log")
+    words = [word for flag in files for word in (flag, str(tmp_path / flag))]
+    assert main(["-m", "double", "-u", "127.0.0.1:9", *words]) == 99
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_all_files_of_a_run_are_written(live: Live, tmp_path: Path) -> None:
+    flags = ("-f", "--json", "--jsonl", "--hdr-log", "--junit", "--markdown", "--html")
+    words = [word for flag in flags for word in (flag, str(tmp_path / flag.strip("-")))]
+    exported(live, tmp_path / "export", "-m", "double", "--concurrency-range", "1:2", *words)
+    assert {path.name for path in tmp_path.iterdir()} == {"export", *(flag.strip("-") for flag in flags)}
+    assert len((tmp_path / "jsonl").read_text().splitlines()) == 2 * COUNT
+    levels = json.loads((tmp_path / "json").read_text())["levels"]
+    assert [level["hdr"][:4] for level in levels] == ["HIST", "HIST"]
