@@ -49,13 +49,18 @@ BOUNDARIES = {
 }
 # They are let through, after something was put in order; `except BaseException: ...; raise`.
 CLEANING_UP = {
+    "tpx/analyzer/runners/docker.py": 1,
+    "tpx/analyzer/runners/local.py": 1,
+    "tpx/perf/load/workers.py": 1,
+    "tpx/perf/report/recorders.py": 1,
     "tpx/serving/backends/python/backend.py": 1,
+    "tpx/serving/backends/python/environment.py": 1,
     "tpx/serving/backends/pytorch/module.py": 1,
+    "tpx/serving/model.py": 1,
     "tpx/serving/repository/loading.py": 2,
     "tpx/serving/repository/overrides.py": 1,
     "tpx/serving/repository/sightings.py": 1,
     "tpx/serving/repository/versions.py": 2,
-    "tpx/serving/model.py": 1,
 }
 
 

@@ -1,7 +1,4 @@
-"""Repositories that have models of the same name: the cases that Triton tests, and what else can happen.
-
-Models in the repository `two` multiply by 2, those in `three` by 3.
-"""
+"""Repositories that have models of the same name, `two` those that multiply by 2 and `three` those by 3."""
 
 import shutil
 from collections.abc import Sequence
