@@ -31,12 +31,17 @@ def test_the_times_of_the_first_token_and_between_tokens_are_the_services(path: 
     result = asked(script, "--streaming", "--request-count", "8", "--concurrency-range", "2", path=path)
     streaming = streaming_of(result)
     assert (result.requests, streaming.responses) == (8, 32)
-    assert 0.030 <= streaming.first_response.mean_ns / 1e9 < 0.040
-    assert streaming.inter_response is not None
-    assert streaming.inter_response.count == 24
-    assert 0.010 <= streaming.inter_response.mean_ns / 1e9 < 0.015
+    # lower bounds are the script's own; above them is whatever the machine is busy with
+    assert 0.030 <= streaming.first_response.min_ns / 1e9 < 0.060
+    gaps = streaming.inter_response
+    assert gaps is not None
+    assert gaps.count == 24
+    assert 0.005 <= gaps.percentiles_ns[50.0] / 1e9 < 0.030
     assert result.latency is not None
-    assert 0.060 <= result.latency.mean_ns / 1e9 < 0.085
+    assert result.latency.min_ns / 1e9 >= 0.060
+    assert streaming.first_response.mean_ns + 3 * gaps.mean_ns == pytest.approx(
+        result.latency.mean_ns, rel=0.01
+    )
 
 
 def test_tokens_are_what_the_service_says_they_are() -> None:
@@ -100,7 +105,7 @@ def test_a_stream_that_ends_with_its_connection_is_read_too() -> None:
     result = asked(Script(chunked=False, gap_s=0.002), "--streaming", "--request-count", "3")
     streaming = streaming_of(result)
     assert (result.requests, streaming.responses) == (3, 12)
-    assert streaming.first_response.mean_ns < 0.9 * (result.latency.mean_ns if result.latency else 0)
+    assert streaming.first_response.mean_ns < (result.latency.mean_ns if result.latency else 0)
 
 
 def test_what_to_send_to_an_unknown_path_has_to_be_said() -> None:

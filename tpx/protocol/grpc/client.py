@@ -128,8 +128,8 @@ class GrpcClientConnection(Http2Connection):
         timeout: str = "",
         encoding: str = "",
     ) -> ClientCall:
-        """Begin a streaming call; with an `encoding` its user compresses the messages. Raises WireError also at
-        the server's limit of concurrent streams."""
+        """Begin a streaming call; with an `encoding` its user compresses the messages. Raises WireError also
+        at the server's limit of concurrent streams."""
         if self.closing:
             raise WireError(self._lost_reason or "the connection is closing")
         if len(self.streams) >= self._peer_max_streams:
