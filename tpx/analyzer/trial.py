@@ -8,9 +8,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from tpx.analyzer.accuracy import Answers, Gate, ask, difference, may_answer_otherwise, requests_of
 from tpx.analyzer.monitors.base import Probe, Watch
-from tpx.analyzer.monitors.gpu import open_gpu_probe
 from tpx.analyzer.monitors.host import HostWatch
-from tpx.analyzer.monitors.process import ProcessProbe
+from tpx.analyzer.monitors.probes import open_probes
 from tpx.analyzer.results.measurement import Configuration, Failure, Outcome, ServerOnly, Trial
 from tpx.analyzer.runners.base import Preparation, Runner
 from tpx.analyzer.variants import OutputRepository
@@ -36,8 +35,11 @@ class Bench:
         *,
         monitoring_interval_s: float,
         gate: Gate | None = None,
+        gpus: Sequence[str] | None = None,
     ) -> None:
-        """`gate` says how answers are compared of variants that may compute something else."""
+        """`gate` says how answers are compared of variants that may compute something else; `gpus` are those
+        that are watched, None is every one."""
+        self._gpus = gpus
         self._runner = runner
         self._gate = gate or Gate()
         self._reference: dict[str, tuple[list[dict[str, Any]], Answers]] = {}
@@ -93,8 +95,10 @@ class Bench:
             variant=variant,
             load=load,
             round=trial.round,
-            memory=watch.memory or measurement.memory,
-            gpus=watch.gpus or measurement.gpus,
+            memory=watch.usage.memory or measurement.memory,
+            gpus=watch.usage.gpus or measurement.gpus,
+            cpu_percent=watch.usage.cpu_percent,
+            energy=watch.usage.energy,
             duration_ns=measurement.duration_ns or took_ns,
             cost_ns=measurement.cost_ns or time.perf_counter_ns() - started_ns,
             host=None if server is None or server.pid is None else host.use(),
@@ -109,7 +113,8 @@ class Bench:
             return None
         async with Watch(probes, self._interval_s) as watch:
             await asyncio.sleep(duration_s)
-        return ServerOnly(memory=watch.memory, gpus=watch.gpus)
+        usage = watch.usage
+        return ServerOnly(memory=usage.memory, gpus=usage.gpus, energy=usage.energy)
 
     async def close(self) -> None:
         await self._runner.close()
@@ -149,7 +154,4 @@ class Bench:
 
     def _probes(self) -> Sequence[Probe]:
         server = self._runner.server
-        if server is None or server.pid is None:
-            return ()
-        gpu = open_gpu_probe()
-        return (ProcessProbe(server.pid), gpu) if gpu else (ProcessProbe(server.pid),)
+        return () if server is None else open_probes(server.pid, server.metrics_url, self._gpus)

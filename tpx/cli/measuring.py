@@ -38,7 +38,11 @@ async def measure(config: ProfileConfig, command: tuple[str, ...], observe: Obse
             shapes={shape.name: shape.dims for shape in config.shape},
         )
         bench = Bench(
-            open_runner(config), repository, monitoring_interval_s=config.monitoring_interval, gate=gate
+            open_runner(config),
+            repository,
+            monitoring_interval_s=config.monitoring_interval,
+            gate=gate,
+            gpus=config.chosen_gpus,
         )
         search = Profile(config, bench, journal, observe, earlier)
         work = asyncio.ensure_future(search.run(command))

@@ -4,14 +4,22 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
-from tpx.analyzer.monitors.base import Watch
-from tpx.analyzer.monitors.gpu import GpuProbe
-from tpx.analyzer.monitors.process import ProcessProbe
-from tpx.analyzer.results.measurement import GpuUse, MemoryUse
+from tpx.analyzer.monitors.base import Usage, Watch
+from tpx.analyzer.monitors.gpu import GpuProbe, open_gpu_probe
+from tpx.analyzer.monitors.page import PageProbe
+from tpx.analyzer.monitors.probes import open_probes
+from tpx.analyzer.monitors.process import ProcessProbe, family
+from tpx.analyzer.monitors.rapl import RaplProbe, open_rapl_probe
+from tpx.analyzer.results.measurement import EnergyUse, GpuUse, MemoryUse
 
 
 class FakeProbe:
@@ -24,11 +32,12 @@ class FakeProbe:
     def sample(self) -> None:
         self.samples += 1
 
-    def memory(self) -> MemoryUse | None:
-        return MemoryUse(rss_bytes=self.samples)
-
-    def gpus(self) -> tuple[GpuUse, ...]:
-        return (GpuUse(uuid="GPU-1", used_bytes=1, total_bytes=2),)
+    def usage(self) -> Usage:
+        return Usage(
+            memory=MemoryUse(rss_bytes=self.samples),
+            gpus=(GpuUse(uuid="GPU-1", used_bytes=1, total_bytes=2),),
+            energy=EnergyUse(duration_ns=self.samples, cpu_j=1.0),
+        )
 
     def close(self) -> None:
         self.closed = True
@@ -71,6 +80,16 @@ class FakeNvml:
             raise NVMLError("not supported")
         return 70_000
 
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: int) -> int:  # noqa: N802
+        if handle == 1:
+            raise NVMLError("not supported")
+        return 1_000_000 + self.reads[handle] * 35_000
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[SimpleNamespace]:  # noqa: N802
+        if handle == 1:
+            return [SimpleNamespace(pid=7, usedGpuMemory=None)]
+        return [SimpleNamespace(pid=pid, usedGpuMemory=pid * 10) for pid in (7, 8, 9)]
+
     def nvmlShutdown(self) -> None:  # noqa: N802
         self.shut = True
 
@@ -81,9 +100,8 @@ def test_a_watch_samples_at_both_ends_and_in_between() -> None:
     async def watched() -> None:
         async with Watch([probe], interval_s=0.01) as watch:
             await asyncio.sleep(0.1)
-        assert watch.memory is not None
-        assert watch.memory.rss_bytes == probe.samples
-        assert watch.gpus[0].uuid == "GPU-1"
+        assert watch.usage.memory == MemoryUse(rss_bytes=probe.samples)
+        assert watch.usage.gpus[0].uuid == "GPU-1"
 
     asyncio.run(watched())
     assert probe.samples >= 4
@@ -115,12 +133,12 @@ def test_a_failed_measurement_closes_its_probes() -> None:
 
 def test_the_memory_of_this_process_is_seen() -> None:
     probe = ProcessProbe(os.getpid())
-    assert probe.memory() is None
+    assert probe.usage().memory is None
     probe.sample()
-    before = probe.memory()
+    before = probe.usage().memory
     ballast = bytearray(os.urandom(1 << 20)) * 64
     probe.sample()
-    after = probe.memory()
+    after = probe.usage().memory
     assert before is not None
     assert after is not None
     assert after.rss_bytes - before.rss_bytes > 32 << 20
@@ -139,7 +157,7 @@ def test_children_count_too() -> None:
         assert child.stdout is not None
         child.stdout.readline()
         family.sample()
-    one, both = alone.memory(), family.memory()
+    one, both = alone.usage().memory, family.usage().memory
     assert one is not None
     assert both is not None
     assert both.rss_bytes > one.rss_bytes
@@ -150,7 +168,7 @@ def test_a_process_that_is_gone_is_no_memory() -> None:
         child.wait()
     probe = ProcessProbe(child.pid)
     probe.sample()
-    assert probe.memory() is None
+    assert probe.usage().memory is None
 
 
 def test_gpus_report_their_most_memory_and_mean_utilization() -> None:
@@ -158,7 +176,7 @@ def test_gpus_report_their_most_memory_and_mean_utilization() -> None:
     probe = GpuProbe(nvml)
     for _ in range(3):
         probe.sample()
-    first, second = probe.gpus()
+    first, second = probe.usage().gpus
     assert first == GpuUse(
         uuid="GPU-0", used_bytes=300, total_bytes=1000, utilization_percent=20.0, power_w=70.0
     )
@@ -171,4 +189,180 @@ def test_a_gpu_that_is_lost_keeps_what_was_seen() -> None:
     probe = GpuProbe(FakeNvml())
     for _ in range(5):
         probe.sample()
-    assert probe.gpus()[0].used_bytes == 300
+    assert probe.usage().gpus[0].used_bytes == 300
+
+
+def test_of_a_gpu_the_servers_own_part_is_told_apart_where_the_driver_does() -> None:
+    probe = GpuProbe(FakeNvml(), pids=lambda: frozenset({7, 9}))
+    probe.sample()
+    first, second = probe.usage().gpus
+    assert (first.server_bytes, second.server_bytes) == (160, None)
+
+
+def test_only_the_chosen_gpus_count() -> None:
+    for chosen in (("1",), ("GPU-1",)):
+        assert [gpu.uuid for gpu in GpuProbe(FakeNvml(), chosen).usage().gpus] == ["GPU-1"]
+
+
+def test_energy_is_the_growth_of_the_counter_or_power_over_time() -> None:
+    counted = GpuProbe(FakeNvml(), ("0",))
+    for _ in range(3):
+        counted.sample()
+    energy = counted.usage().energy
+    assert energy is not None
+    assert energy.gpu_j == 70.0
+
+    nvml = FakeNvml()
+    nvml.nvmlDeviceGetTotalEnergyConsumption = _not_supported  # type: ignore[method-assign]
+    metered = GpuProbe(nvml, ("0",))
+    metered.sample()
+    time.sleep(0.02)
+    metered.sample()
+    energy = metered.usage().energy
+    assert energy is not None
+    assert energy.watts == pytest.approx(70.0)
+
+
+def test_the_energy_of_two_gpus_is_unknown_where_one_of_them_does_not_tell() -> None:
+    probe = GpuProbe(FakeNvml())
+    probe.sample()
+    probe.sample()
+    assert probe.usage().energy is None
+
+
+def _not_supported(handle: int) -> int:
+    raise NVMLError(f"GPU {handle} has no counter")
+
+
+@pytest.fixture
+def packages(tmp_path: Path) -> Path:
+    for name, energy in (("intel-rapl:0", 900), ("intel-rapl:0:0", 5), ("intel-rapl:1", 100)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "energy_uj").write_text(f"{energy}\n")
+        (tmp_path / name / "max_energy_range_uj").write_text("1000\n")
+    return tmp_path
+
+
+def test_the_energy_of_processors_is_that_of_their_packages_and_goes_round(packages: Path) -> None:
+    probe = open_rapl_probe(packages)
+    assert probe is not None
+    probe.sample()
+    for first, second in ((950, 100), (20, 300)):
+        (packages / "intel-rapl:0" / "energy_uj").write_text(f"{first}\n")
+        (packages / "intel-rapl:1" / "energy_uj").write_text(f"{second}\n")
+        probe.sample()
+    energy = probe.usage().energy
+    assert energy is not None
+    assert energy.cpu_j == pytest.approx((50 + 70 + 200) / 1e6)
+
+
+def test_counters_that_may_not_be_read_are_no_probe(packages: Path, tmp_path: Path) -> None:
+    (packages / "intel-rapl:1" / "energy_uj").unlink()
+    assert open_rapl_probe(packages) is None
+    assert open_rapl_probe(tmp_path / "nothing") is None
+
+
+def test_energies_of_several_probes_are_one() -> None:
+    class Gpu(FakeProbe):
+        def usage(self) -> Usage:
+            return Usage(energy=EnergyUse(duration_ns=2_000_000_000, gpu_j=100.0))
+
+    async def watched() -> Usage:
+        async with Watch([FakeProbe(), Gpu()], interval_s=60) as watch:
+            pass
+        return watch.usage
+
+    energy = asyncio.run(watched()).energy
+    assert energy == EnergyUse(duration_ns=2_000_000_000, gpu_j=100.0, cpu_j=1.0)
+    assert energy is not None
+    assert energy.watts == 50.5
+
+
+def test_processor_time_is_a_share_of_one_processor() -> None:
+    probe = ProcessProbe(os.getpid())
+    probe.sample()
+    ends = time.perf_counter() + 0.3
+    while time.perf_counter() < ends:
+        pass
+    probe.sample()
+    share = probe.usage().cpu_percent
+    assert share is not None
+    assert 5 < share < 150
+
+
+PAGE = """# HELP nv_gpu_utilization x
+nv_gpu_utilization{gpu_uuid="GPU-a"} %s
+nv_gpu_power_usage{gpu_uuid="GPU-a"} 60.0
+nv_gpu_memory_used_bytes{gpu_uuid="GPU-a"} %s
+nv_gpu_memory_total_bytes{gpu_uuid="GPU-a"} 1000
+"""
+
+
+class Pages(BaseHTTPRequestHandler):
+    """Serves one page after the other."""
+
+    pages: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        body = self.pages.pop(0).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:  # type: ignore[override]
+        """Nobody wants to know."""
+
+
+def test_a_server_elsewhere_is_seen_by_its_metrics_page() -> None:
+    Pages.pages = [PAGE % (0.5, 300), PAGE % (0.75, 200)]
+    with ThreadingHTTPServer(("127.0.0.1", 0), Pages) as server:
+        threading.Thread(target=server.serve_forever).start()
+        (probe,) = open_probes(None, f"http://127.0.0.1:{server.server_address[1]}/metrics")
+        assert isinstance(probe, PageProbe)
+        probe.sample()
+        time.sleep(0.01)
+        probe.sample()
+        server.shutdown()
+    usage = probe.usage()
+    assert usage.gpus == (
+        GpuUse(
+            uuid="GPU-a",
+            used_bytes=300,
+            total_bytes=1000,
+            utilization_percent=62.5,
+            power_w=60.0,
+            source="metrics",
+        ),
+    )
+    assert usage.energy is not None
+    assert usage.energy.watts == pytest.approx(60.0)
+
+
+def test_a_metrics_page_that_does_not_answer_is_not_available_and_no_fault() -> None:
+    probe = PageProbe("http://127.0.0.1:1/metrics")
+    probe.sample()
+    assert probe.usage() == Usage()
+    assert open_probes(None) == ()
+
+
+def test_what_has_no_gpus_is_not_asked_for_any() -> None:
+    kinds = {type(probe) for probe in open_probes(os.getpid(), "http://127.0.0.1:1/metrics", ())}
+    assert ProcessProbe in kinds
+    assert kinds <= {ProcessProbe, RaplProbe}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(open_gpu_probe() is None, reason="needs a GPU, its driver and nvidia-ml-py")
+def test_a_real_gpu_tells_memory_energy_and_who_holds_it() -> None:
+    probe = open_gpu_probe(pids=lambda: family(os.getpid()))
+    assert probe is not None
+    probe.sample()
+    time.sleep(0.3)
+    probe.sample()
+    usage = probe.usage()
+    probe.close()
+    assert all(0 < gpu.used_bytes < gpu.total_bytes and gpu.power_w for gpu in usage.gpus)
+    assert usage.energy is not None
+    assert usage.energy.watts is not None
+    assert usage.energy.watts > 1

@@ -2,10 +2,21 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
-from tpx.analyzer.results.measurement import GpuUse, MemoryUse
+from tpx.analyzer.results.measurement import EnergyUse, GpuUse, MemoryUse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What was used while something was measured; what a probe does not see is absent."""
+
+    memory: MemoryUse | None = None
+    gpus: tuple[GpuUse, ...] = ()
+    cpu_percent: float | None = None
+    energy: EnergyUse | None = None
 
 
 class Probe(Protocol):
@@ -13,10 +24,9 @@ class Probe(Protocol):
 
     def sample(self) -> None: ...
 
-    def memory(self) -> MemoryUse | None:
-        """The most seen since the probe was made, or None when this probe does not see memory."""
-
-    def gpus(self) -> tuple[GpuUse, ...]: ...
+    def usage(self) -> Usage:
+        """What was used since the first sample."""
+        ...
 
     def close(self) -> None: ...
 
@@ -30,12 +40,15 @@ class Watch:
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def memory(self) -> MemoryUse | None:
-        return next((m for m in (p.memory() for p in self._probes) if m is not None), None)
-
-    @property
-    def gpus(self) -> tuple[GpuUse, ...]:
-        return tuple(gpu for probe in self._probes for gpu in probe.gpus())
+    def usage(self) -> Usage:
+        """What the probes saw, of each figure the first that saw it; of energy each its part."""
+        seen = [probe.usage() for probe in self._probes]
+        return Usage(
+            memory=next((u.memory for u in seen if u.memory is not None), None),
+            gpus=next((u.gpus for u in seen if u.gpus), ()),
+            cpu_percent=next((u.cpu_percent for u in seen if u.cpu_percent is not None), None),
+            energy=_together([u.energy for u in seen if u.energy is not None]),
+        )
 
     async def __aenter__(self) -> Self:
         await self._sample()
@@ -61,3 +74,13 @@ class Watch:
     async def _sample(self) -> None:
         for probe in self._probes:
             await asyncio.to_thread(probe.sample)
+
+
+def _together(parts: Sequence[EnergyUse]) -> EnergyUse | None:
+    if not parts:
+        return None
+    return EnergyUse(
+        duration_ns=max(part.duration_ns for part in parts),
+        gpu_j=next((part.gpu_j for part in parts if part.gpu_j is not None), None),
+        cpu_j=next((part.cpu_j for part in parts if part.cpu_j is not None), None),
+    )

@@ -1,10 +1,15 @@
 """GPUs by NVML (package nvidia-ml-py, imported as pynvml), where both the package and a driver are there."""
 
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from tpx.analyzer.results.measurement import GpuUse
+from tpx.analyzer.monitors.base import Usage
+from tpx.analyzer.results.measurement import EnergyUse, GpuUse
+
+Pids = Callable[[], frozenset[int]]
 
 
 @dataclass(slots=True)
@@ -13,19 +18,44 @@ class _Seen:
     uuid: str
     used_bytes: int = 0
     total_bytes: int = 0
+    server_bytes: int | None = None
     utilizations: list[float] = field(default_factory=list)
-    powers_w: list[float] = field(default_factory=list)
+    powers_w: list[tuple[int, float]] = field(default_factory=list)
+    """Each with its time."""
+    energies_mj: list[int] = field(default_factory=list)
+    """The counter's first and last value."""
+
+    @property
+    def energy_j(self) -> float | None:
+        """By the counter, or by the power between readings; None where the card tells neither."""
+        if len(self.energies_mj) == 2:
+            return (self.energies_mj[1] - self.energies_mj[0]) / 1000
+        if len(self.powers_w) < 2:
+            return None
+        pairs = zip(self.powers_w, self.powers_w[1:], strict=False)
+        return sum((b[0] - a[0]) / 1e9 * (a[1] + b[1]) / 2 for a, b in pairs)
 
 
 class GpuProbe:
-    """All GPUs of this machine: the most memory used on each, mean utilization and power."""
+    """GPUs of this machine: the most memory used on each, mean utilization and power, energy."""
 
-    def __init__(self, nvml: Any) -> None:
+    def __init__(self, nvml: Any, chosen: Sequence[str] | None = None, pids: Pids = frozenset) -> None:
+        """`chosen` are UUIDs or numbers, None is all; `pids` are the server's processes."""
         self._nvml = nvml
-        self._seen = [self._open(index) for index in range(nvml.nvmlDeviceGetCount())]
+        self._pids = pids
+        found = [self._open(index) for index in range(nvml.nvmlDeviceGetCount())]
+        self._seen = [
+            gpu
+            for index, gpu in enumerate(found)
+            if chosen is None or str(index) in chosen or any(gpu.uuid.startswith(c) for c in chosen)
+        ]
+        self._began_ns = self._looked_ns = 0
 
     def sample(self) -> None:
         """Utilization is not there on a partitioned GPU, power not on some cards: absent, not zero."""
+        self._looked_ns = time.perf_counter_ns()
+        self._began_ns = self._began_ns or self._looked_ns
+        pids = self._pids()
         for gpu in self._seen:
             with suppress(self._nvml.NVMLError):
                 memory = self._nvml.nvmlDeviceGetMemoryInfo(gpu.handle)
@@ -34,22 +64,32 @@ class GpuProbe:
             with suppress(self._nvml.NVMLError):
                 gpu.utilizations.append(float(self._nvml.nvmlDeviceGetUtilizationRates(gpu.handle).gpu))
             with suppress(self._nvml.NVMLError):
-                gpu.powers_w.append(self._nvml.nvmlDeviceGetPowerUsage(gpu.handle) / 1000)
+                power_w = self._nvml.nvmlDeviceGetPowerUsage(gpu.handle) / 1000
+                gpu.powers_w.append((self._looked_ns, power_w))
+            with suppress(self._nvml.NVMLError):
+                energy_mj = int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(gpu.handle))
+                gpu.energies_mj[1:] = [energy_mj]
+            with suppress(self._nvml.NVMLError):
+                self._look_at_processes(gpu, pids)
 
-    def memory(self) -> None:
-        return None
-
-    def gpus(self) -> tuple[GpuUse, ...]:
-        return tuple(
+    def usage(self) -> Usage:
+        gpus = tuple(
             GpuUse(
                 uuid=gpu.uuid,
                 used_bytes=gpu.used_bytes,
                 total_bytes=gpu.total_bytes,
                 utilization_percent=_mean(gpu.utilizations),
-                power_w=_mean(gpu.powers_w),
+                power_w=_mean([power_w for _, power_w in gpu.powers_w]),
+                server_bytes=gpu.server_bytes,
             )
             for gpu in self._seen
         )
+        energies = [gpu.energy_j for gpu in self._seen]
+        known = [joules for joules in energies if joules is not None]
+        took_ns = self._looked_ns - self._began_ns
+        if not took_ns or not known or len(known) < len(energies):
+            return Usage(gpus=gpus)
+        return Usage(gpus=gpus, energy=EnergyUse(duration_ns=took_ns, gpu_j=sum(known)))
 
     def close(self) -> None:
         self._nvml.nvmlShutdown()
@@ -58,8 +98,15 @@ class GpuProbe:
         handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
         return _Seen(handle=handle, uuid=str(self._nvml.nvmlDeviceGetUUID(handle)))
 
+    def _look_at_processes(self, gpu: _Seen, pids: frozenset[int]) -> None:
+        """A driver may list processes without their memory, or those of containers by other numbers."""
+        listed = self._nvml.nvmlDeviceGetComputeRunningProcesses(gpu.handle)
+        own = [p.usedGpuMemory for p in listed if p.pid in pids and p.usedGpuMemory is not None]
+        if own:
+            gpu.server_bytes = max(gpu.server_bytes or 0, sum(own))
 
-def open_gpu_probe() -> GpuProbe | None:
+
+def open_gpu_probe(chosen: Sequence[str] | None = None, pids: Pids = frozenset) -> GpuProbe | None:
     """A probe of this machine's GPUs, or None without a GPU, a driver or the package `nvidia-ml-py`."""
     try:
         import pynvml
@@ -67,7 +114,7 @@ def open_gpu_probe() -> GpuProbe | None:
         return None
     try:
         pynvml.nvmlInit()
-        return GpuProbe(pynvml) if pynvml.nvmlDeviceGetCount() else None
+        return GpuProbe(pynvml, chosen, pids) if pynvml.nvmlDeviceGetCount() else None
     except pynvml.NVMLError:
         return None
 

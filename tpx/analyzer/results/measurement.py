@@ -98,6 +98,8 @@ class MemoryUse:
     uss_bytes: int | None = None
     """Memory that nobody shares; None where the system does not say."""
     host_available_bytes: int | None = None
+    pss_bytes: int | None = None
+    """Memory with what several processes share counted once; None where the system does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +111,27 @@ class GpuUse:
     total_bytes: int
     utilization_percent: float | None = None
     power_w: float | None = None
+    server_bytes: int | None = None
+    """The most that the server's processes held of it; None where the driver does not tell them apart."""
+    source: Literal["nvml", "metrics"] = "nvml"
+    """Who said so: the driver of this machine, or the server's metrics page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnergyUse:
+    """What the machine used while something was measured, load generator and all; None is not known."""
+
+    duration_ns: int
+    gpu_j: float | None = None
+    """Of all GPUs: by their energy counters, or their power added up."""
+    cpu_j: float | None = None
+    """Of the processor packages, by RAPL."""
+
+    @property
+    def watts(self) -> float | None:
+        """Mean power of what is known."""
+        known = [joules for joules in (self.gpu_j, self.cpu_j) if joules is not None]
+        return sum(known) * 1e9 / self.duration_ns if known and self.duration_ns else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +173,9 @@ class Measurement:
     """Time the trial took, with warm-up and unstable windows."""
     memory: MemoryUse | None = None
     gpus: tuple[GpuUse, ...] = ()
+    cpu_percent: float | None = None
+    """Processor time of the server's processes, in percent of one processor."""
+    energy: EnergyUse | None = None
     round: int = 0
     """Of the final repetitions, from 1; 0 while searching."""
     cost_ns: int = 0
@@ -186,6 +212,8 @@ class ServerOnly:
 
     memory: MemoryUse | None = None
     gpus: tuple[GpuUse, ...] = ()
+    energy: EnergyUse | None = None
+    """Of the idle machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
