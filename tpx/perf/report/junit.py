@@ -58,7 +58,7 @@ def _objectives(report: Report) -> Iterator[Element]:
         text = assessment.objective.text
         case = Element("testcase", classname=f"{report.model.name}.slo", name=text, time="0")
         if not assessment.met:
-            message = f"{text} at {_name(chosen)}: {assessment.outcome.value}"
+            message = f"{text} at {_name(chosen)}: {assessment.outcome.value}, {assessment.reason}"
             SubElement(case, "failure", message=_clean(message), type="slo")
         yield case
 

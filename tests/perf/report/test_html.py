@@ -1,0 +1,171 @@
+"""The page of a run: complete, well-formed, from nowhere else, and of what was measured."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from tests.pages.reading import read
+from tests.perf.conftest import make_level, make_window
+from tests.perf.report.test_summaries import DEAD, OVER, UNSTABLE, objective, report
+from tpx.pages.html import write_pdf
+from tpx.perf.estimates import Sample, estimate
+from tpx.perf.latency import summarize
+from tpx.perf.metrics.figures import GpuFigures, MetricsFigures
+from tpx.perf.objectives import Outcome
+from tpx.perf.report.html import report_page
+from tpx.perf.report.model import Report
+from tpx.perf.report.plots import curve, histogram, spectrum, timeline
+from tpx.perf.results import LevelResult
+from tpx.perf.settings import Level
+
+
+def measured(value: int, scale_us: float, count: int = 20_000) -> LevelResult:
+    """A level of requests whose latencies scatter around so many microseconds."""
+    latencies = (np.random.default_rng(value).gamma(4, scale_us / 4, count) * 1000).astype(np.int64) + 1000
+    ends = np.linspace(0, 3e9, count).astype(np.int64)
+    sample = Sample(start_ns=0, end_ns=3 * 10**9, ends=ends, latencies=latencies, ok=np.ones(count, bool))
+    window = make_window(count / 3, scale_us)
+    windows = tuple(
+        replace(window, start_ns=(10 * value + i) * 10**9, end_ns=(10 * value + i + 1) * 10**9)
+        for i in range(4)
+    )
+    return make_level(
+        value,
+        count / 3.0 * value,
+        latency=summarize(latencies),
+        estimates=estimate(sample, 1, None),
+        windows=windows,
+        kept_windows=3,
+    )
+
+
+LEVELS = tuple(measured(n, 100.0 * n) for n in (1, 2, 4, 8))
+
+
+def page(made: Report) -> str:
+    return report_page(made, ["-m", "net", "--header", "a b"])
+
+
+def full() -> Report:
+    gpus = (GpuFigures(uuid="GPU-1", utilization=0.5),)
+    metrics = MetricsFigures(scrapes=3, failed=0, gpus=gpus, cpu_utilization=0.25)
+    return report(
+        *LEVELS, replace(UNSTABLE, metrics=metrics), OVER, DEAD, objective(Outcome.BROKEN),
+        words=("-l", "5"), interrupted=True,
+    )  # fmt: skip
+
+
+def test_the_page_is_well_formed_and_its_ids_are_unique() -> None:
+    reader = read(page(full()))
+    assert reader.closed
+    assert len(reader.ids) == len(set(reader.ids))
+
+
+def test_the_page_needs_nothing_from_elsewhere() -> None:
+    text = page(full())
+    assert read(text).urls == []
+    assert not re.search(r"https?://|@import|url\(", text)
+    assert len(text.encode()) < 2_000_000
+
+
+def test_a_sweep_of_two_hundred_levels_stays_below_two_megabytes() -> None:
+    levels = [replace(LEVELS[0], level=Level("concurrency", n)) for n in range(1, 201)]
+    assert len(page(report(*levels)).encode()) < 2_000_000
+
+
+def test_every_level_has_its_row_with_its_verdict() -> None:
+    rows = read(page(full())).rows["levels"]
+    assert [row[0] for row in rows[1:]] == ["1", "2", "4", "8", "2", "4", "8", "1"]
+    assert [row[-1] for row in rows[4:8]] == ["ok", "unstable", "over limit", "errors"]
+    assert rows[1][1] == "6,666.7"
+
+
+def test_objectives_metrics_errors_and_the_command_are_told() -> None:
+    reader = read(page(full()))
+    assert reader.rows["objectives"][1][1:3] == ["p99<1ms", "broken"]
+    assert ["2", "GPU-1 utilization %", "50.00"] in reader.rows["metrics"]
+    assert reader.rows["errors"][1][:3] == ["8", "3", "HTTP 500"]
+    assert "tpx perf -m net --header 'a b'" in reader.text
+    assert "This run was interrupted" in reader.text
+
+
+def test_a_servers_words_are_escaped() -> None:
+    assert '<script>"a' not in page(report(DEAD))
+    assert "&lt;script&gt;" in page(report(DEAD))
+
+
+def test_each_drawing_is_valid_svg() -> None:
+    drawings = re.findall(r'<svg class="plot".*?</svg>', page(full()), re.DOTALL)
+    assert len(drawings) == 6
+    for drawing in drawings:
+        svg = ElementTree.fromstring(drawing)
+        assert svg.find("title") is not None
+
+
+def test_nothing_measured_still_makes_a_page() -> None:
+    reader = read(page(report(error="the server has gone")))
+    assert reader.closed
+    assert "the server has gone" in reader.text
+
+
+def test_the_curve_has_a_line_a_percentile_and_bars_where_it_is_not_sure() -> None:
+    chart = curve(LEVELS, 5)
+    assert chart is not None
+    assert [series.name for series in chart.series] == ["p50", "p90", "p99"]
+    assert [len(series.points) for series in chart.series] == [4, 4, 4]
+    assert chart.series[2].whiskers.count("M") >= 1
+    assert [mark.text for mark in chart.marks] == ["limit 5 ms"]
+    assert {label.text for label in chart.series[2].labels} <= {"1", "2", "4", "8"}
+    assert curve(LEVELS[:1], 5) is None
+
+
+def test_a_spectrum_ends_where_too_few_requests_lie_beyond() -> None:
+    chart = spectrum([measured(1, 100.0, 20_000), measured(2, 100.0, 300)])
+    assert chart is not None
+    many, few = (series.path.count("L") for series in chart.series)
+    assert many > few
+    assert [tick.label for tick in chart.x_ticks] == ["0 %", "50 %", "90 %", "99 %", "99.9 %"]
+
+
+def test_a_spectrum_rises() -> None:
+    chart = spectrum(LEVELS[:1])
+    assert chart is not None
+    heights = [float(place.split(",")[1]) for place in chart.series[0].path[1:].split(" L")]
+    assert heights == sorted(heights, reverse=True)
+
+
+def test_every_window_is_on_the_timeline_and_those_left_out_are_hollow() -> None:
+    chart = timeline(LEVELS, "throughput")
+    assert chart is not None
+    stable = [[point.stable for point in series.points] for series in chart.series]
+    assert stable == [[False, True, True, True]] * 4
+
+
+def test_the_histogram_holds_every_request_within_its_axes() -> None:
+    chart = histogram(LEVELS[0])
+    assert chart is not None
+    counts = [int(bar.title.split(": ")[1].split()[0].replace(",", "")) for bar in chart.bars]
+    assert sum(counts) == 20_000
+    frame = chart.frame
+    assert all(frame.left <= b.x and b.x + b.width <= frame.right + 1 for b in chart.bars)
+    assert all(b.y >= frame.top - 1 and b.y + b.height == pytest.approx(frame.bottom) for b in chart.bars)
+
+
+def test_requests_that_all_take_the_same_have_a_histogram() -> None:
+    sample = Sample(
+        start_ns=0, end_ns=10**9, ends=np.arange(100), latencies=np.full(100, 5000), ok=np.ones(100, bool)
+    )
+    chart = histogram(make_level(estimates=estimate(sample, 1, None)))
+    assert chart is not None
+    assert chart.bars
+
+
+@pytest.mark.slow
+def test_the_page_becomes_a_pdf(tmp_path: Path) -> None:
+    pytest.importorskip("weasyprint")
+    write_pdf(page(full()), tmp_path / "a.pdf")
+    assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF-")

@@ -1,0 +1,130 @@
+"""JUnit and Markdown: verdicts that CI can show, and words that are not ours in them."""
+
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.perf.conftest import make_level
+from tpx.options import from_argv
+from tpx.perf.clients.model import ModelDescription, ServerDescription
+from tpx.perf.objectives import Assessment, Outcome
+from tpx.perf.options import PerfConfig
+from tpx.perf.report.conclusion import conclude
+from tpx.perf.report.junit import junit_text
+from tpx.perf.report.markdown import markdown_text, milliseconds, sparkline
+from tpx.perf.report.model import Report
+from tpx.perf.results import ErrorCount, LevelResult, Verdict
+
+
+def report(*levels: LevelResult, words: tuple[str, ...] = (), **changes: object) -> Report:
+    fields = {
+        "config": from_argv(PerfConfig, ["-m", "net", *words]),
+        "server": ServerDescription(name="triton", version="2.51.0", extensions=frozenset()),
+        "model": ModelDescription(name="net", inputs=()),
+        "levels": levels,
+        "started": "2026-01-01T00:00:00.000+00:00",
+        "finished": "2026-01-01T00:00:09.000+00:00",
+    }
+    return Report(**(fields | changes))  # type: ignore[arg-type]
+
+
+HOSTILE = ErrorCount(code="HTTP 500", count=3, message='<script>"a|b`\x01\n\x1b[31mno')
+UNSTABLE = make_level(2, 9000.0, verdict=Verdict.UNSTABLE, stable=False, reason="it moved")
+OVER = make_level(4, 9500.0, verdict=Verdict.OVER_LIMIT, reason="Measured latency went over <5 msec>.")
+DEAD = make_level(
+    8, 0.0, verdict=Verdict.ERRORS, latency=None, client=None, requests=0, failed=3, errors=(HOSTILE,),
+    reason=f"all failed: {HOSTILE.message}",
+)  # fmt: skip
+
+
+def suite(made: Report) -> ElementTree.Element:
+    return ElementTree.fromstring(junit_text(made))
+
+
+def test_each_level_is_a_test_case_and_its_verdict_the_outcome() -> None:
+    found = suite(report(make_level(1), UNSTABLE, OVER, DEAD))
+    assert (found.get("tests"), found.get("failures"), found.get("errors")) == ("4", "2", "1")
+    names = [case.get("name") for case in found]
+    assert names == [f"concurrency {n}" for n in (1, 2, 4, 8)]
+    outcomes = [[part.tag for part in case if part.tag != "system-out"] for case in found]
+    assert outcomes == [[], ["failure"], ["failure"], ["error"]]
+    assert found[2][0].get("message") == "Measured latency went over <5 msec>."
+
+
+def test_an_interrupted_level_is_skipped() -> None:
+    found = suite(report(make_level(interrupted=True)))
+    assert found[0][0].tag == "skipped"
+
+
+def objective(outcome: Outcome) -> LevelResult:
+    asked = from_argv(PerfConfig, ["-m", "net", "--slo", "p99<1ms"]).slo[0]
+    return make_level(slo=(Assessment(objective=asked, outcome=outcome, value=340_000, reason="2 of 9"),))
+
+
+def test_with_objectives_only_they_can_fail() -> None:
+    over = replace(OVER, slo=objective(Outcome.BROKEN).slo)
+    made = report(objective(Outcome.MET), over, words=("--slo", "p99<1ms"), answer=make_level().level)
+    found = suite(made)
+    assert (found.get("tests"), found.get("failures")) == ("3", "0")
+    broken = suite(report(objective(Outcome.BROKEN), words=("--slo", "p99<1ms")))
+    assert broken.get("failures") == "1"
+    assert broken[1].get("name") == "p99<1ms"
+    assert "2 of 9" in str(broken[1][0].get("message"))
+
+
+def test_markdown_has_the_result_a_row_a_level_and_both_curves() -> None:
+    text = markdown_text(report(make_level(1, 4478.72), make_level(2, 6000.0), UNSTABLE))
+    lines = text.splitlines()
+    assert lines[0].endswith("net: 6000 infer/s at concurrency 2, p50 211 us, p99 340 us")
+    assert "Not among the results: concurrency 2 (unstable)." in text
+    assert "| Concurrency: 1 | 4478.72 | 0.221 ms | 0.212 ms | 0.275 ms | 0.340 ms | 0 | \u2705 |" in lines
+    assert "Throughput `\u2581\u2583\u2588` \u00b7 p99" in text
+
+
+def test_a_servers_words_are_no_markup() -> None:
+    text = markdown_text(report(DEAD))
+    assert "<script>" not in text
+    assert 'HTTP 500: &lt;script&gt;"a\\|b\\`' in text
+    assert all(len(line) < 400 for line in text.splitlines())
+
+
+def test_markdown_of_nothing_says_why() -> None:
+    assert "the server has gone" in markdown_text(report(error="the server has gone"))
+
+
+@pytest.mark.parametrize(
+    ("made", "badge", "tone"),
+    [
+        (report(make_level()), "Measured", "good"),
+        (report(make_level(), UNSTABLE), "Measured", "warn"),
+        (report(make_level(verdict=Verdict.CLIENT_BOUND)), "Client-bound", "warn"),
+        (report(UNSTABLE), "No load met the limits", "warn"),
+        (report(OVER), "No load met the limits", "bad"),
+        (report(DEAD), "Nothing measured", "bad"),
+        (report(make_level(interrupted=True)), "No load met the limits", "bad"),
+        (report(make_level(), words=("--slo", "p99<1ms")), "Objectives missed", "bad"),
+        (
+            report(make_level(), words=("--slo", "p99<1ms"), answer=make_level().level),
+            "Objectives met",
+            "good",
+        ),
+    ],
+)
+def test_the_conclusion_is_about_what_was_asked(made: Report, badge: str, tone: str) -> None:
+    found = conclude(made)
+    assert (found.badge, found.tone) == (badge, tone)
+
+
+@pytest.mark.parametrize(
+    ("values", "bars"), [((), ""), ((5,), "\u2581"), ((0, 1), "\u2581\u2588"), ((2, 2), "\u2581\u2581")]
+)
+def test_a_sparkline_goes_from_the_lowest_to_the_highest(values: tuple[float, ...], bars: str) -> None:
+    assert sparkline(values) == bars
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"), [(211_900, "0.212 ms"), (12_345_678, "12.3 ms"), (2.5e9, "2,500 ms")]
+)
+def test_milliseconds_have_the_digits_that_say_something(ns: float, text: str) -> None:
+    assert milliseconds(ns) == text
