@@ -17,7 +17,7 @@ from tpx.perf.report.answers import answers_text
 from tpx.perf.report.console import answer_line, summary
 from tpx.perf.report.files import write_files
 from tpx.perf.report.model import Report
-from tpx.perf.run import event_loop, run
+from tpx.perf.run import dry_run, event_loop, run
 from tpx.perf.self_test import self_test, self_test_text
 
 IN_PROCESS = "tpx.cli.inprocess"
@@ -50,6 +50,8 @@ def main(argv: Sequence[str]) -> int:
         if config.pdf is not None:
             require_pdf()
         _allow_many_connections()
+        if config.dry_run:
+            return _dry_run(config)
         if config.ab:
             return perf_ab.main(config, argv, IN_PROCESS)
         with asyncio.Runner(loop_factory=event_loop) as runner:
@@ -64,6 +66,15 @@ def main(argv: Sequence[str]) -> int:
     if report.error:
         print(f"Error: {report.error}", file=sys.stderr)
     return exit_status(report)
+
+
+def _dry_run(config: PerfConfig) -> Exit:
+    with asyncio.Runner(loop_factory=event_loop) as runner:
+        planned = runner.run(dry_run(config, IN_PROCESS))
+    for notice in planned.notices:
+        print(f"WARNING: {notice}", file=sys.stderr)
+    print(planned.text, end="", flush=True)
+    return Exit.OK if planned.good else Exit.FAILED
 
 
 def exit_status(report: Report) -> Exit:

@@ -4,7 +4,7 @@ here."""
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -26,8 +26,10 @@ from tpx.perf.members import Member
 from tpx.perf.metrics.scraper import Scraper
 from tpx.perf.observer import SILENT, Observer
 from tpx.perf.options import PerfConfig
+from tpx.perf.probe import probe
 from tpx.perf.recording import wall_offset_ns
 from tpx.perf.report.model import Report
+from tpx.perf.report.plan import plan_text
 from tpx.perf.report.recorders import open_recorders
 from tpx.perf.results import LevelResult
 from tpx.perf.server_statistics import ModelTree, ServerStatistics, SumOfStatistics, model_tree
@@ -37,6 +39,15 @@ from tpx.perf.target import Target
 from tpx.protocol.v2 import RequestedOutput
 
 __all__ = ["event_loop", "measure_level", "open_target", "run"]
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What a run would do, and whether its first request was answered as it should be."""
+
+    text: str
+    good: bool
+    notices: tuple[str, ...]
 
 
 @asynccontextmanager
@@ -84,6 +95,7 @@ async def open_target(config: PerfConfig, in_process: str = "") -> AsyncIterator
                 client=client,
                 control=control,
                 feed=requests.feed,
+                data=requests.data,
                 sequences=tree.takes_sequences,
                 timestamps_ns=requests.timestamps_ns,
                 capture=capture,
@@ -136,6 +148,14 @@ def _connections(config: PerfConfig, key: ModelKey, in_process: str) -> Connecti
         service=config.service,
     )
     return connect(config.protocol, endpoint, in_process)
+
+
+async def dry_run(config: PerfConfig, in_process: str = "") -> DryRun:
+    """Prepare everything as a run does, send one request, and say what a run would do."""
+    async with open_target(config, in_process) as target:
+        probed = await probe(target, config.timeout)
+        text = plan_text(config, target, run_settings(config, target), probed)
+        return DryRun(text, probed.good, target.notices)
 
 
 async def run(

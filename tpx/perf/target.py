@@ -1,15 +1,16 @@
 """What is measured: a model on a server, connected, described, and with its requests made."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from tpx.perf.capture import Capture
 from tpx.perf.clients.base import Client, Control
 from tpx.perf.clients.model import ModelDescription, ServerDescription
-from tpx.perf.capture import Capture
 from tpx.perf.inputs.feed import Feed
-from tpx.perf.metrics.scraper import Scraper
-from tpx.perf.recording import Recorder
+from tpx.perf.inputs.requests import DataSummary
 from tpx.perf.load.workers import WorkerPool
 from tpx.perf.members import Member
+from tpx.perf.metrics.scraper import Scraper
+from tpx.perf.recording import Recorder
 from tpx.perf.server_statistics import Statistics
 
 
@@ -27,6 +28,7 @@ class Target:
     control: Control
     feed: Feed
     statistics: Statistics
+    data: DataSummary = field(default_factory=DataSummary)
     sequences: bool = False
     """Whether its requests are those of sequences."""
     notices: tuple[str, ...] = ()

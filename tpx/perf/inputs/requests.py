@@ -47,10 +47,20 @@ class FeedSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DataSummary:
+    """The data in short: how much of it there is, and the tensors of its first request."""
+
+    streams: int = 1
+    steps: int = 1
+    tensors: tuple[TensorSpec, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Requests:
     """What is sent, and, where that was asked for, when each step is due in ns from the beginning."""
 
     feed: Feed
+    data: DataSummary
     timestamps_ns: tuple[int, ...] = ()
     notices: tuple[str, ...] = ()
 
@@ -67,7 +77,7 @@ async def make_requests(
     if settings.sequences is not None:
         streams = await maker.sequences(data, settings.sequences)
         feed: Feed = SequenceFeed(streams, settings.sequences, settings.seed, maker.check())
-        return Requests(feed=feed, notices=maker.notices)
+        return Requests(feed=feed, data=maker.summary(data), notices=maker.notices)
     steps = data.steps
     times, order = _schedule(steps) if settings.scheduled else ((), range(len(steps)))
     requests = [
@@ -75,7 +85,7 @@ async def make_requests(
         for number, batch in enumerate(batches(len(order), settings.batch_size))
     ]
     feed = RoundRobin(requests, maker.check())
-    return Requests(feed=feed, timestamps_ns=times, notices=maker.notices)
+    return Requests(feed=feed, data=maker.summary(data), timestamps_ns=times, notices=maker.notices)
 
 
 def _schedule(steps: Stream) -> tuple[tuple[int, ...], Sequence[int]]:
@@ -97,6 +107,7 @@ class _RequestMaker:
         self._limit = psutil.virtual_memory().available // 2
         self._bytes = 0
         self._notices: list[str] = []
+        self._first: tuple[TensorSpec, ...] = ()
         self._expected: dict[int, Expectation] = {}
         self._outputs = settings.fields.outputs
 
@@ -106,6 +117,12 @@ class _RequestMaker:
             taken = f"{self._bytes / GIB:.1f} GiB of memory"
             self._notices.append(f"the requests, which are all made beforehand, take {taken}")
         return tuple(self._notices)
+
+    def summary(self, data: DataSet) -> DataSummary:
+        """Of data whose requests have been made."""
+        return DataSummary(
+            streams=len(data.streams), steps=sum(len(s) for s in data.streams), tensors=self._first
+        )
 
     def share_outputs(self, data: DataSet) -> None:
         """Have outputs written to shared memory, unless they are compared: requests that are in flight at the
@@ -183,7 +200,10 @@ class _RequestMaker:
 
     def _tensors(self, steps: Sequence[Step]) -> list[Tensor]:
         places = [step.where for step in steps]
-        return self._stacked([step.inputs for step in steps], self._model.inputs, places)
+        tensors = self._stacked([step.inputs for step in steps], self._model.inputs, places)
+        if not self._first:
+            self._first = tuple(TensorSpec(name=t.name, datatype=t.datatype, shape=t.shape) for t in tensors)
+        return tensors
 
     def _stacked(
         self, parts: Sequence[Sequence[Tensor]], specs: Sequence[TensorSpec], places: Sequence[str]

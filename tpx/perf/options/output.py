@@ -18,6 +18,9 @@ class OutputOptions:
     verbose: Annotated[
         bool, Option("show every window, and send and receive times apart", ("-v",), _OUTPUT)
     ] = False
+    dry_run: Annotated[
+        bool, Option("say what would be done, send one request, compare the shapes, and end", (), _OUTPUT)
+    ] = False
     live: Annotated[
         bool, Option("show how it goes while it is measured, where stderr is a terminal", (), _OUTPUT)
     ] = True
