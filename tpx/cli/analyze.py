@@ -68,6 +68,8 @@ def main(argv: Sequence[str]) -> int:
 def profile(argv: Sequence[str]) -> int:
     """`tpx analyze profile`: measure models under many configurations and report the best of them."""
     config = read_options(argv)
+    for line in config.warnings:
+        print(f"warning: {line}", file=sys.stderr)
     if config.dry_run:
         from tpx.cli.analyze_plan import show_plan  # late: a run does not need it
 

@@ -11,7 +11,7 @@ from tpx.analyzer.options.budget import BudgetOptions
 from tpx.analyzer.options.goals import GoalOptions
 from tpx.analyzer.options.measurement import MeasurementOptions
 from tpx.analyzer.options.output import OutputOptions
-from tpx.analyzer.options.perf_flags import checked_perf_words
+from tpx.analyzer.options.perf_flags import checked_perf_words, perf_warnings
 from tpx.analyzer.options.rules import check_together
 from tpx.analyzer.options.search import SearchOptions
 from tpx.analyzer.options.server import ServerOptions
@@ -66,6 +66,18 @@ class ProfileConfig(
             input_data=self.input_data,
             words=self._perf_words(),
         )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """A line for each option that was set and changes nothing."""
+        inert = [
+            f"{field.flag} changes nothing: {field.option.help}"
+            for field in fields_of(ProfileConfig)
+            if field.option.inert and getattr(self, field.name) != field.default
+        ]
+        sets = [self.perf_analyzer_flags]
+        sets += [m.perf_analyzer_flags for m in self.profile_models if m.perf_analyzer_flags is not None]
+        return tuple(dict.fromkeys(inert + [line for flags in sets for line in perf_warnings(flags)]))
 
     def _perf_words(self) -> dict[str, tuple[str, ...]]:
         """Further options of tpx perf, by model."""

@@ -8,6 +8,7 @@ from typing import Any
 from tpx.analyzer.config_sweep import BadField
 from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options.config import ProfileConfig
+from tpx.analyzer.options.rules import check_given
 from tpx.analyzer.options.waiting import refuse_waiting
 from tpx.errors import UsageError
 from tpx.options import build, given_in_argv, given_in_mapping, nearest
@@ -45,11 +46,12 @@ def merge_options(argv: Sequence[str]) -> ProfileConfig:
     """
     given = given_in_argv(ProfileConfig, argv)
     path = given.get("config_file")
-    if path is None:
-        return build(ProfileConfig, given)
-    base = _from_file(path)
-    models = _with_settings(given.get("profile_models", ()), base.get("profile_models", ()))
-    return build(ProfileConfig, {**base, **given, **({"profile_models": models} if models else {})})
+    if path is not None:
+        base = _from_file(path)
+        models = _with_settings(given.get("profile_models", ()), base.get("profile_models", ()))
+        given = {**base, **given, **({"profile_models": models} if models else {})}
+    check_given(given)
+    return build(ProfileConfig, given)
 
 
 def _with_settings(

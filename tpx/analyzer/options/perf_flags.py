@@ -1,7 +1,7 @@
 """`perf_analyzer_flags`: options of perf_analyzer by name, as words for `tpx perf`.
 
-What the analyzer decides itself is refused with the option that decides it; what perf_analyzer has and tpx
-perf has not is refused by name.
+What the analyzer decides itself changes nothing, as in Model Analyzer, but is warned of with the option that
+decides it.
 """
 
 from collections.abc import Mapping
@@ -46,23 +46,19 @@ DECIDED: Mapping[str, str] = {
 OBEYED = frozenset({"measurement-interval", "stability-percentage", "max-trials"})
 """Of these, what one model may have otherwise than the run."""
 
-LACKING = frozenset({"shared-memory", "output-shared-memory-size"})
-
 
 def perf_words(flags: Flags) -> tuple[str, ...]:
     """Words for `tpx perf`; those that are on or off stand without a value.
 
-    Raises UsageError, naming the flag, for what it does not have or may not be told.
+    Raises UsageError, naming the flag, for what it does not have.
     """
     fields = {name.lstrip("-"): field for field in fields_of(PerfConfig) for name in field.spellings}
     words: list[str] = []
     for name, values in flags.items():
         known = RENAMED.get(name, name)
         if known in DECIDED and known not in OBEYED:
-            raise UsageError(f"perf_analyzer_flags: {name} is set by tpx analyze: see {DECIDED[known]}")
+            continue
         field = fields.get(known)
-        if field is None and known in LACKING:
-            raise UsageError(f"perf_analyzer_flags: tpx perf does not have --{known} yet")
         if field is None:
             near = nearest(name, (*fields, *DECIDED, *RENAMED))
             raise UsageError(f"perf_analyzer_flags: unknown option '{name}'{near}")
@@ -72,6 +68,15 @@ def perf_words(flags: Flags) -> tuple[str, ...]:
             elif value.lower() in TRUE_WORDS | {""}:
                 words.append(f"--{known}")
     return tuple(words)
+
+
+def perf_warnings(flags: Flags) -> tuple[str, ...]:
+    """A line for each flag that changes nothing, with the option that would."""
+    decided = [name for name in flags if name in DECIDED and name not in OBEYED]
+    return tuple(
+        f"perf_analyzer_flags: {name} changes nothing, tpx analyze sets it: see {DECIDED[name]}"
+        for name in decided
+    )
 
 
 def checked_perf_words(flags: Flags, protocol: str) -> tuple[str, ...]:

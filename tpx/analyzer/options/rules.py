@@ -1,9 +1,11 @@
 """The rules between options of different groups: Model Analyzer's, and those that it lacks."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tpx.analyzer.models import ModelToProfile
 from tpx.errors import UsageError
+from tpx.options import fields_of, nearest
 
 if TYPE_CHECKING:
     from tpx.analyzer.options.config import ProfileConfig
@@ -14,6 +16,7 @@ def check_together(config: "ProfileConfig") -> None:
     _distinct(config.model_names)
     _one_kind_of_load(config)
     _composing(config)
+    _known_server_flags(config)
     if config.run_config_search_mode == "quick":
         _quick(config)
     if config.dcgm_disable and config.triton_launch_mode != "remote":
@@ -21,6 +24,33 @@ def check_together(config: "ProfileConfig") -> None:
     for model in config.profile_models:
         _ = config.space_of(model)
     _ = config.goals
+
+
+def check_given(given: Mapping[str, object]) -> None:
+    """Raise UsageError for what only goes together as long as the user does not say it: without a search mode
+    several models are searched by quick."""
+    if given.get("run_config_search_mode") != "brute":
+        return
+    several = ("run_config_profile_models_concurrently_enable", "bls_composing_models")
+    for name in several:
+        if given.get(name):
+            raise UsageError(
+                f"--{name.replace('_', '-')}: brute search does not vary several models; leave "
+                "--run-config-search-mode out, or choose quick or optuna"
+            )
+
+
+def _known_server_flags(config: "ProfileConfig") -> None:
+    sets = [config.triton_server_flags, *(model.triton_server_flags for model in config.profile_models)]
+    names = [name for flags in sets for name in flags or ()]
+    if not names:
+        return
+    from tpx.serving.options import ServeConfig  # late: few runs have such flags
+
+    known = {spelling.lstrip("-") for field in fields_of(ServeConfig) for spelling in field.spellings}
+    for name in names:
+        if name not in known:
+            raise UsageError(f"triton_server_flags: unknown option '{name}'{nearest(name, known)}")
 
 
 def _distinct(names: tuple[str, ...]) -> None:
@@ -55,11 +85,6 @@ def _one_kind_of_load(config: "ProfileConfig") -> None:
 def _composing(config: "ProfileConfig") -> None:
     together = config.run_config_profile_models_concurrently_enable
     if config.bls_composing_models:
-        if config.run_config_search_mode == "brute":
-            raise UsageError(
-                "--bls-composing-models: brute search does not vary them; choose "
-                "--run-config-search-mode quick or optuna"
-            )
         if len(config.profile_models) > 1:
             raise UsageError("--bls-composing-models belong to one model: profile that one alone")
         if together:
