@@ -103,6 +103,10 @@ class Breakdown:
     legend: tuple[tuple[str, str, str], ...]
     """Kind, name, colour."""
     height: int
+    key: str = "breakdown"
+    """Makes the ids in the page unique."""
+    x_title: str = "Mean latency (microseconds)"
+    description: str = ""
     width: int = WIDTH
     left: int = LEFT
     right: int = RIGHT
@@ -116,26 +120,40 @@ class Breakdown:
 
 def lay_out_breakdown(levels: Sequence[LevelResult]) -> Breakdown | None:
     """None where no level has a latency."""
-    known = [(r, parts) for r in levels if (parts := parts_of(r))]
+    return lay_out_rows([(level_name(r.level), parts_of(r)) for r in levels])
+
+
+def lay_out_rows(
+    named: Sequence[tuple[str, Sequence[Part]]], *, unit: str = "us", key: str = "breakdown"
+) -> Breakdown | None:
+    """Bars by name, each as long as its parts together, in us or ms; None where nothing has a part."""
+    known = [(name, parts) for name, parts in named if parts]
     if not known:
         return None
-    totals_us = [sum(p.duration_ns for p in parts) / 1000 for _, parts in known]
-    axis = linear_axis(totals_us, LEFT, RIGHT)
+    scale, digits = (1e6, 2) if unit == "ms" else (1e3, 0)
+    axis = linear_axis([sum(p.duration_ns for p in parts) / scale for _, parts in known], LEFT, RIGHT)
     rows = []
-    for number, (result, parts) in enumerate(known):
+    for number, (name, parts) in enumerate(known):
         at, segments = 0, []
         for part in parts:
-            x = axis.at(at / 1000)
+            x = axis.at(at / scale)
             at += part.duration_ns
-            name, color = KINDS[part.kind]
-            title = f"{name}: {part.duration_ns / 1000:,.1f} us"
+            kind, color = KINDS[part.kind]
+            title = f"{kind}: {part.duration_ns / scale:,.{max(digits, 1)}f} {unit}"
             segments.append(
-                Segment(kind=part.kind, color=color, x=x, width=round(axis.at(at / 1000) - x, 1), title=title)
+                Segment(
+                    kind=part.kind, color=color, x=x, width=round(axis.at(at / scale) - x, 1), title=title
+                )
             )
-        name = level_name(result.level)
-        rows.append(
-            Row(y=TOP + number * ROW, name=name, total=f"{at / 1000:,.0f} us", segments=tuple(segments))
-        )
+        total = f"{at / scale:,.{digits}f} {unit}"
+        rows.append(Row(y=TOP + number * ROW, name=name, total=total, segments=tuple(segments)))
     shown = {part.kind for _, parts in known for part in parts}
-    legend = tuple((kind, name, color) for kind, (name, color) in KINDS.items() if kind in shown)
-    return Breakdown(rows=tuple(rows), ticks=axis.ticks, legend=legend, height=TOP + len(known) * ROW + 46)
+    return Breakdown(
+        key=key,
+        x_title=f"Mean latency ({'milliseconds' if unit == 'ms' else 'microseconds'})",
+        description="; ".join(f"{row.name}: {row.total}" for row in rows),
+        rows=tuple(rows),
+        ticks=axis.ticks,
+        legend=tuple((kind, name, color) for kind, (name, color) in KINDS.items() if kind in shown),
+        height=TOP + len(known) * ROW + 46,
+    )
