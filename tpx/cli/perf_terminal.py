@@ -1,6 +1,7 @@
 """What a user of `tpx perf` sees while it runs: results on stdout as they come, how it goes on stderr."""
 
 import sys
+from time import perf_counter_ns
 
 from rich.console import Console
 from rich.live import Live
@@ -11,7 +12,7 @@ from tpx.perf.observer import Progress
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.console import settings_block
 from tpx.perf.report.level_text import Shown, level_block
-from tpx.perf.report.live import live_line
+from tpx.perf.report.live import Dashboard
 from tpx.perf.results import LevelResult
 from tpx.perf.settings import Level
 
@@ -25,6 +26,7 @@ class Terminal:
         self._config = config
         self._shown = Shown(protocol=config.protocol, verbose=config.verbose)
         self._console = Console(stderr=True)
+        self._dashboard = Dashboard(config)
         self._live: Live | None = None
         shows = self._console.is_terminal and config.shows_live
         self.progress_interval_s = LIVE_INTERVAL_S if shows else 0.0
@@ -42,21 +44,20 @@ class Terminal:
 
     def level_started(self, level: Level) -> None:
         if self.progress_interval_s:
+            self._dashboard.level_started(level, perf_counter_ns())
             self._live = Live(
-                f"{level.mode} {level.value}",
-                console=self._console,
-                transient=True,
-                auto_refresh=False,
-                redirect_stdout=False,
+                console=self._console, transient=True, auto_refresh=False, redirect_stdout=False
             )
-            self._live.start(refresh=True)
+            self._live.start()
+            self._show()
 
     def progress(self, progress: Progress) -> None:
-        if self._live is not None:
-            self._live.update(live_line(progress), refresh=True)
+        self._dashboard.look(progress)
+        self._show()
 
     def level_finished(self, result: LevelResult) -> None:
         self._hide()
+        self._dashboard.level_finished(result, perf_counter_ns())
         print(level_block(result, self._shown), end="", flush=True)
         if result.reason:
             print(result.reason, file=sys.stderr, flush=True)
@@ -66,7 +67,15 @@ class Terminal:
             print(explain(result, self._config.level_settings), flush=True)
 
     def notice(self, text: str) -> None:
-        print(f"WARNING: {text}", file=sys.stderr, flush=True)
+        if self._live is not None:
+            self._live.console.print(f"WARNING: {text}", markup=False, highlight=False)
+        else:
+            print(f"WARNING: {text}", file=sys.stderr, flush=True)
+
+    def _show(self) -> None:
+        if self._live is not None:
+            text = self._dashboard.text(self._console.width, perf_counter_ns())
+            self._live.update(text, refresh=True)
 
     def _hide(self) -> None:
         if self._live is not None:

@@ -28,6 +28,8 @@ from tpx.perf.windows import Mark, full_at, mark
 
 TICK_S = 0.1
 COUNT_TICK_S = 0.01
+WATCHED = (50.0, 90.0, 99.0)
+"""Percentiles that are told while a level is measured."""
 DRAIN_S = 60.0
 INTERRUPTED_DRAIN_S = 2.0
 LONGEST_WINDOW = 10
@@ -262,13 +264,17 @@ class LevelMeasurement:
                 window=len(self._ledger.windows) + 1,
                 max_windows=self._settings.max_windows,
                 throughput_infer_per_s=len(good) * self._batch_size * 1e9 / elapsed_ns,
-                p99_ns=_p99(good),
+                percentiles_ns=_percentiles(good),
                 failed=self._load.failed,
+                failures=tuple(f"{f.code}: {f.message}" for f in self._load.failures().values()),
+                server=self._ledger.last_server(self._statistics.between),
             )
         )
 
 
-def _p99(rows: Rows) -> int | None:
+def _percentiles(rows: Rows) -> dict[float, int]:
     if not len(rows):
-        return None
-    return int(np.sort(rows["end_ns"] - rows["intended_ns"])[rank(99, len(rows))])
+        return {}
+    places = {p: rank(p, len(rows)) for p in WATCHED}
+    ordered = np.partition(rows["end_ns"] - rows["intended_ns"], tuple(places.values()))
+    return {p: int(ordered[place]) for p, place in places.items()}

@@ -1,10 +1,11 @@
 """Telling whoever watches a run how it goes."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from tpx.perf.clients.model import ModelDescription
-from tpx.perf.results import LevelResult
+from tpx.perf.results import LevelResult, ServerBreakdown
 from tpx.perf.settings import Level
 
 
@@ -16,8 +17,14 @@ class Progress:
     window: int
     max_windows: int
     throughput_infer_per_s: float
-    p99_ns: int | None
+    percentiles_ns: Mapping[float, int]
+    """Of latency; empty where no request succeeded."""
     failed: int
+    """Of the whole level."""
+    failures: tuple[str, ...] = ()
+    """The kinds of failure, each with the first one's words."""
+    server: ServerBreakdown | None = None
+    """The server's own account of the last window."""
 
 
 class Observer(Protocol):

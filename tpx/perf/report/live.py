@@ -1,23 +1,216 @@
-"""The one line that moves while a level is measured."""
+"""What a terminal shows while a run goes on: made of plain lines, because drawing takes the load's time."""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich.text import Text
 
 from tpx.perf.observer import Progress
-from tpx.perf.report.figures import rate, usec
+from tpx.perf.options import PerfConfig
+from tpx.perf.report.figures import average_us, rate, usec
+from tpx.perf.report.markdown import sparkline
+from tpx.perf.results import LevelResult, ServerBreakdown, Verdict
+from tpx.perf.settings import Level, LevelRange
+from tpx.perf.stability import STABILITY_WINDOWS
+from tpx.perf.statistics.distributions import t_quantile
+
+SHOWN_LEVELS = 8
+LOOKS = 120
+FEWEST_LOOKS = 3
+MOST_PLANNED = 1000
+_TONES = {Verdict.OK: "green", Verdict.CLIENT_BOUND: "yellow", Verdict.UNSTABLE: "yellow"}
+_PARTS = (
+    ("queue", "red"),
+    ("input", "cyan"),
+    ("compute", "blue"),
+    ("output", "magenta"),
+    ("rest", "bright_black"),
+)
 
 
-def live_line(progress: Progress) -> Text:
-    """`concurrency 4  window 2/10  5123 infer/sec  p99 812 usec`, with failures in red."""
-    line = Text.assemble(
-        ("concurrency ", "dim"),
-        (str(progress.level.value), "bold"),
-        ("  window ", "dim"),
-        f"{progress.window}/{progress.max_windows}",
-        "  ",
-        (rate(progress.throughput_infer_per_s), "bold green"),
-        (" infer/sec  p99 ", "dim"),
-        "-" if progress.p99_ns is None else f"{usec(progress.p99_ns)} usec",
-    )
-    if progress.failed:
-        line.append(f"  {progress.failed} failed", "bold red")
+@dataclass(frozen=True, slots=True)
+class Sure:
+    """A mean of looks, and how far from it the true value may be with 95 % confidence."""
+
+    value: float
+    give: float
+
+
+def sure(values: Sequence[float]) -> Sure | None:
+    """By Student's t over the looks; None of fewer than three."""
+    count = len(values)
+    if count < FEWEST_LOOKS:
+        return None
+    mean = math.fsum(values) / count
+    spread = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (count - 1))
+    return Sure(mean, t_quantile(0.975, count - 1) * spread / math.sqrt(count))
+
+
+def planned(levels: LevelRange) -> int | None:
+    """How many levels there will be; None where that depends on what comes out."""
+    if levels.listed:
+        return len(levels.listed)
+    if levels.binary or levels.unbounded:
+        return None
+    value: float | None = levels.start
+    count = 0
+    while value is not None and count < MOST_PLANNED:
+        count += 1
+        value = levels.after(value) if levels.end is not None else None
+    return count
+
+
+class Dashboard:
+    """Keeps what was told of a run, and writes it as lines of a width."""
+
+    def __init__(self, config: PerfConfig) -> None:
+        self._config = config
+        self._planned = None if config.slo else planned(config.levels)
+        self._level: Level | None = None
+        self._begun_ns = 0
+        self._level_begun_ns = 0
+        self._took_ns: list[int] = []
+        self._rates: deque[float] = deque(maxlen=LOOKS)
+        self._latencies: dict[float, deque[float]] = {}
+        self._results: list[LevelResult] = []
+        self._progress: Progress | None = None
+
+    def level_started(self, level: Level, now_ns: int) -> None:
+        self._begun_ns = self._begun_ns or now_ns
+        self._level, self._level_begun_ns = level, now_ns
+        self._rates.clear()
+        self._latencies.clear()
+        self._progress = None
+
+    def look(self, progress: Progress) -> None:
+        """How the level goes."""
+        self._progress = progress
+        self._rates.append(progress.throughput_infer_per_s)
+        for percentile, ns in progress.percentiles_ns.items():
+            self._latencies.setdefault(percentile, deque(maxlen=LOOKS)).append(ns / 1000)
+
+    def level_finished(self, result: LevelResult, now_ns: int) -> None:
+        self._results.append(result)
+        self._took_ns.append(now_ns - self._level_begun_ns)
+
+    def text(self, width: int, now_ns: int) -> Text:
+        """The whole of it; no line is wider than `width`."""
+        lines = [self._headline(now_ns), self._throughput(width)]
+        lines += [self._latency(p, values, width) for p, values in sorted(self._latencies.items())]
+        progress = self._progress
+        if progress is not None and progress.server is not None and progress.server.success_count:
+            lines.append(_server(progress.server, width))
+        if progress is not None and progress.failed:
+            lines.append(_failures(progress))
+        lines += self._levels()
+        for line in lines:
+            line.truncate(width, overflow="ellipsis")
+        return Text("\n").join(lines)
+
+    def left_ns(self, now_ns: int) -> int | None:
+        """How long it will take if further levels settle as those before, or at once; None where nobody
+        knows."""
+        if self._planned is None or self._config.request_count:
+            return None
+        settings = self._config.level_settings
+        fewest = settings.window_ns * STABILITY_WINDOWS
+        usual = sum(self._took_ns) // len(self._took_ns) if self._took_ns else fewest
+        here = max(0, usual - (now_ns - self._level_begun_ns))
+        return here + usual * max(0, self._planned - len(self._results) - 1)
+
+    def _headline(self, now_ns: int) -> Text:
+        level, progress = self._level, self._progress
+        if level is None:
+            return Text("connecting")
+        number = len(self._results) + 1
+        of = f" of {self._planned}" if self._planned else ""
+        line = Text.assemble((_name(level), "bold"), (f"  level {number}{of}", "dim"))
+        if progress is not None and not self._config.request_count:
+            line.append(f"  window {progress.window}, at most {progress.max_windows}", "dim")
+        line.append(f"  {_clock(now_ns - self._begun_ns)}", "dim")
+        left = self.left_ns(now_ns)
+        if left is not None:
+            line.append(f"  about {_clock(left)} left", "dim")
+        return line
+
+    def _throughput(self, width: int) -> Text:
+        if not self._rates:
+            return Text("  warming up", "dim")
+        found = sure(self._rates)
+        give = f" \u00b1 {rate(found.give)}" if found is not None else ""
+        line = Text.assemble(("  infer/s ", "dim"), (f"{rate(self._rates[-1]):>9}", "bold green"))
+        mean = f"   mean {rate(found.value)}{give}" if found is not None else ""
+        line.append(f"{mean:<28}", "dim")
+        return _with_curve(line, self._rates, width, "green")
+
+    def _latency(self, percentile: float, values: deque[float], width: int) -> Text:
+        found = sure(values)
+        line = Text.assemble((f"  p{percentile:g} us ", "dim"), (f"{values[-1]:>10,.0f}", "bold"))
+        mean = f"   mean {found.value:,.0f} \u00b1 {found.give:,.0f}" if found is not None else ""
+        line.append(f"{mean:<28}", "dim")
+        return _with_curve(line, values, width, "cyan")
+
+    def _levels(self) -> list[Text]:
+        shown = self._results[-SHOWN_LEVELS:]
+        if not shown:
+            return []
+        head = f"  {'load':<18}{'infer/s':>10}{'p50 us':>10}{'p99 us':>10}  verdict"
+        return [Text(head, "dim"), *(_result(result) for result in shown)]
+
+
+def _name(level: Level) -> str:
+    return f"{level.mode.replace('_', ' ')} {level.value:g}"
+
+
+def _clock(duration_ns: int) -> str:
+    minutes, seconds = divmod(duration_ns // 1_000_000_000, 60)
+    return f"{minutes}:{seconds:02d}"
+
+
+def _with_curve(line: Text, values: Sequence[float], width: int, style: str) -> Text:
+    """As many of the last values as there is room for."""
+    room = max(0, min(width - line.cell_len - 2, LOOKS))
+    if room:
+        line.append("  " + sparkline(list(values)[-room:]), style)
     return line
+
+
+def _server(server: ServerBreakdown, width: int) -> Text:
+    """A bar whose parts are the server's times of the last window, and their numbers."""
+    total = average_us(server.success_ns, server.success_count)
+    times = {
+        "queue": average_us(server.queue_ns, server.success_count),
+        "input": average_us(server.compute_input_ns, server.success_count),
+        "compute": average_us(server.compute_infer_ns, server.success_count),
+        "output": average_us(server.compute_output_ns, server.success_count),
+    }
+    times["rest"] = max(0, total - sum(times.values()))
+    line = Text.assemble(("  server ", "dim"), f"{total:,} us  ")
+    for name, style in _PARTS:
+        if times[name]:
+            line.append(f"{name} {times[name]:,}  ", style)
+    line.append(f"batch {server.mean_batch:.2f}  ", "dim")
+    room = min(40, width - line.cell_len)
+    whole = sum(times.values()) or 1
+    if room > 10:
+        for name, style in _PARTS:
+            line.append("\u2588" * round(room * times[name] / whole), style)
+    return line
+
+
+def _failures(progress: Progress) -> Text:
+    line = Text(f"  {progress.failed:,} failed", "bold red")
+    line.append("  " + "; ".join(" ".join(kind.split()) for kind in progress.failures), "red")
+    return line
+
+
+def _result(result: LevelResult) -> Text:
+    latency = result.latency
+    p50 = "" if latency is None else f"{usec(latency.at(50.0)):,}"
+    p99 = "" if latency is None else f"{usec(latency.at(99.0)):,}"
+    through = rate(result.throughput_infer_per_s)
+    line = Text(f"  {_name(result.level):<18}{through:>10}{p50:>10}{p99:>10}  ")
+    verdict = result.verdict.value.replace("_", " ")
+    return line.append(verdict, _TONES.get(result.verdict, "bold red"))
