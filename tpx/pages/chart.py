@@ -49,6 +49,8 @@ class Series:
     dashed: bool = False
     whiskers: str = ""
     """Path of upright lines through the points: how far their values are sure."""
+    faint: bool = False
+    """Drawn behind the others, and lighter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
