@@ -216,6 +216,8 @@ def _in_range(field: Field, name: str, value: Any) -> Any:
 
 def _number(kind: type, text: str) -> Any:
     try:
+        if "_" in text or text != text.strip():
+            raise ValueError(text)  # Python would read 1_000, which is nobody's number
         return kind(text)
     except ValueError:
         raise ValueError("expected an integer" if kind is int else "expected a number") from None

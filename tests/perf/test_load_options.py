@@ -56,7 +56,9 @@ def test_a_binary_search_halves_whichever_range_there_is() -> None:
 
 
 def test_a_periodic_range_takes_its_period_from_its_own_option() -> None:
-    words = "--periodic-concurrency-range 2:10:4 --request-period 3 -i grpc --streaming"
+    words = (
+        "--periodic-concurrency-range 2:10:4 --request-period 3 -i grpc --streaming --profile-export-file p"
+    )
     plan = parse(*words.split()).load_plan
     assert plan.periodic == PeriodicRange(start=2, end=10, step=4, period=3)
 

@@ -7,12 +7,13 @@ import sys
 from collections.abc import Sequence
 from enum import IntEnum
 
+from tpx import __version__
 from tpx.cli import perf_ab, perf_compare
 from tpx.cli.perf_terminal import Terminal
 from tpx.errors import TpxError
-from tpx.options import from_argv
 from tpx.pages.html import require_pdf
 from tpx.perf.options import PerfConfig
+from tpx.perf.options.words import read_words, spelled_out
 from tpx.perf.report.answers import answers_text
 from tpx.perf.report.console import answer_line, summary
 from tpx.perf.report.files import write_files
@@ -41,12 +42,12 @@ def main(argv: Sequence[str]) -> int:
     try:
         if argv[:1] == ["compare"]:
             return perf_compare.main(argv[1:])
-        config = from_argv(PerfConfig, perf_ab.spread(argv))
-        if config.self_test:
-            with asyncio.Runner(loop_factory=event_loop) as runner:
-                ceilings = runner.run(self_test(config.level_settings.interval_ms / 5000))
-            print(self_test_text(ceilings), end="", flush=True)
+        if "--version" in spelled_out(argv):
+            print(f"Perf Analyzer Version {__version__} (tpx perf)", file=sys.stderr)
             return Exit.OK
+        config = _configured(argv)
+        if config.self_test:
+            return _self_test(config)
         if config.pdf is not None:
             require_pdf()
         _allow_many_connections()
@@ -66,6 +67,20 @@ def main(argv: Sequence[str]) -> int:
     if report.error:
         print(f"Error: {report.error}", file=sys.stderr)
     return exit_status(report)
+
+
+def _configured(argv: Sequence[str]) -> PerfConfig:
+    wanted = read_words(perf_ab.spread(argv))
+    for warning in wanted.warnings:
+        print(f"Warning: {warning}", file=sys.stderr)
+    return wanted.config
+
+
+def _self_test(config: PerfConfig) -> Exit:
+    with asyncio.Runner(loop_factory=event_loop) as runner:
+        ceilings = runner.run(self_test(config.level_settings.interval_ms / 5000))
+    print(self_test_text(ceilings), end="", flush=True)
+    return Exit.OK
 
 
 def _dry_run(config: PerfConfig) -> Exit:

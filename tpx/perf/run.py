@@ -2,6 +2,7 @@
 here."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -180,7 +181,12 @@ async def run(
         for notice in target.notices:
             observer.notice(notice)
 
+        begun: list[Level] = []
+
         async def measured(level: Level, settings: LevelSettings) -> LevelResult:
+            if begun and config.cooldown_seconds:
+                await _pause(config.cooldown_seconds, stop)
+            begun.append(level)
             return await measure_level(target, level, settings, observer=observer, stop=stop)
 
         levels = await sweep(
@@ -204,6 +210,12 @@ async def run(
             interrupted=stop.is_set(),
             offset_ns=offset_ns,
         )
+
+
+async def _pause(seconds: float, stop: asyncio.Event) -> None:
+    """Wait, unless the run is to end."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(stop.wait(), seconds)
 
 
 @asynccontextmanager

@@ -199,6 +199,7 @@ class LevelSettings:
     percentile: float | None = None
     request_count: int = 0
     warmup_requests: int = 0
+    warmup_s: float = 0.0
     timeout_s: float = 0.0
     max_errors: ErrorBudget = field(default_factory=ErrorBudget)
     rule: Literal["pa", "ci"] = "pa"

@@ -26,14 +26,17 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         yield server
 
 
-def grown(live: Live, *words: str) -> LevelResult:
+def grown(live: Live, directory: Path, *words: str) -> LevelResult:
     url = f"127.0.0.1:{live.ports['GRPCInferenceService']}"
-    return level("-i", "grpc", "-u", url, "--streaming", "-m", "repeat", *FOUR, *words)
+    export = ("--profile-export-file", str(directory / "profile.json"))
+    return level("-i", "grpc", "-u", url, "--streaming", "-m", "repeat", *FOUR, *export, *words)
 
 
 @pytest.mark.parametrize("text", ["1:5:2", "3:7:4", "2:2", "4:10:3"])
-def test_concurrency_grows_to_its_end_and_every_request_is_sent_once(live: Live, text: str) -> None:
-    result = grown(live, "--periodic-concurrency-range", text, "--request-period", "2")
+def test_concurrency_grows_to_its_end_and_every_request_is_sent_once(
+    live: Live, tmp_path: Path, text: str
+) -> None:
+    result = grown(live, tmp_path, "--periodic-concurrency-range", text, "--request-period", "2")
     end = int(text.split(":")[1])
     assert (result.verdict, result.requests, result.failed) == (Verdict.OK, end, 0)
     assert (result.level.mode, result.level.value) == ("periodic_concurrency", end)
@@ -41,8 +44,10 @@ def test_concurrency_grows_to_its_end_and_every_request_is_sent_once(live: Live,
     assert result.streaming.responses == 4 * end
 
 
-def test_a_stream_that_ends_before_its_period_is_a_failure_and_the_rest_goes_on(live: Live) -> None:
-    result = grown(live, "--periodic-concurrency-range", "1:3", "--request-period", "9")
+def test_a_stream_that_ends_before_its_period_is_a_failure_and_the_rest_goes_on(
+    live: Live, tmp_path: Path
+) -> None:
+    result = grown(live, tmp_path, "--periodic-concurrency-range", "1:3", "--request-period", "9")
     (error,) = result.errors
     assert (error.code, error.count) == ("incomplete", 3)
     assert error.message == "the stream ended after 4 responses: --request-period wants more"

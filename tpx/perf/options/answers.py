@@ -11,7 +11,10 @@ from tpx.perf.settings import one_of, refuse
 _ANSWERS = "Answers"
 
 _rule = one_of(
-    "--stability", ("pa", "ci"), "Unsupported type provided: '{}'. The available options are 'pa' or 'ci'."
+    "--stability",
+    ("pa", "ci"),
+    "Unsupported type provided: '{}'. The available options are 'pa' or 'ci'; "
+    "a spread in percent is --stability-percentage (-s).",
 )
 
 
@@ -39,6 +42,17 @@ class AnswerOptions:
             _ANSWERS,
             "pa|ci",
             parse=_rule,
+        ),
+    ] = None
+    ci_width: Annotated[
+        float | None,
+        Option(
+            "end a level when the intervals of throughput and latency are no wider than this share of them: "
+            "--stability ci with a --stability-percentage of its own",
+            (),
+            _ANSWERS,
+            "P%",
+            parse=parse_share,
         ),
     ] = None
     require_stable: Annotated[bool, Option("exit with 2 when any level is unstable", (), _ANSWERS)] = False
@@ -92,6 +106,10 @@ class AnswerOptions:
 
     def check_answers(self) -> None:
         """Raise UsageError for a value out of range."""
+        if self.ci_width is not None and not 0 < self.ci_width < 1:
+            refuse("--ci-width", "The value must be above 0% and below 100%.")
+        if self.ci_width is not None and self.stability == "pa":
+            raise UsageError("--ci-width is of --stability ci, and --stability pa has no intervals")
         if not 0.5 < self.slo_confidence < 1:
             refuse("--slo-confidence", "The value must be in range (0.5, 1).")
         if not 0 < self.alpha < 0.5:
@@ -108,4 +126,4 @@ class AnswerOptions:
     @property
     def rule(self) -> Literal["pa", "ci"]:
         """The stability rule, also where none was given."""
-        return self.stability or ("ci" if self.slo else "pa")
+        return self.stability or ("ci" if self.slo or self.ci_width is not None else "pa")

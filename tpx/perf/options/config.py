@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from tpx.errors import UsageError
 from tpx.perf.clients.endpoint import DEFAULT_PORTS, Address, parse_address
 from tpx.perf.options.answers import AnswerOptions
+from tpx.perf.options.course import CourseOptions
 from tpx.perf.options.data import DataOptions
 from tpx.perf.options.load import LoadOptions
 from tpx.perf.options.measurement import DEFAULT_INTERVAL_MS, DEFAULT_TRIALS, MeasurementOptions
@@ -31,6 +32,7 @@ class PerfConfig(
     AnswerOptions,
     MeasurementOptions,
     PaceOptions,
+    CourseOptions,
     LoadOptions,
     TlsOptions,
     WireOptions,
@@ -62,6 +64,11 @@ class PerfConfig(
             raise UsageError(
                 "The --periodic-concurrency-range option requires bi-directional gRPC streaming."
             )
+        if self.periodic_concurrency_range is not None and self.profile_export_file is None:
+            raise UsageError(
+                "Must provide --profile-export-file when using the --periodic-concurrency-range option."
+            )
+        self.check_course(self.levels, self.warmup_request_count)
         self.check_scenario(super().levels, self.request_count, self.request_distribution)
         if not self.slo:
             self.check_search_limit(self.latency_threshold)
@@ -100,12 +107,13 @@ class PerfConfig(
             mode=self.measurement_mode,
             interval_ms=self.measurement_interval or DEFAULT_INTERVAL_MS[self.rule],
             window_requests=self.measurement_request_count,
-            stability=self.stability_percentage / 100,
+            stability=self.stability_percentage / 100 if self.ci_width is None else self.ci_width,
             max_windows=self.max_trials or DEFAULT_TRIALS[self.rule],
             latency_limit_ms=self.latency_threshold,
             percentile=None if self.percentile == -1 else self.percentile,
             request_count=self.request_count,
             warmup_requests=self.warmup_request_count,
+            warmup_s=self.warmup_seconds,
             timeout_s=self.timeout,
             max_errors=self.max_errors,
             rule=self.rule,

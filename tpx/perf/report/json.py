@@ -29,6 +29,7 @@ def _document(report: Report, argv: Sequence[str]) -> dict[str, Any]:
         "finished": report.finished,
         "argv": list(argv),
         "seed": report.config.seed,
+        "labels": {label.key: label.value for label in report.config.labels},
         "interrupted": report.interrupted,
         "error": report.error,
         "host": host(),

@@ -1,0 +1,65 @@
+"""The options that say what happens around the levels: before and between them, and how results are named."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from tpx.errors import UsageError
+from tpx.options import Option
+from tpx.perf.settings import LevelRange, refuse
+
+_COURSE = "Course"
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """One `--labels KEY=VALUE`."""
+
+    key: str
+    value: str
+
+
+def parse_label(text: str) -> Label:
+    """`key=value`, split at the first equals sign."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        refuse("--labels", f"The value '{text}' does not match <key=value>.")
+    return Label(key.strip(), value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CourseOptions:
+    """Before a level, between levels, beside the results."""
+
+    warmup_seconds: Annotated[
+        float, Option("seconds of each level's load before it is measured", (), _COURSE, "SECONDS")
+    ] = 0.0
+    cooldown_seconds: Annotated[
+        float, Option("seconds without load between levels", (), _COURSE, "SECONDS")
+    ] = 0.0
+    labels: Annotated[
+        tuple[Label, ...],
+        Option(
+            "name and value that go into --json, such as commit=1a2b3c (repeatable)",
+            (),
+            _COURSE,
+            "KEY=VALUE",
+            parse=parse_label,
+        ),
+    ] = ()
+
+    def check_course(self, levels: LevelRange, warmup_requests: int) -> None:
+        """Raise UsageError for a value out of range, or a warm-up that the load cannot have."""
+        if not 0 <= self.warmup_seconds < float("inf"):
+            refuse("--warmup-seconds", "The value must be >= 0.")
+        if not 0 <= self.cooldown_seconds < float("inf"):
+            refuse("--cooldown-seconds", "The value must be >= 0.")
+        if self.warmup_seconds and warmup_requests:
+            raise UsageError("--warmup-seconds and --warmup-request-count can not both end the warm-up")
+        once = ("fixed_schedule", "periodic_concurrency", "offline")
+        if self.warmup_seconds and levels.mode in once:
+            raise UsageError(
+                f"--warmup-seconds needs a load that goes on: {levels.mode.replace('_', ' ')} is sent once"
+            )
+        keys = [label.key for label in self.labels]
+        if len(set(keys)) < len(keys):
+            raise UsageError("--labels: a key is given more than once")

@@ -1,0 +1,156 @@
+"""The words of `tpx perf` as perf_analyzer would read them: its abbreviations, its deprecated options, and
+its options that are not here, which are refused with what to write instead."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from tpx.errors import UsageError
+from tpx.options import Option, build, given_in_argv
+from tpx.perf.options.config import PerfConfig
+from tpx.perf.settings import LevelRange
+
+_DEPRECATED = "Deprecated"
+
+_NAMES = """
+async binary-search bls-composing-models collect-metrics concurrency-range data-directory enable-mpi
+endpoint fixed-schedule grpc-compression-algorithm grpc-method help input-data input-tensor-format
+latency-threshold log-frequency max-threads max-trials measurement-interval measurement-mode
+measurement-request-count metrics-interval metrics-url model-repository model-signature-name
+num-of-sequences output-shared-memory-size output-tensor-format percentile periodic-concurrency-range
+profile-export-file request-count request-distribution request-intervals request-parameter request-period
+request-rate-range sequence-id-range sequence-length sequence-length-variation serial-sequences
+service-kind session-concurrency shape shared-memory ssl-grpc-certificate-chain-file
+ssl-grpc-private-key-file ssl-grpc-root-certifications-file ssl-grpc-use-ssl
+ssl-https-ca-certificates-file ssl-https-client-certificate-file ssl-https-client-certificate-type
+ssl-https-private-key-file ssl-https-private-key-type ssl-https-verify-host ssl-https-verify-peer
+stability-percentage streaming string-data string-length sync trace-count trace-level trace-rate
+triton-server-directory verbose-csv version warmup-request-count
+"""
+PERF_ANALYZER = frozenset(_NAMES.split())
+"""Its long options: what is the beginning of one of them only means that one, whatever else there is here."""
+
+REFUSED: Mapping[str, str] = {
+    "--arrival": "arrivals are --request-distribution constant, poisson, gamma or burst, with --gamma-shape "
+    "and --burst-size, or a file of --request-intervals",
+    "--co-correction": "a rate's latencies count from the intended time, and where those from the sending "
+    "differ both are shown",
+    "--compare": "run with --json NEW.json, then `tpx perf compare BASE.json NEW.json`",
+    "--confidence": "the intervals of figures are those of 95%; --slo-confidence is that of objectives",
+    "--enable-mpi": "several models are loaded at once with --models a:3,b:1, without MPI",
+    "--grpc-method": "only services of Triton's protocol are called over gRPC (-i grpc)",
+    "--levels": "a list of levels is --concurrency-range 1,2,8 or --request-rate-range 10,50",
+    "--multi": "several models at once are --models a:3,b:1",
+    "--pin": "run it as `taskset -c 0-3 tpx perf ...`; its worker processes are bound with it",
+    "--proto": "only services of Triton's protocol are called over gRPC (-i grpc)",
+    "--repeat": "a level that is listed several times is measured as often: --concurrency-range 4,4,4",
+    "--search": "--slo 'p99<20ms' finds the highest concurrency, with --request-rate-range the highest rate",
+    "--session-concurrency": "conversations of several turns are not measured; --service-kind openai with "
+    "--concurrency-range measures single ones",
+    "--step": "a geometric range is --concurrency-range 1:64:x2",
+    "--target": "several servers are measured in turns with --ab URL1 URL2",
+    "--triton-server-directory": "the engine of --service-kind triton_c_api is part of tpx: leave it out",
+}
+"""What an option is refused with: it is known, and this is what there is instead."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerfWords(PerfConfig):
+    """All that can be written: what is deprecated ends in the fields that took its place."""
+
+    version: Annotated[bool, Option("show the version on stderr and exit", (), "Output")] = False
+    older_concurrency: Annotated[
+        int | None, Option("requests kept in flight: use --concurrency-range", ("-t",), _DEPRECATED, "N")
+    ] = None
+    older_growing: Annotated[
+        bool, Option("go on to higher ones: use --concurrency-range START:END", ("-d",), _DEPRECATED)
+    ] = False
+    older_most: Annotated[
+        int | None, Option("where -d ends; 0: at --latency-threshold", ("-c",), _DEPRECATED, "N")
+    ] = None
+    older_zeros: Annotated[bool, Option("use --input-data zero", ("-z",), _DEPRECATED)] = False
+    data_directory: Annotated[Path | None, Option("use --input-data DIR", (), _DEPRECATED, "DIR")] = None
+
+
+_SUCCESSORS = {
+    "older_concurrency": ("-t", "--concurrency-range"),
+    "older_growing": ("-d", "--concurrency-range"),
+    "older_most": ("-c", "--concurrency-range"),
+    "older_zeros": ("-z", "--input-data=zero"),
+    "data_directory": ("--data-directory", "--input-data"),
+}
+"""By field: how it is written, and what is written instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a command line asks for, and what its user should know."""
+
+    config: PerfConfig
+    warnings: tuple[str, ...] = ()
+
+
+def read_words(argv: Sequence[str]) -> Wanted:
+    """The run that these words describe. Raises UsageError for words that describe none."""
+    chosen = given_in_argv(PerfWords, spelled_out(argv))
+    chosen.pop("version", None)
+    warnings = tuple(
+        f"{name} is deprecated and will be removed in an upcoming version. Use {successor} instead."
+        for field, (name, successor) in _SUCCESSORS.items()
+        if field in chosen
+    )
+    return Wanted(config=build(PerfConfig, _modern(chosen)), warnings=warnings)
+
+
+def spelled_out(argv: Sequence[str]) -> list[str]:
+    """The same words with perf_analyzer's abbreviations in full. Raises UsageError for options not here."""
+    return [_spelled_out(word) if word.startswith("--") else word for word in argv]
+
+
+def _spelled_out(word: str) -> str:
+    name, equals, text = word.partition("=")
+    if name in REFUSED:
+        raise UsageError(f"tpx perf has no {name}: {REFUSED[name]}")
+    meant = [known for known in PERF_ANALYZER if known.startswith(name[2:])] if name != "--" else []
+    if len(meant) != 1 or name in _OWN:
+        return word
+    full = f"--{meant[0]}"
+    return _spelled_out(full + equals + text) if full != name else word
+
+
+_OWN = frozenset({"--stability", "--verbose"})
+"""Options of ours that are the beginning of one of perf_analyzer's."""
+
+
+def _modern(chosen: dict[str, Any]) -> dict[str, Any]:
+    """The values by today's fields."""
+    older = {field: chosen.pop(field) for field in _SUCCESSORS if field in chosen}
+    growing = older.get("older_growing", False)
+    if "older_most" in older and not growing:
+        raise UsageError("-c is where -d ends, and -d is missing; use --concurrency-range START:END instead")
+    if "older_concurrency" in older or growing:
+        for field, mode in _MODES.items():
+            if chosen.get(field):
+                raise UsageError(f"Cannot use both {mode} and DeprecatedConcurrency inference load modes.")
+        end = older.get("older_most", 0) if growing else None
+        chosen["concurrency_range"] = LevelRange(start=older.get("older_concurrency", 1), end=end)
+    if older.get("older_zeros") and "data_directory" in older:
+        raise UsageError("The -z flag cannot be set when --data-directory is provided.")
+    if older.get("older_zeros"):
+        chosen["input_data"] = ("zero", *chosen.get("input_data", ()))
+    if "data_directory" in older:
+        directory = older["data_directory"]
+        if not directory.is_dir():
+            raise UsageError(f"--data-directory {directory}: there is no such directory")
+        chosen["input_data"] = (str(directory), *chosen.get("input_data", ()))
+    return chosen
+
+
+_MODES = {
+    "concurrency_range": "Concurrency",
+    "request_rate_range": "RequestRate",
+    "request_intervals": "CustomIntervals",
+    "periodic_concurrency_range": "PeriodicConcurrency",
+    "fixed_schedule": "FixedSchedule",
+}
