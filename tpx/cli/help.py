@@ -36,7 +36,7 @@ _PAGES = {
         "Examples:  tpx serve model.onnx   |   tpx serve --model-repository /models --http-port 9000",
     ),
     ("perf",): _Page(
-        "tpx.perf.options:PerfConfig",
+        "tpx.perf.options.words:PerfWords",
         "Measure throughput and latency of a served model.\n\n"
         "Options, output and exit codes are those of perf_analyzer.\n\n"
         "Example:  tpx perf -m mnist --concurrency-range 1:4",

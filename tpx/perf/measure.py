@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,6 +10,8 @@ from time import perf_counter_ns
 
 import numpy as np
 
+from tpx.perf.inputs.feed import Feed
+from tpx.perf.inputs.sequences import SequenceFeed
 from tpx.perf.latency import rank
 from tpx.perf.ledger import Ending, LevelLedger
 from tpx.perf.load.base import Load
@@ -53,7 +56,7 @@ async def measure_level(
     stop = stop or asyncio.Event()
     observer.level_started(level)
     with _quiet_memory():
-        if settings.warmup_requests:
+        if settings.warmup_requests or settings.warmup_s:
             await _warm_up(await _open(target, level, settings, warming=True), settings, stop)
         load = await _open(target, level, settings)
         if target.recorder is not None:
@@ -62,6 +65,8 @@ async def measure_level(
             await target.metrics.begin()
         measurement = LevelMeasurement(load, target.statistics, settings, level, target.batch_size)
         result = await measurement.run(observer, stop)
+        if target.sequences:
+            result = replace(result, sequences=measurement.ended_sequences(target.feed))
         if target.metrics is not None:
             await target.metrics.look()
             result = replace(result, metrics=target.metrics.figures(measurement.span_ns))
@@ -96,10 +101,11 @@ def _quiet_memory() -> Iterator[None]:
 
 async def _warm_up(load: Load, settings: LevelSettings, stop: asyncio.Event) -> None:
     try:
-        load.start(settings.warmup_requests)
+        load.start(settings.warmup_requests or None)
         done = asyncio.ensure_future(load.finished())
-        while not (done.done() or stop.is_set() or _is_hopeless(load)):
-            await asyncio.wait([done], timeout=TICK_S)
+        end_ns = perf_counter_ns() + settings.warmup_s * 1e9 if settings.warmup_s else math.inf
+        while not (done.done() or stop.is_set() or _is_hopeless(load) or perf_counter_ns() >= end_ns):
+            await asyncio.wait([done], timeout=min(TICK_S, (end_ns - perf_counter_ns()) / 1e9))
         done.cancel()
     finally:
         await load.stop(_patience_s(settings, stop))
@@ -184,6 +190,11 @@ class LevelMeasurement:
     def span_ns(self) -> tuple[int, int]:
         """The time that the figures are of."""
         return self._ledger.kept_span_ns()
+
+    def ended_sequences(self, feed: Feed) -> int:
+        """How many ended in the time that the figures are of."""
+        unfinished = feed.unfinished if isinstance(feed, SequenceFeed) else frozenset()
+        return ended_sequences(self._load.records, self._ledger.kept_index(), unfinished)
 
     def records(self) -> LevelRecords:
         """The requests of all windows."""
