@@ -184,6 +184,7 @@ class OutputRepository:
         """
         self.path = path.absolute()
         self._source = None if source is None else source.absolute()
+        self._written: set[str] = set()
         self._refuse_overlap()
         try:
             if not keep:
@@ -193,9 +194,14 @@ class OutputRepository:
             raise UsageError(f"cannot make the output model repository {path}: {exc.strerror}") from exc
 
     def write(self, configuration: Configuration) -> Path:
-        """The directory of this variant, written anew."""
+        """The directory of this variant, written anew by each run; those of its members beside it."""
         variant = configuration.variant
+        for member in configuration.members:
+            if member.variant.name != variant.name:
+                self.write(member)
         directory = self.path / variant.name
+        if variant.name in self._written or "," in variant.model:
+            return directory  # several models together have no directory of their own
         try:
             if directory.exists():
                 shutil.rmtree(directory)
@@ -205,6 +211,7 @@ class OutputRepository:
                 _link(entry, directory / entry.name)
         except OSError as exc:
             raise MeasurementError(f"cannot write {directory}: {exc.strerror}") from exc
+        self._written.add(variant.name)
         return directory
 
     def _empty(self, *, override: bool) -> None:

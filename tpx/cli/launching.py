@@ -1,5 +1,6 @@
 """What carries out the trials of `tpx analyze`, put together from its options."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from tpx.analyzer.monitors.gpu import gpu_names
@@ -10,14 +11,23 @@ from tpx.analyzer.runners.control_grpc import GrpcModelControl
 from tpx.analyzer.runners.control_http import HttpModelControl
 from tpx.analyzer.runners.docker import Container, DockerHost
 from tpx.analyzer.runners.hosts import Addresses, Host, Launch
+from tpx.analyzer.runners.inprocess import InProcessRunner
 from tpx.analyzer.runners.local import LocalHost
 from tpx.analyzer.runners.remote import RemoteHost
 from tpx.analyzer.runners.served import Manner, ServedRunner
 from tpx.analyzer.runners.warm import WarmServer
 
+IN_PROCESS = "tpx.cli.inprocess"
+
 
 def open_runner(config: ProfileConfig) -> Runner:
     """The runner of a launch mode. Raises UsageError where it cannot be had here."""
+    if config.triton_launch_mode == "inprocess":
+        return InProcessRunner(
+            (config.model_repository or Path()).absolute(),
+            replace(config.load_settings, in_process=IN_PROCESS),
+            limit_s=config.perf_analyzer_timeout,
+        )
     manner = Manner(
         load=config.load_settings,
         launch=lambda model: launch_of(config, model),

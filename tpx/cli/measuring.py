@@ -27,7 +27,7 @@ async def measure(config: ProfileConfig, command: tuple[str, ...], observe: Obse
         return
     repository = OutputRepository(
         config.output_model_repository_path,
-        config.model_repository,
+        None if config.triton_launch_mode == "remote" else config.model_repository,
         override=config.override_output_model_repository,
         keep=earlier is not None,
     )

@@ -19,7 +19,6 @@ FIELDS: Mapping[str, str] = {
     "run_config_search_max_request_rate": "loads are requests in flight",
     "model_type": "language models are not measured yet",
     "genai_perf_flags": "language models are not measured yet",
-    "triton_install_path": "there is no c_api mode yet",
     "perf_output": "measurements are shown in one line each",
     "perf_output_path": "measurements are shown in one line each",
     "always_report_gpu_metrics": "GPU columns are shown wherever there is a GPU",
@@ -32,9 +31,7 @@ FIELDS: Mapping[str, str] = {
 }
 """Field of ProfileConfig -> what tpx does instead."""
 
-CHOICES: Mapping[str, frozenset[str]] = {
-    "triton_launch_mode": frozenset({"inprocess"}),
-}
+CHOICES: Mapping[str, frozenset[str]] = {}
 """Field of ProfileConfig -> its values that nothing carries out yet."""
 
 MODEL_SETTINGS: frozenset[str] = frozenset(

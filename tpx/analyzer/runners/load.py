@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from tpx.analyzer.results.measurement import Breakdown, Latency, Load, Measurement, Range
 from tpx.errors import MeasurementError
@@ -28,6 +29,10 @@ class LoadSettings:
     input_data: Literal["zero", "random"] = "random"
     words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By model: further options of tpx perf, as its command line has them; they win over those above."""
+    in_process: str = ""
+    """The module that connects to the engine in this process, which only the command line knows."""
+    repository: Path | None = None
+    """What the engine in this process serves; None is a server over the network."""
 
 
 async def measure_level(
@@ -38,7 +43,7 @@ async def measure_level(
     Raises MeasurementError when no request succeeds, WireError when nothing answers, UsageError when the
     model's inputs need a shape.
     """
-    base = {
+    base: dict[str, Any] = {
         "model": model,
         "url": address,
         "protocol": settings.protocol,
@@ -49,8 +54,10 @@ async def measure_level(
         "shape": settings.shapes,
         "input_data": (settings.input_data,),
     }
+    if settings.repository is not None:
+        base |= {"service_kind": "inprocess", "model_repository": (settings.repository,)}
     config = from_argv(PerfConfig, settings.words.get(model, ()), base)
-    async with open_target(config) as target:
+    async with open_target(config, settings.in_process) as target:
         level = await measure(target, Level(load.kind, load.value), run_settings(config, target))
     if level.verdict is Verdict.ERRORS:
         raise MeasurementError(level.reason)

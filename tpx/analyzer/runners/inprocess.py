@@ -1,0 +1,113 @@
+"""Trials on the engine in this process: no network and no second process, as Model Analyzer's c_api mode.
+
+Each measurement has an engine of its own over the variant's files, which the load generator starts. What
+kills an engine kills the run, which `--resume` then continues.
+"""
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tpx.analyzer.results.measurement import Configuration, Load, Measurement
+from tpx.analyzer.runners.base import Preparation, Server
+from tpx.analyzer.runners.load import LoadSettings, measure_level
+from tpx.analyzer.runners.together import measure_together
+from tpx.errors import MeasurementError
+from tpx.protocol import model_config
+from tpx.serving.options import ServeConfig
+from tpx.serving.server import Server as Engine
+
+
+class InProcessRunner:
+    """Implements Runner."""
+
+    def __init__(self, model_repository: Path, load: LoadSettings, *, limit_s: float) -> None:
+        """`load` names the module that connects the load generator to the engine."""
+        self._models = model_repository.absolute()
+        self._scratch = Path(tempfile.mkdtemp(prefix="tpx-analyze-"))
+        self._load = replace(load, repository=self._scratch)
+        self._limit_s = limit_s
+        self._configuration: Configuration | None = None
+
+    @property
+    def server(self) -> Server:
+        return Server(pid=os.getpid())
+
+    async def default_config(self, model: str) -> dict[str, Any]:
+        return await self._try(
+            {entry.name: entry for entry in self._models.iterdir() if entry.is_dir()}, model
+        )
+
+    async def prepare(self, configuration: Configuration | None, directory: Path) -> Preparation | None:
+        self._configuration = None
+        if configuration is None:
+            self._link({})
+            return None
+        variants = _directories(configuration, directory.parent)
+        for model in configuration.variant.model.split(","):
+            await self._try(variants, model)
+        self._configuration = configuration
+        return Preparation(how="loaded")
+
+    async def measure(self, load: Load) -> Measurement:
+        if self._configuration is None:
+            raise MeasurementError("no configuration is prepared")
+        variant = self._configuration.variant
+        try:
+            async with asyncio.timeout(self._limit_s):
+                if load.members:
+                    return await measure_together(self._load, "", variant, load)
+                return await measure_level(self._load, variant.model, variant.name, "", load)
+        except TimeoutError as exc:
+            raise MeasurementError(
+                f"no result after {self._limit_s:g} s (--perf-analyzer-timeout sets the limit): the model "
+                "hangs, or the windows are too long for it"
+            ) from exc
+
+    async def close(self) -> None:
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    async def _try(self, directories: Mapping[str, Path], model: str) -> dict[str, Any]:
+        """Load the models for a moment. Returns a model's configuration, raises MeasurementError with the
+        reason why it cannot be had."""
+        self._link(directories)
+        engine = Engine(
+            ServeConfig(
+                model_repository=(self._scratch,),
+                model_control_mode="explicit",
+                load_model=(model,),
+                allow_http=False,
+                allow_grpc=False,
+                allow_metrics=False,
+                exit_on_error=False,
+            )
+        )
+        await engine.start()
+        try:
+            failed = [entry for entry in engine.status() if entry.name == model and entry.state != "READY"]
+            if failed:
+                raise MeasurementError(f"the engine could not load model '{model}': {failed[0].reason}")
+            return model_config.to_json(engine.plane.model_config(model, ""))
+        finally:
+            await engine.stop()
+
+    def _link(self, directories: Mapping[str, Path]) -> None:
+        """Have these models, and no others, in the repository of the engine."""
+        for entry in self._scratch.iterdir():
+            entry.unlink()
+        for model, directory in directories.items():
+            (self._scratch / model).symlink_to(directory, target_is_directory=True)
+
+
+def _directories(configuration: Configuration, root: Path) -> dict[str, Path]:
+    """By model the directory of its variant, of the members too."""
+    found = {}
+    for part in (*configuration.members, configuration):
+        if "," not in part.variant.model:
+            found[part.variant.model] = root / part.variant.name
+    return found
