@@ -5,10 +5,12 @@ from itertools import pairwise
 import pytest
 
 from tests.perf.conftest import make_records
+from tpx.perf.records import Records
 from tpx.perf.windows import (
     Mark,
     WindowRules,
     client_times,
+    ended_sequences,
     full_at,
     index_after,
     window_between,
@@ -20,6 +22,16 @@ RULES = WindowRules(batch_size=1, percentile=None, clamped=False)
 
 def at(time_ms: float, index: int) -> Mark:
     return Mark(time_ns=int(time_ms * MS), index=index, server=None, cpu_ns=0, read_ns=int(time_ms * MS))
+
+
+def test_a_sequence_counts_where_its_last_request_ended() -> None:
+    records = Records()
+    for n, sequence in enumerate([1, 2, 1, 3, 2, 0, 3, 4]):
+        records.append(n, n, n, n, n, 0, 1, 0, sequence)
+    assert ended_sequences(records, range(8), set()) == 4
+    assert ended_sequences(records, range(8), {4, 9}) == 3
+    assert ended_sequences(records, range(2, 5), set()) == 2
+    assert ended_sequences(Records(), range(0), set()) == 0
 
 
 def test_a_request_counts_in_the_window_of_its_end_even_if_it_began_before() -> None:

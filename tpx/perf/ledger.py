@@ -195,6 +195,12 @@ class LevelLedger:
             return ""
         return client_bound(check, merged.latency.at(50.0))
 
+    def last_server(self, between: Between) -> ServerBreakdown | None:
+        """The server's own account of the last window that is over; None before there is one."""
+        if len(self._marks) < 2:
+            return None
+        return between(self._marks[-2].server, self._marks[-1].server)
+
     def kept_span_ns(self) -> tuple[int, int]:
         """From when to when the windows lasted that the figures are made of."""
         return self._marks[-1 - self._standing.kept].time_ns, self._marks[-1].time_ns

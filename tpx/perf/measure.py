@@ -27,7 +27,7 @@ from tpx.perf.server_statistics import Snapshot, Statistics
 from tpx.perf.settings import Level, LevelSettings
 from tpx.perf.streaming import streaming_figures
 from tpx.perf.target import Target
-from tpx.perf.windows import Mark, full_at, mark
+from tpx.perf.windows import Mark, ended_sequences, full_at, mark
 
 TICK_S = 0.1
 COUNT_TICK_S = 0.01

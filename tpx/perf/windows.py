@@ -6,6 +6,7 @@ those of its last three windows taken as one, which equals perf_analyzer's merge
 """
 
 import time
+from collections.abc import Set
 from dataclasses import dataclass
 from time import perf_counter_ns
 
@@ -46,6 +47,16 @@ def index_after(records: Records, since: int, time_ns: int) -> int:
 def rows_between(records: Records, first: Mark, last: Mark) -> Rows:
     """The records of the windows between two marks."""
     return records.since(first.index)[: last.index - first.index]
+
+
+def ended_sequences(records: Records, numbers: range, unfinished: Set[int]) -> int:
+    """How many sequences had their last request among some rows; `unfinished` were ended early, behind all
+    rows."""
+    column = records.since(0)["sequence"]
+    last, found = np.unique(column[::-1], return_index=True)
+    at = len(column) - 1 - found
+    inside = (at >= numbers.start) & (at < numbers.stop) & (last != 0)
+    return int(np.count_nonzero(inside & ~np.isin(last, list(unfinished))))
 
 
 def full_at(rows: Rows, wanted: int, not_before_ns: int) -> int | None:

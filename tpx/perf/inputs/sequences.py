@@ -90,11 +90,14 @@ class SequenceFeed:
         self.streams = streams
         self.settings = settings
         self.ids = SequenceIds(settings.first_id, settings.end_id)
+        self.unfinished: set[int] = set()
+        """Sequences of this load that were ended before their time."""
         self._seed = seed
         self._entropy: tuple[int, ...] = (seed,)
 
     def begin(self, level: Level) -> None:
         self.ids.release_all()
+        self.unfinished.clear()
         self._entropy = tuple(int(n) for n in level_seed(self._seed, level).generate_state(2))
 
     def source(self, slot: int) -> "SequenceSource":
@@ -151,6 +154,7 @@ class SequenceSource:
         remaining, self._remaining = self._remaining, 0
         if not remaining or not self._sent:
             return None
+        self._feed.unfinished.add(self.sequence)
         # the step that ends every sequence of a stream; where steps repeat, any can
         last = 0 if not self._stream.length else len(self._steps) - 1
         return self._steps[last][END].fill(self.sequence)
