@@ -188,13 +188,16 @@ def test_listed_configurations_of_a_file_are_measured_as_listed(tmp_path: Path) 
     text = text.replace("[6, 8]", "[8]").replace("[[1], [2], [3]]", "[4]").replace("[200, 300]", "[200, 0]")
     text = text.replace("concurrency: 1,2,4", "concurrency: 1").replace("stop: 6", "stop: 2")
     (tmp_path / "config.yml").write_text(text, encoding="utf-8")
+    names = ["-s", "checkpoints", "--filename-model-inference=a.csv", "--filename-model-gpu=b.csv"]
+    names.append("--filename-server-only=c.csv")
     short = ["--measurement-interval=50", "--max-trials=3", "--duration-seconds=0", "--final-rounds=0"]
     done = subprocess.run(
-        [sys.executable, "-m", "tpx", "analyze", "profile", "-f", "config.yml", *short],
+        [sys.executable, "-m", "tpx", "analyze", "profile", "-f", "config.yml", *short, *names],
         cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    [model] = Run.from_records(read_last_run(tmp_path / "results" / "run.jsonl")).models
+    [model] = Run.from_records(read_last_run(tmp_path / "checkpoints" / "run.jsonl")).models
+    assert {path.name for path in (tmp_path / "results").iterdir()} >= {"a.csv", "b.csv", "c.csv"}
     texts = [variant.configuration.text for variant in model.variants]
     assert len(texts) == 1 + 4  # the default, and two delays times two numbers of instances
     assert all("preferred_batch_size: 4" in text for text in texts[1:])

@@ -1,12 +1,16 @@
 """Options of `tpx analyze profile`: Model Analyzer's flags and YAML, and what is refused."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tpx.analyzer.asking import question_of, subjects_of
 from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options import ProfileConfig, read_options
 from tpx.analyzer.results.goals import Constraint
+from tpx.analyzer.results.run import Run
+from tpx.analyzer.variants import ModelFacts
 from tpx.errors import UsageError
 
 
@@ -117,6 +121,7 @@ def test_a_bad_file_is_refused_with_its_place(models: Path, tmp_path: Path, text
         (["-c", "0"], "every concurrency must be at least 1"),
         (["-b", "-1"], "every batch size must be at least 1"),
         (["--latency-budget", "0"], "must be above 0"),
+        (["--weighting=2"], "weighting is of one model: give it as a key of that model"),
         (["--num-configs-per-model=-1"], "--num-configs-per-model must not be negative: -1"),
         (["--monitoring-interval=0"], "--monitoring-interval must be above 0, not 0"),
         (["--duration-seconds=-1"], "--duration-seconds must not be negative"),
@@ -151,3 +156,35 @@ def test_settings_hold_what_was_changed_as_plain_values() -> None:
         "export_path": "/tmp/out",
         "concurrency": [1, 2],
     }
+
+
+def test_listed_loads_end_early_where_they_are_told_to(models: Path) -> None:
+    words = ["-m", str(models), "--profile-models", "alexnet", "-c", "1,2,4"]
+    assert not read_options(words).space.loads.until_plateau
+    assert read_options([*words, "--early-exit-enable"]).space.loads.until_plateau
+
+
+def test_the_least_throughput_is_a_constraint(models: Path) -> None:
+    words = ["-m", str(models), "--profile-models", "alexnet", "--min-throughput", "99.5"]
+    assert read_options(words).goals.constraints == (
+        Constraint(tag="perf_throughput", bound="min", limit=99.5),
+    )
+
+
+def test_what_optuna_is_told_reaches_the_search(models: Path) -> None:
+    words = ["-m", str(models), "--profile-models", "alexnet", "--run-config-search-mode", "optuna"]
+    more = ["--min-percentage-of-search-space=7", "--max-percentage-of-search-space=30"]
+    last = ["--optuna-early-exit-threshold=3", "--use-concurrency-formula", "--concurrency-sweep-disable"]
+    config = read_options([*words, *more, *last])
+    facts = ModelFacts(model="alexnet", max_batch_size=0)
+    mode, question = question_of(config, subjects_of(config)[0], {"alexnet": (facts, {})})
+    trials = question.trials
+    assert mode == "optuna"
+    assert (trials.min_percent, trials.max_percent, trials.patience) == (7, 30, 3)
+    assert trials.by_formula
+    assert not trials.sweep_best
+
+
+def test_as_many_configurations_as_told_are_shown(replay: Callable[..., Run]) -> None:
+    assert replay(num_configs_per_model=0).started.top == 0
+    assert replay(num_configs_per_model=2).started.top == 2

@@ -81,6 +81,7 @@ class ProfileConfig(
 
     def _perf_words(self) -> dict[str, tuple[str, ...]]:
         """Further options of tpx perf, by model."""
+        checked_perf_words(self.perf_analyzer_flags, self.client_protocol)
         return {
             model.name: checked_perf_words(
                 self.perf_analyzer_flags if model.perf_analyzer_flags is None else model.perf_analyzer_flags,

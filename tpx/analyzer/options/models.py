@@ -8,6 +8,7 @@ from tpx.analyzer.models import ModelParameters, ModelToProfile
 from tpx.analyzer.options.values import (
     environment,
     flags,
+    from_yaml_text,
     mapping,
     number,
     numbers,
@@ -35,6 +36,11 @@ def read_models(value: Any) -> tuple[ModelToProfile, ...]:
         else:
             found += (ModelToProfile(name=name) for name in words(item))
     return tuple(found)
+
+
+def parse_models(text: str) -> tuple[ModelToProfile, ...]:
+    """The same from the text of a flag: `a,b`, or YAML between braces or brackets."""
+    return from_yaml_text(read_models)(text) if text.lstrip()[:1] in ("{", "[") else read_models(text)
 
 
 def _model(name: str, own: Any) -> ModelToProfile:

@@ -21,9 +21,9 @@ def check_together(config: "ProfileConfig") -> None:
         _quick(config)
     if config.dcgm_disable and config.triton_launch_mode != "remote":
         raise UsageError("--dcgm-disable goes with --triton-launch-mode remote only")
+    _ = config.goals, config.space, config.concurrencies, config.request_rates
     for model in config.profile_models:
         _ = config.space_of(model)
-    _ = config.goals
 
 
 def check_given(given: Mapping[str, object]) -> None:

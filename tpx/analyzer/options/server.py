@@ -108,7 +108,7 @@ class ServerOptions:
         None
     )
     triton_install_path: Annotated[
-        Path, Option("c_api: where Triton is installed; tpx has its engine with it", (), _SERVER, "DIR")
+        Path, Option("tpx has its engine with it", (), _SERVER, "DIR", inert=True)
     ] = Path("/opt/tritonserver")
     gpus: Annotated[
         tuple[str, ...],

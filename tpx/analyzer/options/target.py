@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from tpx.analyzer.models import ModelToProfile
-from tpx.analyzer.options.models import read_models
+from tpx.analyzer.options.models import parse_models, read_models
 from tpx.analyzer.options.values import words
 from tpx.options import Option
 
@@ -30,7 +30,7 @@ class TargetOptions:
             (),
             _MODELS,
             "A,B",
-            parse=read_models,
+            parse=parse_models,
             read=read_models,
         ),
     ] = ()
@@ -44,7 +44,7 @@ class TargetOptions:
             (),
             _MODELS,
             "A,B",
-            parse=read_models,
+            parse=parse_models,
             read=read_models,
         ),
     ] = ()
@@ -55,7 +55,7 @@ class TargetOptions:
             (),
             _MODELS,
             "A,B",
-            parse=read_models,
+            parse=parse_models,
             read=read_models,
         ),
     ] = ()
