@@ -15,6 +15,12 @@ class Cell:
     """Which of the chart's colours marks this cell; None is none."""
     flag: str = ""
     """`ok`, `bad` or `warn`: how the cell is set off."""
+    note: str = ""
+    """Small, under the text."""
+    title: str = ""
+    """Shown where a pointer rests on it."""
+    href: str = ""
+    """Where the text leads to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +41,10 @@ class Row:
     cells: tuple[Cell, ...]
     emphasis: str = ""
     """`best`, `default` or nothing."""
+    kept: bool = True
+    """Whether a filtered table begins with it."""
+    passes: bool = True
+    """Whether it keeps what was asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +54,8 @@ class Grid:
     caption: str
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
+    filtered: bool = False
+    """Whether it can be searched, and begins with the rows that are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

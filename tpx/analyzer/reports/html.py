@@ -1,12 +1,14 @@
-"""The report page of a run."""
+"""The report pages of a run: of all of it, of one model, of one configuration."""
 
 from pathlib import Path
 
-from tpx.analyzer.reports.page import build
+from tpx.analyzer.reports.page import Places, build
 from tpx.analyzer.results.run import Run
 from tpx.pages import html
 
 
-def render(run: Run, repository: Path) -> str:
-    """The page of a run whose variants lie in the output repository `repository`."""
-    return html.render("analyze_report.html.j2", build(run, repository))
+def render(run: Run, places: Places | Path) -> str:
+    """The page of a run; a path is the output repository that its variants lie in."""
+    if isinstance(places, Path):
+        places = Places(repository=places)
+    return html.render("analyze_report.html.j2", build(run, places))

@@ -1,52 +1,60 @@
 """A run turned into the view model of its report page."""
 
-import difflib
+import hashlib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from tpx.analyzer.objectives import METRICS, RankedVariant
-from tpx.analyzer.reports.chart import draw
-from tpx.analyzer.reports.grids import configurations_grid, in_detail, measurements_grid, signed_percent
-from tpx.analyzer.reports.verdict import (
-    Finding,
-    Verdict,
-    caution,
-    is_about_equal,
-    judge,
-    milliseconds,
-    plural,
-)
-from tpx.analyzer.reports.view import (
-    DiffLine,
-    FailureCard,
-    ModelPage,
-    Page,
-    Recommendation,
-    TraceStep,
-    VerdictCard,
-)
-from tpx.analyzer.results.measurement import Measurement
-from tpx.analyzer.results.run import ModelRun, Run, VariantRun
-from tpx.pages.view import Fact, Span, Tile
+import msgspec
 
-_BADGES = {
-    Finding.BETTER: ("Better configuration found", "good"),
-    Finding.DEFAULT: ("Default is best", "neutral"),
-    Finding.DEFAULT_FAILS: ("Recommended", "good"),
-    Finding.INCONCLUSIVE: ("Inconclusive", "warn"),
-    Finding.NONE_SATISFIES: ("No configuration satisfies", "bad"),
-    Finding.NOTHING: ("Nothing measured", "bad"),
-}
+from tpx.analyzer.objectives import RankedVariant, failure_percent, score
+from tpx.analyzer.reports.card import verdict_card
+from tpx.analyzer.reports.chart import draw
+from tpx.analyzer.reports.charts import drift_chart, front_of, pareto_chart
+from tpx.analyzer.reports.columns import TableContext
+from tpx.analyzer.reports.energy import Prices
+from tpx.analyzer.reports.grids import (
+    configurations_grid,
+    in_detail,
+    measurements_grid,
+    repetitions_grid,
+    top_grid,
+)
+from tpx.analyzer.reports.heat import heat_map
+from tpx.analyzer.reports.json import embedded_text
+from tpx.analyzer.reports.latency_parts import breakdown_of_configurations
+from tpx.analyzer.reports.recommendation import recommend
+from tpx.analyzer.reports.verdict import Verdict, judge, plural
+from tpx.analyzer.reports.view import FailureCard, ModelPage, Page, TraceStep
+from tpx.analyzer.results.journal import Prepared
+from tpx.analyzer.results.run import ModelRun, Run, VariantRun
+from tpx.pages.view import Fact, Grid
+
 _NO_VALUE = "\u2013"
 
 
-def build(run: Run, repository: Path) -> Page:
-    """The report of a run whose variants lie in the output repository `repository`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where things lie that the page names."""
+
+    repository: Path
+    """The output repository, with a directory for each variant."""
+    export_path: Path = Path()
+    """What `tpx analyze apply` finds the run by."""
+    hrefs: Mapping[str, str] = field(default_factory=dict)
+    """Pages of single configurations, from this page on."""
+    parent: str = ""
+    """The page above this one, from this one on; empty for the report of the run."""
+
+
+def build(run: Run, places: Places, *, data: bool = True) -> Page:
+    """The report of a run; `data` embeds the figures for whoever wants to compute with them."""
     started = run.started
     names = ", ".join(started.models)
     configurations = sum(len(m.measured) for m in run.models)
     measurements = sum(m.measurement_count for m in run.models)
+    verdicts = [judge(model, started.goals) for model in run.models]
     return Page(
         title=f"Model analysis: {names}",
         subtitle=(
@@ -56,11 +64,19 @@ def build(run: Run, repository: Path) -> Page:
             f"{duration(run.elapsed_ns)}"
         ),
         notice=_notice(run),
-        models=tuple(_model_page(model, run, repository, index) for index, model in enumerate(run.models)),
+        models=tuple(
+            _model_page(model, verdict, run, places, index)
+            for index, (model, verdict) in enumerate(zip(run.models, verdicts, strict=True))
+        ),
+        top=_top(run, verdicts, places),
         command=shlex.join(started.provenance.command),
         host=_facts(started.provenance.host),
         versions=_facts(started.provenance.versions),
         settings=tuple(Fact(label=name, value=_as_text(value)) for name, value in started.settings.items()),
+        hashes=hashes(run),
+        data=embedded_text(run, verdicts) if data else "",
+        file_name="tpx-analyze-" + "-".join(started.models)[:60],
+        parent=places.parent,
     )
 
 
@@ -73,188 +89,90 @@ def duration(elapsed_ns: int) -> str:
     return f"{minutes} min {seconds:02d} s" if minutes else f"{seconds} s"
 
 
+def hashes(run: Run) -> tuple[Fact, ...]:
+    """What two reports of the same question have in common: of the options, and of each model measured."""
+    started = run.started
+    settings = {"settings": started.settings, "goals": msgspec.to_builtins(started.goals)}
+    text = msgspec.json.encode(settings, order="deterministic")
+    seed = started.settings.get("seed", 0)
+    facts = [
+        Fact(label="Seed", value=str(seed)),
+        Fact(label="Options", value=hashlib.sha256(text).hexdigest()[:16]),
+    ]
+    for model in run.models:
+        if model.default is not None:
+            digest = hashlib.sha256(model.default.configuration.text.encode()).hexdigest()
+            facts.append(Fact(label=f"{model.model}: config.pbtxt", value=digest[:16]))
+        if model.fingerprint:
+            facts.append(Fact(label=f"{model.model}: files", value=model.fingerprint[:16]))
+    return tuple(facts)
+
+
+def table_context(verdict: Verdict, run: Run, hrefs: Mapping[str, str]) -> TableContext:
+    """What the tables of one model need to know."""
+    conclusion = verdict.conclusion
+    best = verdict.best
+    return TableContext(
+        shown=run.started.top,
+        default=verdict.default,
+        constrained=bool(run.started.goals.of(verdict.model).constraints),
+        prices=Prices.of(run),
+        recommended=best.name if best is not None and best.satisfies else "",
+        tied=conclusion.tied if conclusion else (),
+        gains=conclusion.gains if conclusion else {},
+        hrefs=hrefs,
+        on_front=frozenset(spot.ranked.name for spot in front_of(verdict.ranking)),
+    )
+
+
 def _notice(run: Run) -> str:
     if run.outcome == "complete":
         return ""
     how = "was interrupted" if run.outcome == "interrupted" else "did not come to its end"
-    return f"This run {how}: the figures below are valid, but the space was not searched to its end."
+    why = f" ({run.reason})" if run.reason else ""
+    return f"This run {how}{why}: the figures below are valid, but the space was not searched to its end."
 
 
-def _model_page(model: ModelRun, run: Run, repository: Path, index: int) -> ModelPage:
+def _model_page(model: ModelRun, verdict: Verdict, run: Run, places: Places, index: int) -> ModelPage:
     goals, top = run.started.goals.of(model.model), run.started.top
-    verdict = judge(model, goals)
     shown = in_detail(verdict.ranking, top)
     others = [ranked for ranked in verdict.ranking if ranked not in shown]
-    constrained = bool(goals.constraints)
     ranking = verdict.ranking
+    context = table_context(verdict, run, places.hrefs)
     return ModelPage(
         key=f"model-{index}",
         model=model.model,
-        verdict=_card(model, verdict, run),
-        recommendation=_recommendation(verdict, repository),
+        verdict=verdict_card(model, verdict, run),
+        recommendation=recommend(verdict, run, places.repository, places.export_path),
         chart=draw(f"chart-{index}", shown, others, goals),
-        configurations=configurations_grid(ranking, top, verdict.default, constrained=constrained)
-        if ranking
-        else None,
-        measurements=measurements_grid(ranking, top, constrained=constrained) if ranking else None,
+        pareto=pareto_chart(f"pareto-{index}", ranking),
+        heat=heat_map(f"heat-{index}", ranking),
+        breakdown=breakdown_of_configurations(f"breakdown-{index}", shown),
+        drift=drift_chart(f"drift-{index}", ranking),
+        configurations=configurations_grid(ranking, context) if ranking else None,
+        measurements=measurements_grid(ranking, context) if ranking else None,
+        repetitions=repetitions_grid(ranking, context),
         failures=_failures(model),
         trace=tuple(_trace_step(variant, model) for variant in model.variants),
     )
 
 
-def _card(model: ModelRun, verdict: Verdict, run: Run) -> VerdictCard:
-    tolerance = run.started.tolerance_percent
-    badge, tone = _BADGES[verdict.finding]
-    if is_about_equal(verdict, tolerance):
-        badge, tone = "About equal", "neutral"
-    return VerdictCard(
-        badge=badge,
-        tone=tone,
-        sentence=spans(verdict.sentence + "."),
-        detail=verdict.detail,
-        caution=caution(verdict, model, tolerance),
-        tiles=_tiles(verdict),
-    )
-
-
-def spans(text: str) -> tuple[Span, ...]:
-    """Text with code between backticks, cut into runs."""
-    return tuple(Span(text=part, code=i % 2 == 1) for i, part in enumerate(text.split("`")) if part)
-
-
-def _tiles(verdict: Verdict) -> tuple[Tile, ...]:
-    if verdict.best is None:
-        return ()
-    best, default = verdict.best, verdict.default
-    measurement, configuration = best.best, best.run.configuration
-    other = default.best if default is not None and default is not best else None
-    tiles = [
-        Tile(
-            label="Throughput",
-            figure=f"{measurement.throughput:,.0f}",
-            unit="infer/s",
-            note=_against(other, "perf_throughput", "default {:,.0f}"),
-            tone="good" if verdict.finding is Finding.BETTER else "",
-        )
-    ]
-    if measurement.latency.p99_ns is not None:
-        tiles.append(
-            Tile(
-                label="p99 latency",
-                figure=milliseconds(measurement.latency.p99_ns),
-                unit="ms",
-                note=_default_latency(other),
-            )
-        )
-    tiles.append(
-        Tile(
-            label=measurement.load.kind.replace("_", " ").capitalize(),
-            figure=f"{measurement.load.value:,}",
-            unit="in flight" if measurement.load.kind == "concurrency" else "per s",
-            note=f"default at {other.load.value}" if other else "",
-        )
-    )
-    tiles.append(
-        Tile(
-            label="Instances",
-            figure=configuration.instance_group.partition(":")[0],
-            unit=configuration.instance_group.partition(":")[2],
-            note=_batching(best),
-        )
-    )
-    for tag, label in (("cpu_used_ram", "Server memory"), ("gpu_used_memory", "GPU memory")):
-        value = METRICS[tag].value(measurement)
-        if value is not None:
-            tiles.append(
-                Tile(
-                    label=label,
-                    figure=f"{value:,.0f}",
-                    unit="MB",
-                    note=_against(other, tag, "default {:,.0f} MB"),
-                )
-            )
-    return tuple(tiles)
-
-
-def _default_latency(default: Measurement | None) -> str:
-    if default is None or default.latency.p99_ns is None:
-        return ""
-    return f"default {milliseconds(default.latency.p99_ns)} ms"
-
-
-def _batching(ranked: RankedVariant) -> str:
-    configuration = ranked.run.configuration
-    if not configuration.max_batch_size:
-        return "no batching"
-    dynamic = "dynamic batching" if configuration.dynamic_batching else "no dynamic batching"
-    return f"max batch {configuration.max_batch_size}, {dynamic}"
-
-
-def _against(other: Measurement | None, tag: str, text: str) -> str:
-    value = METRICS[tag].value(other) if other else None
-    return "" if value is None else text.format(value)
-
-
-def _recommendation(verdict: Verdict, repository: Path) -> Recommendation | None:
-    best, default = verdict.best, verdict.default
-    if best is None or not best.satisfies or best is default or best.run.variant.is_default:
+def _top(run: Run, verdicts: Sequence[Verdict], places: Places) -> Grid | None:
+    """The best of all models together, as many as the run was asked for."""
+    count = int(run.started.settings.get("num_top_model_configs", 0))
+    if not count or len(verdicts) < 2:
         return None
-    config = best.run.configuration
-    return Recommendation(
-        name=best.name,
-        against=default.name if default else "",
-        columns=("", "Default", best.name, "Change") if default else (),
-        rows=_comparison(default, best) if default else (),
-        diff=_diff(default.run, best.run) if default else (),
-        config_text=config.text,
-        path=str(repository / best.name / "config.pbtxt"),
+    found: list[tuple[str, RankedVariant]] = [(v.model, r) for v in verdicts for r in v.ranking]
+    goals = run.started.goals
+    found.sort(
+        key=lambda pair: (
+            not pair[1].satisfies,
+            failure_percent(pair[1].figures, goals) if not pair[1].satisfies else 0.0,
+            -score(pair[1].figures, goals),
+        )
     )
-
-
-_COMPARED = (
-    ("perf_throughput", "Throughput, infer/s", 1),
-    ("perf_latency_avg", "Average latency, ms", 2),
-    ("perf_latency_p99", "p99 latency, ms", 2),
-    ("cpu_used_ram", "Server memory, MB", 0),
-    ("gpu_used_memory", "GPU memory, MB", 0),
-)
-
-
-def _comparison(default: RankedVariant, best: RankedVariant) -> tuple[tuple[str, ...], ...]:
-    """Both at their best load, then both at the default's, so that nobody takes more load for more speed."""
-    rows = [("Each at its best load", str(default.best.load), str(best.best.load), "")]
-    rows += _metric_rows(default.best, best.best)
-    same = next((m for m in best.ordered if m.load == default.best.load), None)
-    if same is not None and same.load != best.best.load:
-        rows.append(("At the same load", str(default.best.load), str(same.load), ""))
-        rows += _metric_rows(default.best, same)
-    return tuple(rows)
-
-
-def _metric_rows(before: Measurement, after: Measurement) -> list[tuple[str, str, str, str]]:
-    rows = []
-    for tag, label, digits in _COMPARED:
-        old, new = METRICS[tag].value(before), METRICS[tag].value(after)
-        if old is None or new is None:
-            continue
-        change = signed_percent((new / old - 1) * 100) if old else _NO_VALUE
-        rows.append((label, f"{old:,.{digits}f}", f"{new:,.{digits}f}", change))
-    return rows
-
-
-def _diff(default: VariantRun, best: VariantRun) -> tuple[DiffLine, ...]:
-    lines = difflib.unified_diff(
-        default.configuration.text.splitlines(),
-        best.configuration.text.splitlines(),
-        f"{default.variant.name}/config.pbtxt",
-        f"{best.variant.name}/config.pbtxt",
-        lineterm="",
-    )
-    kinds = {"+": "add", "-": "remove", "@": "hunk"}
-    return tuple(
-        DiffLine(kind="hunk" if number < 2 else kinds.get(line[:1], "same"), text=line)
-        for number, line in enumerate(lines)
-    )
+    contexts = {v.model: table_context(v, run, places.hrefs) for v in verdicts}
+    return top_grid(found[:count], contexts) if found else None
 
 
 def _failures(model: ModelRun) -> tuple[FailureCard, ...]:
@@ -277,12 +195,21 @@ def _trace_step(variant: VariantRun, model: ModelRun) -> TraceStep:
     loads = [m.load for m in variant.measurements]
     failed = f", {len(variant.failures)} failed" if variant.failures else ""
     best = max((m.throughput for m in variant.measurements), default=None)
+    name = variant.variant.name
+    prepared = [_preparation(p) for p in model.preparations if p.variant == name and p.how != "found"]
     return TraceStep(
-        name=variant.variant.name,
+        name=name,
         tried=f"{_span([load.value for load in loads])} ({len(loads)} measured{failed})",
         best=_NO_VALUE if best is None else f"{best:,.1f} infer/s",
-        notes=tuple(d.text for d in model.decisions if d.variant == variant.variant.name),
+        notes=(*prepared[:1], *(d.text for d in model.decisions if d.variant == name)),
     )
+
+
+def _preparation(prepared: Prepared) -> str:
+    how = {"loaded": "loaded on the running server", "started": "a server was started for it"}
+    text = how.get(prepared.how, "the server was started again for it")
+    why = f": {prepared.why}" if prepared.why else ""
+    return f"{text}{why} ({prepared.duration_ns / 1e9:.1f} s)"
 
 
 def _span(values: Sequence[int]) -> str:

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+from tpx.analyzer.reports.heat import HeatMap
 from tpx.pages.chart import Chart
 from tpx.pages.view import Fact, Grid, Span, Tile
+from tpx.perf.report.breakdown import Breakdown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,9 @@ class Recommendation:
     diff: tuple[DiffLine, ...]
     config_text: str
     path: str
+    command: str
+    """That writes it into the model repository."""
+    certain: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +75,13 @@ class ModelPage:
     verdict: VerdictCard
     recommendation: Recommendation | None
     chart: Chart | None
+    pareto: Chart | None
+    heat: HeatMap | None
+    breakdown: Breakdown | None
+    drift: Chart | None
     configurations: Grid | None
     measurements: Grid | None
+    repetitions: Grid | None
     failures: tuple[FailureCard, ...]
     trace: tuple[TraceStep, ...]
 
@@ -85,7 +95,15 @@ class Page:
     notice: str
     """That the run was cut short, when it was."""
     models: tuple[ModelPage, ...]
+    top: Grid | None
+    """The best of all models, where that was asked for."""
     command: str
     host: tuple[Fact, ...]
     versions: tuple[Fact, ...]
     settings: tuple[Fact, ...]
+    hashes: tuple[Fact, ...]
+    data: str
+    """JSON of all figures, safe between script tags; empty for none."""
+    file_name: str
+    """Of the data, without an ending."""
+    parent: str

@@ -50,6 +50,8 @@ class ModelRun:
     unavailable: journal.ModelFailed | None = None
     preparations: tuple[journal.Prepared, ...] = ()
     """How its configurations came onto servers, in order."""
+    fingerprint: str = ""
+    """Of its directory in the model repository; empty where that was not at hand."""
 
     @property
     def default(self) -> VariantRun | None:
@@ -100,6 +102,7 @@ class _Fold:
         self._decisions: dict[str, list[Decision]] = {}
         self._unavailable: dict[str, journal.ModelFailed] = {}
         self._preparations: dict[str, list[journal.Prepared]] = {}
+        self._fingerprints: dict[str, str] = {}
         self._ended: journal.RunEnded | None = None
 
     def take(self, record: journal.Record) -> None:
@@ -114,12 +117,21 @@ class _Fold:
                 self._measurements.setdefault((model, measurement.variant), []).append(measurement)
             case journal.Failed(model=model, failure=failure):
                 self._failures.setdefault((model, failure.variant), []).append(failure)
-            case journal.ModelFailed(model=model):
-                self._unavailable[model] = record
-            case journal.Decided(model=model, decision=decision):
-                self._decisions.setdefault(model, []).append(decision)
             case journal.RunEnded() | journal.RunResumed():
                 self._ended = record if isinstance(record, journal.RunEnded) else None
+            case journal.ModelFailed() | journal.ModelRead() | journal.Decided() | journal.Prepared():
+                self._take_of_model(record)
+
+    def _take_of_model(
+        self, record: journal.ModelFailed | journal.ModelRead | journal.Decided | journal.Prepared
+    ) -> None:
+        match record:
+            case journal.ModelFailed(model=model):
+                self._unavailable[model] = record
+            case journal.ModelRead(model=model, fingerprint=fingerprint):
+                self._fingerprints[model] = fingerprint
+            case journal.Decided(model=model, decision=decision):
+                self._decisions.setdefault(model, []).append(decision)
             case journal.Prepared(model=model):
                 self._preparations.setdefault(model, []).append(record)
 
@@ -150,6 +162,7 @@ class _Fold:
             decisions=tuple(self._decisions.get(name, ())),
             unavailable=self._unavailable.get(name),
             preparations=tuple(self._preparations.get(name, ())),
+            fingerprint=self._fingerprints.get(name, ""),
         )
 
     def _measured(self, model: str, configuration: Configuration) -> list[Measurement]:

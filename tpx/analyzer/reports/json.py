@@ -1,0 +1,168 @@
+"""A run as JSON for programs: the verdicts, and every figure that the page shows."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from tpx.analyzer.gains import Gain
+from tpx.analyzer.objectives import METRICS, RankedVariant, satisfies
+from tpx.analyzer.reports.certainty import interval_of
+from tpx.analyzer.reports.energy import Prices
+from tpx.analyzer.reports.verdict import Verdict, judge
+from tpx.analyzer.results.goals import Goals
+from tpx.analyzer.results.measurement import Measurement, Range
+from tpx.analyzer.results.run import ModelRun, Run, VariantRun
+
+SCHEMA = 1
+"""Of this document; fields may be added to one, none changes its meaning."""
+MOST_EMBEDDED_BYTES = 700_000
+
+Json = dict[str, Any]
+
+
+def report_json(run: Run, verdicts: Sequence[Verdict] | None = None) -> Json:
+    """The document: `tpx_analyze_report` is its version, units are in the names of its fields."""
+    goals, prices = run.started.goals, Prices.of(run)
+    found = verdicts or [judge(model, goals) for model in run.models]
+    return {
+        "tpx_analyze_report": SCHEMA,
+        "outcome": run.outcome,
+        "reason": run.reason,
+        "elapsed_s": round(run.elapsed_ns / 1e9, 3),
+        "provenance": msgspec.to_builtins(run.started.provenance),
+        "settings": run.started.settings,
+        "goals": msgspec.to_builtins(goals),
+        "server_only": msgspec.to_builtins(run.server_only),
+        "models": [
+            _model(model, verdict, goals.of(model.model), prices)
+            for model, verdict in zip(run.models, found, strict=True)
+        ],
+    }
+
+
+def report_text(run: Run) -> str:
+    """The document as a file, indented."""
+    return msgspec.json.format(msgspec.json.encode(report_json(run)), indent=2).decode() + "\n"
+
+
+def embedded_text(run: Run, verdicts: Sequence[Verdict]) -> str:
+    """The document for a page: on one line, and with nothing that would end a script. A large run's holds the
+    best measurement of each configuration alone."""
+    document = report_json(run, verdicts)
+    encoded = msgspec.json.encode(document)
+    if len(encoded) > MOST_EMBEDDED_BYTES:
+        for model in document["models"]:
+            for configuration in model["configurations"]:
+                best = configuration["best_load"]
+                every = configuration["measurements"]
+                configuration["measurements_left_out"] = sum(m["load"] != best for m in every)
+                configuration["measurements"] = [m for m in every if m["load"] == best]
+        encoded = msgspec.json.encode(document)
+    text = encoded.decode()
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _model(model: ModelRun, verdict: Verdict, goals: Goals, prices: Prices) -> Json:
+    conclusion = verdict.conclusion
+    return {
+        "model": model.model,
+        "finding": verdict.finding.value,
+        "verdict": verdict.sentence,
+        "detail": verdict.detail,
+        "recommended": verdict.best.name if verdict.best and verdict.best.satisfies else None,
+        "closest": verdict.best.name if verdict.best and not verdict.best.satisfies else None,
+        "default": verdict.default.name if verdict.default else None,
+        "gain_percent": verdict.gain_percent,
+        "gain": _gain(verdict.gain),
+        "tied": list(conclusion.tied) if conclusion else [],
+        "noise": list(conclusion.noise) if conclusion else [],
+        "inconclusive": conclusion.inconclusive if conclusion else "",
+        "configurations": [
+            *(_configuration(r, goals, prices) for r in verdict.ranking),
+            *(_unmeasured(v) for v in model.variants if not v.measurements),
+        ],
+        "failures": [msgspec.to_builtins(f) for f in model.failures],
+        "unavailable": model.unavailable.reason if model.unavailable else None,
+        "trace": [msgspec.to_builtins(d) for d in model.decisions],
+    }
+
+
+def _gain(gain: Gain | None) -> Json | None:
+    if gain is None or gain.rounds < 2:
+        return None
+    ends = {"value": gain.value, "low": gain.low, "high": gain.high}
+    return {**ends, "p_value": gain.p_value, "rounds": gain.rounds}
+
+
+def _configuration(ranked: RankedVariant, goals: Goals, prices: Prices) -> Json:
+    figures = ranked.figures
+    return {
+        **_described(ranked.run),
+        "satisfies": ranked.satisfies,
+        "best_load": str(figures.load),
+        "figures": {
+            **_figures(figures, prices),
+            "throughput_interval": _range(interval_of(ranked, "perf_throughput")),
+            "p99_interval_ms": _range(interval_of(ranked, "perf_latency_p99")),
+        },
+        "measurements": [_measurement(m, goals, prices) for m in ranked.ordered],
+        "repetitions": [_measurement(m, goals, prices) for m in ranked.run.repetitions],
+    }
+
+
+def _unmeasured(variant: VariantRun) -> Json:
+    return {**_described(variant), "satisfies": False, "best_load": None, "figures": None, "measurements": []}
+
+
+def _described(variant: VariantRun) -> Json:
+    configuration = variant.configuration
+    return {
+        "name": variant.variant.name,
+        "default": variant.variant.is_default,
+        "delta": variant.variant.delta,
+        "instance_group": configuration.instance_group,
+        "instances": configuration.instances,
+        "max_batch_size": configuration.max_batch_size,
+        "dynamic_batching": configuration.dynamic_batching,
+        "members": [_described_member(m.variant.name, m.instance_group) for m in configuration.members],
+    }
+
+
+def _described_member(name: str, instance_group: str) -> Json:
+    return {"name": name, "instance_group": instance_group}
+
+
+def _measurement(measurement: Measurement, goals: Goals, prices: Prices) -> Json:
+    out = {
+        "load": str(measurement.load),
+        "load_kind": measurement.load.kind,
+        "load_value": measurement.load.value,
+        "batch_size": measurement.load.batch_size,
+        "round": measurement.round,
+        "satisfies": satisfies(measurement, goals),
+        "stable": measurement.stable,
+        "requests": measurement.requests,
+        **_figures(measurement, prices),
+    }
+    if measurement.members:
+        out["members"] = [
+            {"variant": m.variant, "load": str(m.load), **_figures(m, prices)} for m in measurement.members
+        ]
+    return out
+
+
+def _figures(measurement: Measurement, prices: Prices) -> Json:
+    """By Model Analyzer's tags, in the units of its headers; what is not known is left out."""
+    known = {tag: m.value(measurement) for tag, m in METRICS.items()}
+    known |= {
+        "cpu_percent": measurement.cpu_percent,
+        "joules_per_inference": prices.joules_per_inference(measurement),
+        "joules_per_inference_above_idle": prices.joules_above_idle(measurement),
+        "cost_per_million": prices.cost_per_million(measurement),
+    }
+    return {tag: round(value, 6) for tag, value in known.items() if value is not None}
+
+
+def _range(found: Range | None) -> list[float | None] | None:
+    return None if found is None else [found.low, found.high]
