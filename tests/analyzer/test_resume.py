@@ -53,7 +53,8 @@ def measured(concurrency: int, round_: int = 0) -> Measured:
 def table(directory: Path) -> list[tuple[Measurement, ...]]:
     """What the reports are made of, without the time it took."""
     run = Run.from_records(read_last_run(directory / "run.jsonl"))
-    return [tuple(replace(m, duration_ns=0, cost_ns=0) for m in v.measurements) for v in run.models[0].variants]
+    variants = run.models[0].variants
+    return [tuple(replace(m, duration_ns=0, cost_ns=0) for m in v.measurements) for v in variants]
 
 
 def command(directory: Path, pause_s: float) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Whether a variant still answers what the default answers: seeded requests to both, outputs compared.
 
-Another execution provider, graph level or precision may compute something else; such a variant is measured only
-once its answers are known to be near enough.
+Another execution provider, graph level or precision may compute something else; such a variant is measured
+only once its answers are known to be near enough.
 """
 
 import asyncio

@@ -121,8 +121,8 @@ class SimulatedServer:
         instances, batch_size = self.shape_of(variant)
         return self.surface.throughput(instances, batch_size, load.value * load.batch_size)
 
-    def measure(self, variant: Variant, load: Load) -> Measurement:
-        """A measurement, as a runner makes it."""
+    def measure(self, variant: Variant, load: Load, number: int = 0) -> Measurement:
+        """A measurement, as a runner makes it; `number` is its round."""
         cost_s = self._measurement_s + (self._startup_s if self._served != variant.name else 0.0)
         self._served = variant.name
         self.now_s += cost_s
@@ -137,6 +137,7 @@ class SimulatedServer:
             variant=variant.name,
             load=load,
             throughput=throughput,
+            round=number,
             latency=Latency(
                 avg_ns=latency_ns,
                 p50_ns=latency_ns,

@@ -9,6 +9,10 @@ from tpx.analyzer.search.base import Limits, SearchSpace
 from tpx.analyzer.variants import ModelFacts
 
 
+FEWEST_TRIALS = 20
+MOST_OF_SMALL = 30
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptunaTrials:
     """How many configurations optuna tries, of a space of some size."""
@@ -24,15 +28,16 @@ class OptunaTrials:
     sweep_best: bool = True
 
     def at_least(self, size: int) -> int:
-        """The least number of trials: by share and by number, whichever is more."""
-        return min(max(1, round(size * self.min_percent / 100), self.minimum or 0), self.at_most(size))
+        """The least number of trials: by share and by number, whichever is more; without a number 20."""
+        least = FEWEST_TRIALS if self.minimum is None else self.minimum
+        return min(max(1, round(size * self.min_percent / 100), least), self.at_most(size))
 
     def at_most(self, size: int) -> int:
-        """The greatest number: by number where one is given, otherwise by share, at least 20 of a space
-        that has them."""
+        """The greatest number: by number where one is given, otherwise by share, at least 30 of a space
+        that has them: a tenth of a small space tells nothing."""
         if self.maximum is not None:
             return self.maximum
-        return max(round(size * self.max_percent / 100), min(size, 20), self.minimum or 0)
+        return max(round(size * self.max_percent / 100), min(size, MOST_OF_SMALL), self.minimum or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

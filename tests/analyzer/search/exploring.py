@@ -1,0 +1,146 @@
+"""Searches carried out on a simulated server, in virtual time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tpx.analyzer.objectives import rank
+from tpx.analyzer.results.goals import Goals
+from tpx.analyzer.results.measurement import Configuration, Decision, Load, Measurement, Trial, Variant
+from tpx.analyzer.results.run import ModelRun, VariantRun
+from tpx.analyzer.runners.simulated import Noise, SimulatedServer, Surface
+from tpx.analyzer.search.axes import open_grid
+from tpx.analyzer.search.base import Done, Extras, Limits, LoadSpace, Search, SearchSpace, Span
+from tpx.analyzer.search.question import OptunaTrials, Question
+from tpx.analyzer.search.table import Mode, open_search
+from tpx.analyzer.variants import ModelFacts
+
+BATCHING = ModelFacts(model="m", max_batch_size=8, backend="onnxruntime")
+FIXED = ModelFacts(model="m", max_batch_size=0, backend="onnxruntime")
+DEFAULT = {"max_batch_size": 8, "dynamic_batching": {}}
+
+
+def space(
+    *,
+    loads: Sequence[int] = tuple(2**i for i in range(11)),
+    until_plateau: bool = True,
+    instances: tuple[int, int] = (1, 5),
+    max_batch_sizes: tuple[int, int] = (1, 128),
+    extras: Extras | None = None,
+) -> SearchSpace:
+    return SearchSpace(
+        loads=LoadSpace(values=tuple(loads), until_plateau=until_plateau),
+        instances=Span(name="instance-count", minimum=instances[0], maximum=instances[1]),
+        max_batch_sizes=Span(name="model-batch-size", minimum=max_batch_sizes[0], maximum=max_batch_sizes[1]),
+        extras=extras or Extras(),
+    )
+
+
+def question(
+    facts: ModelFacts = BATCHING,
+    *,
+    within: SearchSpace | None = None,
+    goals: Goals | None = None,
+    limits: Limits | None = None,
+    pareto: tuple[str, ...] = (),
+    trials: OptunaTrials | None = None,
+) -> Question:
+    return Question(
+        facts=facts,
+        default=DEFAULT if facts.max_batch_size else {},
+        space=within or space(),
+        goals=goals or Goals(),
+        limits=limits or Limits(),
+        pareto=pareto,
+        trials=trials or OptunaTrials(),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explored:
+    """A search that is over."""
+
+    asked: Question
+    server: SimulatedServer
+    trials: tuple[Trial, ...]
+    measurements: tuple[Measurement, ...]
+    decisions: tuple[Decision, ...]
+    reason: str
+
+    @property
+    def model(self) -> ModelRun:
+        """The search as a run would have it."""
+        variants: dict[str, Variant] = {t.variant.name: t.variant for t in self.trials}
+        return ModelRun(
+            model=self.asked.facts.model,
+            variants=tuple(
+                VariantRun(
+                    configuration=self._configuration(variant),
+                    measurements=self._of(name, final=False),
+                    failures=(),
+                    repetitions=self._of(name, final=True),
+                )
+                for name, variant in variants.items()
+            ),
+            decisions=self.decisions,
+        )
+
+    @property
+    def found(self) -> tuple[Variant, Load]:
+        """What comes out best, and its load."""
+        best = rank(self.model, self.asked.goals)[0]
+        return best.run.variant, best.figures.load
+
+    @property
+    def quality(self) -> float:
+        """The true throughput of what was found, over that of the best there is."""
+        grid = open_grid(self.asked)
+        variants = [grid.variant(point) for point in grid.points()]
+        _, _, best = self.server.best(variants, self.asked.space.loads.values)
+        variant, load = self.found
+        return self.server.truth(variant, load) / best
+
+    def _configuration(self, variant: Variant) -> Configuration:
+        """Without its text, which takes long to make."""
+        instances, batch_size = self.server.shape_of(variant)
+        return Configuration(
+            variant=variant,
+            text="",
+            instance_group=f"{instances}:CPU",
+            instances=instances,
+            max_batch_size=batch_size,
+            dynamic_batching=batch_size > 1,
+        )
+
+    def _of(self, name: str, *, final: bool) -> tuple[Measurement, ...]:
+        return tuple(m for m in self.measurements if m.variant == name and bool(m.round) == final)
+
+
+def server_for(
+    asked: Question, *, seed: int = 0, noise: Noise | None = None, surface: Surface | None = None
+) -> SimulatedServer:
+    return SimulatedServer(
+        surface or Surface.drawn(seed), default=(1, asked.facts.max_batch_size), noise=noise, seed=seed
+    )
+
+
+def explore(mode: Mode, asked: Question, server: SimulatedServer) -> Explored:
+    """The whole search."""
+    return carry_out(open_search(mode, asked), asked, server)
+
+
+def carry_out(search: Search, asked: Question, server: SimulatedServer) -> Explored:
+    trials: list[Trial] = []
+    measurements: list[Measurement] = []
+    while not isinstance(trial := search.ask(), Done):
+        measured = server.measure(trial.variant, trial.load, trial.round)
+        trials.append(trial)
+        measurements.append(measured)
+        search.tell(trial, measured)
+    return Explored(
+        asked=asked,
+        server=server,
+        trials=tuple(trials),
+        measurements=tuple(measurements),
+        decisions=tuple(search.decisions),
+        reason=trial.reason,
+    )

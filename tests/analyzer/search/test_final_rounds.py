@@ -1,0 +1,113 @@
+"""The final repetitions: who takes part, in which order, and when they end."""
+
+import pytest
+
+from tests.analyzer.search.exploring import FIXED, explore, question, server_for, space
+from tpx.analyzer.results.measurement import Failure, Load, Measurement, Trial
+from tpx.analyzer.runners.simulated import Noise, Surface
+from tpx.analyzer.search.base import Done, Limits
+from tpx.analyzer.search.table import open_search
+from tpx.errors import UsageError
+
+TIED = Surface(host_ms=4.01, device_ms=5.967, item_ms=0.0, contention=0.0)
+"""Two instances keep the device busy, and more bring nothing."""
+
+
+def rounds_of(limits: Limits, *, spread: float = 0.02) -> dict[int, list[str]]:
+    asked = question(FIXED, limits=limits)
+    server = server_for(asked, surface=TIED, noise=Noise(spread=spread), seed=1)
+    found: dict[int, list[str]] = {}
+    for trial in explore("brute", asked, server).trials:
+        if trial.round:
+            found.setdefault(trial.round, []).append(trial.variant.name)
+    return found
+
+
+def test_each_round_has_every_finalist_once_and_rounds_differ_in_order() -> None:
+    rounds = rounds_of(Limits(final_rounds=5))
+    first = rounds[1]
+    assert len(first) == len(set(first))
+    assert all(set(names) <= set(first) for names in rounds.values())
+    assert len({tuple(names) for names in rounds.values()}) > 1
+
+
+def test_the_order_of_the_rounds_is_drawn_by_the_seed() -> None:
+    assert rounds_of(Limits(seed=1)) == rounds_of(Limits(seed=1))
+    assert rounds_of(Limits(seed=1)) != rounds_of(Limits(seed=2))
+
+
+def test_the_default_and_the_cheapest_that_comes_near_take_part() -> None:
+    names = rounds_of(Limits(finalists=2))[1]
+    assert "m_config_default" in names
+    assert "m_config_1" in names  # two instances, the fewest that keep the device busy
+
+
+def test_rounds_end_once_the_figures_are_sure() -> None:
+    assert max(rounds_of(Limits(final_rounds=20), spread=0.001)) == 3
+    assert max(rounds_of(Limits(final_rounds=6), spread=0.2)) == 6
+
+
+def test_without_final_rounds_nothing_is_repeated() -> None:
+    assert rounds_of(Limits(final_rounds=0)) == {}
+
+
+def test_one_round_is_refused_for_it_says_nothing_of_chance() -> None:
+    with pytest.raises(UsageError, match="--final-rounds must be 0"):
+        Limits(final_rounds=1)
+
+
+def test_finalists_are_measured_at_their_best_load() -> None:
+    asked = question(FIXED)
+    found = explore("brute", asked, server_for(asked, seed=3))
+    best = {
+        v.variant.name: max(v.measurements, key=lambda m: m.throughput).load for v in found.model.variants
+    }
+    finals = [t for t in found.trials if t.round]
+    assert finals
+    assert all(trial.load == best[trial.variant.name] for trial in finals)
+
+
+def test_a_finalist_that_fails_leaves_and_the_others_go_on() -> None:
+    asked = question(FIXED, within=space(instances=(1, 3)))
+    search, server = open_search("brute", asked), server_for(asked, seed=3)
+    after: list[str] = []
+    while not isinstance(trial := search.ask(), Done):
+        broken = trial.round == 2 and trial.variant.name == "m_config_2"
+        if trial.round > 2:
+            after.append(trial.variant.name)
+        search.tell(
+            trial,
+            Failure(variant=trial.variant.name, load=trial.load, round=trial.round, reason="it died")
+            if broken
+            else server.measure(trial.variant, trial.load, trial.round),
+        )
+    assert after
+    assert "m_config_2" not in after
+    assert any(d.text == "out of the final repetitions: it died" for d in search.decisions)
+
+
+def test_who_is_certainly_worse_leaves_the_race() -> None:
+    asked = question(FIXED, limits=Limits(final_rounds=10, finalists=5))
+    surface = Surface(host_ms=9.0, device_ms=1.0, item_ms=0.0, contention=0.0)
+    found = explore("brute", asked, server_for(asked, surface=surface, noise=Noise(spread=0.015), seed=1))
+    assert any("out of the race" in d.text and d.variant == "m_config_1" for d in found.decisions)
+    late = {t.variant.name for t in found.trials if t.round > 3}
+    assert "m_config_1" not in late
+
+
+def test_a_search_without_a_single_measurement_has_no_finals() -> None:
+    search = open_search("brute", question(FIXED))
+    rounds = 0
+    while not isinstance(trial := search.ask(), Done):
+        rounds += trial.round
+        search.tell(trial, Failure(variant=trial.variant.name, load=trial.load, reason="no GPU"))
+    assert rounds == 0
+
+
+def test_telling_what_was_not_asked_is_refused() -> None:
+    search = open_search("quick", question())
+    trial = search.ask()
+    assert isinstance(trial, Trial)
+    other = Trial(variant=trial.variant, load=Load(value=999))
+    with pytest.raises(ValueError, match="asked for"):
+        search.tell(other, Measurement(variant="x", load=other.load, throughput=1.0))

@@ -1,0 +1,229 @@
+"""How good the strategies are, on many simulated servers whose best configuration is known."""
+
+import math
+from functools import lru_cache
+
+import pytest
+
+from tests.analyzer.search.exploring import FIXED, Explored, explore, question, server_for, space
+from tpx.analyzer.results.goals import Constraint, Goals, Objective
+from tpx.analyzer.results.measurement import Load, Measurement, Trial
+from tpx.analyzer.runners.simulated import Noise, SimulatedServer, Surface
+from tpx.analyzer.search.axes import open_grid
+from tpx.analyzer.search.base import Extras, Limits
+from tpx.analyzer.search.front import dominates, figures_of, front
+from tpx.analyzer.search.question import OptunaTrials
+from tpx.analyzer.search.table import MODES, Mode
+
+NOISY = Noise(spread=0.02, drift=0.03)
+SEARCHES: tuple[Mode, ...] = ("brute", "quick", "optuna", "pareto", "budgeted")
+
+
+@lru_cache(maxsize=100)
+def brute_measurements(seed: int) -> int:
+    """Without final repetitions, and without noise."""
+    asked = question(limits=Limits(final_rounds=0))
+    return len(explore("brute", asked, server_for(asked, seed=seed)).trials)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("facts_are_fixed", [False, True])
+def test_brute_search_finds_the_best_configuration_of_a_hundred_servers(facts_are_fixed: bool) -> None:
+    asked = question(FIXED) if facts_are_fixed else question()
+    assert [explore("brute", asked, server_for(asked, seed=s)).quality for s in range(100)] == [1.0] * 100
+
+
+@pytest.mark.slow
+def test_budgeted_search_comes_within_two_percent_with_half_of_brutes_measurements() -> None:
+    asked = question()
+    good, shares = 0, []
+    for seed in range(100):
+        limit = brute_measurements(seed) // 2
+        budgeted = question(limits=Limits(max_measurements=limit, seed=seed))
+        found = explore("budgeted", budgeted, server_for(asked, seed=seed, noise=NOISY))
+        assert len(found.trials) <= limit
+        good += found.quality >= 0.98
+        shares.append(len(found.trials) / brute_measurements(seed))
+    assert good >= 95
+    assert sum(shares) / len(shares) < 0.25
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mode", "share", "within"), [("quick", 0.25, 0.95), ("optuna", 0.3, 0.95), ("pareto", 0.5, 0.95)]
+)
+def test_other_strategies_stay_within_their_bounds(mode: Mode, share: float, within: float) -> None:
+    asked = question()
+    for seed in range(20):
+        wanted = question(limits=Limits(seed=seed))
+        found = explore(mode, wanted, server_for(asked, seed=seed, noise=NOISY))
+        assert found.quality >= within
+        assert len(found.trials) <= share * brute_measurements(seed)
+
+
+@pytest.mark.parametrize("mode", SEARCHES)
+def test_the_same_seed_asks_for_the_same_trials(mode: Mode) -> None:
+    asked = question(limits=Limits(seed=3))
+    runs = [explore(mode, asked, server_for(asked, seed=1, noise=NOISY)) for _ in range(2)]
+    assert runs[0].trials == runs[1].trials
+    assert runs[0].decisions == runs[1].decisions
+
+
+@pytest.mark.parametrize("mode", SEARCHES)
+def test_nothing_is_measured_twice_while_searching(mode: Mode) -> None:
+    asked = question()
+    trials = [t for t in explore(mode, asked, server_for(asked, seed=5)).trials if not t.round]
+    assert len(trials) == len({(t.variant.name, t.load) for t in trials})
+
+
+@pytest.mark.parametrize("mode", SEARCHES)
+def test_the_default_comes_first_and_is_in_the_final_rounds(mode: Mode) -> None:
+    asked = question()
+    trials = explore(mode, asked, server_for(asked, seed=2)).trials
+    assert trials[0].variant.is_default
+    assert {t.round for t in trials if t.variant.is_default} >= {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("mode", SEARCHES)
+def test_every_bound_of_the_space_is_kept(mode: Mode) -> None:
+    asked = question(within=space(loads=(2, 4, 8), instances=(2, 3), max_batch_sizes=(4, 16)))
+    for trial in explore(mode, asked, server_for(asked, seed=4)).trials:
+        assert trial.load.value in (2, 4, 8)
+        if not trial.variant.is_default:
+            assert trial.variant.delta["instance_group"][0]["count"] in (2, 3)
+            assert trial.variant.delta["max_batch_size"] in (4, 8, 16)
+
+
+@pytest.mark.parametrize("mode", SEARCHES)
+def test_a_latency_limit_holds_for_what_is_found(mode: Mode) -> None:
+    limit = Constraint(tag="perf_latency_p99", bound="max", limit=40.0)
+    asked = question(goals=Goals(constraints=(limit,)))
+    found = explore(mode, asked, server_for(asked, seed=8))
+    variant, load = found.found
+    assert limit.satisfied_by((found.server.measure(variant, load).latency.p99_ns or 0) / 1e6)
+
+
+def test_a_measured_budget_is_never_exceeded_however_small() -> None:
+    for limit in (1, 2, 3, 5, 10, 20):
+        asked = question(limits=Limits(max_measurements=limit))
+        found = explore("budgeted", asked, server_for(asked, seed=1))
+        assert len(found.trials) <= limit
+
+
+def test_a_time_budget_is_kept_up_to_one_measurement() -> None:
+    asked = question(limits=Limits(budget_ns=round(180e9)))
+    found = explore("budgeted", asked, server_for(asked, seed=1))
+    assert 120 < found.server.now_s <= 187
+
+
+def test_a_model_without_batching_is_searched_over_instances() -> None:
+    asked = question(FIXED)
+    for mode in SEARCHES:
+        assert explore(mode, asked, server_for(asked, seed=6)).quality >= 0.98
+
+
+def test_instances_times_threads_never_exceed_the_cores() -> None:
+    extras = Extras(threads=True, cores=4)
+    asked = question(within=space(extras=extras))
+    for mode in ("quick", "optuna", "pareto", "budgeted"):
+        for trial in explore(mode, asked, server_for(asked, seed=7)).trials:
+            if not trial.variant.is_default:
+                instances = trial.variant.delta["instance_group"][0]["count"]
+                text = trial.variant.delta["parameters"]["intra_op_thread_count"]["string_value"]
+                assert int(text) == 1 or instances * int(text) <= 4
+
+
+def test_optuna_tries_as_many_configurations_as_it_is_told() -> None:
+
+    asked = question(trials=OptunaTrials(maximum=6, by_formula=True, sweep_best=False))
+    trials = [t for t in explore("optuna", asked, server_for(asked, seed=1)).trials if not t.round]
+    configurations = {t.variant.name for t in trials if not t.variant.is_default}
+    assert len(configurations) <= 6
+    assert len([t for t in trials if not t.variant.is_default]) == len(configurations)
+
+
+def test_quick_search_with_noise_ends() -> None:
+    asked = question()
+    noise = Noise(spread=0.3)
+    assert len(explore("quick", asked, server_for(asked, seed=9, noise=noise)).trials) < 200
+
+
+def test_the_pareto_front_found_is_nearly_the_whole_one() -> None:
+    tags = ("perf_throughput", "perf_latency_p99", "gpu_used_memory")
+    asked = question(pareto=tags, limits=Limits(final_rounds=0))
+    for seed in range(5):
+        found = explore("pareto", asked, server_for(asked, seed=seed))
+        ours = front(found.measurements, tags, Goals())
+        for truth in _all(found):
+            theirs = figures_of(truth, tags)
+            assert theirs is not None
+            assert any(_nearly(figures_of(m, tags), theirs) for m in ours)
+
+
+def test_energy_is_a_metric_of_compromises() -> None:
+    tags = ("perf_throughput", "gpu_power_usage")
+    asked = question(pareto=tags)
+    found = explore("pareto", asked, server_for(asked, seed=3))
+    best = front(found.measurements, tags, Goals())
+    assert len(best) > 1
+    known = [figures for m in best if (figures := figures_of(m, tags))]
+    assert not any(dominates(one, other) for one in known for other in known)
+
+
+def test_weights_move_what_is_best() -> None:
+    surface = Surface(host_ms=8.0, device_ms=2.0, item_ms=0.3)
+
+    def found(latency: float) -> int:
+        goals = Goals(
+            objectives=(
+                Objective(tag="perf_throughput", weight=1.0),
+                Objective(tag="perf_latency_p99", weight=latency),
+            )
+        )
+        asked = question(goals=goals)
+        return explore("budgeted", asked, server_for(asked, surface=surface)).found[1].value
+
+    assert found(10.0) < found(0.1)
+
+
+def test_every_mode_can_be_opened() -> None:
+    for mode in MODES:
+        asked = question()
+        assert len(explore(mode, asked, server_for(asked, seed=1)).trials) > 3
+
+
+def _all(found: Explored) -> list[Measurement]:
+    """The true front, over the whole grid at the loads that were looked at."""
+    grid = open_grid(found.asked)
+    tags = found.asked.pareto
+    everything = []
+    for point in grid.points():
+        ladder = grid.ladder(found.asked.space.loads, point)
+        steps = {ladder.nearest(grid.expected(point) * factor) for factor in (1.0, 0.5, 0.25)}
+        everything += [found.server.measure(grid.variant(point), ladder.at(step)) for step in steps]
+    return front(everything, tags, Goals())
+
+
+def _nearly(ours: tuple[float, ...] | None, theirs: tuple[float, ...]) -> bool:
+    """Whether a compromise is at most 15% worse than another in each figure."""
+    if ours is None:
+        return False
+    return all(a >= b - 0.15 * abs(b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_the_surface_is_the_published_formula() -> None:
+    surface = Surface(host_ms=0.401, device_ms=0.5967, item_ms=0.0, contention=0.0)
+    one, five = surface.throughput(1, 1, 32), surface.throughput(5, 1, 32)
+    assert math.isclose(one, 1000 / 0.9977, rel_tol=1e-9)
+    assert math.isclose(five, 1000 / 0.5967, rel_tol=1e-9)
+    assert math.isclose(surface.throughput(4, 1, 1), one, rel_tol=1e-9)
+
+
+def test_virtual_time_passes_with_measurements_and_drift_follows_it() -> None:
+    server = SimulatedServer(Surface(), noise=Noise(drift=0.1, drift_period_s=100), measurement_s=10)
+    asked = question(FIXED)
+    variant = open_grid(asked).default
+    seen = [server.measure(variant, Load(value=8)).throughput for _ in range(10)]
+    assert 100 <= server.now_s <= 102
+    assert max(seen) / min(seen) > 1.15
+    assert Trial(variant=variant, load=Load(value=8)).round == 0

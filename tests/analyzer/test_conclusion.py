@@ -1,0 +1,203 @@
+"""What the final rounds allow to be said, as figures and as sentences."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from tpx.analyzer.reports.verdict import Finding, Verdict, caution, judge
+from tpx.analyzer.results.goals import Constraint, Goals, ModelGoals, Objective
+from tpx.analyzer.results.measurement import (
+    Configuration,
+    HostUse,
+    Latency,
+    Load,
+    Measurement,
+    MemoryUse,
+    Variant,
+)
+from tpx.analyzer.results.run import ModelRun, VariantRun
+
+QUIET = HostUse(load_average=0.5, cores=8, steal_percent=0.0, other_percent=1.0)
+BUSY = HostUse(load_average=22.0, cores=8, steal_percent=0.0, other_percent=60.0)
+
+
+def variant(
+    name: str,
+    rounds: Sequence[float],
+    *,
+    searched: float | None = None,
+    instances: int = 1,
+    p99_ms: Sequence[float] | None = None,
+    memory_mb: int = 500,
+    host: HostUse | None = QUIET,
+) -> VariantRun:
+    """A configuration whose repetitions have these throughputs, and whose search saw `searched`."""
+    full = f"m_config_{name}"
+    latencies = p99_ms or [10.0] * len(rounds)
+
+    def measured(throughput: float, p99: float, number: int) -> Measurement:
+        return Measurement(
+            variant=full,
+            load=Load(value=8),
+            throughput=throughput,
+            latency=Latency(p99_ns=round(p99 * 1e6)),
+            round=number,
+            memory=MemoryUse(rss_bytes=memory_mb * 1_000_000),
+            host=host,
+        )
+
+    return VariantRun(
+        configuration=Configuration(
+            variant=Variant(model="m", name=full, delta={} if name == "default" else {"x": name}),
+            text="",
+            instance_group=f"{instances}:CPU",
+            instances=instances,
+            max_batch_size=0,
+            dynamic_batching=False,
+        ),
+        measurements=(measured(searched or max(rounds), [*latencies, 10.0][0], 0),),
+        failures=(),
+        repetitions=tuple(
+            measured(t, p, n) for n, (t, p) in enumerate(zip(rounds, latencies, strict=True), start=1)
+        ),
+    )
+
+
+def verdict(*variants: VariantRun, goals: Goals | None = None) -> Verdict:
+    return judge(ModelRun(model="m", variants=variants, decisions=()), goals or Goals())
+
+
+def test_a_gain_is_said_with_its_interval_and_by_the_repetitions() -> None:
+    found = verdict(
+        variant("default", [100, 101, 99], searched=100), variant("0", [160, 164, 156], searched=250)
+    )
+    assert found.finding is Finding.BETTER
+    assert found.sentence == (
+        "In 2 measurements across 2 configurations, `m_config_0` gives 160 infer/sec, a 60% gain [54, 66] "
+        "over the default configuration (100 infer/sec)"
+    )
+
+
+def test_the_luckiest_of_the_search_does_not_win() -> None:
+    lucky = variant("0", [120, 121, 119], searched=400, instances=2)
+    steady = variant("1", [150, 151, 149], searched=155, instances=2)
+    found = verdict(variant("default", [100, 101, 99]), lucky, steady)
+    assert found.best is not None
+    assert found.best.name == "m_config_1"
+
+
+def test_what_was_only_searched_ranks_below_what_was_repeated() -> None:
+    found = verdict(variant("default", [100, 101]), variant("0", [150, 151]), variant("1", [], searched=900))
+    assert [r.name for r in found.ranking] == ["m_config_0", "m_config_1", "m_config_default"]
+
+
+def test_of_a_tie_the_cheapest_is_recommended() -> None:
+    best = variant("4", [201, 203, 202], instances=5)
+    cheaper = variant("1", [200, 202, 203], instances=2)
+    found = verdict(variant("default", [100, 101, 99]), cheaper, best)
+    assert found.best is not None
+    assert found.best.name == "m_config_1"
+    assert found.detail.endswith("tied with: m_config_4; the cheapest of them is recommended")
+
+
+@pytest.mark.parametrize(
+    ("dear", "cheap"),
+    [
+        ({"memory_mb": 900}, {"memory_mb": 500}),
+        ({"p99_ms": [20.0, 20.0, 20.0]}, {"p99_ms": [10.0, 10.0, 10.0]}),
+        ({}, {}),
+    ],
+)
+def test_with_as_many_instances_memory_counts_then_p99_then_the_order(dear: dict, cheap: dict) -> None:  # type: ignore[type-arg]
+    found = verdict(
+        variant("default", [100, 101, 99]),
+        variant("3", [201, 202, 203], instances=2, **cheap),
+        variant("10", [202, 203, 204], instances=2, **dear),
+    )
+    assert found.best is not None
+    assert found.best.name == "m_config_3"
+
+
+def test_a_default_as_good_as_the_best_stays() -> None:
+    found = verdict(variant("default", [100, 101, 99]), variant("0", [100.5, 101, 99.5], instances=2))
+    assert found.finding is Finding.DEFAULT
+    assert found.sentence.endswith("the default configuration is as good as the best: 100 infer/sec")
+
+
+def test_a_difference_that_is_certain_is_no_tie() -> None:
+    found = verdict(
+        variant("default", [100, 101, 99]),
+        variant("0", [190, 191, 190], instances=2),
+        variant("1", [200, 201, 200], instances=5),
+    )
+    assert found.best is not None
+    assert found.best.name == "m_config_1"
+    assert found.conclusion is not None
+    assert found.conclusion.tied == ()
+
+
+def test_a_gain_that_may_be_none_is_inconclusive() -> None:
+    wild = variant("0", [200, 90, 130], instances=1, memory_mb=100)
+    found = verdict(variant("default", [100, 101, 99]), wild)
+    assert found.finding is Finding.INCONCLUSIVE
+    assert "no configuration is certain to be better than the default: of `m_config_0` the gain is +" in (
+        found.sentence
+    )
+    run = ModelRun(model="m", variants=(), decisions=())
+    assert caution(found, run, 10.0).startswith("Measure again on a quiet machine")
+
+
+def test_a_small_gain_on_a_busy_machine_is_not_believed_and_a_large_one_is() -> None:
+    busy_default = variant("default", [100, 100.5, 99.5], host=BUSY)
+    small = verdict(busy_default, variant("0", [104, 104.3, 103.7], host=BUSY))
+    assert small.finding is Finding.INCONCLUSIVE
+    large = verdict(busy_default, variant("0", [160, 161, 159], host=BUSY))
+    assert large.finding is Finding.BETTER
+    run = ModelRun(model="m", variants=(), decisions=())
+    assert "The machine was not quiet: other programs took 60%" in caution(large, run, 10.0)
+
+
+def test_steal_and_drift_are_noise() -> None:
+    stolen = replace(QUIET, steal_percent=12.0)
+    found = verdict(
+        variant("default", [100, 70, 101], host=stolen), variant("0", [200, 140, 201], host=stolen)
+    )
+    assert found.conclusion is not None
+    steal, drift = found.conclusion.noise
+    assert steal == "other guests of the host took 12% of the processors' time"
+    assert drift.startswith("the rounds differ by 4")
+    assert found.finding is Finding.BETTER  # the rounds drift together, the ratio stands
+
+
+def test_a_constraint_within_the_scatter_is_undetermined() -> None:
+    goals = Goals(constraints=(Constraint(tag="perf_latency_p99", bound="max", limit=10.0),))
+    edge = variant("0", [200, 201, 202], p99_ms=[9.0, 10.5, 9.6])
+    found = verdict(variant("default", [100, 101, 99], p99_ms=[5, 5, 5]), edge, goals=goals)
+    run = ModelRun(model="m", variants=(), decisions=())
+    assert found.finding is Finding.BETTER
+    assert "Undetermined whether it keeps p99 latency of at most 10 ms" in caution(found, run, 10.0)
+
+
+def test_repetitions_that_break_a_constraint_take_a_configuration_out() -> None:
+    goals = Goals(constraints=(Constraint(tag="perf_latency_p99", bound="max", limit=10.0),))
+    lucky = variant("0", [200, 201, 202], p99_ms=[9.9, 14.0, 15.0])
+    found = verdict(variant("default", [100, 101, 99], p99_ms=[5, 5, 5]), lucky, goals=goals)
+    assert found.finding is Finding.DEFAULT
+
+
+def test_several_objectives_are_one_gain() -> None:
+    goals = Goals(objectives=(Objective(tag="perf_throughput"), Objective(tag="perf_latency_p99")))
+    fast = variant("0", [100, 100, 100], p99_ms=[5.0, 5.0, 5.0])
+    found = verdict(variant("default", [100, 100, 100], p99_ms=[20.0, 20.0, 20.0]), fast, goals=goals)
+    assert "100% better than the default configuration at maximizing throughput and minimizing p99" in (
+        found.sentence
+    )
+
+
+def test_a_models_own_goals_decide() -> None:
+    own = ModelGoals(model="m", objectives=(Objective(tag="perf_latency_p99"),))
+    slow = variant("0", [200, 200, 200], p99_ms=[50.0, 50.0, 50.0])
+    assert verdict(variant("default", [100, 100, 100]), slow, goals=Goals(models=(own,))).finding is (
+        Finding.DEFAULT
+    )
