@@ -112,12 +112,13 @@ COMMANDS = {
     "analyze": "tpx.cli.analyze:analyze",
     "plan": "tpx.cli.analyze_plan:plan",
     "doctor": "tpx.cli.analyze_doctor:doctor",
+    "report": "tpx.cli.analyze_report:report",
     "compare": "tpx.cli.analyze_compare:compare",
     "apply": "tpx.cli.analyze_apply:apply",
     "rollback": "tpx.cli.analyze_apply:rollback",
 }
 """Name -> where it is."""
-WITH_MODE = frozenset({"profile", "analyze", "plan", "doctor"})
+WITH_MODE = frozenset({"profile", "analyze", "plan", "doctor", "report"})
 """What Model Analyzer's `-m online`, before the command, says something to."""
 
 

@@ -72,35 +72,40 @@ def _check_model(repository: Path, model: str) -> None:
     )
 
 
-def _from_file(path: Path) -> dict[str, Any]:
-    """Values of the YAML file's keys, by field name."""
+def read_yaml(path: Path) -> Mapping[Any, Any]:
+    """The mapping that a YAML file holds. Raises UsageError where it holds something else."""
     try:
         import yaml
     except ImportError as exc:
         raise UsageError("--config-file needs the package pyyaml: pip install pyyaml") from exc
     try:
-        text = path.read_text(encoding="utf-8")
-        content = yaml.safe_load(text)
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as exc:
         raise UsageError(f"--config-file {path}: {exc.strerror}") from exc
     except (yaml.YAMLError, UnicodeDecodeError) as exc:
         raise UsageError(f"--config-file {path}: not YAML: {' '.join(str(exc).split())}") from exc
     if not isinstance(content, Mapping):
         raise UsageError(f"--config-file {path}: expected options as `key: value` lines")
+    return content
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    """Values of the YAML file's keys, by field name."""
+    content = read_yaml(path)
     values: dict[str, Any] = {}
     for key, value in content.items():
         try:
             values |= given_in_mapping(ProfileConfig, {key: value}, source=str(path))
         except UsageError as exc:
-            raise _placed(exc, path, text, str(key)) from exc
+            raise _placed(exc, path, str(key)) from exc
     return values
 
 
-def _placed(error: UsageError, path: Path, text: str, key: str) -> UsageError:
+def _placed(error: UsageError, path: Path, key: str) -> UsageError:
     """The same error with the line of the file."""
     import yaml
 
-    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
     cause = error.__cause__
     line = 1
     for part in (key, *(cause.path if isinstance(cause, BadField) else ())):
