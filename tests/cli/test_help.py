@@ -2,6 +2,7 @@
 
 import pytest
 
+from tpx.cli.analyze import COMMANDS
 from tpx.cli.main import run
 from tpx.options import fields_of
 from tpx.serving.options import ServeConfig
@@ -39,10 +40,21 @@ def test_the_first_lines_say_what_it_does_and_how(page: str) -> None:
     assert "tpx serve model.onnx" in page
 
 
-@pytest.mark.parametrize("words", [["perf"], ["analyze"], ["analyze", "profile"], ["quickstart"]])
+@pytest.mark.parametrize(
+    "words", [["perf"], ["analyze"], ["analyze", "profile"], ["analyze", "apply"], ["quickstart"]]
+)
 def test_the_other_commands_have_help_too(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*words, "--help"]) == 0
     assert "Usage: tpx " + " ".join(words) in capsys.readouterr().out
+
+
+def test_every_command_of_the_analyzer_is_listed_with_what_it_does(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["analyze", "--help"]) == 0
+    out = capsys.readouterr().out
+    for command in COMMANDS:
+        assert f"  {command} " in out, command
 
 
 def test_help_words_behind_values_are_still_help(capsys: pytest.CaptureFixture[str]) -> None:

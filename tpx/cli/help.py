@@ -49,7 +49,42 @@ _PAGES = {
     ("analyze", "profile"): _Page(
         "tpx.analyzer.options:ProfileConfig",
         "Measure models under many configurations and report the best of them.\n\n"
-        "Example:  tpx analyze profile --model-repository models --profile-models mnist",
+        "Options and YAML files are Model Analyzer's.\n\n"
+        "Examples:  tpx analyze profile --model-repository models --profile-models mnist --budget 10m   |   "
+        "tpx analyze profile -f config.yml --dry-run",
+    ),
+    ("analyze", "plan"): _Page(
+        "tpx.analyzer.options:ProfileConfig",
+        "Tell what `profile` with these options would measure, how much of it, and for how long.\n\n"
+        "Example:  tpx analyze plan --model-repository models --profile-models mnist",
+    ),
+    ("analyze", "doctor"): _Page(
+        "tpx.analyzer.options:ProfileConfig",
+        "Tell whether `profile` with these options can be made; every model is served once.\n\n"
+        "Example:  tpx analyze doctor --triton-launch-mode remote --profile-models mnist",
+    ),
+    ("analyze", "report"): _Page(
+        "tpx.cli.analyze_report:ReportConfig",
+        "Write the reports of a finished run again, of all of it or of single configurations.\n\n"
+        "Example:  tpx analyze report -e results -n mnist_config_3,mnist_config_default -o html,pdf",
+    ),
+    ("analyze", "compare"): _Page(
+        "tpx.cli.analyze_compare:CompareConfig",
+        "Tell what changed from one run to another; exit with 5 where something became worse.\n\n"
+        "Example:  tpx analyze compare main branch",
+    ),
+    ("analyze", "apply"): _Page(
+        "tpx.cli.analyze_apply:ApplyConfig",
+        "Write the recommended configuration into a model repository, with a backup.\n\n"
+        "Example:  tpx analyze apply -e results -m models --dry-run",
+    ),
+    ("analyze", "rollback"): _Page(
+        "tpx.cli.analyze_apply:RollbackConfig",
+        "Put back the configuration that `apply` has replaced.\n\n"
+        "Example:  tpx analyze rollback mnist -m models",
+    ),
+    ("analyze", "analyze"): _Page(
+        "tpx.analyzer.options:ProfileConfig", "The same as `profile`; Model Analyzer's former name for it."
     ),
     ("quickstart",): _Page(
         "tpx.cli.quickstart:QuickstartConfig", "Write the example models as a model repository."
@@ -84,8 +119,6 @@ def _app(whole: set[tuple[str, ...]]) -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     analyze = typer.Typer(help=_ANALYZE, no_args_is_help=True)
-    # a callback keeps `profile` a subcommand while it is the only one
-    analyze.callback()(lambda: None)
     groups = {"analyze": analyze}
     if _COMPARE in whole and ("serve",) not in whole:
         # `perf` is a command to typer, except where the word behind it is asked about
