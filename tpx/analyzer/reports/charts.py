@@ -8,14 +8,15 @@ from statistics import fmean
 from tpx.analyzer.objectives import NS_PER_MS, RankedVariant, ram_mb
 from tpx.analyzer.reports.names import short_name
 from tpx.analyzer.results.measurement import Measurement
-from tpx.pages.chart import FRAME, Chart, Point, Series
+from tpx.pages.chart import FRAME, Chart, Frame, Point, Series
 from tpx.pages.labels import LabelPlacer
-from tpx.pages.plot import Dot, Line, Titles, lay_out
+from tpx.pages.plot import Dot, Extras, Line, Titles, lay_out
 from tpx.pages.scales import Axis, axis_for, linear_axis
 from tpx.pages.styles import marker
 
-LEAST_RADIUS, MOST_RADIUS = 3.5, 13.0
+LEAST_RADIUS, MOST_RADIUS = 3.0, 8.5
 MOST_POINTS = 400
+LOW_FRAME = Frame(height=300, bottom=242)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +101,7 @@ def drift_chart(key: str, ranking: Sequence[RankedVariant]) -> Chart | None:
     reach = max(5.0, *(abs(value - 100) for value in values))
     y = _percent_axis(reach)
     x = linear_axis([rounds], FRAME.left, FRAME.right, count=min(10, int(rounds)))
+    whole = tuple(tick for tick, mark in zip(x.ticks, x.marks, strict=True) if mark == int(mark) > 0)
     titles = Titles(
         title="The final rounds: each measurement against the mean of its configuration",
         description=(
@@ -109,7 +111,7 @@ def drift_chart(key: str, ranking: Sequence[RankedVariant]) -> Chart | None:
         x="Round of the final repetitions",
         y="Throughput (% of its mean)",
     )
-    return lay_out(key, titles, x, y, lines)
+    return lay_out(key, titles, x, y, lines, Extras(frame=LOW_FRAME, x_ticks=whole))
 
 
 def _rounds_of(ranked: RankedVariant) -> Line:
@@ -135,7 +137,12 @@ def _percent_axis(reach: float) -> Axis:
     steps = math.ceil(reach / step)
     marks = tuple(100 + step * i for i in range(-steps, steps + 1))
     return Axis(
-        low=marks[0], high=marks[-1], start=FRAME.bottom, end=FRAME.top, logarithmic=False, marks=marks
+        low=marks[0],
+        high=marks[-1],
+        start=LOW_FRAME.bottom,
+        end=LOW_FRAME.top,
+        logarithmic=False,
+        marks=marks,
     )
 
 
