@@ -142,6 +142,14 @@ def test_what_nobody_can_mean_is_an_error(words: str, text: str) -> None:
     assert message(*words.split()).startswith(text)
 
 
+def test_a_directory_that_is_not_needed_is_a_warning() -> None:
+    words = ["-m", "net", "--service-kind", "triton_c_api", "--model-repository", "."]
+    wanted = read_words([*words, "--triton-server-directory=/opt/tritonserver"])
+    assert wanted.config == read_words(words).config
+    (warning,) = wanted.warnings
+    assert warning.startswith("--triton-server-directory changes nothing: ")
+
+
 @pytest.mark.parametrize("word", ["--version", "--vers"])
 def test_the_version_is_told_on_stderr(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([word]) == 0

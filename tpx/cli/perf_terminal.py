@@ -8,9 +8,10 @@ from rich.live import Live
 
 from tpx.perf.answers.explain import explain
 from tpx.perf.clients.model import ModelDescription
+from tpx.perf.inputs.requests import DataSummary
 from tpx.perf.observer import Progress
 from tpx.perf.options import PerfConfig
-from tpx.perf.report.console import settings_block
+from tpx.perf.report.console import data_line, settings_block
 from tpx.perf.report.level_text import Shown, level_block
 from tpx.perf.report.live import Dashboard
 from tpx.perf.results import LevelResult
@@ -37,8 +38,10 @@ class Terminal:
     def __exit__(self, *_: object) -> None:
         self._hide()
 
-    def run_started(self, model: ModelDescription) -> None:
+    def run_started(self, model: ModelDescription, data: DataSummary) -> None:
         config = self._config
+        if config.data_files:
+            print(data_line(data), flush=True)
         self._shown = Shown(protocol=config.protocol, decoupled=model.decoupled, verbose=config.verbose)
         print(settings_block(config, model), flush=True)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tpx.perf.clients.model import ModelDescription
+from tpx.perf.inputs.requests import DataSummary
 from tpx.perf.results import LevelResult, ServerBreakdown
 from tpx.perf.settings import Level
 
@@ -33,8 +34,8 @@ class Observer(Protocol):
     progress_interval_s: float
     """Seconds between two calls of `progress`; 0 for none, which costs the load nothing."""
 
-    def run_started(self, model: ModelDescription) -> None:
-        """The server has said what the model is; the levels follow."""
+    def run_started(self, model: ModelDescription, data: DataSummary) -> None:
+        """The server has said what the model is, and its requests are made; the levels follow."""
 
     def level_started(self, level: Level) -> None: ...
 
@@ -51,7 +52,7 @@ class Silent:
 
     progress_interval_s = 0.0
 
-    def run_started(self, model: ModelDescription) -> None:
+    def run_started(self, model: ModelDescription, data: DataSummary) -> None:
         """Nobody listens."""
 
     def level_started(self, level: Level) -> None:

@@ -177,7 +177,7 @@ async def run(
         _with_workers(config, alone) as loaded,
         _watched(config, loaded, observer, offset_ns) as target,
     ):
-        observer.run_started(target.model)
+        observer.run_started(target.model, target.data)
         for notice in target.notices:
             observer.notice(notice)
 

@@ -153,7 +153,7 @@ def paced(delayed: int, service_us: int = 340, level: Level | None = None) -> Le
 
 def test_a_rate_that_was_not_kept_is_a_warning() -> None:
     lines = text(paced(8152)).splitlines()
-    assert lines[0] == "Request Rate: 100.5 inference requests per second"
+    assert lines[0] == "Request Rate: 100.5 inference requests per seconds"
     assert lines[3:5] == [
         "    Avg send request rate: 13696.52 infer/sec",
         "    [WARNING] Perf Analyzer was not able to keep up with the desired request rate. 100.00% of the "

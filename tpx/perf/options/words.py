@@ -12,6 +12,7 @@ from tpx.perf.options.config import PerfConfig
 from tpx.perf.settings import LevelRange
 
 _DEPRECATED = "Deprecated"
+_NEEDLESS = "the engine of --service-kind triton_c_api is part of tpx"
 
 _NAMES = """
 async binary-search bls-composing-models collect-metrics concurrency-range data-directory enable-mpi
@@ -50,7 +51,6 @@ REFUSED: Mapping[str, str] = {
     "--concurrency-range measures single ones",
     "--step": "a geometric range is --concurrency-range 1:64:x2",
     "--target": "several servers are measured in turns with --ab URL1 URL2",
-    "--triton-server-directory": "the engine of --service-kind triton_c_api is part of tpx: leave it out",
 }
 """What an option is refused with: it is known, and this is what there is instead."""
 
@@ -60,6 +60,10 @@ class PerfWords(PerfConfig):
     """All that can be written: what is deprecated ends in the fields that took its place."""
 
     version: Annotated[bool, Option("show the version on stderr and exit", (), "Output")] = False
+    triton_server_directory: Annotated[
+        Path | None,
+        Option(_NEEDLESS, (), "Service", "DIR", inert=True),
+    ] = None
     older_concurrency: Annotated[
         int | None, Option("requests kept in flight: use --concurrency-range", ("-t",), _DEPRECATED, "N")
     ] = None
@@ -95,7 +99,9 @@ def read_words(argv: Sequence[str]) -> Wanted:
     """The run that these words describe. Raises UsageError for words that describe none."""
     chosen = given_in_argv(PerfWords, spelled_out(argv))
     chosen.pop("version", None)
-    warnings = tuple(
+    needless = f"--triton-server-directory changes nothing: {_NEEDLESS}"
+    found = (needless,) if chosen.pop("triton_server_directory", None) is not None else ()
+    warnings = found + tuple(
         f"{name} is deprecated and will be removed in an upcoming version. Use {successor} instead."
         for field, (name, successor) in _SUCCESSORS.items()
         if field in chosen

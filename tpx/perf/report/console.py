@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from tpx.perf.clients.model import ModelDescription
+from tpx.perf.inputs.requests import DataSummary
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.figures import level_name, percentile_name, rate, usec
 from tpx.perf.report.model import Report
@@ -10,6 +11,12 @@ from tpx.perf.results import LevelResult
 
 _KINDS = {"inprocess": "TRITON_C_API", "tfserving": "TENSORFLOW_SERVING"}
 """Where perf_analyzer has another name than ours."""
+
+
+def data_line(data: DataSummary) -> str:
+    """What a run's files hold."""
+    steps = f" with {data.steps} step/steps" if data.streams == 1 else ""
+    return f" Successfully read data for {data.streams} stream/streams{steps}."
 
 
 def settings_block(config: PerfConfig, model: ModelDescription) -> str:

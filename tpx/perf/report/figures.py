@@ -27,7 +27,7 @@ def percentile_name(percentile: float) -> str:
 def level_title(level: Level) -> str:
     """What stands above a level's figures; over schedules of the user's own perf_analyzer has nothing."""
     if level.mode == "request_rate":
-        return f"Request Rate: {rate(level.value)} inference requests per second"
+        return f"Request Rate: {rate(level.value)} inference requests per seconds"
     if level.mode == "concurrency":
         return f"Request concurrency: {level.value:g}"
     if level.mode in ("custom_intervals", "fixed_schedule"):
