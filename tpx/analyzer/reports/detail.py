@@ -1,0 +1,162 @@
+"""The page of a single configuration: its file, every load, where the time goes, its rounds, its failures."""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from tpx.analyzer.objectives import METRICS, RankedVariant
+from tpx.analyzer.reports.chart import draw
+from tpx.analyzer.reports.grids import in_detail, loads_grid, repetitions_grid
+from tpx.analyzer.reports.latency_parts import breakdown_of_loads
+from tpx.analyzer.reports.page import Places, duration, table_context
+from tpx.analyzer.reports.recommendation import config_diff
+from tpx.analyzer.reports.verdict import Verdict, describe_miss, judge, milliseconds, plural
+from tpx.analyzer.reports.view import DiffLine, FailureCard
+from tpx.analyzer.results.run import ModelRun, Run
+from tpx.errors import UsageError
+from tpx.options import nearest
+from tpx.pages import html
+from tpx.pages.chart import Chart
+from tpx.pages.view import Fact, Grid, Tile
+from tpx.perf.report.breakdown import Breakdown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetailPage:
+    """Everything that the template shows."""
+
+    title: str
+    subtitle: str
+    parent: str
+    sentence: str
+    badge: str
+    tone: str
+    tiles: tuple[Tile, ...]
+    chart: Chart | None
+    breakdown: Breakdown | None
+    loads: Grid
+    repetitions: Grid | None
+    failures: tuple[FailureCard, ...]
+    notes: tuple[str, ...]
+    diff: tuple[DiffLine, ...]
+    config_text: str
+    facts: tuple[Fact, ...]
+    command: str
+
+
+def detailed_names(run: Run) -> tuple[str, ...]:
+    """The configurations that have a page of their own: the best of each model, and its default."""
+    return tuple(
+        ranked.name
+        for model in run.models
+        for ranked in in_detail(judge(model, run.started.goals).ranking, run.started.top)
+    )
+
+
+def detail_path(name: str) -> Path:
+    """Where Model Analyzer has it, below the export path."""
+    return Path("reports") / "detailed" / name / "detailed_report.html"
+
+
+def render_detail(run: Run, name: str, places: Places) -> str:
+    """The page of a measured configuration; UsageError where the run has none of this name."""
+    return html.render("analyze_detail.html.j2", build_detail(run, name, places))
+
+
+def build_detail(run: Run, name: str, places: Places) -> DetailPage:
+    """The view model of `render_detail`."""
+    model, verdict, ranked = _find(run, name)
+    goals = run.started.goals.of(model.model)
+    context = table_context(verdict, run, {})
+    default = verdict.default
+    compared = (ranked,) if default is None or default is ranked else (ranked, default)
+    badge, tone = _badge(ranked, verdict)
+    configuration = ranked.run.configuration
+    files = configuration.members or (configuration,)
+    return DetailPage(
+        title=name,
+        subtitle=f"{model.model} \u00b7 {plural(len(ranked.ordered), 'load')} measured \u00b7 "
+        f"{duration(sum(m.duration_ns for m in ranked.ordered))} under load",
+        parent=places.parent,
+        sentence=_sentence(ranked, verdict, run),
+        badge=badge,
+        tone=tone,
+        tiles=_tiles(ranked),
+        chart=draw("chart", compared, (), goals),
+        breakdown=breakdown_of_loads("breakdown", ranked),
+        loads=loads_grid(ranked, context),
+        repetitions=repetitions_grid((ranked,), context),
+        failures=tuple(
+            FailureCard(name=name, load=f"at {f.load}", reason=f.reason, log_tail="\n".join(f.log_tail))
+            for f in ranked.run.failures
+        ),
+        notes=tuple(d.text for d in model.decisions if d.variant == name),
+        diff=config_diff(default.run, ranked.run) if default is not None and default is not ranked else (),
+        config_text="\n".join(each.text for each in files),
+        facts=_facts(ranked, run, places),
+        command=shlex.join(("tpx", "analyze", "apply", name, "--export-path", str(places.export_path))),
+    )
+
+
+def _find(run: Run, name: str) -> tuple[ModelRun, Verdict, RankedVariant]:
+    known: list[str] = []
+    for model in run.models:
+        verdict = judge(model, run.started.goals)
+        for ranked in verdict.ranking:
+            if ranked.name == name:
+                return model, verdict, ranked
+            known.append(ranked.name)
+    raise UsageError(f"the run has not measured '{name}'{nearest(name, known)}")
+
+
+def _badge(ranked: RankedVariant, verdict: Verdict) -> tuple[str, str]:
+    if verdict.best is not None and ranked.name == verdict.best.name and ranked.satisfies:
+        return "Recommended", "good"
+    if not ranked.satisfies:
+        return "Misses the constraints", "bad"
+    if verdict.conclusion is not None and ranked.name in verdict.conclusion.tied:
+        return "Tied with the best", "good"
+    return ("The default", "neutral") if ranked.run.variant.is_default else ("Measured", "neutral")
+
+
+def _sentence(ranked: RankedVariant, verdict: Verdict, run: Run) -> str:
+    place = [r.name for r in verdict.ranking].index(ranked.name) + 1
+    text = f"Number {place} of {len(verdict.ranking)}: {ranked.figures.throughput:,.0f} infer/s"
+    text += f" at {ranked.figures.load}"
+    gain = verdict.conclusion.gains.get(ranked.name) if verdict.conclusion else None
+    if gain is not None and gain.rounds > 1 and not ranked.run.variant.is_default:
+        text += f", {gain} against the default"
+    if not ranked.satisfies:
+        miss = describe_miss(ranked.figures, run.started.goals.of(verdict.model).constraints)
+        text += f"; it misses the constraints: {miss}" if miss else "; it misses the constraints"
+    return text + "."
+
+
+def _tiles(ranked: RankedVariant) -> tuple[Tile, ...]:
+    figures = ranked.figures
+    tiles = [Tile(label="Throughput", figure=f"{figures.throughput:,.0f}", unit="infer/s", note="")]
+    for label, duration_ns in (
+        ("Mean latency", figures.latency.avg_ns),
+        ("p99 latency", figures.latency.p99_ns),
+    ):
+        if duration_ns is not None:
+            tiles.append(Tile(label=label, figure=milliseconds(duration_ns), unit="ms", note=""))
+    for tag, label in (("cpu_used_ram", "Server memory"), ("gpu_used_memory", "GPU memory")):
+        value = METRICS[tag].value(figures)
+        if value is not None:
+            tiles.append(Tile(label=label, figure=f"{value:,.0f}", unit="MB", note=""))
+    return tuple(tiles)
+
+
+def _facts(ranked: RankedVariant, run: Run, places: Places) -> tuple[Fact, ...]:
+    configuration = ranked.run.configuration
+    facts = {
+        "Instances": configuration.instance_group,
+        "Greatest batch": str(configuration.max_batch_size or "no batching"),
+        "Dynamic batching": "on" if configuration.dynamic_batching else "off",
+        "File": str(places.repository / ranked.name / "config.pbtxt"),
+        "GPU": run.started.provenance.host.get("GPU", ""),
+        "Measured": run.started.provenance.started,
+        "Members": ", ".join(member.variant.name for member in configuration.members),
+    }
+    return tuple(Fact(label=label, value=value) for label, value in facts.items() if value)
