@@ -47,6 +47,8 @@ class Option:
     minimum: float | None = None
     maximum: float | None = None
     """Of a number, both included; `maximum` needs `minimum`."""
+    default_text: str = ""
+    """What help and documents show as default where its value says too little."""
     inert: bool = False
     """Accepted for compatibility; setting it warns that it changes nothing here."""
 

@@ -3,60 +3,13 @@
 `TPX_WRITE_DOCS=1 pytest tests/cli/test_serve_documentation.py` writes it anew.
 """
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args, get_origin
 
-from tpx.options import Field, fields_of
+from tests.cli.option_tables import check_page
 from tpx.serving.options import ServeConfig
 
 PAGE = Path(__file__).parents[2] / "docs" / "serve.md"
-BEGIN, END = "<!-- options: written by a test -->\n", "<!-- end of options -->\n"
-
-
-def default_of(field: Field) -> str:
-    """A default as one would write it on a command line; empty where there is none."""
-    default = field.default
-    if field.repeatable or default is None or default == "":
-        return ""
-    return str(default).lower() if isinstance(default, bool) else str(default)
-
-
-def values_of(field: Field) -> str:
-    """What a value looks like, where that is not obvious."""
-    kind = field.item_type
-    if get_origin(kind) is not None and get_args(kind):
-        return "|".join(map(str, get_args(kind)))
-    return field.option.metavar
-
-
-def rows() -> Iterator[str]:
-    section = ""
-    for field in sorted(fields_of(ServeConfig), key=lambda field: sections().index(field.option.section)):
-        option = field.option
-        if option.positional:
-            continue
-        if option.section != section:
-            section = option.section
-            yield f"\n### {section}\n\n| option | default | |\n| --- | --- | --- |\n"
-        names = ", ".join(f"`{name}`" for name in field.spellings)
-        values = values_of(field).replace("|", "\\|")
-        words = option.help.replace("|", "\\|") + ("; changes nothing" if option.inert else "")
-        default = f"`{default_of(field)}`" if default_of(field) else ""
-        yield f"| {names}{f' `{values}`' if values else ''} | {default} | {words} |\n"
-
-
-def sections() -> list[str]:
-    return list(dict.fromkeys(field.option.section for field in fields_of(ServeConfig)))
 
 
 def test_the_page_has_every_option_as_it_is() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    start, _, rest = text.partition(BEGIN)
-    shown, _, end = rest.partition(END)
-    table = "".join(rows()) + "\n"
-    if os.environ.get("TPX_WRITE_DOCS"):
-        PAGE.write_text(start + BEGIN + table + END + end, encoding="utf-8")
-        shown = table
-    assert shown == table, "write it anew: TPX_WRITE_DOCS=1 pytest tests/cli/test_serve_documentation.py"
+    check_page(PAGE, ServeConfig, "tests/cli/test_serve_documentation.py")

@@ -38,8 +38,15 @@ _PAGES = {
     ("perf",): _Page(
         "tpx.perf.options.words:PerfWords",
         "Measure throughput and latency of a served model.\n\n"
-        "Options, output and exit codes are those of perf_analyzer.\n\n"
-        "Example:  tpx perf -m mnist --concurrency-range 1:4",
+        "Options, output and exit codes are those of perf_analyzer; docs/perf.md says what numbers mean.\n\n"
+        "\b\nExamples:\n"
+        "  tpx perf -m mnist                                  one request at a time\n"
+        "  tpx perf -m mnist --concurrency-range 1:64:x2      1, 2, 4, ... in flight\n"
+        "  tpx perf -m mnist -i grpc --request-rate-range 200 200 requests a second\n"
+        "  tpx perf -m mnist --slo 'p99<20ms'                 the most that meets this\n"
+        "  tpx perf -m mnist --dry-run                        the plan and one request\n"
+        "  tpx perf -m mnist -f out.csv --json out.json --html out.html\n"
+        "  tpx perf compare before.json after.json            what became worse",
     ),
     _COMPARE: _Page(
         "tpx.cli.perf_compare:CompareConfig",
@@ -166,7 +173,7 @@ def _sections(fields: Sequence[Field]) -> dict[str, list[tuple[str, str]]]:
         metavar = option.metavar or _METAVARS.get(field.item_type, "TEXT")
         choices = get_args(field.item_type) if get_origin(field.item_type) is Literal else ()
         if choices:
-            metavar = "|".join(map(str, choices))
+            metavar = "|".join(str(choice) for choice in choices if choice != "")
         if option.positional:
             out.setdefault("Arguments", []).append((metavar, option.help))
             continue
@@ -192,7 +199,8 @@ def _default(field: Field) -> str:
     if default is None or default in ("", ()):
         return ""
     text = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
-    return f" [default: {text}]"
+    text = field.option.default_text or text
+    return f" [default: {text}]" if text else ""
 
 
 def _parameter(field: Field) -> inspect.Parameter:

@@ -18,7 +18,7 @@ COMMANDS = {
     "doctor": "tpx.cli.doctor",
 }
 
-_HELP_FLAGS = {"-h", "--help"}
+_HELP_FLAGS = {"-h", "-?", "--help"}
 _COMPLETION = {"--install-completion", "--show-completion"}
 
 

@@ -24,19 +24,19 @@ from tpx.perf.settings import LevelRange, LevelSettings
 
 @dataclass(frozen=True, kw_only=True)
 class PerfConfig(
-    OutputOptions,
-    MetricsOptions,
+    TlsOptions,
+    ServiceOptions,
+    WireOptions,
     ScenarioOptions,
+    MetricsOptions,
     SequenceOptions,
+    CourseOptions,
+    PaceOptions,
     DataOptions,
+    OutputOptions,
     AnswerOptions,
     MeasurementOptions,
-    PaceOptions,
-    CourseOptions,
     LoadOptions,
-    TlsOptions,
-    WireOptions,
-    ServiceOptions,
     TargetOptions,
 ):
     """One run of `tpx perf`, with perf_analyzer's spellings and messages; raises UsageError where values are
