@@ -8,13 +8,12 @@ from rich.live import Live
 
 from tpx.perf.answers.explain import explain
 from tpx.perf.clients.model import ModelDescription
-from tpx.perf.inputs.requests import DataSummary
 from tpx.perf.observer import Progress
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.console import data_line, settings_block
 from tpx.perf.report.level_text import Shown, level_block
 from tpx.perf.report.live import Dashboard
-from tpx.perf.results import LevelResult
+from tpx.perf.results import DataSummary, LevelResult
 from tpx.perf.settings import Level
 
 LIVE_INTERVAL_S = 0.5

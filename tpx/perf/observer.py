@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tpx.perf.clients.model import ModelDescription
-from tpx.perf.inputs.requests import DataSummary
-from tpx.perf.results import LevelResult, ServerBreakdown
+from tpx.perf.results import DataSummary, LevelResult, ServerBreakdown
 from tpx.perf.settings import Level
 
 

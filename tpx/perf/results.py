@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
+from tpx.perf.clients.model import TensorSpec
 from tpx.perf.latency import LatencySummary
 from tpx.perf.metrics.figures import MetricsFigures
 from tpx.perf.objectives import Assessment
@@ -22,6 +23,15 @@ class Verdict(Enum):
     """No request succeeded, or more failed than the budget allows."""
     CLIENT_BOUND = "client_bound"
     """The load generator itself was what limited the measurement."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSummary:
+    """The data in short: how much of it there is, and the tensors of its first request."""
+
+    streams: int = 1
+    steps: int = 1
+    tensors: tuple[TensorSpec, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

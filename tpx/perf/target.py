@@ -6,11 +6,11 @@ from tpx.perf.capture import Capture
 from tpx.perf.clients.base import Client, Control
 from tpx.perf.clients.model import ModelDescription, ServerDescription
 from tpx.perf.inputs.feed import Feed
-from tpx.perf.inputs.requests import DataSummary
 from tpx.perf.load.workers import WorkerPool
 from tpx.perf.members import Member
 from tpx.perf.metrics.scraper import Scraper
 from tpx.perf.recording import Recorder
+from tpx.perf.results import DataSummary
 from tpx.perf.server_statistics import Statistics
 
 

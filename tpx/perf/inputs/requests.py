@@ -21,6 +21,7 @@ from tpx.perf.inputs.sequences import (
 from tpx.perf.inputs.shared_memory import SharedTensors
 from tpx.perf.inputs.steps import Step, Stream, stacked
 from tpx.perf.inputs.validation import EXACT, Expectation, Tolerance, Validator
+from tpx.perf.results import DataSummary
 from tpx.protocol.tensors import Tensor
 
 GIB = 1 << 30
@@ -44,15 +45,6 @@ class FeedSettings:
     shared: SharedTensors | None = None
     """Where tensors go that the server is to find in shared memory."""
     seed: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataSummary:
-    """The data in short: how much of it there is, and the tensors of its first request."""
-
-    streams: int = 1
-    steps: int = 1
-    tensors: tuple[TensorSpec, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 
 from tpx.perf.clients.model import ModelDescription
-from tpx.perf.inputs.requests import DataSummary
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.figures import level_name, percentile_name, rate, usec
 from tpx.perf.report.model import Report
-from tpx.perf.results import LevelResult
+from tpx.perf.results import DataSummary, LevelResult
 
 _KINDS = {"inprocess": "TRITON_C_API", "tfserving": "TENSORFLOW_SERVING"}
 """Where perf_analyzer has another name than ours."""
