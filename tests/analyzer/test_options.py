@@ -99,7 +99,7 @@ def test_numbers_of_the_file_may_be_lists_ranges_or_text(
         ("concurrency: {first: 4}", "expected a value, a list, or start, stop and step"),
         ("concurrency: {start: a, stop: b}", "start, stop and step are integers"),
         ("concurrency: [1, x]", "expected an integer"),
-        ("profile_models: {alexnet: {genai_perf_flags: {x: y}}}", "model 'alexnet': genai_perf_flags is not"),
+        ("profile_models: {alexnet: {genai_perf_flags: {x: y}}}", "genai_perf_flags: unknown option 'x'"),
         ("concurrency: [1", "not YAML"),
         ("- a\n- b", "expected options as"),
         ("triton_launch_mode: dock", "expected one of: local"),

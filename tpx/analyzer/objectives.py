@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from tpx.analyzer.results.costs import joules_per_inference
 from tpx.analyzer.results.goals import Goals
-from tpx.analyzer.results.measurement import Measurement, MemoryUse
+from tpx.analyzer.results.measurement import Answers, Measurement, MemoryUse, Spread
 from tpx.analyzer.results.run import ModelRun, VariantRun
 from tpx.errors import UsageError
 from tpx.options import nearest
@@ -66,6 +67,23 @@ def _gpu_mean(values: Sequence[float | None]) -> float | None:
     """Utilization and power are averaged over the GPUs that report them."""
     known = [v for v in values if v is not None]
     return sum(known) / len(known) if known else None
+
+
+_STATISTICS = ("min", "max", "avg", "p25", "p50", "p75", "p90", "p95", "p99")
+_TOKEN_KINDS: tuple[tuple[str, str, Callable[[Answers], Spread | None]], ...] = (
+    ("inter_token_latency", "Inter Token Latency", lambda answers: answers.between),
+    ("time_to_first_token", "Time To First Token", lambda answers: answers.first),
+)
+
+
+def _token_metric(tag: str, header: str, spread: Callable[[Answers], Spread | None], name: str) -> Metric:
+    """Milliseconds of one statistic of what happens between responses, or before the first."""
+
+    def value(measurement: Measurement) -> float | None:
+        found = None if measurement.answers is None else spread(measurement.answers)
+        return None if found is None else _ms(getattr(found, f"{name}_ns"))
+
+    return Metric(tag=f"{tag}_{name}", header=f"{name} {header} (ms)", better="lower", value=value)
 
 
 METRICS: dict[str, Metric] = {
@@ -142,6 +160,25 @@ METRICS: dict[str, Metric] = {
             header="Server Compute Output time (ms)",
             better="lower",
             value=lambda m: _ms(m.breakdown.compute_output_ns),
+        ),
+        *(_token_metric(*kind, statistic) for kind in _TOKEN_KINDS for statistic in _STATISTICS),
+        Metric(
+            tag="output_token_throughput",
+            header="Output Token Throughput (infer/sec)",
+            better="higher",
+            value=lambda m: None if m.answers is None else m.answers.throughput,
+        ),
+        Metric(
+            tag="energy_per_inference",
+            header="Energy (J/infer)",
+            better="lower",
+            value=joules_per_inference,
+        ),
+        Metric(
+            tag="cpu_utilization",
+            header="Server CPU Utilization (%)",
+            better="lower",
+            value=lambda m: m.cpu_percent,
         ),
         Metric(tag="cpu_used_ram", header="RAM Usage (MB)", better="lower", value=lambda m: ram_mb(m.memory)),
         Metric(tag="cpu_available_ram", header="RAM Available (MB)", better="higher", value=_ram_left_mb),

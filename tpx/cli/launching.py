@@ -1,5 +1,6 @@
 """What carries out the trials of `tpx analyze`, put together from its options."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tpx.analyzer.runners.control_http import HttpModelControl
 from tpx.analyzer.runners.docker import Container, DockerHost
 from tpx.analyzer.runners.hosts import Addresses, Host, Launch
 from tpx.analyzer.runners.inprocess import InProcessRunner
+from tpx.analyzer.runners.load import LoadSettings
 from tpx.analyzer.runners.local import LocalHost
 from tpx.analyzer.runners.remote import RemoteHost
 from tpx.analyzer.runners.served import Manner, ServedRunner
@@ -25,11 +27,11 @@ def open_runner(config: ProfileConfig) -> Runner:
     if config.triton_launch_mode == "inprocess":
         return InProcessRunner(
             (config.model_repository or Path()).absolute(),
-            replace(config.load_settings, in_process=IN_PROCESS),
+            replace(_load_settings(config), in_process=IN_PROCESS),
             limit_s=config.perf_analyzer_timeout,
         )
     manner = Manner(
-        load=config.load_settings,
+        load=_load_settings(config),
         launch=lambda model: launch_of(config, model),
         limit_s=config.perf_analyzer_timeout,
         reloads=not config.reload_model_disable,
@@ -41,6 +43,22 @@ def open_runner(config: ProfileConfig) -> Runner:
         return HttpModelControl(addresses.http)
 
     return ServedRunner(WarmServer(_host(config), control, timeout_s=config.client_max_retries), manner)
+
+
+def _load_settings(config: ProfileConfig) -> LoadSettings:
+    """How load is made, and who is told every level."""
+    file = config.perf_output_path
+    if file is None and not config.perf_output:
+        return config.load_settings
+
+    def tell(text: str) -> None:
+        if config.perf_output:
+            print(text, file=sys.stderr, flush=True)
+        if file is not None:
+            with file.open("a", encoding="utf-8") as written:
+                written.write(text + "\n")
+
+    return replace(config.load_settings, tell=tell)
 
 
 def launch_of(config: ProfileConfig, name: str) -> Launch:

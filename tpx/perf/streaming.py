@@ -10,6 +10,9 @@ from tpx.perf.latency import summarize
 from tpx.perf.records import SUCCESS, Records
 from tpx.perf.results import Streaming
 
+QUARTILES = (25.0, 75.0)
+"""Beside the usual percentiles: Model Analyzer has objectives of them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ResponseTimes:
@@ -41,14 +44,16 @@ class ResponseTimes:
         )
 
 
-def response_times(records: Records, numbers: range) -> ResponseTimes:
-    """Those of some rows of `records`."""
-    rows = records.since(numbers.start)[: len(numbers)]
+def response_times(records: Records, numbers: range, begins: int | None = None) -> ResponseTimes:
+    """Those of some rows of `records`; `begins` is how many responses the rows before had, where that is
+    known."""
+    rows = records.between(numbers.start, numbers.stop)
     if not len(records.arrivals):
         came = rows["responses"] > 0
         starts = np.concatenate(([0], np.cumsum(came)))
         return ResponseTimes(times_ns=rows["end_ns"][came], starts=starts)
-    begins = int(records.since(0)["responses"][: numbers.start].sum())
+    if begins is None:
+        begins = int(records.between(0, numbers.start)["responses"].sum())
     starts = np.concatenate(([0], np.cumsum(rows["responses"])))
     return ResponseTimes(times_ns=records.arrivals.times(begins, begins + int(starts[-1])), starts=starts)
 
@@ -69,8 +74,8 @@ def streaming_figures(records: Records, numbers: range, duration_ns: int) -> Str
     return Streaming(
         responses=responses,
         responses_per_s=responses * 1e9 / max(duration_ns, 1),
-        first_response=summarize(of_good.first_ns() - rows["intended_ns"][answered]),
-        inter_response=summarize(gaps) if len(gaps) else None,
+        first_response=summarize(of_good.first_ns() - rows["intended_ns"][answered], QUARTILES),
+        inter_response=summarize(gaps, QUARTILES) if len(gaps) else None,
         units=units,
         units_per_s=units * 1e9 / max(duration_ns, 1),
     )

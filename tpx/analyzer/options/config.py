@@ -8,6 +8,7 @@ from typing import Any
 from tpx.analyzer.config_sweep import ConfigSweep
 from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options.budget import BudgetOptions
+from tpx.analyzer.options.genai_flags import language_model, language_warnings
 from tpx.analyzer.options.goals import GoalOptions
 from tpx.analyzer.options.measurement import MeasurementOptions
 from tpx.analyzer.options.output import OutputOptions
@@ -44,6 +45,7 @@ class ProfileConfig(
         self.check_budget()
         self.check_goals()
         self.check_measurement()
+        self.check_output()
         check_together(self)
         _ = self.load_settings
 
@@ -65,6 +67,7 @@ class ProfileConfig(
             shapes=self.shape,
             input_data=self.input_data,
             words=self._perf_words(),
+            endpoint=language_model(self.genai_perf_flags).endpoint if self.model_type == "LLM" else "",
         )
 
     @property
@@ -77,7 +80,11 @@ class ProfileConfig(
         ]
         sets = [self.perf_analyzer_flags]
         sets += [m.perf_analyzer_flags for m in self.profile_models if m.perf_analyzer_flags is not None]
-        return tuple(dict.fromkeys(inert + [line for flags in sets for line in perf_warnings(flags)]))
+        asked = [self.genai_perf_flags]
+        asked += [m.genai_perf_flags for m in self.profile_models if m.genai_perf_flags is not None]
+        lines = [line for flags in sets for line in perf_warnings(flags)]
+        lines += [line for flags in asked for line in language_warnings(flags, self.model_type)]
+        return tuple(dict.fromkeys(inert + lines))
 
     def _perf_words(self) -> dict[str, tuple[str, ...]]:
         """Further options of tpx perf, by model."""
@@ -87,8 +94,14 @@ class ProfileConfig(
                 self.perf_analyzer_flags if model.perf_analyzer_flags is None else model.perf_analyzer_flags,
                 self.client_protocol,
             )
+            + self._language_words(model)
             for model in self.profile_models
         }
+
+    def _language_words(self, model: ModelToProfile) -> tuple[str, ...]:
+        own = self.genai_perf_flags if model.genai_perf_flags is None else model.genai_perf_flags
+        asked = language_model(own)
+        return (*asked.words, f"--endpoint={asked.endpoint}") if self.model_type == "LLM" else ()
 
     def as_settings(self) -> dict[str, Any]:
         """The options that differ from their defaults, as plain values for the journal."""

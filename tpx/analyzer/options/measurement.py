@@ -81,6 +81,10 @@ class MeasurementOptions:
     monitoring_interval: Annotated[
         float, Option("seconds between two readings of memory and GPUs", ("-i",), _WATCH, "SECONDS")
     ] = 1.0
+    price_per_hour: Annotated[
+        float | None,
+        Option("price of the machine: reports then tell what a million inferences cost", (), _WATCH, "PRICE"),
+    ] = None
     duration_seconds: Annotated[
         float, Option("seconds that the server is watched without a model", ("-d",), _WATCH, "SECONDS")
     ] = 3.0
@@ -88,7 +92,7 @@ class MeasurementOptions:
         bool, Option("memory of the server as columns of the tables and CSV files too", (), _WATCH)
     ] = False
     always_report_gpu_metrics: Annotated[
-        bool, Option("GPU columns also for models that run on the CPU alone", (), _WATCH)
+        bool, Option("GPU columns are shown wherever there is a GPU", (), _WATCH, inert=True)
     ] = False
     dcgm_disable: Annotated[
         bool,
@@ -103,5 +107,7 @@ class MeasurementOptions:
         for name in ("monitoring_interval", "stability_percentage"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"--{name.replace('_', '-')} must be above 0, not {getattr(self, name):g}")
+        if self.price_per_hour is not None and not self.price_per_hour > 0:
+            raise UsageError(f"--price-per-hour must be above 0, not {self.price_per_hour:g}")
         if not self.duration_seconds >= 0:
             raise UsageError(f"--duration-seconds must not be negative: {self.duration_seconds:g}")

@@ -6,6 +6,7 @@ A feature that arrives takes its line out of here.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from tpx.analyzer.models import ModelParameters, ModelToProfile
 from tpx.errors import UsageError
 from tpx.options import fields_of
 
@@ -13,32 +14,13 @@ if TYPE_CHECKING:
     from tpx.analyzer.options.config import ProfileConfig
 
 FIELDS: Mapping[str, str] = {
-    "request_rate": "loads are requests in flight",
-    "request_rate_search_enable": "loads are requests in flight",
-    "run_config_search_min_request_rate": "loads are requests in flight",
-    "run_config_search_max_request_rate": "loads are requests in flight",
-    "model_type": "language models are not measured yet",
-    "genai_perf_flags": "language models are not measured yet",
-    "perf_output": "measurements are shown in one line each",
-    "perf_output_path": "measurements are shown in one line each",
-    "always_report_gpu_metrics": "GPU columns are shown wherever there is a GPU",
-    "num_top_model_configs": "models are reported one by one",
-    "inference_output_fields": "the tables have their default columns",
-    "gpu_output_fields": "the tables have their default columns",
-    "server_output_fields": "the tables have their default columns",
-    "skip_summary_reports": "the report is one page",
-    "skip_detailed_reports": "the report is one page",
 }
 """Field of ProfileConfig -> what tpx does instead."""
 
 CHOICES: Mapping[str, frozenset[str]] = {}
 """Field of ProfileConfig -> its values that nothing carries out yet."""
 
-MODEL_SETTINGS: frozenset[str] = frozenset(
-    {
-        "genai_perf_flags",
-    }
-)
+MODEL_SETTINGS: frozenset[str] = frozenset()
 """Fields of ModelToProfile that nothing reads yet."""
 
 
@@ -51,12 +33,35 @@ def refuse_waiting(config: "ProfileConfig") -> None:
             raise _refusal(field.flag, FIELDS[name])
         if value in CHOICES.get(name, ()):
             raise _refusal(f"{field.flag} {value}", f"it has {field.default}")
+    _refuse_settings_of_several(config)
     for model in config.profile_models:
         for name in sorted(MODEL_SETTINGS):
             fresh = type(model)(name=model.name)
             if getattr(model, name) != getattr(fresh, name):
                 shown = "model_config_parameters" if name == "sweep" else name
                 raise _refusal(f"model '{model.name}': {shown}", "every model has the settings of the run")
+
+
+def _refuse_settings_of_several(config: "ProfileConfig") -> None:
+    """Models that are varied as one have the loads and ranges of the run."""
+    for model in (*config.bls_composing_models, *config.ensemble_composing_models):
+        if model != ModelToProfile(name=model.name):
+            raise _refusal(
+                f"composing model '{model.name}': its own settings", "it has the ranges of the run"
+            )
+    if not config.run_config_profile_models_concurrently_enable:
+        return
+    for model in config.profile_models:
+        own = {
+            "model_config_parameters": bool(model.sweep),
+            "parameters": model.parameters != ModelParameters(),
+        }
+        for name, given in own.items():
+            if given:
+                raise _refusal(
+                    f"model '{model.name}': {name} of a model that is profiled together with others",
+                    "all have the loads and ranges of the run",
+                )
 
 
 def _refusal(what: str, instead: str) -> UsageError:

@@ -147,7 +147,7 @@ class Journal:
     """The open run.jsonl of a run in progress; one process at a time has it."""
 
     def __init__(self, path: Path) -> None:
-        """Raises MeasurementError where the file cannot be written, UsageError where another process writes it."""
+        """Raises MeasurementError where it cannot be written, UsageError where another process writes it."""
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

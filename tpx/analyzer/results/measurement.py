@@ -79,6 +79,34 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """A duration of each of many answers."""
+
+    min_ns: int
+    max_ns: int
+    avg_ns: int
+    p25_ns: int | None = None
+    p50_ns: int | None = None
+    p75_ns: int | None = None
+    p90_ns: int | None = None
+    p95_ns: int | None = None
+    p99_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """What there is to say where a request has several responses: tokens of a language model, or whatever
+    a decoupled model sends."""
+
+    first: Spread
+    """From the request to its first response."""
+    between: Spread | None
+    """Between two responses of a request; None where none had two."""
+    throughput: float
+    """Tokens a second, as the service counts them; responses where it counts nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
     """Mean time of a request in each part of the server, and in the client's own parts where known."""
 
@@ -173,6 +201,8 @@ class Measurement:
     """Time the trial took, with warm-up and unstable windows."""
     memory: MemoryUse | None = None
     gpus: tuple[GpuUse, ...] = ()
+    answers: Answers | None = None
+    """Where requests have several responses."""
     cpu_percent: float | None = None
     """Processor time of the server's processes, in percent of one processor."""
     energy: EnergyUse | None = None

@@ -16,6 +16,7 @@ from typing import Any
 from tpx.analyzer.results.measurement import Configuration, Load, Measurement
 from tpx.analyzer.runners.base import Preparation, Server
 from tpx.analyzer.runners.load import LoadSettings, measure_level
+from tpx.analyzer.runners.served import load_of
 from tpx.analyzer.runners.together import measure_together
 from tpx.errors import MeasurementError
 from tpx.protocol import model_config
@@ -57,12 +58,12 @@ class InProcessRunner:
     async def measure(self, load: Load) -> Measurement:
         if self._configuration is None:
             raise MeasurementError("no configuration is prepared")
-        variant = self._configuration.variant
+        settings, variant = load_of(self._load, self._configuration), self._configuration.variant
         try:
             async with asyncio.timeout(self._limit_s):
                 if load.members:
-                    return await measure_together(self._load, "", variant, load)
-                return await measure_level(self._load, variant.model, variant.name, "", load)
+                    return await measure_together(settings, "", variant, load)
+                return await measure_level(settings, variant.model, variant.name, "", load)
         except TimeoutError as exc:
             raise MeasurementError(
                 f"no result after {self._limit_s:g} s (--perf-analyzer-timeout sets the limit): the model "

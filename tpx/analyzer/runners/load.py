@@ -1,16 +1,17 @@
 """The load generator of `tpx perf`, asked for one level and its answer put into the analyzer's words."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from tpx.analyzer.results.measurement import Breakdown, Latency, Load, Measurement, Range
+from tpx.analyzer.results.measurement import Answers, Breakdown, Latency, Load, Measurement, Range, Spread
 from tpx.errors import MeasurementError
 from tpx.options import from_argv
 from tpx.perf.latency import LatencySummary
 from tpx.perf.options import PerfConfig
-from tpx.perf.results import ClientTimes, Estimates, LevelResult, ServerBreakdown, Verdict
+from tpx.perf.report.level_text import Shown, level_block
+from tpx.perf.results import ClientTimes, Estimates, LevelResult, ServerBreakdown, Streaming, Verdict
 from tpx.perf.run import measure_level as measure
 from tpx.perf.run import open_target, run_settings
 from tpx.perf.settings import Level, Shape
@@ -29,10 +30,16 @@ class LoadSettings:
     input_data: Literal["zero", "random"] = "random"
     words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By model: further options of tpx perf, as its command line has them; they win over those above."""
+    endpoint: str = ""
+    """Of a language model the path of the OpenAI API, such as v1/chat/completions; empty is the v2 API."""
     in_process: str = ""
     """The module that connects to the engine in this process, which only the command line knows."""
+    decoupled: frozenset[str] = frozenset()
+    """Models that may send several responses, for which requests go over streams."""
     repository: Path | None = None
     """What the engine in this process serves; None is a server over the network."""
+    tell: Callable[[str], None] | None = None
+    """Is told every level as tpx perf prints it."""
 
 
 async def measure_level(
@@ -54,11 +61,18 @@ async def measure_level(
         "shape": settings.shapes,
         "input_data": (settings.input_data,),
     }
+    if settings.endpoint:
+        base |= {"service_kind": "openai", "endpoint": settings.endpoint, "protocol": "http"}
+    if settings.endpoint or model in settings.decoupled:
+        base["streaming"] = True
     if settings.repository is not None:
         base |= {"service_kind": "inprocess", "model_repository": (settings.repository,)}
     config = from_argv(PerfConfig, settings.words.get(model, ()), base)
     async with open_target(config, settings.in_process) as target:
         level = await measure(target, Level(load.kind, load.value), run_settings(config, target))
+    if settings.tell is not None:
+        shown = Shown(protocol=config.protocol, decoupled=model in settings.decoupled, verbose=config.verbose)
+        settings.tell(f"{variant} at {load}\n{level_block(level, shown)}")
     if level.verdict is Verdict.ERRORS:
         raise MeasurementError(level.reason)
     return to_measurement(level, variant, load)
@@ -73,6 +87,7 @@ def to_measurement(level: LevelResult, variant: str, load: Load) -> Measurement:
         throughput=level.throughput_infer_per_s,
         latency=_latency(level.latency),
         breakdown=_breakdown(level.server, level.client),
+        answers=None if level.streaming is None else _answers(level.streaming),
         stable=level.stable,
         note=_note(level),
         requests=level.requests,
@@ -89,6 +104,23 @@ def _p99(estimates: Estimates | None) -> Interval | None:
 
 def _range(interval: Interval | None) -> Range | None:
     return None if interval is None else Range(low=interval.low, high=interval.high)
+
+
+def _answers(streaming: Streaming) -> Answers:
+    between = streaming.inter_response
+    return Answers(
+        first=_spread(streaming.first_response),
+        between=None if between is None else _spread(between),
+        throughput=streaming.units_per_s or streaming.responses_per_s,
+    )
+
+
+def _spread(summary: LatencySummary) -> Spread:
+    percentiles = {f"p{percentile:g}_ns": ns for percentile, ns in summary.percentiles_ns.items()}
+    known = {
+        name: percentiles.get(name) for name in ("p25_ns", "p50_ns", "p75_ns", "p90_ns", "p95_ns", "p99_ns")
+    }
+    return Spread(min_ns=summary.min_ns, max_ns=summary.max_ns, avg_ns=summary.mean_ns, **known)
 
 
 def _latency(summary: LatencySummary | None) -> Latency:

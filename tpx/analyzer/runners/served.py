@@ -3,7 +3,7 @@ the request, and put under load."""
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -99,11 +99,22 @@ class ServedRunner:
         return await self._server.ready(self._manner.launch(""))
 
     async def _level(self, where: Addresses, configuration: Configuration, load: Load) -> Measurement:
-        settings, variant = self._manner.load, configuration.variant
-        address = where.of(settings.protocol)
+        settings, variant = load_of(self._manner.load, configuration), configuration.variant
+        address = where.http if settings.endpoint else where.of(settings.protocol)
         if load.members:
             return await measure_together(settings, address, variant, load)
         return await measure_level(settings, variant.model, variant.name, address, load)
+
+
+def load_of(settings: LoadSettings, configuration: Configuration) -> LoadSettings:
+    """The settings for these models: those that are decoupled answer over streams."""
+    parts = (configuration, *configuration.members)
+    decoupled = frozenset(part.variant.model for part in parts if "decoupled: true" in part.text)
+    if decoupled and settings.protocol == "http" and not settings.endpoint and settings.repository is None:
+        raise MeasurementError(
+            f"model '{min(decoupled)}' is decoupled, which takes streams: use --client-protocol grpc"
+        )
+    return replace(settings, decoupled=decoupled) if decoupled else settings
 
 
 def configs_of(configuration: Configuration) -> Configs:

@@ -1,0 +1,87 @@
+"""How language models are reached and timed: genai-perf's flags, and the figures of streamed answers."""
+
+import pytest
+
+from tpx.analyzer.models import ModelToProfile
+from tpx.analyzer.objectives import metric
+from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.options.genai_flags import language_model, language_warnings
+from tpx.analyzer.results.costs import cost_per_million, joules_per_inference
+from tpx.analyzer.results.measurement import Answers, EnergyUse, Load, Measurement, Spread
+from tpx.errors import UsageError
+
+
+def spread(first_ns: int) -> Spread:
+    return Spread(min_ns=first_ns, max_ns=9 * first_ns, avg_ns=5 * first_ns, p99_ns=8 * first_ns)
+
+
+MEASURED = Measurement(
+    variant="llm_config_default",
+    load=Load(value=1),
+    throughput=20.0,
+    answers=Answers(first=spread(1_000_000), between=spread(100_000), throughput=640.0),
+    energy=EnergyUse(duration_ns=2_000_000_000, gpu_j=300.0, cpu_j=100.0),
+)
+
+
+def test_tokens_have_model_analyzers_metrics() -> None:
+    values = {
+        tag: metric(tag).value(MEASURED) for tag in ("time_to_first_token_p99", "inter_token_latency_min")
+    }
+    assert values == {"time_to_first_token_p99": 8.0, "inter_token_latency_min": 0.1}
+    assert metric("output_token_throughput").value(MEASURED) == 640.0
+    assert metric("time_to_first_token_p25").value(MEASURED) is None
+    plain = Measurement(variant="m", load=Load(value=1), throughput=1.0)
+    assert metric("inter_token_latency_avg").value(plain) is None
+
+
+def test_an_inference_has_its_joules_and_its_price() -> None:
+    assert joules_per_inference(MEASURED) == pytest.approx(10.0)
+    assert metric("energy_per_inference").value(MEASURED) == pytest.approx(10.0)
+    idle = EnergyUse(duration_ns=1_000_000_000, cpu_j=50.0)
+    assert joules_per_inference(MEASURED, idle) == pytest.approx(7.5)
+    assert cost_per_million(MEASURED, 3.6) == pytest.approx(50.0)
+
+
+def test_flags_of_genai_perf_are_those_of_tpx_perf() -> None:
+    asked = language_model({"url": ("host:9000",), "endpoint-type": ("completions",), "streaming": ("true",)})
+    assert asked.endpoint == "v1/completions"
+    assert asked.words == ("--url=host:9000",)
+    assert language_model({}).endpoint == "v1/chat/completions"
+    assert language_model({"endpoint": ("v2/chat",), "endpoint-type": ("chat",)}).endpoint == "v2/chat"
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "message"),
+    [
+        ("expected-output-tokens", "9", "give max_tokens in the requests"),
+        ("service-kind", "triton", "tpx measures openai alone"),
+        ("streaming", "false", "without a stream"),
+        ("endpoint-type", "chatt", "did you mean 'chat'"),
+        ("ulr", "x", "unknown option 'ulr' .did you mean 'url'"),
+    ],
+)
+def test_what_is_measured_otherwise_is_refused_with_what_to_do(flag: str, value: str, message: str) -> None:
+    with pytest.raises(UsageError, match=f"genai_perf_flags: .*{message}"):
+        language_model({flag: (value,)})
+
+
+def test_what_changes_nothing_is_said() -> None:
+    assert language_warnings({"backend": ("vllm",)}, "LLM") == (
+        "genai_perf_flags: backend changes nothing: models are asked through the OpenAI API, whatever runs "
+        "them",
+    )
+    assert "they are for model_type LLM" in language_warnings({"url": ("x",)}, "generic")[0]
+    assert language_warnings({}, "generic") == ()
+
+
+def test_a_language_model_is_asked_over_the_openai_api() -> None:
+    models = (ModelToProfile(name="llm", genai_perf_flags={"url": ("host:9000",)}),)
+    settings = ProfileConfig(profile_models=models, model_type="LLM").load_settings
+    assert settings.endpoint == "v1/chat/completions"
+    assert settings.words["llm"] == ("--url=host:9000", "--endpoint=v1/chat/completions")
+
+
+def test_a_price_is_above_nothing() -> None:
+    with pytest.raises(UsageError, match="--price-per-hour must be above 0"):
+        ProfileConfig(price_per_hour=0.0)
