@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.perf.servers import Behaviour, http_server
+from tpx.cli.perf import main
 from tpx.errors import UsageError
 from tpx.options import from_argv
 from tpx.perf.options import PerfConfig
@@ -92,3 +93,72 @@ def test_scenarios_have_the_duration_and_count_of_mlperf() -> None:
         100,
         1,
     )
+
+
+def conditions(level: LevelResult) -> dict[str, bool]:
+    assert level.validity is not None
+    return {condition.name: condition.kept for condition in level.validity.conditions}
+
+
+def advice(level: LevelResult) -> str:
+    assert level.validity is not None
+    return " ".join(condition.advice for condition in level.validity.conditions)
+
+
+def test_a_scenario_that_kept_its_rules_is_valid_with_a_safe_percentile() -> None:
+    words = ("--scenario", "single-stream", "--min-duration", "0.1", "--min-query-count", "60")
+    level = measured(Behaviour(delay_s=lambda _: 0.001), *words)
+    assert level.validity is not None
+    assert level.validity.valid
+    assert set(conditions(level)) == {
+        "no query failed",
+        "minimum duration",
+        "minimum queries",
+        "early stopping",
+    }
+    assert level.latency is not None
+    assert level.validity.estimate_ns is not None
+    assert level.latency.at(90.0) <= level.validity.estimate_ns <= level.latency.max_ns
+
+
+def test_a_percentile_of_too_few_queries_is_invalid_and_says_how_many_are_missing() -> None:
+    level = measured(Behaviour(), "--scenario", "multi-stream", "--samples-per-query", "2", *QUICK)
+    assert not conditions(level)["early stopping"]
+    assert f"p99 needs at least {459 - level.requests} more queries" in advice(level)
+
+
+def test_a_server_has_to_answer_under_the_limit() -> None:
+    words = ("--scenario", "server", "--request-rate-range", "400", *QUICK, "-l")
+    behaviour = Behaviour(delay_s=lambda n: 0.03 if n % 4 == 0 else 0.001)
+    late = measured(behaviour, *words, "20")
+    assert not conditions(late)["p99 under 20 ms"]
+    assert "a lower load" in advice(late)
+    few = measured(Behaviour(), *words, "900")
+    assert not conditions(few)["p99 under 900 ms"]
+    assert "too few to tell" in advice(few)
+
+
+def test_a_failed_query_is_never_valid() -> None:
+    behaviour = Behaviour(status=lambda n: 500 if n == 7 else 0)
+    level = measured(behaviour, "--scenario", "offline", "--offline-samples", "20")
+    assert conditions(level) == {"no query failed": False, "minimum samples": True}
+    assert advice(level) == "1 of 20 did "
+
+
+def test_what_is_no_scenario_has_no_rules_of_one() -> None:
+    assert measured(Behaviour(), "--request-count", "3").validity is None
+
+
+def test_an_invalid_level_is_told_and_ends_with_4(capsys: pytest.CaptureFixture[str]) -> None:
+    with http_server(Behaviour()) as url:
+        words = ["-m", "net", "-u", url, "--scenario", "multi-stream", "--samples-per-query", "2", *QUICK]
+        assert main(words) == 4
+        out = capsys.readouterr().out
+        assert (
+            "  MLPerf scenario: multi-stream\n  Samples of a query: 2\n  Minimum duration: 0.2 sec\n" in out
+        )
+        assert "MLPerf multi-stream, samples a query 2: INVALID\n" in out
+        assert "  early stopping: NO (p99 needs at least " in out
+        words = ["-m", "net", "-u", url, "--scenario", "offline", "--offline-samples", "20"]
+        assert main(words) == 0
+    assert "MLPerf offline, samples 20: VALID\n" in capsys.readouterr().out

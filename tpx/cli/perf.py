@@ -102,7 +102,7 @@ def exit_status(report: Report) -> Exit:
         return Exit.FAILED
     if report.has_dead_level and not (report.config.slo and report.has_valid_requests):
         return Exit.NO_VALID_REQUEST
-    if report.breaks_slo:
+    if report.breaks_slo or report.has_invalid_level:
         return Exit.OBJECTIVE_BROKEN
     if report.config.require_stable and report.any_unstable:
         return Exit.UNSTABLE

@@ -22,6 +22,7 @@ from tpx.perf.observer import SILENT, Observer, Progress
 from tpx.perf.recording import LevelRecords
 from tpx.perf.records import Rows, succeeded
 from tpx.perf.results import LevelResult
+from tpx.perf.scenarios import validity
 from tpx.perf.self_check import LoopProbe
 from tpx.perf.server_statistics import Snapshot, Statistics
 from tpx.perf.settings import Level, LevelSettings
@@ -180,6 +181,9 @@ class LevelMeasurement:
             result = replace(
                 result, streaming=streaming_figures(self._load.records, span, result.duration_ns)
             )
+        if self._settings.scenario:
+            judged = validity(self._settings, ledger.kept_rows(), result.duration_ns)
+            result = replace(result, validity=judged)
         if not self._level.open_loop:
             return result
         return replace(

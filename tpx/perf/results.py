@@ -215,6 +215,31 @@ class MemberFigures:
     server: ServerBreakdown | None
 
 
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One rule of a scenario, whether it was kept, and if not what would help."""
+
+    name: str
+    kept: bool
+    advice: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validity:
+    """Whether a level is a valid result of its scenario.
+
+    `estimate_ns` is the percentile that its queries show with safety, None where they are too few or the
+    scenario has none.
+    """
+
+    conditions: tuple[Condition, ...]
+    estimate_ns: int | None
+
+    @property
+    def valid(self) -> bool:
+        return all(condition.kept for condition in self.conditions)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelResult:
     """One load level: its figures are those of the last three windows together, also where it is not stable.
@@ -266,6 +291,8 @@ class LevelResult:
     """None where each request has one response, and where none had any."""
     metrics: MetricsFigures | None = None
     """None where the server's metrics were not asked for."""
+    validity: Validity | None = None
+    """None where the load is no scenario of MLPerf."""
     sequences: int | None = None
     """How many sequences ended in the kept windows; None where requests belong to none."""
 

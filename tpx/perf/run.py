@@ -322,7 +322,8 @@ def _kind_notices(config: PerfConfig, formats: PerfConfig, server: ServerDescrip
     if formats is not config:
         return (
             f"server '{server.name}' does not say that it has the extension binary_tensor_data, so tensors "
-            "go as JSON; --input-tensor-format binary and --output-tensor-format binary send bytes all the same",
+            "go as JSON; --input-tensor-format binary and --output-tensor-format binary send bytes "
+            "all the same",
         )
     if config.service_kind == "inprocess":
         return (

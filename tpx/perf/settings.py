@@ -195,6 +195,8 @@ class LevelSettings:
     """As with perf_analyzer's asynchronous calls, a level is stable at last if its throughput alone is."""
     one_window: bool = False
     """Whether the first window is the level, as in a scenario of MLPerf."""
+    scenario: str = ""
+    """Of MLPerf, whose rules a level has to keep to be valid."""
     latency_limit_ms: int = 0
     percentile: float | None = None
     request_count: int = 0

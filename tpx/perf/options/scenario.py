@@ -76,7 +76,7 @@ class ScenarioOptions:
         if not self.scenario:
             return settings
         if self.scenario == "offline":
-            return replace(settings, request_count=self.offline_samples)
+            return replace(settings, request_count=self.offline_samples, scenario=self.scenario)
         load = settings.load
         if self.scenario == "server":
             load = replace(load, arrivals=replace(load.arrivals, distribution="poisson"))
@@ -87,6 +87,7 @@ class ScenarioOptions:
             count_window_floor_ms=round(self.min_duration * 1000),
             max_windows=1,
             one_window=True,
+            scenario=self.scenario,
             percentile=settings.percentile or PERCENTILES[self.scenario],
             load=load,
         )

@@ -5,14 +5,23 @@ from collections.abc import Sequence
 from tpx.perf.answers.highest import falls_behind
 from tpx.perf.answers.knee import Knee, Scalability, find_knee
 from tpx.perf.report.model import Report
-from tpx.perf.results import LevelResult
+from tpx.perf.results import LevelResult, Validity
 
-_UNITS = {"concurrency": "concurrency", "request_rate": "request rate"}
+_UNITS = {
+    "concurrency": "concurrency",
+    "request_rate": "request rate",
+    "single_stream": "queries in flight",
+    "multi_stream": "samples a query",
+    "offline": "samples",
+}
 
 
 def answers_text(report: Report) -> str:
     """What was asked for beside figures; empty where nothing was."""
     lines: list[str] = []
+    for result in report.levels:
+        if result.validity is not None:
+            lines += _scenario(report.config.scenario, result, result.validity)
     if report.config.slo:
         lines += _objectives(report)
     if report.config.knee:
@@ -23,6 +32,18 @@ def answers_text(report: Report) -> str:
 def level_name(result: LevelResult) -> str:
     """`concurrency 16`, `request rate 250`"""
     return f"{_UNITS.get(result.level.mode, result.level.mode)} {result.level.value:g}"
+
+
+def _scenario(name: str, result: LevelResult, validity: Validity) -> list[str]:
+    head = f"MLPerf {name}, {level_name(result)}: {'VALID' if validity.valid else 'INVALID'}"
+    lines = ["", head]
+    if validity.estimate_ns is not None and result.percentile is not None:
+        estimate = validity.estimate_ns / 1000
+        lines.append(f"  p{result.percentile:g} is at most {estimate:.0f} usec, with 99% confidence")
+    for condition in validity.conditions:
+        advice = f" ({condition.advice})" if condition.advice else ""
+        lines.append(f"  {condition.name}: {'yes' if condition.kept else 'NO'}{advice}")
+    return lines
 
 
 def _objectives(report: Report) -> list[str]:

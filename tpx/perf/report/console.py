@@ -28,10 +28,7 @@ def settings_block(config: PerfConfig, model: ModelDescription) -> str:
     asynchronous = is_asynchronous(config, model)
     if config.warmup_request_count:
         lines.append(f"  Sending {_requests(config.warmup_request_count, 'warmup')}")
-    if config.request_count:
-        lines.append(f"  Sending {_requests(config.request_count, 'benchmark')}")
-    else:
-        lines += _windows_lines(config, asynchronous=asynchronous)
+    lines += _course_lines(config, asynchronous=asynchronous)
     levels = config.levels
     if levels.listed or levels.end not in (None, 1):
         lines.append(f"  Latency limit: {config.latency_threshold} msec")
@@ -51,6 +48,19 @@ def settings_block(config: PerfConfig, model: ModelDescription) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _scenario_lines(config: PerfConfig) -> list[str]:
+    lines = [f"  MLPerf scenario: {config.scenario}"]
+    if config.scenario == "offline":
+        return [*lines, f"  Samples of its one query: {config.offline_samples}"]
+    if config.scenario == "multi-stream":
+        lines.append(f"  Samples of a query: {config.samples_per_query}")
+    return [
+        *lines,
+        f"  Minimum duration: {config.min_duration:g} sec",
+        f"  Minimum number of queries: {config.min_query_count}",
+    ]
+
+
 def is_asynchronous(config: PerfConfig, model: ModelDescription) -> bool:
     """Whether perf_analyzer would use its calls that do not block; streams and sequences need them."""
     if config.asynchronous or config.streaming:
@@ -60,6 +70,15 @@ def is_asynchronous(config: PerfConfig, model: ModelDescription) -> bool:
 
 def _requests(count: int, kind: str) -> str:
     return f"{count} {kind} request{'' if count == 1 else 's'}"
+
+
+def _course_lines(config: PerfConfig, *, asynchronous: bool) -> list[str]:
+    """What ends a level."""
+    if config.scenario:
+        return _scenario_lines(config)
+    if config.request_count:
+        return [f"  Sending {_requests(config.request_count, 'benchmark')}"]
+    return _windows_lines(config, asynchronous=asynchronous)
 
 
 def _windows_lines(config: PerfConfig, *, asynchronous: bool) -> list[str]:

@@ -49,6 +49,11 @@ class Report:
         return any(r.verdict is Verdict.ERRORS for r in self.levels)
 
     @property
+    def has_invalid_level(self) -> bool:
+        """Whether a level broke a rule of its MLPerf scenario."""
+        return any(r.validity is not None and not r.validity.valid for r in self.levels)
+
+    @property
     def breaks_slo(self) -> bool:
         """Whether objectives were set, and no measured load meets them."""
         return bool(self.config.slo) and self.answer is None

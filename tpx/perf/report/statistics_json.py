@@ -8,7 +8,7 @@ import numpy as np
 from tpx.perf.answers.knee import Knee, find_knee
 from tpx.perf.objectives import Assessment
 from tpx.perf.report.model import Report
-from tpx.perf.results import Estimates, LatencyEstimate, LevelResult
+from tpx.perf.results import Estimates, LatencyEstimate, LevelResult, Validity
 from tpx.perf.settings import Level
 from tpx.perf.statistics.batches import Batches, Integers
 
@@ -30,8 +30,21 @@ def statistics(result: LevelResult) -> dict[str, Any]:
             "slip_p99_us": check.slip_p99_ns / 1000,
         },
         "warnings": list(result.warnings),
+        "validity": None if result.validity is None else _validity(result.validity),
         "slo": [_assessment(a) for a in result.slo],
         "batches": None if estimates is None else _batches(estimates.batches),
+    }
+
+
+def _validity(validity: Validity) -> dict[str, Any]:
+    estimate = validity.estimate_ns
+    return {
+        "valid": validity.valid,
+        "estimate_us": None if estimate is None else estimate / 1000,
+        "conditions": [
+            {"name": c.name, "kept": c.kept, **({"advice": c.advice} if c.advice else {})}
+            for c in validity.conditions
+        ],
     }
 
 

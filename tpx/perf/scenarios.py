@@ -1,0 +1,58 @@
+"""Whether a level is a valid result of an MLPerf scenario: long enough, enough queries, few enough late."""
+
+import numpy as np
+
+from tpx.perf.records import Rows, succeeded
+from tpx.perf.results import Condition, Validity
+from tpx.perf.settings import LevelSettings
+from tpx.perf.statistics.early_stopping import least_queries, most_over, shown
+
+
+def validity(settings: LevelSettings, rows: Rows, duration_ns: int) -> Validity:
+    """Of a level's rows, a row a query. The estimate is a percentile that at least 99 in 100 such runs would
+    not find too low."""
+    ordered = np.sort(succeeded(rows)["end_ns"] - succeeded(rows)["intended_ns"])
+    failed = len(rows) - len(ordered)
+    conditions = [Condition("no query failed", failed == 0, f"{failed} of {len(rows)} did" if failed else "")]
+    if settings.request_count:
+        short = settings.request_count - len(rows)
+        return _summed([*conditions, _least("samples", settings.request_count, short)], None)
+    floor_s = settings.count_window_floor_ms / 1000
+    took_s = duration_ns / 1e9
+    missing = f"{took_s:.3g} s of {floor_s:g} s: a longer --min-duration or an undisturbed run"
+    conditions.append(Condition("minimum duration", took_s >= floor_s, "" if took_s >= floor_s else missing))
+    conditions.append(_least("queries", settings.window_requests, settings.window_requests - len(rows)))
+    percentile = settings.percentile
+    if percentile is None:
+        return _summed(conditions, None)
+    if settings.latency_limit_ms:
+        late = int(np.count_nonzero(ordered > settings.latency_limit_ms * 1e6))
+        conditions.append(_under(settings.latency_limit_ms, len(ordered), late, percentile))
+    over = most_over(len(ordered), percentile)
+    if over is None:
+        more = least_queries(0, percentile) - len(ordered)
+        advice = f"p{percentile:g} needs at least {more} more queries: --min-query-count"
+        return _summed([*conditions, Condition("early stopping", False, advice)], None)
+    return _summed([*conditions, Condition("early stopping", True, "")], int(ordered[-1 - over]))
+
+
+def _summed(conditions: list[Condition], estimate_ns: int | None) -> Validity:
+    return Validity(conditions=tuple(conditions), estimate_ns=estimate_ns)
+
+
+def _least(what: str, wanted: int, missing: int) -> Condition:
+    return Condition(
+        f"minimum {what}", missing <= 0, f"{missing} of {wanted} are missing" if missing > 0 else ""
+    )
+
+
+def _under(limit_ms: int, queries: int, late: int, percentile: float) -> Condition:
+    name = f"p{percentile:g} under {limit_ms} ms"
+    if shown(queries, late, percentile):
+        return Condition(name, True, "")
+    if late > queries * (1 - percentile / 100):
+        return Condition(name, False, f"{late} of {queries} queries took longer: a lower load")
+    more = least_queries(late, percentile) - queries
+    return Condition(
+        name, False, f"{late} of {queries} took longer, too few to tell: at least {more} more queries"
+    )
