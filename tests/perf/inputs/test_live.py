@@ -78,7 +78,7 @@ def test_every_answer_of_every_sequence_is_right(
 @EVERY
 def test_sequences_at_a_rate_are_right_too(live: Live, tmp_path: Path, transport: Sequence[str]) -> None:
     data = data_file(tmp_path, sums((1, 2, 3), (10, 20)))
-    words = ("--request-rate-range", "400", "--serial-sequences", "--num-of-sequences", "3")
+    words = ("--request-rate-range", "400", "--num-of-sequences", "3")
     result = level(*at(live, transport, "oldest"), "--input-data", data, *words)
     assert result.requests > 20
     assert result.failed == 0

@@ -158,6 +158,32 @@ def test_a_region_that_is_refused_takes_the_others_with_it() -> None:
     assert files() == set()
 
 
+def test_an_interrupt_does_not_keep_regions_from_going() -> None:
+    class Slow(Refusing):
+        async def register(self, region: Region) -> None:
+            self.known.append(region.name)
+
+        async def unregister(self, region: Region) -> None:
+            await asyncio.sleep(0.02)
+            await super().unregister(region)
+
+    async def scene() -> None:
+        registrar = Slow()
+        shared = SharedTensors(registrar, "system", 64)
+        shared.place_inputs([Tensor("x", "FP32", (2,), bytes(8))])
+        shared._reserved("outputs", 8)
+        await shared.publish()
+        closing = asyncio.ensure_future(shared.close())
+        await asyncio.sleep(0.01)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        assert registrar.known == []
+
+    asyncio.run(scene())
+    assert files() == set()
+
+
 def test_inputs_lie_apart_and_aligned(tmp_path: Path) -> None:
     shared = SharedTensors(Refusing(), "system", 64)
     tensors = [Tensor(name, "INT8", (size,), bytes([size]) * size) for name, size in (("a", 3), ("b", 70))]

@@ -1,6 +1,7 @@
 """Tensors in memory that the server shares: written once, registered by names that nobody else has, and
 unregistered by those names only."""
 
+import asyncio
 import logging
 import math
 import os
@@ -24,6 +25,8 @@ SharedMemoryKind = Literal["none", "system", "cuda"]
 DIRECTORY = Path("/dev/shm")
 ALIGNMENT = 64
 PREFIX = "tpx_perf_"
+CLOSING_S = 5.0
+"""How long an interrupt waits for the server to forget our regions."""
 
 
 class Memory(Protocol):
@@ -129,18 +132,25 @@ class SharedTensors:
             memory.registered()
 
     async def close(self) -> None:
-        """Unregister our regions, and give the memory back, whatever happens."""
+        """Unregister our regions, and give the memory back, also when that is cancelled."""
+        work = asyncio.ensure_future(self._unregister())
         try:
-            while self._registered:
-                region = self._registered.pop()
-                try:
-                    await self._registrar.unregister(region)
-                except TpxError as exc:
-                    log.warning("the region '%s' stays registered: %s", region.name, exc.message)
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            await asyncio.wait([work], timeout=CLOSING_S)
+            raise
         finally:
             for memory in self._memory.values():
                 memory.close()
             self._memory.clear()
+
+    async def _unregister(self) -> None:
+        while self._registered:
+            region = self._registered.pop()
+            try:
+                await self._registrar.unregister(region)
+            except TpxError as exc:
+                log.warning("the region '%s' stays registered: %s", region.name, exc.message)
 
     def _written(self, data: Buffer) -> SharedMemoryRange:
         place = self._reserved("inputs", len(data))

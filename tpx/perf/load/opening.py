@@ -66,8 +66,8 @@ async def open_load(
     if not level.open_loop:
         lanes = await client.open(share.part(int(level.value)))
         return ConcurrencyLoad(client, lanes, target.feed, settings.timeout_s, records)
-    most = max(1, share.part(plan.sequences if plan.serial and plan.sequences else plan.max_connections))
-    count = min(most, max(1, share.part(first_lanes(level, plan))))
+    most = max(1, share.part(plan.sequences or plan.max_connections))
+    count = most if plan.sequences else min(most, max(1, share.part(first_lanes(level, plan))))
     return RateLoad(
         client,
         await client.open(count),
@@ -78,7 +78,8 @@ async def open_load(
             late=plan.late,
             max_connections=most,
             sequences=share.part(plan.sequences),
-            serial=plan.serial,
+            # the order in which they arrive is only sure for requests that wait for each other
+            serial=plan.serial or plan.sequences > 0,
         ),
         records,
     )

@@ -183,7 +183,9 @@ class RateLoad:
         sequences = 0 if settings.serial else settings.sequences
         self._shared = deque(feed.source(i) for i in range(sequences))
         self._senders: list[_Sender] = []
-        self._free: list[_Sender] = []
+        self._free: deque[_Sender] = deque()
+        # sequences take turns; other lanes do best when the last one that was used is used again
+        self._take = self._free.popleft if settings.serial and settings.sequences else self._free.pop
         self._add(lanes[: self._most])
         self._times: list[int] = []
         self._at = 0
@@ -300,7 +302,7 @@ class RateLoad:
                 self._starved = True
                 self._grow()
                 return
-            self._send_on(free.pop())
+            self._send_on(self._take())
         if self._due_ns != NEVER and self._alarm is not None:
             self._alarm.set(self._due_ns)
 

@@ -49,7 +49,12 @@ class PaceOptions:
         int, Option("sequences that a rate keeps open, for models that take sequences", (), _PACE)
     ] = 4
     serial_sequences: Annotated[
-        bool, Option("never two requests of a sequence in flight, also at a rate", (), _PACE)
+        bool,
+        Option(
+            "never two requests of a sequence in flight; they never are, as they would overtake each other",
+            (),
+            _PACE,
+        ),
     ] = False
     workers: Annotated[
         int,
@@ -59,6 +64,7 @@ class PaceOptions:
             _PACE,
             "N|auto",
             parse=parse_workers,
+            default_text="auto",
         ),
     ] = 0
     max_threads: Annotated[
