@@ -19,7 +19,7 @@ from tpx.serving.options import ServeConfig
 
 pytestmark = pytest.mark.e2e
 
-QUICK = ("-p", "250", "-s", "999", "-r", "3")
+QUICK = ("-p", "250", "-s", "100000", "-r", "3")
 
 CASES = {
     "concurrency": ("-m", "double", "--concurrency-range", "1:2"),

@@ -24,6 +24,16 @@ def test_rows_come_back_in_order_from_any_index_over_many_blocks() -> None:
         assert records.since(index)["end_ns"].tolist() == [i * 10 for i in range(index, 23)]
 
 
+def test_any_stretch_of_rows_is_read_by_itself() -> None:
+    records = Records(block_rows=4)
+    for i in range(23):
+        records.append(i, i, i, i, i, 0)
+    for first in range(24):
+        for last in range(first, 27):
+            ends = records.between(first, last)["end_ns"].tolist()
+            assert ends == list(range(first, min(last, 23)))
+
+
 def test_reading_while_rows_are_appended_does_not_change_what_was_read() -> None:
     records = Records(block_rows=8)
     records.append(1, 1, 1, 1, 1, 0)

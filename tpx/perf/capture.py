@@ -8,6 +8,8 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from tpx.perf.clients.base import (
     PLAIN,
     Client,
@@ -81,10 +83,13 @@ class Capture:
             self._bodies.extend((self._offset, len(body)))
             self._offset += len(body)
 
-    def stored(self) -> dict[int, tuple[int, int]]:
-        """For each row that has a response the key of its request, and where the response lies."""
-        entries = self._entries
-        return {entries[i]: (entries[i + 1], i) for i in range(0, len(entries), _FIELDS)}
+    def stored(self, numbers: range) -> dict[int, tuple[int, int]]:
+        """For each of some rows that has a response the key of its request, and where the response lies."""
+        table = np.array(self._entries, dtype=np.int64).reshape(-1, _FIELDS)
+        first, last = np.searchsorted(table[:, 0], (numbers.start, numbers.stop)).tolist()
+        rows, keys = table[first:last, 0].tolist(), table[first:last, 1].tolist()
+        places = range(first * _FIELDS, last * _FIELDS, _FIELDS)
+        return {row: (key, place) for row, key, place in zip(rows, keys, places, strict=True)}
 
     def read(self, place: int) -> Parts:
         """The response at a place."""

@@ -1,7 +1,7 @@
 """What is kept of single requests beyond their figures: the seam between a level's records and the files that
 are made of them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from time import CLOCK_REALTIME, clock_gettime_ns, perf_counter_ns
 from typing import Protocol
@@ -9,6 +9,9 @@ from typing import Protocol
 from tpx.perf.clients.base import Failure
 from tpx.perf.records import Records, Rows
 from tpx.perf.settings import Level
+from tpx.perf.streaming import ResponseTimes, response_times
+
+PIECE_ROWS = 1 << 14
 
 
 def wall_offset_ns() -> int:
@@ -34,10 +37,24 @@ class LevelRecords:
         """The numbers of the rows of all windows."""
         return range(self.indices[0], self.indices[-1]) if self.indices else range(0)
 
-    @property
-    def rows(self) -> Rows:
-        """The rows of all windows."""
-        return self.records.since(self.span.start)[: len(self.span)]
+    def pieces(self) -> Iterator["Piece"]:
+        """The rows of all windows, not too many at a time: what is made of them is many times their size."""
+        span, records = self.span, self.records
+        before = int(records.between(0, span.start)["responses"].sum())
+        for start in range(span.start, span.stop, PIECE_ROWS):
+            numbers = range(start, min(start + PIECE_ROWS, span.stop))
+            rows = records.between(numbers.start, numbers.stop)
+            yield Piece(numbers=numbers, rows=rows, times=response_times(records, numbers, before))
+            before += int(rows["responses"].sum())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Piece:
+    """Some rows, their numbers, and when their responses came."""
+
+    numbers: range
+    rows: Rows
+    times: ResponseTimes
 
 
 class Recorder(Protocol):

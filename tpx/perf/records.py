@@ -120,6 +120,16 @@ class Records:
         rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return rows[skip:]
 
+    def between(self, first: int, last: int) -> Rows:
+        """The rows from `first` up to `last`; only those are copied, where they span blocks."""
+        per_block = self._limit // ROW_BYTES
+        blocks = [*self._full, self._block][first // per_block : -(-last // per_block)]
+        if not blocks or last <= first:
+            return self._block[:0]
+        rows = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+        skip = first % per_block
+        return rows[skip : skip + min(last, len(self)) - first]
+
 
 MODEL_SHIFT = 32
 """Where several models are measured at once, the bits of a row's step from here on are its model's number."""

@@ -29,7 +29,7 @@ class HdrLog:
         tag = f"{level.level.mode}={level.level.value:g}"
         for i, (start, end) in enumerate(zip(level.borders_ns, level.borders_ns[1:], strict=False)):
             first, last = level.indices[i : i + 2]
-            good = succeeded(level.records.since(first)[: last - first])
+            good = succeeded(level.records.between(first, last))
             latency = good["end_ns"] - good["intended_ns"]
             most = int(latency.max()) / _MAX_UNIT_NS if len(latency) else 0.0
             at_s, took_s = (start + self._offset_ns) / 1e9, (end - start) / 1e9

@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 import orjson
 
-from tpx.perf.recording import LevelRecords
-from tpx.perf.records import SUCCESS, Records
+from tpx.perf.recording import LevelRecords, Piece
+from tpx.perf.records import MODEL_SHIFT, SUCCESS, Records
 from tpx.perf.report.streams import TextFile
-from tpx.perf.streaming import response_times
 
 _TIMES = ("intended_ns", "start_ns", "sent_ns", "first_byte_ns", "end_ns")
 
@@ -25,13 +24,17 @@ class JsonLines:
         """What is written is all in the records."""
 
     def record(self, level: LevelRecords) -> None:
-        rows, span = level.rows, level.span
-        windows = np.searchsorted(np.asarray(level.indices[1:]), np.arange(span.start, span.stop), "right")
-        times = response_times(level.records, span)
+        for piece in level.pieces():
+            self._write(level, piece)
+
+    def _write(self, level: LevelRecords, piece: Piece) -> None:
+        rows, times = piece.rows, piece.times
+        at = np.arange(piece.numbers.start, piece.numbers.stop)
+        windows = np.searchsorted(np.asarray(level.indices[1:]), at, "right").tolist()
         columns = {name: rows[name].tolist() for name in (*_TIMES, "status", "step", "sequence")}
         head = {"mode": level.level.mode, "value": level.level.value}
         for i in range(len(rows)):
-            line: dict[str, Any] = head | {"window": int(windows[i]) + 1}
+            line: dict[str, Any] = head | {"window": windows[i] + 1}
             line |= {name: columns[name][i] + self._offset_ns for name in _TIMES}
             line["latency_us"] = (columns["end_ns"][i] - columns["intended_ns"][i]) / 1000
             status = columns["status"][i]
@@ -42,7 +45,9 @@ class JsonLines:
             if len(level.records.arrivals):
                 arrived = times.times_ns[times.starts[i] : times.starts[i + 1]]
                 line["responses_ns"] = (arrived + self._offset_ns).tolist()
-            line["step"] = columns["step"][i]
+            model, line["step"] = divmod(columns["step"][i], 1 << MODEL_SHIFT)
+            if model:
+                line["model"] = model
             if columns["sequence"][i]:
                 line["sequence"] = columns["sequence"][i]
             self._file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))

@@ -12,11 +12,11 @@ from tpx import __version__
 from tpx.errors import InvalidRequest
 from tpx.perf.capture import Capture
 from tpx.perf.clients.outputs import read_outputs
-from tpx.perf.recording import LevelRecords
+from tpx.perf.recording import LevelRecords, Piece
 from tpx.perf.records import SUCCESS, Records
 from tpx.perf.report.streams import TextFile
 from tpx.perf.settings import Level
-from tpx.perf.streaming import ResponseTimes, response_times
+from tpx.perf.streaming import ResponseTimes
 from tpx.protocol.tensors import Tensor, decode_bytes
 
 WHOLE_TIME = (0, 2**64 - 1)
@@ -65,17 +65,21 @@ class ProfileExport:
         self._file.abandon()
 
     def _requests(self, level: LevelRecords) -> Iterator[bytes]:
-        rows, times = level.rows, response_times(level.records, level.span)
-        stored = self._capture.stored()
-        for i in range(len(rows)):
-            if rows["status"][i] != SUCCESS:
+        for piece in level.pieces():
+            yield from self._piece(piece)
+
+    def _piece(self, piece: Piece) -> Iterator[bytes]:
+        numbers, times = piece.numbers, piece.times
+        stored = self._capture.stored(numbers)
+        columns = (piece.rows[name].tolist() for name in ("status", "start_ns", "sequence"))
+        for i, (status, start_ns, sequence) in enumerate(zip(*columns, strict=True)):
+            if status != SUCCESS:
                 self._failed += 1
                 continue
-            key, place = stored.get(level.span[i], (-1, -1))
-            sequence = int(rows["sequence"][i])
+            key, place = stored.get(numbers[i], (-1, -1))
             yield b"".join(
                 (
-                    b'{"timestamp":%d' % (int(rows["start_ns"][i]) + self._offset_ns),
+                    b'{"timestamp":%d' % (start_ns + self._offset_ns),
                     b',"sequence_id":%d' % sequence if sequence else b"",
                     b',"request_inputs":',
                     self._input(key),
@@ -88,7 +92,10 @@ class ProfileExport:
             )
 
     def _arrivals(self, times: ResponseTimes, row: int) -> list[int]:
-        return [int(t) + self._offset_ns for t in times.times_ns[times.starts[row] : times.starts[row + 1]]]
+        came: list[int] = (
+            times.times_ns[times.starts[row] : times.starts[row + 1]] + self._offset_ns
+        ).tolist()
+        return came
 
     def _input(self, key: int) -> bytes:
         """Made once for each different request."""
