@@ -1,12 +1,16 @@
 """What is written of single requests, measured on tpx itself over every transport."""
 
 import json
+import resource
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.perf.servers import Behaviour, http_server
+from tests.perf.test_cli import started, wait_for_requests
 from tests.serving.live import Live, serving, write_models
 from tpx.cli.perf import main
 
@@ -106,3 +110,64 @@ def test_all_files_of_a_run_are_written(live: Live, tmp_path: Path) -> None:
     assert len((tmp_path / "jsonl").read_text().splitlines()) == 2 * COUNT
     levels = json.loads((tmp_path / "json").read_text())["levels"]
     assert [level["hdr"][:4] for level in levels] == ["HIST", "HIST"]
+
+
+@pytest.mark.e2e
+def test_an_interrupted_run_writes_every_file(tmp_path: Path) -> None:
+    flags = (
+        "-f",
+        "--json",
+        "--jsonl",
+        "--hdr-log",
+        "--junit",
+        "--markdown",
+        "--html",
+        "--profile-export-file",
+    )
+    words = [word for flag in flags for word in (flag, str(tmp_path / flag.strip("-")))]
+    behaviour = Behaviour()
+    with http_server(behaviour) as url:
+        process = started(url, "--concurrency-range", "2:4", *words)
+        wait_for_requests(behaviour, 50)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert {path.name for path in tmp_path.iterdir()} == {flag.strip("-") for flag in flags}
+    (level,) = json.loads((tmp_path / "json").read_text())["levels"]
+    assert level["interrupted"]
+    assert len((tmp_path / "f").read_text().splitlines()) == 1
+    assert "This run was interrupted" in (tmp_path / "html").read_text()
+    (experiment,) = json.loads((tmp_path / "profile-export-file").read_bytes())["experiments"]
+    assert len(experiment["requests"]) == level["requests"]
+    assert len((tmp_path / "jsonl").read_text().splitlines()) == level["requests"]
+
+
+def test_a_disk_that_is_full_costs_a_file_and_not_the_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    lines, summary = tmp_path / "a.jsonl", tmp_path / "a.json"
+    with http_server(Behaviour()) as url:
+        words = [
+            "-m",
+            "net",
+            "-u",
+            url,
+            "--request-count",
+            "500",
+            "--jsonl",
+            str(lines),
+            "--json",
+            str(summary),
+        ]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+        try:
+            status = main(words)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    out, err = capsys.readouterr()
+    assert status == 99
+    assert f"Error: cannot write {lines}: File too large\n" in err
+    assert "Concurrency: 1, throughput: " in out
+    assert json.loads(summary.read_text())["error"].startswith("cannot write")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]

@@ -171,11 +171,11 @@ async def run(
     started = datetime.now(UTC)
 
     offset_ns = wall_offset_ns()
-
+    problems: list[str] = []
     async with (
         open_target(config, in_process) as alone,
         _with_workers(config, alone) as loaded,
-        _watched(config, loaded, observer, offset_ns) as target,
+        _watched(config, loaded, observer, offset_ns, problems) as target,
     ):
         observer.run_started(target.model, target.data)
         for notice in target.notices:
@@ -198,7 +198,7 @@ async def run(
             search=highest_course if config.slo else None,
             stop_on_unstable=config.stop_on_unstable,
         )
-        return Report(
+        report = Report(
             config=config,
             server=target.server,
             model=target.model,
@@ -210,6 +210,7 @@ async def run(
             interrupted=stop.is_set(),
             offset_ns=offset_ns,
         )
+    return replace(report, error="; ".join(filter(None, (report.error, *problems))))
 
 
 async def _pause(seconds: float, stop: asyncio.Event) -> None:
@@ -220,13 +221,13 @@ async def _pause(seconds: float, stop: asyncio.Event) -> None:
 
 @asynccontextmanager
 async def _watched(
-    config: PerfConfig, target: Target, observer: Observer, offset_ns: int
+    config: PerfConfig, target: Target, observer: Observer, offset_ns: int, problems: list[str]
 ) -> AsyncIterator[Target]:
     """The same target, with what writes its records down and looks at its metrics."""
     place = config.metrics_place(config.parsed_address.host) if config.collect_metrics else None
     scraper = None if place is None else Scraper(place, observer.notice)
     try:
-        with open_recorders(config, target.capture, offset_ns) as recorder:
+        with open_recorders(config, target.capture, offset_ns, problems) as recorder:
             yield replace(target, recorder=recorder, metrics=scraper)
     finally:
         if scraper is not None:

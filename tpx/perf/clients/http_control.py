@@ -102,7 +102,9 @@ def _parse(response: HttpResponse) -> Mapping[str, Any]:
     try:
         answer = json.loads(bytes(response.body))
     except ValueError as exc:
-        raise MeasurementError(f"the server answered something that is not JSON: {exc}") from exc
+        raise MeasurementError(
+            f"the server answered something that is not JSON ({exc}): is this its HTTP port?"
+        ) from exc
     if not isinstance(answer, dict):
         raise MeasurementError("the server answered JSON that is not an object")
     return answer

@@ -1,8 +1,9 @@
 """The files that are made of single requests, as one Recorder."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from tpx.errors import MeasurementError
 from tpx.perf.capture import Capture
 from tpx.perf.options import PerfConfig
 from tpx.perf.recording import LevelRecords, Recorder
@@ -16,33 +17,47 @@ _EXPORTED_KINDS = {"inprocess": "triton_c_api"}
 
 
 class _All:
-    """Implements Recorder: every one of several."""
+    """Implements Recorder: every one of several.
 
-    def __init__(self, recorders: Sequence[Recorder]) -> None:
-        self._recorders = recorders
+    One that fails is left out from then on, with its reason among the problems: a full disk costs a file and
+    not the measurement.
+    """
+
+    def __init__(self, recorders: Sequence[Recorder], problems: list[str]) -> None:
+        self._recorders = list(recorders)
+        self._problems = problems
 
     def begin(self, records: Records) -> None:
-        for recorder in self._recorders:
-            recorder.begin(records)
+        self._each(lambda recorder: recorder.begin(records))
 
     def record(self, level: LevelRecords) -> None:
-        for recorder in self._recorders:
-            recorder.record(level)
+        self._each(lambda recorder: recorder.record(level))
 
     def close(self) -> None:
-        for recorder in self._recorders:
-            recorder.close()
+        self._each(lambda recorder: recorder.close())
 
     def abandon(self) -> None:
         for recorder in self._recorders:
             recorder.abandon()
 
+    def _each(self, call: Callable[[Recorder], None]) -> None:
+        for recorder in list(self._recorders):
+            try:
+                call(recorder)
+            except MeasurementError as exc:
+                self._problems.append(str(exc))
+                self._recorders.remove(recorder)
+                recorder.abandon()
+
 
 @contextmanager
-def open_recorders(config: PerfConfig, capture: Capture | None, offset_ns: int) -> Iterator[Recorder | None]:
+def open_recorders(
+    config: PerfConfig, capture: Capture | None, offset_ns: int, problems: list[str]
+) -> Iterator[Recorder | None]:
     """What writes the records of a run; None where no file of them was asked for.
 
-    The files are there when the context ends; where it ends with an error none is left.
+    The files are there when the context ends, but for those that `problems` tells of then; where it ends with
+    an error none is left.
     """
     recorders: list[Recorder] = []
     if config.profile_export_file is not None and capture is not None:
@@ -56,7 +71,7 @@ def open_recorders(config: PerfConfig, capture: Capture | None, offset_ns: int) 
     if not recorders:
         yield None
         return
-    every = _All(recorders)
+    every = _All(recorders, problems)
     try:
         yield every
     except BaseException:

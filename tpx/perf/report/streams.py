@@ -1,5 +1,6 @@
 """Files that grow while a run goes on, and are there under their name only when they are complete."""
 
+import contextlib
 from pathlib import Path
 
 from tpx.errors import MeasurementError
@@ -33,6 +34,7 @@ class TextFile:
             raise MeasurementError(f"cannot write {self._path}: {exc.strerror}") from exc
 
     def abandon(self) -> None:
-        """The run came to nothing."""
-        self._file.close()
+        """The run came to nothing, or the file did."""
+        with contextlib.suppress(OSError):
+            self._file.close()
         self._beside.unlink(missing_ok=True)
