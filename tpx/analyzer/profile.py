@@ -139,7 +139,7 @@ class Profile:
             return
         try:
             server = await self._bench.server_only(self._config.duration_seconds)
-        except UsageError:
+        except (UsageError, ServerLost):
             raise
         except TpxError as exc:
             self._observe(Remark(text=f"the server without models could not be measured: {exc.message}"))
