@@ -36,6 +36,8 @@ WATCHED = (50.0, 90.0, 99.0)
 """Percentiles that are told while a level is measured."""
 DRAIN_S = 60.0
 INTERRUPTED_DRAIN_S = 2.0
+ABORTED_DRAIN_S = 0.25
+"""Also whoever wants to end at once waits so long: requests that are given up may stay in the server."""
 LONGEST_WINDOW = 10
 """So many times its length a window by confidence intervals may wait for its samples."""
 HOPELESS_FAILURES = 50
@@ -164,7 +166,7 @@ class LevelMeasurement:
                 if done or self._ends_early(stop) or self._over_budget():
                     break
         except asyncio.CancelledError:
-            await self._load.stop(0)
+            await self._load.stop(ABORTED_DRAIN_S)
             raise
         finally:
             self._probe.stop()

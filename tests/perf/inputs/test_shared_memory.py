@@ -158,6 +158,27 @@ def test_a_region_that_is_refused_takes_the_others_with_it() -> None:
     assert files() == set()
 
 
+def test_a_region_that_is_still_in_use_is_given_up_a_little_later() -> None:
+    class Busy(Refusing):
+        refusals = 2
+
+        async def unregister(self, region: Region) -> None:
+            if self.refusals:
+                self.refusals -= 1
+                raise MeasurementError("it is currently in use")
+            await super().unregister(region)
+
+    async def scene() -> None:
+        registrar = Busy()
+        shared = SharedTensors(registrar, "system", 64)
+        shared.place_inputs([Tensor("x", "FP32", (2,), bytes(8))])
+        await shared.publish()
+        await shared.close()
+        assert registrar.known == []
+
+    asyncio.run(scene())
+
+
 def test_an_interrupt_does_not_keep_regions_from_going() -> None:
     class Slow(Refusing):
         async def register(self, region: Region) -> None:

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal, Protocol
 
-from tpx.errors import TpxError, UsageError
+from tpx.errors import TpxError, UsageError, WireError
 from tpx.perf.clients.base import Control
 from tpx.perf.clients.model import ModelDescription
 from tpx.perf.clients.regions import Region, Registrar, registrar_of
@@ -25,6 +25,8 @@ SharedMemoryKind = Literal["none", "system", "cuda"]
 DIRECTORY = Path("/dev/shm")
 ALIGNMENT = 64
 PREFIX = "tpx_perf_"
+ATTEMPTS = 20
+RETRY_S = 0.1
 CLOSING_S = 5.0
 """How long an interrupt waits for the server to forget our regions."""
 
@@ -146,11 +148,20 @@ class SharedTensors:
 
     async def _unregister(self) -> None:
         while self._registered:
-            region = self._registered.pop()
+            await self._forget(self._registered.pop())
+
+    async def _forget(self, region: Region) -> None:
+        """A server refuses for as long as a request is in flight that was given up."""
+        for attempt in range(1, ATTEMPTS + 1):
             try:
                 await self._registrar.unregister(region)
             except TpxError as exc:
-                log.warning("the region '%s' stays registered: %s", region.name, exc.message)
+                if attempt == ATTEMPTS or isinstance(exc, WireError):
+                    log.warning("the region '%s' stays registered: %s", region.name, exc.message)
+                    return
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
 
     def _written(self, data: Buffer) -> SharedMemoryRange:
         place = self._reserved("inputs", len(data))
