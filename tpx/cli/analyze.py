@@ -12,18 +12,22 @@ from rich.console import Console
 
 from tpx.analyzer.options import ProfileConfig, read_options
 from tpx.analyzer.profile import Event, ModelStarted, Remark, TrialEnded, TrialStarted
-from tpx.analyzer.reports.export import CsvFiles, write_csv
-from tpx.analyzer.reports.html import render
+from tpx.analyzer.reports.export import CsvFiles, tables_of, write_csv
+from tpx.analyzer.reports.files import (
+    STEP_SUMMARY,
+    ReportFiles,
+    step_summary_path,
+    write_reports,
+)
 from tpx.analyzer.reports.page import duration
-from tpx.analyzer.reports.tables import gpu_table, inference_table, server_table
 from tpx.analyzer.reports.verdict import Finding, Verdict, caution, judge
 from tpx.analyzer.results.journal import holds_run, read_last_run
 from tpx.analyzer.results.measurement import Failure
 from tpx.analyzer.results.run import Run
+from tpx.cli.analyze_runs import show_written
 from tpx.cli.measuring import measure
 from tpx.errors import MeasurementError, TpxError, UsageError
 from tpx.options import nearest
-from tpx.pages.html import write_html, write_pdf
 from tpx.perf.run import event_loop
 
 if TYPE_CHECKING:
@@ -77,7 +81,7 @@ def profile(argv: Sequence[str]) -> int:
     fault = _measured(config, ("tpx", "analyze", "profile", *argv))
     run = Run.from_records(read_last_run(config.journal_path))
     verdicts = [judge(model, run.started.goals) for model in run.models]
-    _print_results(run, verdicts, with_memory=config.collect_cpu_metrics)
+    _print_results(run, verdicts, _csv_files(config))
     if fault is not None:
         print(f"Error: {fault}", file=sys.stderr)
         print("Everything measured before is kept: --resume goes on from there.", file=sys.stderr)
@@ -206,13 +210,8 @@ def _times(event: TrialStarted) -> str:
     return f"({duration(event.elapsed_ns)}{left})"
 
 
-def _print_results(run: Run, verdicts: Sequence[Verdict], *, with_memory: bool) -> None:
-    tables = [
-        inference_table(run, with_memory=with_memory),
-        gpu_table(run),
-        server_table(run, with_memory=with_memory),
-    ]
-    for table in tables:
+def _print_results(run: Run, verdicts: Sequence[Verdict], files: CsvFiles) -> None:
+    for table in tables_of(run, files):
         if table.rows:
             print(table.to_console(), end="\n\n")
     for model, verdict in zip(run.models, verdicts, strict=True):
@@ -225,23 +224,42 @@ def _print_results(run: Run, verdicts: Sequence[Verdict], *, with_memory: bool) 
         print(f"The run was interrupted{why}. The space was not searched to its end: --resume goes on.")
 
 
-def _write_reports(run: Run, config: ProfileConfig) -> None:
-    files = CsvFiles(
+def _csv_files(config: ProfileConfig) -> CsvFiles:
+    return CsvFiles(
         directory=config.results_path,
         inference=config.filename_model_inference,
         gpu=config.filename_model_gpu,
         server_only=config.filename_server_only,
         with_memory=config.collect_cpu_metrics,
+        inference_fields=config.inference_output_fields,
+        gpu_fields=config.gpu_output_fields,
+        server_fields=config.server_output_fields,
     )
-    write_csv(run, files)
-    page = render(run, config.output_model_repository_path)
-    write_html(page, config.html_path)
-    print(f"Report: {config.html_path}")
-    if config.pdf is not None:
-        try:
-            write_pdf(page, config.pdf)
-            print(f"PDF: {config.pdf}")
-        except TpxError as exc:
-            print(f"note: {exc}", file=sys.stderr)
+
+
+def _write_reports(run: Run, config: ProfileConfig) -> None:
+    write_csv(run, _csv_files(config))
+    summary = step_summary_path() if config.step_summary else None
+    if config.step_summary and summary is None:
+        print(f"note: no step summary: {STEP_SUMMARY} is not set", file=sys.stderr)
+    written = write_reports(
+        run,
+        ReportFiles(
+            export_path=config.export_path,
+            repository=config.output_model_repository_path,
+            html=config.html_path,
+            pdf=config.pdf,
+            pdf_engine=config.pdf_engine,
+            markdown=config.markdown,
+            json=config.json,
+            junit=config.junit,
+            step_summary=summary,
+            summaries=not config.skip_summary_reports,
+            detailed=not config.skip_detailed_reports,
+        ),
+    )
+    for note in written.notes:
+        print(f"note: {note}", file=sys.stderr)
+    show_written(written)
     print(f"Results: {config.results_path}")
     print(f"Configurations: {config.output_model_repository_path}")

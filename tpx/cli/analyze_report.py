@@ -1,23 +1,28 @@
 """`tpx analyze report`: the reports of a finished run again, of all of it or of single configurations."""
 
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from tpx.analyzer.options.file import read_yaml
 from tpx.analyzer.options.values import words
+from tpx.analyzer.reports.detail import render_detail
 from tpx.analyzer.reports.export import CsvFiles, write_csv
-from tpx.analyzer.reports.html import render
+from tpx.analyzer.reports.files import ReportFiles, write_reports
+from tpx.analyzer.reports.page import Places
 from tpx.analyzer.results.journal import read_last_run
 from tpx.analyzer.results.run import Run
-from tpx.cli.analyze_runs import journal_of
+from tpx.cli.analyze_runs import journal_of, show_written
 from tpx.errors import UsageError
 from tpx.options import Option, build, given_in_argv, given_in_mapping, nearest
 from tpx.pages.html import write_html, write_pdf
 
 _RUN = "Run"
 _WHAT = "What is written"
+ENDINGS = {"html": "html", "pdf": "pdf", "csv": "csv", "markdown": "md", "json": "json", "junit": "xml"}
+"""Format -> how its files end."""
 
 
 def read_names(value: Any) -> tuple[str, ...]:
@@ -63,7 +68,10 @@ class ReportConfig:
         ),
     ] = ()
     output_formats: Annotated[
-        tuple[str, ...], Option("html, pdf, csv", ("-o",), _WHAT, "FORMAT,FORMAT", comma=True, read=words)
+        tuple[str, ...],
+        Option(
+            "html, pdf, csv, markdown, json, junit", ("-o",), _WHAT, "FORMAT,FORMAT", comma=True, read=words
+        ),
     ] = ("html",)
     plots: Annotated[
         tuple[str, ...],
@@ -84,9 +92,9 @@ class ReportConfig:
 
     def __post_init__(self) -> None:
         for name in self.output_formats:
-            if name not in WRITERS:
-                why = ": charts are in the HTML page, as SVG" if name == "png" else nearest(name, WRITERS)
-                known = ", ".join(WRITERS)
+            if name not in ENDINGS:
+                why = ": charts are in the HTML page, as SVG" if name == "png" else nearest(name, ENDINGS)
+                known = ", ".join(ENDINGS)
                 raise UsageError(f"--output-formats: there is no '{name}'{why} (there are: {known})")
 
 
@@ -95,13 +103,10 @@ def report(argv: Sequence[str]) -> int:
     config = _read(argv)
     path = journal_of(config.checkpoint_directory or config.export_path)
     run = Run.from_records(read_last_run(path))
-    if not config.report_model_configs:
-        _write(run, config, config.export_path, "report")
-        return 0
-    _check_names(run, config.report_model_configs)
-    for name in config.report_model_configs:
-        place = config.export_path / "reports" / "detailed" / name
-        _write(_only(run, name), config, place, "detailed_report")
+    if config.report_model_configs:
+        _write_detailed(run, config)
+    else:
+        _write_whole(run, config)
     return 0
 
 
@@ -138,42 +143,71 @@ def _only(run: Run, name: str) -> Run:
     return replace(run, models=tuple(models))
 
 
-def _write(run: Run, config: ReportConfig, place: Path, name: str) -> None:
-    for written in dict.fromkeys(config.output_formats):
-        for path in WRITERS[written](run, place, name):
+def _write_whole(run: Run, config: ReportConfig) -> None:
+    """Every report of the run, in these formats, where `profile` writes them."""
+    place, wanted = config.export_path, set(config.output_formats)
+
+    def named(name: str) -> Path | None:
+        return place / f"report.{ENDINGS[name]}" if name in wanted else None
+
+    files = ReportFiles(
+        export_path=place,
+        repository=_repository(run),
+        html=named("html"),
+        pdf=named("pdf"),
+        markdown=named("markdown"),
+        json=named("json"),
+        junit=named("junit"),
+        summaries="html" in wanted,
+        detailed="html" in wanted,
+    )
+    written = write_reports(run, files)
+    for note in written.notes:
+        print(f"note: {note}", file=sys.stderr)
+    show_written(written)
+    if "csv" in wanted:
+        for path in write_csv(run, _csv_files(run, place / "results")):
             print(f"Report: {path}")
 
 
-def _page(run: Run) -> str:
-    repository = run.started.settings.get("output_model_repository_path", "output_model_repository")
-    return render(run, Path(str(repository)))
+def _write_detailed(run: Run, config: ReportConfig) -> None:
+    """A report of each configuration in these formats."""
+    _check_names(run, config.report_model_configs)
+    lacking = sorted(set(config.output_formats) - {"html", "pdf", "csv"})
+    if lacking:
+        raise UsageError(f"--output-formats {lacking[0]} is of a whole run: leave --report-model-configs out")
+    for name in config.report_model_configs:
+        place = config.export_path / "reports" / "detailed" / name
+        for written in dict.fromkeys(config.output_formats):
+            for path in _write_one(run, name, written, place, config.export_path):
+                print(f"Report: {path}")
 
 
-def _html(run: Run, place: Path, name: str) -> tuple[Path, ...]:
-    write_html(_page(run), place / f"{name}.html")
-    return (place / f"{name}.html",)
+def _write_one(run: Run, name: str, written: str, place: Path, export_path: Path) -> tuple[Path, ...]:
+    if written == "csv":
+        return write_csv(_only(run, name), _csv_files(run, place))
+    page = render_detail(run, name, Places(repository=_repository(run), export_path=export_path))
+    path = place / f"detailed_report.{written}"
+    if written == "pdf":
+        write_pdf(page, path)
+    else:
+        write_html(page, path)
+    return (path,)
 
 
-def _pdf(run: Run, place: Path, name: str) -> tuple[Path, ...]:
-    write_pdf(_page(run), place / f"{name}.pdf")
-    return (place / f"{name}.pdf",)
+def _repository(run: Run) -> Path:
+    return Path(str(run.started.settings.get("output_model_repository_path", "output_model_repository")))
 
 
-def _csv(run: Run, place: Path, name: str) -> tuple[Path, ...]:
+def _csv_files(run: Run, directory: Path) -> CsvFiles:
     settings = run.started.settings
-    whole = name == "report"
-    return write_csv(
-        run,
-        CsvFiles(
-            directory=place / "results" if whole else place,
-            inference=str(settings.get("filename_model_inference", "metrics-model-inference.csv")),
-            gpu=str(settings.get("filename_model_gpu", "metrics-model-gpu.csv")),
-            server_only=str(settings.get("filename_server_only", "metrics-server-only.csv")),
-            with_memory=bool(settings.get("collect_cpu_metrics", False)),
-        ),
+    return CsvFiles(
+        directory=directory,
+        inference=str(settings.get("filename_model_inference", "metrics-model-inference.csv")),
+        gpu=str(settings.get("filename_model_gpu", "metrics-model-gpu.csv")),
+        server_only=str(settings.get("filename_server_only", "metrics-server-only.csv")),
+        with_memory=bool(settings.get("collect_cpu_metrics", False)),
+        inference_fields=tuple(settings.get("inference_output_fields", ())),
+        gpu_fields=tuple(settings.get("gpu_output_fields", ())),
+        server_fields=tuple(settings.get("server_output_fields", ())),
     )
-
-
-Writer = Callable[[Run, Path, str], tuple[Path, ...]]
-WRITERS: Mapping[str, Writer] = {"html": _html, "pdf": _pdf, "csv": _csv}
-"""Format -> what writes a run into a directory under a name, and returns the files."""

@@ -1,8 +1,9 @@
-"""Where the commands that read a run find it."""
+"""Where the commands that read a run find it, and how they tell what was written of it."""
 
 from pathlib import Path
 
 from tpx.analyzer.options.output import JOURNAL
+from tpx.analyzer.reports.files import WrittenReports
 from tpx.errors import UsageError
 
 
@@ -13,3 +14,13 @@ def journal_of(path: Path) -> Path:
         if place.is_file():
             return place
     raise UsageError(f"{path}: no run here: expected {JOURNAL}, results/{JOURNAL} or the file itself")
+
+
+def show_written(written: WrittenReports) -> None:
+    """A line for each report; of single configurations how many there are, and where."""
+    details = [path for label, path in written.paths if label == "Details"]
+    for label, path in written.paths:
+        if label != "Details":
+            print(f"{label}: {path}")
+    if details:
+        print(f"Details: {details[0].parent.parent} ({len(details)} configurations)")

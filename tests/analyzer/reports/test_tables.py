@@ -1,6 +1,7 @@
 """Tables: Model Analyzer's columns, order and rounding, byte by byte."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -121,3 +122,71 @@ def test_a_directory_that_cannot_be_written_is_named(two: Run, tmp_path: Path) -
     (tmp_path / "file").write_text("")
     with pytest.raises(MeasurementError, match="cannot write"):
         write_csv(two, files(tmp_path / "file"))
+
+
+def test_columns_are_those_that_were_asked_for(replay: Replay) -> None:
+    table = [measured(f"alexnet_config_{n}", 10.0, 1.0, gpu=True) for n in ("default", "0")]
+    run = replay(table, concurrency=(4,), run_config_search_max_instance_count=1, final_rounds=0)
+    fields = ("model_config_path", "gpu_used_memory", "backend_parameter/threads", "perf_latency_p99")
+    chosen = inference_table(run, with_memory=True, fields=fields)
+    assert chosen.headers == (
+        "Model Config Path", "GPU Memory Usage (MB)", "backend_parameter/threads", "p99 Latency (ms)",
+    )  # fmt: skip
+    assert chosen.rows[0] == ("alexnet_config_default", "6437.0", "", "1.0")
+    gpus = gpu_table(run, ("gpu_uuid", "gpu_total_memory"))
+    assert gpus.headers == ("GPU UUID", "GPU Memory Available (MB)")
+    assert gpus.rows[0] == ("GPU-1", "17179.9")
+    server = ServerOnly(gpus=(GpuUse(uuid="GPU-1", used_bytes=1_000_000, total_bytes=2_000_000),))
+    alone = Run(started=run.started, models=(), server_only=server, outcome="complete", elapsed_ns=0)
+    assert server_table(alone, with_memory=True, fields=("gpu_used_memory",)).rows == (("1.0",),)
+
+
+def test_cells_of_models_measured_together_have_the_whole_and_each_share(replay: Replay) -> None:
+    run = replay(concurrency=(4,), run_config_search_max_instance_count=1, final_rounds=0)
+    [model] = run.models
+    first = model.variants[0]
+    loads = (Load(value=4, batch_size=1), Load(value=8, batch_size=2))
+    members = tuple(
+        Measurement(variant=f"{name}_config_0", load=load, throughput=rate, latency=Latency(p99_ns=p99_ns))
+        for name, load, rate, p99_ns in (
+            ("a", loads[0], 184.5, 23_900_000),
+            ("b", loads[1], 236.5, 17_400_000),
+        )
+    )
+    whole = Measurement(
+        variant="x",
+        load=Load(value=12, members=loads),
+        throughput=421.0,
+        latency=Latency(p99_ns=20_650_000),
+        members=members,
+    )
+    configurations = tuple(
+        replace(first.configuration, instance_group=group, max_batch_size=batch)
+        for group, batch in (("1:GPU", 8), ("2:GPU", 4))
+    )
+    both = replace(
+        first,
+        configuration=replace(first.configuration, members=configurations),
+        measurements=(whole,),
+        repetitions=(),
+    )
+    together = replace(run, models=(replace(model, variants=(both,)),))
+    [row] = inference_table(together, with_memory=False).rows
+    assert row[1:3] == ("1,2", "4,8")
+    assert row[4:6] == ("1:GPU,2:GPU", "8,4")
+    assert row[7:] == ("421.0, [184.5,236.5]", "20.6, [23.9,17.4]")
+
+
+def test_loads_of_requests_a_second_have_their_own_column(replay: Replay) -> None:
+    run = replay(concurrency=(4,), run_config_search_max_instance_count=1, final_rounds=0)
+    [model] = run.models
+    rated = [
+        replace(
+            v,
+            measurements=tuple(replace(m, load=Load(value=100, kind="request_rate")) for m in v.measurements),
+        )
+        for v in model.variants
+    ]
+    table = inference_table(replace(run, models=(replace(model, variants=tuple(rated)),)), with_memory=False)
+    assert table.headers[2] == "Request Rate"
+    assert table.rows[0][2] == "100"

@@ -4,8 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+from tpx.analyzer.objectives import METRICS
 from tpx.analyzer.options.values import words
-from tpx.options import Option
+from tpx.analyzer.results.fields import BACKEND_PARAMETER, COLUMNS
+from tpx.errors import UsageError
+from tpx.options import Option, nearest
 
 _OUTPUT = "Output"
 JOURNAL = "run.jsonl"
@@ -68,15 +71,35 @@ class OutputOptions:
             read=words,
         ),
     ] = ()
-    skip_summary_reports: Annotated[bool, Option("no report of the whole run", (), _OUTPUT)] = False
+    skip_summary_reports: Annotated[
+        bool, Option("no report of the whole run but those that are named", (), _OUTPUT)
+    ] = False
     skip_detailed_reports: Annotated[bool, Option("no reports of single configurations", (), _OUTPUT)] = False
     html: Annotated[
         Path | None,
         Option("HTML report (report.html in the export path when not given)", (), _OUTPUT, "FILE"),
     ] = None
-    pdf: Annotated[
-        Path | None, Option("the same report as PDF, where weasyprint is installed", (), _OUTPUT, "FILE")
-    ] = None
+    pdf: Annotated[Path | None, Option("the same report as PDF", (), _OUTPUT, "FILE")] = None
+    pdf_engine: Annotated[
+        Literal["auto", "weasyprint", "builtin"],
+        Option(
+            "what makes the PDF: WeasyPrint from the page, or plainer without its libraries; auto takes what "
+            "is there, and a missing PDF fails only a run that names an engine",
+            (),
+            _OUTPUT,
+        ),
+    ] = "auto"
+    markdown: Annotated[Path | None, Option("the verdict and a table as Markdown", (), _OUTPUT, "FILE")] = (
+        None
+    )
+    json: Annotated[Path | None, Option("every figure as JSON", (), _OUTPUT, "FILE")] = None
+    junit: Annotated[Path | None, Option("verdicts and constraints as JUnit's XML", (), _OUTPUT, "FILE")] = (
+        None
+    )
+    step_summary: Annotated[
+        bool,
+        Option("add the Markdown to $GITHUB_STEP_SUMMARY, the page of a GitHub job", (), _OUTPUT),
+    ] = False
     dry_run: Annotated[bool, Option("tell what would be measured and for how long, and end", (), _OUTPUT)] = (
         False
     )
@@ -92,5 +115,15 @@ class OutputOptions:
         return (self.checkpoint_directory or self.results_path) / JOURNAL
 
     @property
-    def html_path(self) -> Path:
-        return self.html or self.export_path / "report.html"
+    def html_path(self) -> Path | None:
+        """None where no report of the whole run is wanted."""
+        return self.html or (None if self.skip_summary_reports else self.export_path / "report.html")
+
+    def check_output(self) -> None:
+        """Raise UsageError for a column that there is none of."""
+        for name in ("inference_output_fields", "gpu_output_fields", "server_output_fields"):
+            for tag in getattr(self, name):
+                known = (*COLUMNS, *METRICS)
+                if tag not in known and not tag.startswith(BACKEND_PARAMETER):
+                    flag = f"--{name.replace('_', '-')}"
+                    raise UsageError(f"{flag}: there is no column '{tag}'{nearest(tag, known)}")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tpx.analyzer.reports.tables import gpu_table, inference_table, server_table
+from tpx.analyzer.reports.tables import Table, gpu_table, inference_table, server_table
 from tpx.analyzer.results.run import Run
 from tpx.errors import MeasurementError
 
@@ -18,6 +18,20 @@ class CsvFiles:
     server_only: str
     with_memory: bool
     """Whether the server's RAM is a column."""
+    inference_fields: tuple[str, ...] = ()
+    """Tags of other columns than the default ones, of each table."""
+    gpu_fields: tuple[str, ...] = ()
+    server_fields: tuple[str, ...] = ()
+
+
+def tables_of(run: Run, files: CsvFiles) -> tuple[Table, Table, Table]:
+    """Of inferences, of GPUs, of the bare server; what the files hold and the console shows."""
+    memory = files.with_memory
+    return (
+        inference_table(run, with_memory=memory, fields=files.inference_fields),
+        gpu_table(run, files.gpu_fields),
+        server_table(run, with_memory=memory, fields=files.server_fields),
+    )
 
 
 def write_csv(run: Run, files: CsvFiles) -> tuple[Path, ...]:
@@ -25,11 +39,8 @@ def write_csv(run: Run, files: CsvFiles) -> tuple[Path, ...]:
 
     Raises MeasurementError when one cannot be written.
     """
-    tables = {
-        files.inference: inference_table(run, with_memory=files.with_memory),
-        files.gpu: gpu_table(run),
-        files.server_only: server_table(run, with_memory=files.with_memory),
-    }
+    names = (files.inference, files.gpu, files.server_only)
+    tables = dict(zip(names, tables_of(run, files), strict=True))
     written = []
     for name, table in tables.items():
         path = files.directory / name

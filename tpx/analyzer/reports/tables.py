@@ -2,12 +2,14 @@
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tpx.analyzer.objectives import BYTES_PER_MB, METRICS, RankedVariant, ram_mb, rank
-from tpx.analyzer.results.measurement import GpuUse, Measurement
+from tpx.analyzer.objectives import BYTES_PER_MB, METRICS, Metric, RankedVariant, ram_mb, rank
+from tpx.analyzer.results.fields import BACKEND_PARAMETER, COLUMNS
+from tpx.analyzer.results.measurement import Configuration, GpuUse, Load, Measurement
 from tpx.analyzer.results.run import Run
+from tpx.protocol import model_config
 
 PADDING = 2
 
@@ -47,78 +49,165 @@ class _Row:
     ranked: RankedVariant
     measurement: Measurement
     passes: bool
+    gpu: GpuUse | None = None
 
 
-Cell = Callable[[_Row], str]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Column:
+    header: str
+    cell: Callable[[_Row], str]
 
-_COLUMNS: dict[str, tuple[str, Cell]] = {
-    "model": ("Model", lambda r: r.model),
-    "batch": ("Batch", lambda r: str(r.measurement.load.batch_size)),
-    "concurrency": ("Concurrency", lambda r: str(r.measurement.load.value)),
-    "config": ("Model Config Path", lambda r: r.ranked.name),
-    "instances": ("Instance Group", lambda r: r.ranked.run.configuration.instance_group),
-    "max_batch": ("Max Batch Size", lambda r: str(r.ranked.run.configuration.max_batch_size)),
-    "satisfies": ("Satisfies Constraints", lambda r: "Yes" if r.passes else "No"),
+
+def inference_table(run: Run, *, with_memory: bool, fields: Sequence[str] = ()) -> Table:
+    """Every measurement, the best configuration first; `with_memory` adds the server's RAM. `fields` are the
+    tags of other columns than the default ones."""
+    rows = list(_rows(run))
+    tags = tuple(fields) or (
+        *("model_name", "batch_size", _load_tag(rows), "model_config_path", "instance_group"),
+        *("max_batch_size", "satisfies_constraints", "perf_throughput", "perf_latency_p99"),
+        *(tag for tag in _TOKENS if any(_known(row, tag) for row in rows)),
+        *(("cpu_used_ram",) if with_memory else ()),
+    )
+    return _table("Models (Inference)", rows, tags)
+
+
+def gpu_table(run: Run, fields: Sequence[str] = ()) -> Table:
+    """Every measurement on every GPU; no rows where no GPU could be read."""
+    plain = list(_rows(run))
+    rows = [
+        _Row(model=r.model, ranked=r.ranked, measurement=r.measurement, passes=r.passes, gpu=gpu)
+        for r in plain
+        for gpu in r.measurement.gpus
+    ]
+    tags = tuple(fields) or (
+        *("model_name", "gpu_uuid", "batch_size", _load_tag(plain), "model_config_path", "instance_group"),
+        "satisfies_constraints",
+        *_GPU,
+    )
+    return _table("Models (GPU Metrics)", rows, tags)
+
+
+def server_table(run: Run, *, with_memory: bool, fields: Sequence[str] = ()) -> Table:
+    """The server without a model, on every GPU; with `with_memory` also its RAM, GPU or not."""
+    tags = tuple(fields) or ("model_name", "gpu_uuid", *_GPU, *(("cpu_used_ram",) if with_memory else ()))
+    server = run.server_only
+    gpus: tuple[GpuUse | None, ...] = server.gpus if server else ()
+    if server is not None and not gpus and "cpu_used_ram" in tags:
+        gpus = (None,)
+    ram = "" if server is None else _rounded(ram_mb(server.memory))
+    return Table(
+        title="Server Only",
+        headers=tuple(_header(tag) for tag in tags),
+        rows=tuple(tuple(_server_cell(tag, gpu, ram) for tag in tags) for gpu in gpus),
+    )
+
+
+def _table(title: str, rows: Sequence[_Row], tags: Sequence[str]) -> Table:
+    columns = [_column(tag) for tag in tags]
+    return Table(
+        title=title,
+        headers=tuple(column.header for column in columns),
+        rows=tuple(tuple(column.cell(row) for column in columns) for row in rows),
+    )
+
+
+def _column(tag: str) -> _Column:
+    if tag.startswith(BACKEND_PARAMETER):
+        key = tag.removeprefix(BACKEND_PARAMETER)
+        return _Column(header=tag, cell=lambda row: _backend_parameter(row.ranked.run.configuration, key))
+    if tag in _CELLS:
+        return _Column(header=COLUMNS[tag], cell=_CELLS[tag])
+    if tag in _GPU_VALUES:
+        return _Column(header=_header(tag), cell=lambda row: _gpu_cell(tag, row))
+    measured = METRICS[tag]
+    return _Column(header=measured.header, cell=lambda row: _figure(measured, row.measurement))
+
+
+def _figure(measured: Metric, measurement: Measurement) -> str:
+    """Of several models the whole, then each one's share: `421.0, [184.5,236.5]`."""
+    whole = _rounded(measured.value(measurement))
+    each = [_rounded(measured.value(member)) for member in measurement.members]
+    return f"{whole}, [{','.join(each)}]" if any(each) else whole
+
+
+def _each(row: _Row, value: Callable[[Configuration], object]) -> str:
+    """Of the configuration, or of every model's where several are measured together."""
+    configuration = row.ranked.run.configuration
+    together = configuration.members if row.measurement.members else ()
+    return ",".join(str(value(one)) for one in together or (configuration,))
+
+
+def _loads(row: _Row) -> Sequence[Load]:
+    load = row.measurement.load
+    return load.members or (load,)
+
+
+def _load_values(row: _Row, kind: str) -> str:
+    loads = _loads(row)
+    return ",".join(str(load.value) for load in loads) if loads[0].kind == kind else ""
+
+
+_CELLS: Mapping[str, Callable[[_Row], str]] = {
+    "model_name": lambda r: r.model,
+    "gpu_uuid": lambda r: r.gpu.uuid if r.gpu else "",
+    "batch_size": lambda r: ",".join(str(load.batch_size) for load in _loads(r)),
+    "concurrency": lambda r: _load_values(r, "concurrency"),
+    "request_rate": lambda r: _load_values(r, "request_rate"),
+    "model_config_path": lambda r: r.ranked.name,
+    "instance_group": lambda r: _each(r, lambda one: one.instance_group),
+    "max_batch_size": lambda r: _each(r, lambda one: one.max_batch_size),
+    "satisfies_constraints": lambda r: "Yes" if r.passes else "No",
 }
-_INFERENCE = ("model", "batch", "concurrency", "config", "instances", "max_batch", "satisfies")
-_GPU_BEFORE = ("model",)
-_GPU_AFTER = ("batch", "concurrency", "config", "instances", "satisfies")
-_GPU_METRICS = ("gpu_used_memory", "gpu_utilization", "gpu_power_usage")
+_GPU = ("gpu_used_memory", "gpu_utilization", "gpu_power_usage")
+_GPU_VALUES: Mapping[str, Callable[[GpuUse], float | None]] = {
+    "gpu_used_memory": lambda gpu: gpu.used_bytes / BYTES_PER_MB,
+    "gpu_free_memory": lambda gpu: (gpu.total_bytes - gpu.used_bytes) / BYTES_PER_MB,
+    "gpu_total_memory": lambda gpu: gpu.total_bytes / BYTES_PER_MB,
+    "gpu_utilization": lambda gpu: gpu.utilization_percent,
+    "gpu_power_usage": lambda gpu: gpu.power_w,
+}
+_TOKENS = ("inter_token_latency_p99", "time_to_first_token_p99", "output_token_throughput")
 _SERVER = "triton-server"
 
 
-def inference_table(run: Run, *, with_memory: bool) -> Table:
-    """Every measurement, the best configuration first; `with_memory` adds the server's RAM."""
-    tags = ["perf_throughput", "perf_latency_p99"] + (["cpu_used_ram"] if with_memory else [])
-    return Table(
-        title="Models (Inference)",
-        headers=tuple(_COLUMNS[name][0] for name in _INFERENCE) + tuple(METRICS[tag].header for tag in tags),
-        rows=tuple(
-            tuple(_COLUMNS[name][1](row) for name in _INFERENCE)
-            + tuple(_rounded(METRICS[tag].value(row.measurement)) for tag in tags)
-            for row in _rows(run)
-        ),
-    )
+def _gpu_cell(tag: str, row: _Row) -> str:
+    """Of the row's GPU; in a table without GPUs memory is added up, the rest averaged."""
+    gpus = row.measurement.gpus if row.gpu is None else (row.gpu,)
+    known = [value for gpu in gpus if (value := _GPU_VALUES[tag](gpu)) is not None]
+    if not known:
+        return ""
+    return _rounded(sum(known) if tag.endswith("_memory") else sum(known) / len(known))
 
 
-def gpu_table(run: Run) -> Table:
-    """Every measurement on every GPU; no rows where no GPU could be read."""
-    return Table(
-        title="Models (GPU Metrics)",
-        headers=(
-            *(_COLUMNS[name][0] for name in _GPU_BEFORE),
-            "GPU UUID",
-            *(_COLUMNS[name][0] for name in _GPU_AFTER),
-            *(METRICS[tag].header for tag in _GPU_METRICS),
-        ),
-        rows=tuple(
-            (
-                *(_COLUMNS[name][1](row) for name in _GPU_BEFORE),
-                gpu.uuid,
-                *(_COLUMNS[name][1](row) for name in _GPU_AFTER),
-                *_gpu_cells(gpu),
-            )
-            for row in _rows(run)
-            for gpu in row.measurement.gpus
-        ),
-    )
+def _server_cell(tag: str, gpu: GpuUse | None, ram: str) -> str:
+    if tag == "model_name":
+        return _SERVER
+    if tag == "gpu_uuid":
+        return gpu.uuid if gpu else ""
+    if tag == "cpu_used_ram":
+        return ram
+    return _rounded(_GPU_VALUES[tag](gpu)) if gpu and tag in _GPU_VALUES else ""
 
 
-def server_table(run: Run, *, with_memory: bool) -> Table:
-    """The server without a model, on every GPU; with `with_memory` also its RAM, GPU or not."""
-    headers = ("Model", "GPU UUID", *(METRICS[tag].header for tag in _GPU_METRICS))
-    server = run.server_only
-    rows: list[tuple[str, ...]] = []
-    ram = ""
-    if server is not None:
-        ram = _rounded(ram_mb(server.memory))
-        rows = [(_SERVER, gpu.uuid, *_gpu_cells(gpu)) for gpu in server.gpus]
-        if with_memory and not rows:
-            rows = [(_SERVER, "", "", "", "")]
-    if with_memory:
-        headers = (*headers, METRICS["cpu_used_ram"].header)
-        rows = [(*row, ram) for row in rows]
-    return Table(title="Server Only", headers=headers, rows=tuple(rows))
+def _header(tag: str) -> str:
+    if tag in METRICS:
+        return METRICS[tag].header
+    return COLUMNS.get(tag, tag)
+
+
+def _backend_parameter(configuration: Configuration, key: str) -> str:
+    parsed = model_config.parse(configuration.text, configuration.variant.name)
+    return str(parsed.parameters[key].string_value) if key in parsed.parameters else ""
+
+
+def _load_tag(rows: Sequence[_Row]) -> str:
+    """Loads are requests in flight, or requests a second where these were searched."""
+    loads = [load for row in rows for load in _loads(row)]
+    return "request_rate" if loads and all(load.kind == "request_rate" for load in loads) else "concurrency"
+
+
+def _known(row: _Row, tag: str) -> bool:
+    return tag in METRICS and METRICS[tag].value(row.measurement) is not None
 
 
 def _rows(run: Run) -> Iterator[_Row]:
@@ -128,14 +217,6 @@ def _rows(run: Run) -> Iterator[_Row]:
             for measurements, passes in ((ranked.passing, True), (ranked.failing, False)):
                 for measurement in measurements:
                     yield _Row(model=model.model, ranked=ranked, measurement=measurement, passes=passes)
-
-
-def _gpu_cells(gpu: GpuUse) -> Sequence[str]:
-    return (
-        _rounded(gpu.used_bytes / BYTES_PER_MB),
-        _rounded(gpu.utilization_percent),
-        _rounded(gpu.power_w),
-    )
 
 
 def _rounded(value: float | None) -> str:
