@@ -114,16 +114,8 @@ def test_all_files_of_a_run_are_written(live: Live, tmp_path: Path) -> None:
 
 @pytest.mark.e2e
 def test_an_interrupted_run_writes_every_file(tmp_path: Path) -> None:
-    flags = (
-        "-f",
-        "--json",
-        "--jsonl",
-        "--hdr-log",
-        "--junit",
-        "--markdown",
-        "--html",
-        "--profile-export-file",
-    )
+    flags = ["-f", "--json", "--jsonl", "--hdr-log", "--junit", "--markdown", "--html"]
+    flags.append("--profile-export-file")
     words = [word for flag in flags for word in (flag, str(tmp_path / flag.strip("-")))]
     behaviour = Behaviour()
     with http_server(behaviour) as url:
