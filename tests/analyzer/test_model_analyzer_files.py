@@ -189,7 +189,7 @@ def test_listed_configurations_of_a_file_are_measured_as_listed(tmp_path: Path) 
     text = text.replace("concurrency: 1,2,4", "concurrency: 1").replace("stop: 6", "stop: 2")
     (tmp_path / "config.yml").write_text(text, encoding="utf-8")
     names = ["-s", "checkpoints", "--filename-model-inference=a.csv", "--filename-model-gpu=b.csv"]
-    names.append("--filename-server-only=c.csv")
+    names += ["--filename-server-only=c.csv", "--perf-output", "--perf-output-path=levels.txt"]
     short = ["--measurement-interval=50", "--max-trials=3", "--duration-seconds=0", "--final-rounds=0"]
     done = subprocess.run(
         [sys.executable, "-m", "tpx", "analyze", "profile", "-f", "config.yml", *short, *names],
@@ -198,6 +198,10 @@ def test_listed_configurations_of_a_file_are_measured_as_listed(tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     [model] = Run.from_records(read_last_run(tmp_path / "checkpoints" / "run.jsonl")).models
     assert {path.name for path in (tmp_path / "results").iterdir()} >= {"a.csv", "b.csv", "c.csv"}
+    levels = (tmp_path / "levels.txt").read_text(encoding="utf-8")
+    assert levels.count("add_sub_config_0 at concurrency 1") == 1
+    assert "Request count: " in levels
+    assert "Request count: " in done.stderr
     texts = [variant.configuration.text for variant in model.variants]
     assert len(texts) == 1 + 4  # the default, and two delays times two numbers of instances
     assert all("preferred_batch_size: 4" in text for text in texts[1:])

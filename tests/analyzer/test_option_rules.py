@@ -6,6 +6,7 @@ import pytest
 
 from tpx.analyzer.options import ProfileConfig
 from tpx.analyzer.options.file import merge_options
+from tpx.analyzer.options.waiting import refuse_waiting
 from tpx.errors import UsageError
 
 QUICK = "run_config_search_mode: quick\n"
@@ -82,3 +83,17 @@ def test_what_goes_together_is_taken(tmp_path: Path, text: str) -> None:
 def test_falsy_values_of_a_file_are_values(tmp_path: Path) -> None:
     config = read(tmp_path, "num_configs_per_model: 0\nduration_seconds: 0\nlatency_budget: 0.5\n")
     assert (config.num_configs_per_model, config.duration_seconds, config.latency_budget) == (0, 0.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("profile_models: a\nbls_composing_models: {b: {cpu_only: true}}", "composing model 'b': its own"),
+        (TOGETHER + "profile_models: {a: {parameters: {concurrency: 4}}, b: }", "'a': parameters of a model"),
+        (TOGETHER + "profile_models: {a: , b: {model_config_parameters: {max_batch_size: 4}}}",
+         "'b': model_config_parameters of a model that is profiled together"),
+    ],
+)  # fmt: skip
+def test_settings_that_nothing_reads_are_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        refuse_waiting(read(tmp_path, text))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import get_args, get_origin
 
 from tpx.analyzer.options import ProfileConfig
-from tpx.analyzer.options.waiting import FIELDS as WAITING
 from tpx.cli.analyze import COMMANDS
 from tpx.options import Field, fields_of
 
@@ -49,7 +48,6 @@ def row(field: Field) -> str:
     names = ", ".join(f"`{name}`" for name in field.spellings)
     values = values_of(field).replace("|", "\\|")
     words = field.option.help.replace("|", "\\|") + ("; changes nothing" if field.option.inert else "")
-    words += f"; refused: {WAITING[field.name]}" if field.name in WAITING else ""
     default = f"`{default_of(field)}`" if default_of(field) else ""
     return f"| {names}{f' `{values}`' if values else ''} | {default} | {words} |\n"
 

@@ -2,7 +2,7 @@
 is said where it cannot be.
 
 Those marked M have an effect, which the test named beside them shows; those marked O change nothing and say
-so; those marked R wait for their feature and are refused by name.
+so.
 """
 
 import csv
@@ -16,8 +16,6 @@ import yaml
 
 from tpx.analyzer.options import ProfileConfig
 from tpx.analyzer.options.file import merge_options
-from tpx.analyzer.options.waiting import FIELDS as WAITING
-from tpx.cli.analyze import main
 from tpx.errors import UsageError
 from tpx.options import Field, fields_of, given_in_argv, given_in_mapping
 
@@ -67,6 +65,7 @@ def given(row: Row, *words: str) -> Any:
 def test_the_list_has_every_field_once() -> None:
     names = [row.field for row in ROWS]
     assert len(names) == len(set(names)) == 81
+    assert {row.mark for row in ROWS} == {"M", "O"}
 
 
 @every
@@ -103,7 +102,6 @@ def test_a_misspelled_flag_or_key_is_told_the_nearest(row: Row, tmp_path: Path) 
 @those("M")
 def test_a_field_with_an_effect_is_shown_by_a_test(row: Row) -> None:
     assert not field_of(row).option.inert
-    assert row.field not in WAITING
     path, _, name = row.shown_by.partition("::")
     text = (ROOT / path).read_text(encoding="utf-8")
     assert re.search(rf"^(async )?def {name}\(", text, re.MULTILINE), f"{path} has no {name}"
@@ -115,21 +113,3 @@ def test_a_field_that_changes_nothing_says_so(row: Row) -> None:
     remote = ["--triton-launch-mode=remote"]
     [line] = merge_options([*remote, f"{row.flag}={row.sample}"]).warnings
     assert line.startswith(f"{row.flag} changes nothing: ")
-
-
-@those("R")
-def test_a_field_whose_feature_is_missing_is_refused_by_name(
-    row: Row, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert row.field in WAITING, "its feature is there: mark it M and name the test that shows it"
-    (tmp_path / "m").mkdir()
-    limits = ["--latency-budget=5"] if row.field == "num_top_model_configs" else []
-    words = ["profile", "--profile-models=m", "-m", str(tmp_path), *limits, f"{row.flag}={row.sample}"]
-    assert main(words) == 2
-    error = capsys.readouterr().err
-    assert f"Error: {row.flag}" in error
-    assert "is not supported by this version of tpx: " in error
-
-
-def test_every_field_that_waits_is_in_the_list() -> None:
-    assert {row.field for row in ROWS if row.mark == "R"} == set(WAITING)
