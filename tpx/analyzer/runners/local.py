@@ -40,6 +40,8 @@ class LocalHost:
         self._program = program and find_program(program)
         self._scratch = Path(tempfile.mkdtemp(prefix="tpx-analyze-"))
         self._log = log or self._scratch / "server.log"
+        # tpx serve takes free ports itself and tells them in its log, where there is one to read
+        self._finds_ports = not program and (self._log.is_file() or not self._log.exists())
         self._gpus = gpus
         self._metrics_interval_ms = metrics_interval_ms
 
@@ -71,7 +73,7 @@ class LocalHost:
         for name in _PORTS:
             told = flags.get(name, ())
             if not told:
-                ports[name] = free_port() if self._program else 0
+                ports[name] = 0 if self._finds_ports else free_port()
                 continue
             if not told[-1].isdecimal() or int(told[-1]) > 65535:
                 raise UsageError(f"triton_server_flags: {name}: expected a port, got '{told[-1]}'")
