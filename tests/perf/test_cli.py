@@ -102,7 +102,9 @@ def test_a_usage_error_is_99_on_stderr(
 
 def test_a_server_that_is_not_there_is_99(capfd: pytest.CaptureFixture[str]) -> None:
     assert main([*QUICK, "-u", "127.0.0.1:9"]) == 99
-    assert "Error: cannot connect to 127.0.0.1:9" in capfd.readouterr().err
+    error = capfd.readouterr().err
+    assert "Error: cannot connect to 127.0.0.1:9" in error
+    assert error.endswith("(start one with `tpx serve`, or say with -u where it is)\n")
 
 
 def test_a_failure_of_every_request_is_3_with_the_servers_words(capfd: pytest.CaptureFixture[str]) -> None:

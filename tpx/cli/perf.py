@@ -22,6 +22,7 @@ from tpx.perf.run import dry_run, event_loop, run
 from tpx.perf.self_test import self_test, self_test_text
 
 IN_PROCESS = "tpx.cli.inprocess"
+NOBODY_THERE = " (start one with `tpx serve`, or say with -u where it is)"
 
 
 class Exit(IntEnum):
@@ -62,7 +63,8 @@ def main(argv: Sequence[str]) -> int:
         print(summary(report.levels) + answer_line(report) + answers_text(report), end="", flush=True)
         write_files(report, argv)
     except TpxError as exc:
-        print(f"Error: {exc}", file=sys.stderr)
+        hint = NOBODY_THERE if str(exc).startswith("cannot connect") else ""
+        print(f"Error: {exc}{hint}", file=sys.stderr)
         return Exit.FAILED
     if report.error:
         print(f"Error: {report.error}", file=sys.stderr)
