@@ -3,10 +3,6 @@
 import asyncio
 import json
 import re
-import shutil
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,11 +10,11 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.pages.browser import BROWSER, Browser, chromium
 from tests.serving.live import Live
 from tpx.serving.frontends.api_page import page_view
 
 VOID = {"meta", "link", "input", "br"}
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 class Reader(HTMLParser):
@@ -93,61 +89,6 @@ def test_what_the_document_says_cannot_become_markup(live: Live) -> None:
 
 
 # in a browser
-
-
-class Browser:
-    """A page in headless chromium, driven through its debugging protocol."""
-
-    def __init__(self, socket: Any) -> None:
-        self._socket = socket
-        self._number = 0
-        self.complaints: list[Any] = []
-
-    async def call(self, method: str, **params: Any) -> Any:
-        self._number += 1
-        await self._socket.send_json({"id": self._number, "method": method, "params": params})
-        while True:
-            message = await self._socket.receive_json(timeout=20)
-            if message.get("method") in ("Log.entryAdded", "Runtime.exceptionThrown"):
-                self.complaints.append(message["params"])
-            if message.get("id") == self._number:
-                return message["result"]
-
-    async def evaluate(self, script: str) -> Any:
-        told = await self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
-        assert "exceptionDetails" not in told, told
-        return told["result"].get("value")
-
-    async def until(self, script: str) -> Any:
-        """The value of a script once it is true."""
-        for _ in range(200):
-            value = await self.evaluate(script)
-            if value:
-                return value
-            await asyncio.sleep(0.05)
-        raise AssertionError(f"it did not come true: {script}")
-
-
-@contextmanager
-def chromium(profile: Path) -> Iterator[str]:
-    """The address of its debugger."""
-    process = subprocess.Popen(
-        [
-            str(BROWSER), "--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0",
-            f"--user-data-dir={profile}", "about:blank",
-        ],
-        stderr=subprocess.PIPE,
-        text=True,
-    )  # fmt: skip
-    try:
-        assert process.stderr is not None
-        line = next(line for line in process.stderr if "DevTools listening" in line)
-        yield re.sub(r".*ws://([^/]+)/.*\n", r"http://\1", line)
-    finally:
-        process.kill()
-        process.wait()
-        if process.stderr is not None:
-            process.stderr.close()
 
 
 async def browse(address: str, url: str) -> tuple[dict[str, Any], list[Any]]:
