@@ -92,12 +92,12 @@ def question_of(
 
 
 def _mode(config: ProfileConfig, question: Question) -> Mode:
+    if config.run_config_search_mode != "brute":
+        return config.run_config_search_mode
     if config.pareto:
         return "pareto"
     if config.budget is not None or config.max_measurements is not None:
         return "budgeted"
-    if config.run_config_search_mode != "brute":
-        return config.run_config_search_mode
     if question.members:
         return "quick"  # as Model Analyzer does: every combination of several models would take days
     if question.deltas is not None:

@@ -16,12 +16,13 @@ from tpx.analyzer.variants import ModelFacts
 
 BATCHING = ModelFacts(model="m", max_batch_size=8, backend="onnxruntime")
 FIXED = ModelFacts(model="m", max_batch_size=0, backend="onnxruntime")
+DOUBLINGS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 DEFAULT = {"max_batch_size": 8, "dynamic_batching": {}}
 
 
 def space(
     *,
-    loads: Sequence[int] = tuple(2**i for i in range(11)),
+    loads: Sequence[int] = DOUBLINGS,
     until_plateau: bool = True,
     instances: tuple[int, int] = (1, 5),
     max_batch_sizes: tuple[int, int] = (1, 128),
@@ -98,6 +99,14 @@ class Explored:
         _, _, best = self.server.best(variants, self.asked.space.loads.values)
         variant, load = self.found
         return self.server.truth(variant, load) / best
+
+    @property
+    def quality_of_best(self) -> float:
+        """The true throughput of what was found, over that of the default at its best."""
+        variant, load = self.found
+        own = [t for t in self.trials if t.variant.is_default]
+        default = max(self.server.truth(t.variant, t.load) for t in own)
+        return self.server.truth(variant, load) / default
 
     def _configuration(self, variant: Variant) -> Configuration:
         """Without its text, which takes long to make."""

@@ -32,7 +32,7 @@ class BudgetOptions:
     budget: Annotated[
         float | None,
         Option(
-            "time for measuring each model (20m); chooses --run-config-search-mode budgeted",
+            "time for measuring each model (20m); the mode is budgeted then, unless one is chosen",
             (),
             _BUDGET,
             "TIME",
@@ -41,7 +41,7 @@ class BudgetOptions:
         ),
     ] = None
     max_measurements: Annotated[
-        int | None, Option("measurements of each model at most; chooses the mode too", (), _BUDGET)
+        int | None, Option("measurements of each model at most; as --budget", (), _BUDGET)
     ] = None
     final_rounds: Annotated[
         int,
@@ -51,7 +51,7 @@ class BudgetOptions:
     pareto: Annotated[
         tuple[str, ...],
         Option(
-            "metrics whose best compromises are searched; chooses --run-config-search-mode pareto",
+            "metrics whose best compromises are searched; the mode is pareto then",
             (),
             _BUDGET,
             "TAG,TAG",

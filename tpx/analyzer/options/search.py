@@ -12,7 +12,7 @@ from tpx.options import Option
 _SEARCH = "Search"
 _LOAD = "Load"
 _OPTUNA = "Search with optuna"
-SEARCH_MODES = ("brute", "quick", "optuna")
+SEARCH_MODES = ("brute", "quick", "optuna", "budgeted", "pareto")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class SearchOptions:
     """Strategy, ranges, loads."""
 
     run_config_search_mode: Annotated[
-        Literal["brute", "quick", "optuna"],
+        Literal["brute", "quick", "optuna", "budgeted", "pareto"],
         Option("how the space is searched", (), _SEARCH, "|".join(SEARCH_MODES)),
     ] = "brute"
     run_config_search_disable: Annotated[

@@ -118,15 +118,18 @@ class SimulatedServer:
 
     def truth(self, variant: Variant, load: Load) -> float:
         """Inferences a second without noise."""
-        instances, batch_size = self.shape_of(variant)
-        return self.surface.throughput(instances, batch_size, load.value * load.batch_size)
+        if load.members:
+            return sum(map(self.truth, variant.members, load.members))
+        parts = variant.members or (variant,)
+        shapes = (self.shape_of(part) for part in parts)
+        return min(self.surface.throughput(n, b, load.value * load.batch_size) for n, b in shapes)
 
     def measure(self, variant: Variant, load: Load, number: int = 0) -> Measurement:
         """A measurement, as a runner makes it; `number` is its round."""
         cost_s = self._measurement_s + (self._startup_s if self._served != variant.name else 0.0)
         self._served = variant.name
         self.now_s += cost_s
-        instances, batch_size = self.shape_of(variant)
+        instances, batch_size = self._size_of(variant)
         angle = 2 * math.pi * self.now_s / self._noise.drift_period_s
         factor = math.exp(self._chance.gauss(0.0, self._noise.spread)) if self._noise.spread else 1.0
         throughput = self.truth(variant, load) * factor * (1 + self._noise.drift * math.sin(angle))
@@ -138,6 +141,15 @@ class SimulatedServer:
             load=load,
             throughput=throughput,
             round=number,
+            members=tuple(
+                Measurement(
+                    variant=member.name,
+                    load=own,
+                    throughput=self.truth(member, own) * factor,
+                    latency=Latency(p99_ns=latency_ns, avg_ns=latency_ns),
+                )
+                for member, own in zip(variant.members, load.members, strict=False)
+            ),
             latency=Latency(
                 avg_ns=latency_ns,
                 p50_ns=latency_ns,
@@ -150,6 +162,11 @@ class SimulatedServer:
             memory=MemoryUse(rss_bytes=memory),
             gpus=(GpuUse(uuid="GPU-0", used_bytes=memory, total_bytes=_GPU_BYTES, power_w=power_w),),
         )
+
+    def _size_of(self, variant: Variant) -> tuple[int, int]:
+        """What memory and power are counted by: all instances, and the largest batch."""
+        shapes = [self.shape_of(part) for part in variant.members or (variant,)]
+        return sum(n for n, _ in shapes), max(b for _, b in shapes)
 
     def best(self, variants: Iterable[Variant], loads: Iterable[int]) -> tuple[Variant, int, float]:
         """The variant and the load of the greatest true throughput, and that throughput."""

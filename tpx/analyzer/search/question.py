@@ -8,7 +8,6 @@ from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.search.base import Limits, SearchSpace
 from tpx.analyzer.variants import ModelFacts
 
-
 FEWEST_TRIALS = 20
 MOST_OF_SMALL = 30
 
