@@ -82,12 +82,16 @@ def profile(argv: Sequence[str]) -> int:
     run = Run.from_records(read_last_run(config.journal_path))
     verdicts = [judge(model, run.started.goals) for model in run.models]
     _print_results(run, verdicts, _csv_files(config))
-    if fault is not None:
-        print(f"Error: {fault}", file=sys.stderr)
-        print("Everything measured before is kept: --resume goes on from there.", file=sys.stderr)
-        return Exit.FAILED
-    _write_reports(run, config)
-    return exit_status(run, verdicts)
+    if fault is None:
+        _write_reports(run, config)
+        return exit_status(run, verdicts)
+    print(f"Error: {fault}", file=sys.stderr)
+    print("Everything measured before is kept: --resume goes on from there.", file=sys.stderr)
+    try:
+        _write_reports(run, config)
+    except TpxError as exc:  # what the journal has no room for, the report may have none for either
+        print(f"note: no report: {exc}", file=sys.stderr)
+    return Exit.FAILED
 
 
 def _measured(config: ProfileConfig, command: tuple[str, ...]) -> MeasurementError | None:
