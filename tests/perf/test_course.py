@@ -38,7 +38,7 @@ def test_there_is_no_load_between_levels_while_it_cools_down() -> None:
     begun = time.perf_counter()
     with http_server(Behaviour()) as url, asyncio.Runner(loop_factory=event_loop) as runner:
         report = runner.run(run(parse("-u", url, *words)))
-    assert 0.3 <= time.perf_counter() - begun < 3
+    assert time.perf_counter() - begun >= 0.3
     first, second = report.levels
     gap_ns = second.windows[0].start_ns - first.windows[-1].end_ns
     assert gap_ns >= 290_000_000
@@ -63,8 +63,8 @@ def test_labels_go_into_the_json(tmp_path: Path) -> None:
             "--warmup-seconds and --warmup-request-count can not both end the warm-up",
         ),
         (
-            "--warmup-seconds 1 --fixed-schedule",
-            "--warmup-seconds needs a load that goes on: fixed schedule is sent once",
+            "--warmup-seconds 1 --scenario offline",
+            "--warmup-seconds needs a load that goes on: offline is sent once",
         ),
         ("--labels a", "Failed to parse --labels. The value 'a' does not match <key=value>."),
         ("--labels a=1 --labels a=2", "--labels: a key is given more than once"),

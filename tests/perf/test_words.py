@@ -112,7 +112,7 @@ def test_a_deprecated_option_says_what_replaces_it(words: str, successor: str) -
     [
         ("--concurrency-range 4", "Concurrency"),
         ("--request-rate-range 4", "RequestRate"),
-        ("--fixed-schedule", "FixedSchedule"),
+        ("--fixed-schedule --input-data zero", "FixedSchedule"),
     ],
 )
 def test_deprecated_concurrency_is_a_mode_of_its_own(other: str, mode: str) -> None:
