@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.perf.clients.openai_server import Script, openai_server
 from tpx import examples
+from tpx.analyzer.objectives import metric
 from tpx.analyzer.results.journal import read_last_run
 from tpx.analyzer.results.run import ModelRun, Run
 
@@ -143,3 +145,20 @@ def test_sequences_and_rates_are_loads_too(models: Path, tmp_path: Path) -> None
     (measurement,) = model.measured[0].measurements
     assert (measurement.load.kind, measurement.load.value) == ("request_rate", 50)
     assert measurement.throughput == pytest.approx(50, rel=0.3)
+
+
+def test_a_language_model_is_timed_token_by_token(models: Path, tmp_path: Path) -> None:
+    """The variants are those of a model of the server; its OpenAI API is a script's."""
+    with openai_server(Script(tokens=4, first_s=0.01, gap_s=0.002)) as url:
+        words = ("--model-type=LLM", "--genai-perf-flags", f"{{url: '{url}'}}", "-c=2")
+        model = profile(models, tmp_path, "--profile-models=a", "--run-config-search-disable", *words)
+    (measurement,) = model.measured[0].measurements
+    first = metric("time_to_first_token_min").value(measurement)
+    between = metric("inter_token_latency_avg").value(measurement)
+    tokens = metric("output_token_throughput").value(measurement)
+    assert first is not None
+    assert first >= 10
+    assert between is not None
+    assert between >= 1
+    assert tokens is not None
+    assert tokens > 4 * measurement.throughput
