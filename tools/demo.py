@@ -69,7 +69,7 @@ def main() -> None:
         "--override-output-model-repository",
     )
     title(f"Done in {time.monotonic() - began:.0f} s")
-    for report in sorted(REPORTS.rglob("*.html")):
+    for report in sorted(REPORTS.glob("*.html")):
         print(f"Open the report:  {report}")
 
 

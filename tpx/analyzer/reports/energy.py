@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from tpx.analyzer.results.costs import cost_per_million, joules_per_inference
 from tpx.analyzer.results.measurement import Measurement, ServerOnly
 from tpx.analyzer.results.run import Run
 
@@ -23,24 +24,18 @@ class Prices:
 
     def joules_per_inference(self, measurement: Measurement) -> float | None:
         """Mean power over throughput; None where no power was read."""
-        watts = measurement.energy.watts if measurement.energy else None
-        if watts is None or measurement.throughput <= 0:
-            return None
-        return watts / measurement.throughput
+        return joules_per_inference(measurement)
 
     def joules_above_idle(self, measurement: Measurement) -> float | None:
         """The same, without what the machine takes while it has nothing to do."""
-        joules = self.joules_per_inference(measurement)
-        idle = self.idle.energy.watts if self.idle and self.idle.energy else None
-        if joules is None or idle is None:
-            return None
-        return max(0.0, joules - idle / measurement.throughput)
+        idle = self.idle.energy if self.idle else None
+        return None if idle is None or idle.watts is None else joules_per_inference(measurement, idle)
 
     def cost_per_million(self, measurement: Measurement) -> float | None:
         """Of inferences, at the measured throughput."""
-        if self.per_hour is None or measurement.throughput <= 0:
+        if self.per_hour is None:
             return None
-        return self.per_hour / 3600 / measurement.throughput * 1e6
+        return cost_per_million(measurement, self.per_hour)
 
     def gpu_above_idle_mb(self, measurement: Measurement) -> float | None:
         """GPU memory beyond that of the server without models."""
