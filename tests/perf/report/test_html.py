@@ -93,6 +93,11 @@ def test_objectives_metrics_errors_and_the_command_are_told() -> None:
     assert "This run was interrupted" in reader.text
 
 
+def test_answers_stand_on_the_page_as_in_the_text() -> None:
+    made = report(objective(Outcome.BROKEN), words=("--slo", "p99<1ms"))
+    assert "SLO p99<1ms: no measured load meets it." in read(page(made)).text
+
+
 def test_a_servers_words_are_escaped() -> None:
     assert '<script>"a' not in page(report(DEAD))
     assert "&lt;script&gt;" in page(report(DEAD))

@@ -45,6 +45,9 @@ def _judge(case: Element, result: LevelResult, *, only_errors: bool) -> None:
         SubElement(case, "skipped", message="the run was interrupted")
     elif result.verdict is Verdict.ERRORS:
         SubElement(case, "error", message=_clean(result.reason), type=result.verdict.value)
+    elif result.validity is not None and not result.validity.valid:
+        broken = "; ".join(f"{c.name}: {c.advice}" for c in result.validity.conditions if not c.kept)
+        SubElement(case, "failure", message=_clean(f"INVALID: {broken}"), type="scenario")
     elif not result.meets_limits and not only_errors:
         SubElement(case, "failure", message=_clean(result.reason), type=result.verdict.value)
 

@@ -11,6 +11,7 @@ from tpx.options import fields_of
 from tpx.pages.chart import Chart
 from tpx.pages.view import Cell, Column, Fact, Grid, Row, Tile
 from tpx.perf.options import PerfConfig
+from tpx.perf.report.answers import answers_text
 from tpx.perf.report.breakdown import Breakdown, lay_out_breakdown
 from tpx.perf.report.conclusion import Conclusion, conclude
 from tpx.perf.report.figures import level_name, percentile_name, rate, usec
@@ -45,6 +46,8 @@ class PerfPage:
     metrics: Grid | None
     objectives: Grid | None
     errors: Grid | None
+    answers: str
+    """What was asked for beside figures: objectives, a scenario, the knee."""
     remarks: tuple[str, ...]
     command: str
     target: tuple[Fact, ...]
@@ -75,6 +78,7 @@ def build(report: Report, argv: Sequence[str]) -> PerfPage:
         metrics=_metrics_grid(levels),
         objectives=_objectives_grid(levels),
         errors=_errors_grid(levels),
+        answers=answers_text(report).strip("\n"),
         remarks=_remarks(levels),
         command=shlex.join(["tpx", "perf", *argv]),
         target=_target(report),
