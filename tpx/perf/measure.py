@@ -23,6 +23,7 @@ from tpx.perf.recording import LevelRecords
 from tpx.perf.records import Rows, succeeded
 from tpx.perf.results import LevelResult
 from tpx.perf.scenarios import validity
+from tpx.perf.seeds import level_number
 from tpx.perf.self_check import LoopProbe
 from tpx.perf.server_statistics import Snapshot, Statistics
 from tpx.perf.settings import Level, LevelSettings
@@ -68,6 +69,7 @@ async def measure_level(
             await target.metrics.begin()
         measurement = LevelMeasurement(load, target.statistics, settings, level, target.batch_size)
         result = await measurement.run(observer, stop)
+        result = replace(result, seed=level_number(settings.load.seed, level))
         if target.sequences:
             result = replace(result, sequences=measurement.ended_sequences(target.feed))
         if target.metrics is not None:

@@ -269,6 +269,8 @@ class LevelResult:
     failed: int
     """Failed requests of the whole level, of which `errors` are the kinds."""
     errors: tuple[ErrorCount, ...]
+    seed: int = 0
+    """What chance was drawn from at this level."""
     kept_windows: int = 0
     """How many of the last windows the figures are made of."""
     warmup_windows: int = 0

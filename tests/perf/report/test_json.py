@@ -43,6 +43,7 @@ def test_the_document_names_its_schema_tool_target_and_seed() -> None:
 
 def test_a_level_carries_its_figures_in_microseconds() -> None:
     (level,) = document(make_level())["levels"]
+    assert level["seed"] == 0
     assert (level["mode"], level["value"], level["verdict"], level["stable"]) == (
         "concurrency",
         1,

@@ -55,7 +55,7 @@ class PerfConfig(
         self.check_load()
         self.check_measurement()
         self.check_answers()
-        self.check_data()
+        self.check_data(scheduled=self.fixed_schedule)
         self.check_sequences()
         self.check_pace()
         self.check_metrics(self.service_kind)

@@ -80,6 +80,7 @@ def _level(result: LevelResult, offset_ns: int) -> dict[str, Any]:
     return {
         "mode": result.level.mode,
         "value": result.level.value,
+        "seed": result.seed,
         "batch_size": result.batch_size,
         "verdict": result.verdict.value,
         "stable": result.stable,

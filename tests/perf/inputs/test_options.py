@@ -1,0 +1,73 @@
+"""Options of data and sequences: what is read, and the message of every bad value."""
+
+from pathlib import Path
+
+import pytest
+
+from tpx.errors import UsageError
+from tpx.options import from_argv
+from tpx.perf.inputs.base import InputSource
+from tpx.perf.inputs.sequences import SequenceSettings
+from tpx.perf.options import PerfConfig
+
+
+def parse(*words: str) -> PerfConfig:
+    return from_argv(PerfConfig, ["-m", "net", *words])
+
+
+def test_data_may_be_several_files_and_directories(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    file.write_text("{}")
+    settings = parse("--input-data", str(file), "--input-data", str(tmp_path)).input_settings
+    assert settings.files == (file, tmp_path)
+    assert parse("--input-data", "ZERO").input_settings.kind == "zero"
+    assert parse().input_settings.kind == "random"
+
+
+def test_sources_are_those_of_single_inputs() -> None:
+    config = parse("--input", "a=zero", "--input", "b:0=range:-1:2.5", "--input", "c=file:x=y.npy")
+    assert config.input_settings.sources == {
+        "a": InputSource(name="a", kind="zero"),
+        "b:0": InputSource(name="b:0", kind="range", low=-1, high=2.5),
+        "c": InputSource(name="c", kind="file", path=Path("x=y.npy")),
+    }
+    assert [str(source) for source in config.input] == ["a=zero", "b:0=range:-1:2.5", "c=file:x=y.npy"]
+
+
+def test_sequences_have_perf_analyzers_defaults() -> None:
+    assert parse().sequence_settings == SequenceSettings(
+        first_id=1, end_id=2**32 - 1, length=20, variation=20.0, fixed=False
+    )
+    words = ("--sequence-length", "5", "--sequence-length-variation", "0", "--sequence-id-range", "3:9")
+    assert parse(*words).sequence_settings == SequenceSettings(
+        first_id=3, end_id=9, length=5, variation=0, fixed=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--input-data", "zero", "--input-data", "random"), "random and zero can not be combined"),
+        (("--input-data", "zero", "--input-data", "."), "files and zero can not be combined"),
+        (("--input", "a=zero", "--input", "a=ones"), "--input: 'a' is given more than once"),
+        (("--shape", "a:1", "--shape", "a:2"), "--shape: 'a' is given more than once"),
+        (("--output", "a", "--output", "a"), "--output: 'a' is given more than once"),
+        (("--fixed-schedule",), "you must provide a dataset using `--input-data`"),
+        (("--fixed-schedule", "--input-data", "zero"), "'zero' is not a file. When using `--fixed-schedule`"),
+        (("--fixed-schedule", "--input-data", "."), "'.' is not a file. When using `--fixed-schedule`"),
+        (("--sequence-id-range", "1:2:3"), "The value does not match <start:end>."),
+        (("--sequence-id-range", "a"), "Invalid value provided: a"),
+        (("--sequence-id-range", "-1"), "The range values must be >= 0."),
+        (("--sequence-id-range", "0:5"), "0 is no id of a sequence"),
+        (("--sequence-id-range", "5:5"), "The 'end' value must be greater than 'start' value."),
+        (("--sequence-id-range", f"1:{2**64}"), "The range values must be below 2^64."),
+        (("--sequence-length", "0"), "The sequence length must be > 0."),
+        (("--sequence-length-variation", "nan"), "The value must be >= 0.0."),
+        (("--shared-memory", "disk"), "The available options are 'system', 'cuda', or 'none'."),
+        (("--output-shared-memory-size", "-1"), "The value must be >= 0."),
+    ],
+)
+def test_a_bad_value_gets_its_message(words: tuple[str, ...], text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(*words)
+    assert text in caught.value.message
