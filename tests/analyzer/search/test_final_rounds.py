@@ -111,3 +111,18 @@ def test_telling_what_was_not_asked_is_refused() -> None:
     other = Trial(variant=trial.variant, load=Load(value=999))
     with pytest.raises(ValueError, match="asked for"):
         search.tell(other, Measurement(variant="x", load=other.load, throughput=1.0))
+
+
+def test_a_small_budget_has_fewer_finalists_instead_of_half_a_round() -> None:
+    asked = question(limits=Limits(max_measurements=18))
+    trials = explore("budgeted", asked, server_for(asked, seed=2)).trials
+    finals = [t.variant.name for t in trials if t.round]
+    assert len(trials) <= 18
+    assert {finals.count(name) for name in finals} == {3}
+    assert len(set(finals)) == 2
+
+
+def test_a_time_budget_keeps_time_for_the_rounds() -> None:
+    asked = question(limits=Limits(budget_ns=round(300e9)))
+    found = explore("budgeted", asked, server_for(asked, seed=2))
+    assert sum(bool(t.round) for t in found.trials) >= 6

@@ -1,6 +1,7 @@
 """How good the strategies are, on many simulated servers whose best configuration is known."""
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 
 import pytest
@@ -10,10 +11,10 @@ from tpx.analyzer.results.goals import Constraint, Goals, Objective
 from tpx.analyzer.results.measurement import Load, Measurement, Trial
 from tpx.analyzer.runners.simulated import Noise, SimulatedServer, Surface
 from tpx.analyzer.search.axes import open_grid
-from tpx.analyzer.search.base import Extras, Limits
+from tpx.analyzer.search.base import Done, Extras, Limits, LoadSpace
 from tpx.analyzer.search.front import dominates, figures_of, front
 from tpx.analyzer.search.question import OptunaTrials
-from tpx.analyzer.search.table import MODES, Mode
+from tpx.analyzer.search.table import MODES, Mode, open_search
 
 NOISY = Noise(spread=0.02, drift=0.03)
 SEARCHES: tuple[Mode, ...] = ("brute", "quick", "optuna", "pareto", "budgeted")
@@ -227,3 +228,22 @@ def test_virtual_time_passes_with_measurements_and_drift_follows_it() -> None:
     assert 100 <= server.now_s <= 102
     assert max(seen) / min(seen) > 1.15
     assert Trial(variant=variant, load=Load(value=8)).round == 0
+
+
+@pytest.mark.parametrize("mode", SEARCHES)
+def test_request_rates_stay_request_rates_through_all_phases(mode: Mode) -> None:
+    rates = tuple(16 * 2**i for i in range(10))
+    loads = LoadSpace(values=rates, kind="request_rate")
+    asked = question(within=replace(space(instances=(1, 2), max_batch_sizes=(1, 4)), loads=loads))
+    server = server_for(asked, seed=1)
+    search, seen = open_search(mode, asked), set()
+    while not isinstance(trial := search.ask(), Done):
+        assert trial.load.kind == "request_rate"
+        seen.add(trial.load.value)
+        reached = min(server.truth(trial.variant, Load(value=64)), trial.load.value)
+        search.tell(
+            trial,
+            Measurement(variant=trial.variant.name, load=trial.load, throughput=reached, round=trial.round),
+        )
+    assert seen <= set(rates)
+    assert max(seen) > 64

@@ -82,7 +82,7 @@ class BudgetedSearch:
         factor = 1.0
         while True:
             for point in points:
-                wanted = explorer.grid.expected(point)
+                wanted = explorer.expected(point)
                 yield from explorer.once(point, max(factor, knee / 2 / wanted))
             points = sorted(points, key=explorer.merit, reverse=True)
             if len(points) <= CLIMBED:
@@ -124,7 +124,7 @@ class BudgetedSearch:
     def _factor(self, point: Point) -> float:
         """The best load of a point over its expected one."""
         best = self._known.best(self._explorer.name(point))
-        return best.load.value / self._explorer.grid.expected(point) if best else 1.0
+        return best.load.value / self._explorer.expected(point) if best else 1.0
 
 
 def _knee(alone: Measurement | None, loaded: Measurement | None) -> float:

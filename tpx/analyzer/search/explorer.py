@@ -31,6 +31,8 @@ class Explorer:
         """The default configuration, its load climbed."""
         facts = self._question.members or (self._question.facts,)
         expected = sum(2 * each.instances * max(1, each.max_batch_size) for each in facts)
+        if self.loads.kind == "request_rate":
+            expected = 1
         shares = tuple(1 / len(facts) for _ in facts) if self.grid.together else ()
         ladder = Ladder(self.loads, batch_size=min(self.loads.batch_sizes), shares=shares)
         default = self.grid.default
@@ -43,14 +45,21 @@ class Explorer:
     def once(self, point: Point, factor: float = 1.0) -> Asking[Measurement | None]:
         """One measurement of a point, at its expected load times a factor."""
         ladder = self.grid.ladder(self.loads, point)
-        step = ladder.nearest(self.grid.expected(point) * factor)
+        step = ladder.nearest(self.expected(point) * factor)
         return (yield from measure(self._variant(point), ladder, step))
+
+    def expected(self, point: Point) -> float:
+        """The load at which a point is expected to be best; of rates, the greatest that was reached yet."""
+        if self.loads.kind == "concurrency":
+            return self.grid.expected(point)
+        best = [self.known.best(variant.name) for variant in self.known.variants]
+        return max((m.throughput / m.load.batch_size for m in best if m is not None), default=1.0)
 
     def climbed(self, point: Point) -> Asking[Measurement | None]:
         """A point at its best load: from the best that is known of it, or from where it is expected."""
         variant, ladder = self._variant(point), self.grid.ladder(self.loads, point)
         known = self.known.best(variant.name)
-        wanted = known.load.value if known else self.grid.expected(point)
+        wanted = known.load.value if known else self.expected(point)
         return (
             yield from climb(variant, ladder, self.known, ladder.nearest(wanted), self._saying(variant.name))
         )

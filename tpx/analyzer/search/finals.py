@@ -76,8 +76,9 @@ class Repeated:
         return reason
 
     def _finals(self) -> Asking[None]:
-        finalists = choose(self._known, self._limits.finalists)
+        finalists = affordable(choose(self._known, self._limits.finalists), self._known.left)
         if len(finalists) < 2:
+            self._decide("", "no final repetitions: there is nothing to compare, or no budget for it")
             return
         names = ", ".join(variant.name for variant in finalists)
         self._decide("", f"final repetitions: {names}, each at its best load, in shuffled order")
@@ -103,11 +104,8 @@ class Repeated:
 
 
 def reserve(limits: Limits) -> int:
-    """Measurements of a budget that are kept for the final repetitions: a third at most."""
-    if limits.max_measurements is None or not limits.final_rounds:
-        return 0
-    wanted = (limits.finalists + 1) * min(FEWEST_ROUNDS, limits.final_rounds)
-    return min(wanted, limits.max_measurements // 3)
+    """Measurements of a budget that are kept for the final repetitions."""
+    return (limits.finalists + 1) * min(FEWEST_ROUNDS, limits.final_rounds)
 
 
 def choose(known: Known, count: int) -> list[Variant]:
@@ -120,6 +118,18 @@ def choose(known: Known, count: int) -> list[Variant]:
     near = [v for v in ranked[count:] if _near(known, known.best(v.name), best)]
     top += sorted(near, key=instances_of)[: FINALISTS_AT_MOST - len(top)]
     return top + [v for v in ranked if v.is_default and v not in top]
+
+
+def affordable(finalists: Sequence[Variant], left: float) -> list[Variant]:
+    """As many of the finalists, the best of them and the default, as a few rounds can be paid for."""
+    if math.isinf(left):
+        return list(finalists)
+    places = left // FEWEST_ROUNDS if left >= 2 * FEWEST_ROUNDS else left // 2
+    if places >= len(finalists):
+        return list(finalists)
+    default = [variant for variant in finalists if variant.is_default]
+    others = [variant for variant in finalists if not variant.is_default]
+    return (others[: max(0, int(places) - len(default))] + default)[: int(places)]
 
 
 def instances_of(variant: Variant) -> int:

@@ -31,7 +31,7 @@ class Known:
         """Trials carried out, those that failed among them."""
         self.spent_ns = 0
         self.reserved = 0
-        """Measurements that are kept back from the search for what comes after it."""
+        """Measurements that are kept back from the search for what comes after it, a third of all at most."""
 
     def through(self, steps: Asking[T]) -> Asking[T]:
         """These steps, without the trials whose outcome is known. Raises BudgetSpent in their place."""
@@ -82,13 +82,12 @@ class Known:
     @property
     def left(self) -> float:
         """Measurements that the search may still make, by number and by their mean cost."""
-        left = math.inf
+        total = math.inf
         if self._limits.max_measurements is not None:
-            left = self._limits.max_measurements - self.measurements
+            total = self._limits.max_measurements
         if self._limits.budget_ns is not None and self.spent_ns:
-            rest_ns = self._limits.budget_ns - self.spent_ns
-            left = min(left, rest_ns * self.measurements / self.spent_ns)
-        return left - self.reserved
+            total = min(total, self._limits.budget_ns * self.measurements / self.spent_ns)
+        return total - self.measurements - min(self.reserved, total // 3 if math.isfinite(total) else 0)
 
     def _check_budget(self) -> None:
         if self.left < 1:

@@ -1,0 +1,213 @@
+"""The accuracy gate: a variant that computes something else than the default is not measured."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tpx.analyzer.accuracy import Gate, ask, difference, may_answer_otherwise, requests_of
+from tpx.analyzer.results.measurement import (
+    Configuration,
+    Failure,
+    Load,
+    Measurement,
+    Outcome,
+    Trial,
+    Variant,
+)
+from tpx.analyzer.trial import Bench
+from tpx.analyzer.variants import OutputRepository, configure
+from tpx.errors import MeasurementError
+
+CONFIG: dict[str, Any] = {
+    "name": "m",
+    "max_batch_size": 4,
+    "input": [
+        {"name": "x", "data_type": "TYPE_FP32", "dims": ["-1", "3"]},
+        {"name": "label", "data_type": "TYPE_STRING", "dims": ["1"]},
+        {"name": "n", "data_type": "TYPE_INT64", "dims": ["2"]},
+        {"name": "on", "data_type": "TYPE_BOOL", "dims": ["1"]},
+    ],
+}
+
+
+class Server:
+    """Answers with the sum of `x`, off by a factor where the served variant says so."""
+
+    def __init__(self) -> None:
+        self.factor = 1.0
+        self.asked = 0
+        owner = self
+
+        class Answer(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                owner.asked += 1
+                total = sum(request["inputs"][0]["data"]) * owner.factor
+                outputs = [{"name": "y", "datatype": "FP32", "shape": [1], "data": [total]}]
+                body = json.dumps({"outputs": outputs} if owner.factor else {"error": "no memory"}).encode()
+                self.send_response(200 if owner.factor else 500)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+                """Nothing is logged."""
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+        self.thread = Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.01})
+        self.thread.start()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.http.server_port}"
+
+
+class Runner:
+    """A runner over that server: `factors` are those of variants by name."""
+
+    def __init__(self, served: Server, factors: dict[str, float]) -> None:
+        self._served = served
+        self._factors = factors
+        self.measured: list[str] = []
+        self._name = ""
+
+    @property
+    def server(self) -> None:
+        return None
+
+    @property
+    def http_address(self) -> str:
+        return self._served.address
+
+    async def default_config(self, model: str) -> dict[str, Any]:
+        self._served.factor = 1.0
+        return CONFIG
+
+    async def prepare(self, configuration: Configuration | None, directory: Path) -> None:
+        self._name = configuration.variant.name if configuration else ""
+        self._served.factor = self._factors.get(self._name, 1.0)
+
+    async def measure(self, load: Load) -> Measurement:
+        self.measured.append(self._name)
+        return Measurement(variant=self._name, load=load, throughput=1.0)
+
+    async def close(self) -> None:
+        return
+
+
+@pytest.fixture
+def served() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.http.shutdown()
+    server.thread.join()
+    server.http.server_close()
+
+
+def outcome_of(runner: Runner, tmp_path: Path, *deltas: dict[str, Any]) -> list[Outcome]:
+    bench = Bench(runner, OutputRepository(tmp_path / "out", None, override=True), monitoring_interval_s=1)
+
+    async def run() -> list[Outcome]:
+        found = []
+        for number, delta in enumerate(deltas):
+            variant = Variant(model="m", name=f"m_config_{number}", delta=delta)
+            trial = Trial(variant=variant, load=Load(value=1))
+            found.append(await bench.run(configure(variant, CONFIG), trial))
+        return found
+
+    return asyncio.run(run())
+
+
+LEVEL: dict[str, Any] = {"optimization": {"graph": {"level": 1}}}
+
+
+def test_a_variant_that_differs_fails_with_its_reason_and_is_not_measured(
+    served: Server, tmp_path: Path
+) -> None:
+    runner = Runner(served, {"m_config_0": 1.05})
+    (outcome,) = outcome_of(runner, tmp_path, LEVEL)
+    assert isinstance(outcome, Failure)
+    assert outcome.reason == (
+        "output 'y' differs from the default's by 5.00% of its greatest value (allowed: 1.00%): it does not "
+        "compute what the default computes"
+    )
+    assert runner.measured == []
+
+
+def test_a_variant_that_is_near_enough_is_measured(served: Server, tmp_path: Path) -> None:
+    runner = Runner(served, {"m_config_0": 1.005})
+    (outcome,) = outcome_of(runner, tmp_path, LEVEL)
+    assert isinstance(outcome, Measurement)
+
+
+def test_a_verdict_on_a_variant_is_kept(served: Server, tmp_path: Path) -> None:
+    runner = Runner(served, {"m_config_0": 1.5})
+    bench = Bench(runner, OutputRepository(tmp_path / "out", None), monitoring_interval_s=1)
+    variant = Variant(model="m", name="m_config_0", delta=LEVEL)
+
+    async def run() -> tuple[int, int]:
+        configuration = configure(variant, CONFIG)
+        await bench.run(configuration, Trial(variant=variant, load=Load(value=1)))
+        asked = served.asked
+        await bench.run(configuration, Trial(variant=variant, load=Load(value=2)))
+        return asked, served.asked
+
+    first, second = asyncio.run(run())
+    assert first == second
+
+
+def test_variants_of_instances_and_batches_are_not_asked(served: Server, tmp_path: Path) -> None:
+    outcome_of(Runner(served, {}), tmp_path, {"instance_group": [{"count": 2, "kind": "KIND_CPU"}]})
+    assert served.asked == 0
+    assert not may_answer_otherwise(Variant(model="m", name="m", delta={"max_batch_size": 2}))
+
+
+def test_a_server_that_does_not_answer_is_a_failure_with_its_words(served: Server, tmp_path: Path) -> None:
+    (outcome,) = outcome_of(Runner(served, {"m_config_0": 0.0}), tmp_path, LEVEL)
+    assert isinstance(outcome, Failure)
+    assert outcome.reason == "the answers of 'm' could not be compared: no memory"
+
+
+def test_nobody_there_is_a_measurement_error() -> None:
+    with pytest.raises(MeasurementError, match="could not be compared"):
+        asyncio.run(ask("127.0.0.1:1", "m", requests_of(CONFIG, Gate())))
+
+
+def test_requests_fit_the_configuration_and_are_drawn_by_the_seed() -> None:
+    first = requests_of(CONFIG, Gate(seed=1))
+    assert first == requests_of(CONFIG, Gate(seed=1))
+    assert first != requests_of(CONFIG, Gate(seed=2))
+    shapes = {i["name"]: (i["datatype"], i["shape"], len(i["data"])) for i in first[0]["inputs"]}
+    assert shapes == {
+        "x": ("FP32", [1, 1, 3], 3),
+        "label": ("BYTES", [1, 1], 1),
+        "n": ("INT64", [1, 2], 2),
+        "on": ("BOOL", [1, 1], 1),
+    }
+    shaped = requests_of(CONFIG, Gate(shapes={"x": (5, 3)}))
+    assert shaped[0]["inputs"][0]["shape"] == [1, 5, 3]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "reason"),
+    [
+        ({"y": np.array([1.0, 2.0])}, {"y": np.array([1.0, 2.01])}, ""),
+        ({"y": np.array([1.0, 2.0])}, {"y": np.array([1.0, 2.5])}, "differs from the default's by 20.00%"),
+        ({"y": np.array([1.0])}, {"y": np.array([np.nan])}, "is not finite"),
+        ({"y": np.array([1.0, 2.0])}, {"y": np.array([1.0])}, "has shape"),
+        ({"y": np.array(["a"], object)}, {"y": np.array(["b"], object)}, "in 1 of 1 elements"),
+        ({}, {"y": np.array([1.0])}, "lack output 'y'"),
+        ({"y": np.array([])}, {"y": np.array([])}, ""),
+    ],
+)
+def test_answers_are_compared(ours: dict[str, Any], theirs: dict[str, Any], reason: str) -> None:
+    found = difference([theirs], [ours], Gate())
+    assert reason in found
+    assert bool(found) == bool(reason)

@@ -1,0 +1,149 @@
+"""From options to searches: which strategy, which models, which space; and whole runs of them, simulated."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.analyzer.conftest import ALEXNET
+from tpx.analyzer.asking import question_of, subjects_of
+from tpx.analyzer.models import ModelToProfile
+from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.options.budget import seconds
+from tpx.analyzer.profile import Profile
+from tpx.analyzer.reports.verdict import Finding, judge
+from tpx.analyzer.results.journal import Journal, read_last_run
+from tpx.analyzer.results.run import Run
+from tpx.analyzer.runners.simulated import Noise, SimulatedRunner, SimulatedServer, Surface
+from tpx.analyzer.trial import Bench
+from tpx.analyzer.variants import ModelFacts, OutputRepository
+from tpx.errors import UsageError
+
+BATCHING = {**ALEXNET, "name": "b", "max_batch_size": 8, "dynamic_batching": {}}
+ENSEMBLE: dict[str, Any] = {
+    "name": "ens",
+    "platform": "ensemble",
+    "max_batch_size": 0,
+    "ensemble_scheduling": {"step": [{"model_name": "alexnet"}, {"model_name": "b"}]},
+}
+
+
+def config(*names: str, **options: Any) -> ProfileConfig:
+    models = tuple(ModelToProfile(name=name) for name in names or ("alexnet",))
+    return ProfileConfig(profile_models=models, **options)
+
+
+def mode_of(given: ProfileConfig, **facts: Any) -> str:
+    found = ModelFacts(model="alexnet", max_batch_size=0, **facts)
+    read: dict[str, tuple[ModelFacts, dict[str, Any]]] = {n: (found, {}) for n in ("alexnet", "a", "b")}
+    return question_of(given, subjects_of(given)[0], read)[0]
+
+
+def run(given: ProfileConfig, tmp_path: Path, surface: Surface | None = None) -> Run:
+    """The whole run on a simulated server."""
+    server = SimulatedServer(surface or Surface(host_ms=9.0), noise=Noise(spread=0.005), seed=1)
+    runner = SimulatedRunner({"alexnet": ALEXNET, "b": BATCHING, "ens": ENSEMBLE}, server)
+    bench = Bench(runner, OutputRepository(tmp_path / "output", None), monitoring_interval_s=1)
+    with Journal(tmp_path / "run.jsonl") as journal:
+        asyncio.run(Profile(given, bench, journal, lambda _: None).run(("tpx",)))
+    return Run.from_records(read_last_run(tmp_path / "run.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("options", "mode"),
+    [
+        ({}, "brute"),
+        ({"run_config_search_mode": "quick"}, "quick"),
+        ({"run_config_search_mode": "optuna", "max_measurements": 9}, "optuna"),
+        ({"budget": 60.0}, "budgeted"),
+        ({"max_measurements": 30}, "budgeted"),
+        ({"pareto": ("perf_throughput", "perf_latency_p99")}, "pareto"),
+        ({"search_threads": True}, "budgeted"),
+        ({"run_config_search_disable": True}, "manual"),
+    ],
+)
+def test_options_choose_the_strategy(options: dict[str, Any], mode: str) -> None:
+    assert mode_of(config(**options)) == mode
+
+
+def test_an_ensemble_is_searched_quickly_as_in_model_analyzer() -> None:
+    assert mode_of(config(), steps=("a", "b")) == "quick"
+
+
+@pytest.mark.parametrize("mode", ["brute", "quick", "optuna", "budgeted", "pareto"])
+def test_every_mode_runs_from_options_to_verdict(mode: Any, tmp_path: Path) -> None:
+    given = config("b", run_config_search_mode=mode, run_config_search_max_model_batch_size=16)
+    whole = run(given, tmp_path)
+    (model,) = whole.models
+    verdict = judge(model, whole.started.goals)
+    assert whole.outcome == "complete"
+    assert verdict.finding is Finding.BETTER
+    assert verdict.gain is not None
+    assert verdict.gain.low > 0.2
+    assert len(next(v for v in model.variants if v.variant.is_default).repetitions) >= 3
+    assert len([v for v in model.variants if v.repetitions]) >= 2
+    assert any(d.text.startswith("final repetitions") for d in model.decisions)
+
+
+def test_models_profiled_together_are_one_search_with_weights(tmp_path: Path) -> None:
+    models = (ModelToProfile(name="alexnet", weighting=3.0), ModelToProfile(name="b"))
+    given = ProfileConfig(
+        profile_models=models,
+        run_config_profile_models_concurrently_enable=True,
+        run_config_search_mode="quick",
+        run_config_search_max_model_batch_size=8,
+    )
+    whole = run(given, tmp_path)
+    (model,) = whole.models
+    assert model.model == "alexnet,b"
+    assert whole.started.goals.weight_of("alexnet") == 3.0
+    assert all(len(m.members) == 2 for v in model.variants for m in v.measurements)
+    assert model.variants[0].configuration.instance_group == "1:GPU; 1:GPU"
+    assert "alexnet,b_config_" in judge(model, whole.started.goals).sentence
+
+
+def test_an_ensembles_steps_are_varied(tmp_path: Path) -> None:
+    whole = run(config("ens", run_config_search_max_instance_count=3), tmp_path)
+    (model,) = whole.models
+    varied = [v.variant for v in model.variants if not v.variant.is_default]
+    assert varied
+    assert all([m.model for m in v.members] == ["alexnet", "b"] for v in varied)
+    assert judge(model, whole.started.goals).finding is Finding.BETTER
+
+
+def test_a_stranger_among_the_composing_models_is_refused(tmp_path: Path) -> None:
+    given = config("ens", ensemble_composing_models=(ModelToProfile(name="mnist"),))
+    with pytest.raises(UsageError, match="'mnist' is no step of ensemble 'ens'"):
+        run(given, tmp_path)
+
+
+@pytest.mark.parametrize(("text", "value"), [("90", 90.0), ("90s", 90.0), ("20m", 1200.0), ("1.5h", 5400.0)])
+def test_times_have_units(text: str, value: float) -> None:
+    assert seconds(text) == value
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_measurements": 0}, "--max-measurements must be at least 1"),
+        ({"budget": 0.0}, "--budget must be above 0"),
+        ({"final_rounds": 1}, "--final-rounds must be 0"),
+        ({"cores": 0}, "--cores must be at least 1"),
+        ({"accuracy_tolerance": 0.0}, "--accuracy-tolerance must be above 0"),
+        ({"queue_delays": (-1,)}, "--queue-delays must not be negative: -1"),
+        ({"graph_levels": (7,)}, "--graph-levels are -1, 0, 1 and 2, not 7"),
+        ({"execution_providers": ("tpu",)}, "--execution-providers are openvino, cuda and tensorrt"),
+        ({"pareto": ("perf_throughput",)}, "--pareto takes at least two metrics"),
+        ({"pareto": ("perf_throughput", "perf_latencyp99")}, "did you mean 'perf_latency_p99'"),
+    ],
+)
+def test_values_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        config(**options)
+
+
+@pytest.mark.parametrize("text", ["", "20 minutes", "-5", "m"])
+def test_times_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a time"):
+        seconds(text)
