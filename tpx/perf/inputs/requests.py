@@ -67,6 +67,8 @@ async def make_requests(
     maker = _RequestMaker(writer, model, settings)
     maker.share_outputs(data)
     if settings.sequences is not None:
+        if settings.batch_size > 1:
+            raise UsageError("can not specify batch size > 1 when using a sequence model")
         streams = await maker.sequences(data, settings.sequences)
         feed: Feed = SequenceFeed(streams, settings.sequences, settings.seed, maker.check())
         return Requests(feed=feed, data=maker.summary(data), notices=maker.notices)
