@@ -1,12 +1,16 @@
 """`tpx analyze apply` and `rollback` as commands: which run, which configuration, asked or not."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tpx.analyzer.results.run import Run
+from tests.analyzer.test_conclusion import variant
+from tpx.analyzer.results.run import ModelRun, Run
 from tpx.cli.analyze import main
+from tpx.cli.analyze_apply import ApplyConfig, choose
+from tpx.errors import UsageError
 
 Replay = Callable[..., Run]
 CONFIG = 'platform: "onnxruntime_onnx"\nmax_batch_size: 0\n'
@@ -92,6 +96,14 @@ def test_a_run_that_recommends_nothing_has_nothing_to_apply(
     (tmp_path / "models").mkdir()
     assert main(["apply", "-e", str(tmp_path), "-m", str(tmp_path / "models"), "--yes"]) == 2
     assert "the run recommends nothing" in capsys.readouterr().err
+
+
+def test_what_is_not_certain_is_applied_by_name_only(replay: Replay) -> None:
+    wild = (variant("default", [100, 101, 99]), variant("0", [200, 90, 130], memory_mb=100))
+    run = replace(replay(), models=(ModelRun(model="m", variants=wild, decisions=()),))
+    with pytest.raises(UsageError, match=r"the run is inconclusive: .*tpx analyze apply m_config_0"):
+        choose(run, ApplyConfig())
+    assert choose(run, ApplyConfig(configuration="m_config_0")) == wild[1].configuration
 
 
 @pytest.mark.parametrize(

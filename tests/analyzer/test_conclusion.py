@@ -119,6 +119,16 @@ def test_with_as_many_instances_memory_counts_then_p99_then_the_order(dear: dict
     assert found.best.name == "m_config_3"
 
 
+def test_what_surely_loses_to_the_default_is_not_recommended_for_being_cheap() -> None:
+    found = verdict(
+        variant("default", [100, 101, 100], instances=2),
+        variant("0", [90, 91, 90], instances=1),
+        variant("1", [60, 180, 110], instances=4),
+    )
+    assert found.conclusion is not None
+    assert found.conclusion.recommended.name != "m_config_0"
+
+
 def test_a_default_as_good_as_the_best_stays() -> None:
     found = verdict(variant("default", [100, 101, 99]), variant("0", [100.5, 101, 99.5], instances=2))
     assert found.finding is Finding.DEFAULT

@@ -64,11 +64,12 @@ def conclude(ranking: Sequence[RankedVariant], goals: Goals) -> Conclusion | Non
         for r, gain, p in zip(finalists[1:], against, corrected, strict=True)
         if not (gain.high < -TIE_MARGIN and p < SIGNIFICANT)
     ]
-    recommended = min(tied, key=_cost)
     default = next((r for r in finalists if r.run.variant.is_default), None)
     gains: dict[str, Gain] = {}
     if default is not None:
         gains = {r.name: _paired(scores[r.name], scores[default.name]) for r in finalists}
+    # on a noisy machine the best may tie with what is surely no better than the default
+    recommended = min((r for r in tied if r is default or not _loses(r, gains)), key=_cost, default=best)
     noise = tuple(_noise(finalists, scores))
     gain = None if recommended is default else gains.get(recommended.name)
     return Conclusion(
@@ -80,6 +81,11 @@ def conclude(ranking: Sequence[RankedVariant], goals: Goals) -> Conclusion | Non
         inconclusive="" if gain is None else _why_inconclusive(gain, noise),
         undetermined=tuple(c for c in goals.constraints if _undetermined(recommended, c)),
     )
+
+
+def _loses(ranked: RankedVariant, gains: Mapping[str, Gain]) -> bool:
+    gain = gains.get(ranked.name)
+    return gain is not None and gain.rounds >= 2 and gain.high < 0
 
 
 def _scores(ranked: RankedVariant, goals: Goals) -> dict[int, float]:

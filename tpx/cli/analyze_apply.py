@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from tpx.analyzer.application import Change, carry_out, changes_back, changes_to
-from tpx.analyzer.reports.verdict import judge
+from tpx.analyzer.reports.verdict import Finding, judge
 from tpx.analyzer.results.journal import ModelRead, Record, RunStarted, read_last_run
 from tpx.analyzer.results.measurement import Configuration
 from tpx.analyzer.results.run import ModelRun, Run
@@ -73,7 +73,7 @@ def apply(argv: Sequence[str]) -> int:
     config = from_argv(ApplyConfig, argv)
     records = read_last_run(journal_of(config.export_path))
     run = Run.from_records(records)
-    configuration = _chosen(run, config)
+    configuration = choose(run, config)
     repository = config.model_repository or _repository_of(run.started)
     if not repository.is_dir():
         raise UsageError(f"--model-repository {repository}: no such directory")
@@ -120,7 +120,8 @@ def _confirmed(changes: Sequence[Change], question: str, *, yes: bool, dry_run: 
     return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
 
 
-def _chosen(run: Run, config: ApplyConfig) -> Configuration:
+def choose(run: Run, config: ApplyConfig) -> Configuration:
+    """The configuration that is named, or that the run is sure to recommend. Raises UsageError."""
     models = [model for model in run.models if config.model in (None, model.model)]
     if not models:
         names = [model.model for model in run.models]
@@ -136,6 +137,11 @@ def _chosen(run: Run, config: ApplyConfig) -> Configuration:
     verdict = judge(models[0], run.started.goals)
     if verdict.best is None or not verdict.best.satisfies:
         raise UsageError(f"the run recommends nothing: {verdict.sentence}")
+    if verdict.finding is Finding.INCONCLUSIVE:
+        raise UsageError(
+            f"the run is inconclusive: {verdict.sentence}; to apply one all the same, name it: "
+            f"tpx analyze apply {verdict.best.name}"
+        )
     return verdict.best.run.configuration
 
 
