@@ -57,6 +57,7 @@ class OpenAiServer:
         self._ready.set()
         await self._stop.wait()
         server.close()
+        await asyncio.sleep(0.05)  # what was accepted is a conversation by then, whose end closes its socket
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
