@@ -37,6 +37,7 @@ class OpenAiServer:
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
+        self._writers: list[asyncio.StreamWriter] = []
         self.port = 0
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
 
@@ -62,9 +63,12 @@ class OpenAiServer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0.01)  # for the transports to close their sockets
+        for writer in self._writers:
+            writer.transport.abort()  # closing would wait for a client that reads no more
+        await asyncio.sleep(0.05)  # for the transports to close their sockets
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
         try:
             while await self._answer(reader, writer):
                 pass
