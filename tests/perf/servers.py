@@ -84,6 +84,7 @@ class HttpServer:
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
         await self._stop.wait()
+        await asyncio.sleep(0.02)  # what is accepted while a server closes is left open by asyncio
         server.close()
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()

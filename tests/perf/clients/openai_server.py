@@ -57,8 +57,8 @@ class OpenAiServer:
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
         await self._stop.wait()
+        await asyncio.sleep(0.05)  # what is accepted while a server closes is left open by asyncio
         server.close()
-        await asyncio.sleep(0.05)  # what was accepted is a conversation by then, whose end closes its socket
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
