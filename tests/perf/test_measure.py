@@ -289,7 +289,7 @@ def test_a_fixed_schedule_sends_each_step_once_at_its_own_time() -> None:
     settings = replace(QUICK, request_count=4)
     result = asyncio.run(measure_level(target, Level("fixed_schedule", 0), settings))
     assert (result.requests, len(client.sent), result.verdict) == (4, 4, Verdict.OK)
-    assert result.duration_ns >= 12_000_000
+    assert result.duration_ns >= 9_000_000  # from when the first was really sent, which may be late
     assert result.open_loop is not None
 
 
