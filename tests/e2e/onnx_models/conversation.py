@@ -15,26 +15,26 @@ from tests.e2e.onnx_models.corpus import Case, Example
 Arrays = list[npt.NDArray[Any]]
 
 
-def served(client: Any, library: ModuleType, case: Case, examples: Sequence[Example]) -> list[Arrays] | str:
+def served(client: Any, protocol: ModuleType, case: Case, examples: Sequence[Example]) -> list[Arrays] | str:
     """Load a model, ask it everything, unload it: the answers, or what went wrong and when."""
     try:
         client.load_model(case.name)
     except InferenceServerException as exc:
         return f"load: {exc.message()}"
     try:
-        return [_ask(client, library, case.name, example.inputs) for example in examples]
+        return [_ask(client, protocol, case.name, example.inputs) for example in examples]
     except InferenceServerException as exc:
         return f"infer: {exc.message()}"
     finally:
         client.unload_model(case.name)
 
 
-def _ask(client: Any, library: ModuleType, model: str, values: Sequence[Any]) -> Arrays:
+def _ask(client: Any, protocol: ModuleType, model: str, values: Sequence[Any]) -> Arrays:
     metadata = client.get_model_metadata(model)
     inputs = []
     for (name, datatype), value in zip(_described(metadata, "inputs"), values, strict=True):
         array = _sent(np.asarray(value))
-        inputs.append(library.InferInput(name, list(array.shape), datatype))
+        inputs.append(protocol.InferInput(name, list(array.shape), datatype))
         inputs[-1].set_data_from_numpy(array)
     answer = client.infer(model, inputs)
     return [comparable(answer.as_numpy(name)) for name, _ in _described(metadata, "outputs")]

@@ -49,12 +49,12 @@ class Asked:
 
     repository: Path
     client: Any
-    library: ModuleType
+    protocol: ModuleType
 
     def outcome(self, case: Case) -> str:
         """What is wrong with the answers to a case, empty if nothing is."""
         examples = list(case.examples())
-        answers = served(self.client, self.library, case, examples)
+        answers = served(self.client, self.protocol, case, examples)
         if isinstance(answers, str):
             return answers
         return difference(answers, [example.outputs for example in examples], case)
@@ -85,14 +85,14 @@ def locales(directory: Path) -> Mapping[str, str]:
 def over_grpc(server: tuple[Child, Path]) -> Iterator[Asked]:
     child, repository = server
     with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{child.port('GRPCInferenceService')}") as client:
-        yield Asked(repository=repository, client=client, library=tritonclient.grpc)
+        yield Asked(repository=repository, client=client, protocol=tritonclient.grpc)
 
 
 @pytest.fixture(scope="module")
 def over_http(server: tuple[Child, Path]) -> Iterator[Asked]:
     child, repository = server
     with tritonclient.http.InferenceServerClient(f"127.0.0.1:{child.port('HTTPService')}") as client:
-        yield Asked(repository=repository, client=client, library=tritonclient.http)
+        yield Asked(repository=repository, client=client, protocol=tritonclient.http)
 
 
 @pytest.fixture(params=["over_grpc", "over_http"])
@@ -139,7 +139,7 @@ def test_every_operator_answers_as_onnx_expects_or_as_onnx_runtime_does_by_itsel
 
 def _refused_rightly(asked: Asked, case: Case) -> str:
     """What is wrong with how a model is refused whose types the protocol does not have."""
-    answers = served(asked.client, asked.library, case, [])
+    answers = served(asked.client, asked.protocol, case, [])
     right = isinstance(answers, str) and answers.startswith("load: ")
     if right and ("which the v2 protocol cannot carry" in answers or "onnx runtime cannot load" in answers):
         return ""
@@ -149,7 +149,7 @@ def _refused_rightly(asked: Asked, case: Case) -> str:
 def _answered_wrongly(asked: Asked, case: Case) -> str:
     """Where the served model is neither what is expected nor what ONNX Runtime is by itself."""
     examples = list(case.examples())
-    answers = served(asked.client, asked.library, case, examples)
+    answers = served(asked.client, asked.protocol, case, examples)
     if not isinstance(answers, str) and not difference(answers, [e.outputs for e in examples], case):
         return ""
     alone = computed(case, examples)

@@ -29,7 +29,7 @@ class Writer:
         return {tensor.name: tensor.numpy().tolist() for tensor in tensors}
 
     async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> Template:
-        raise NotImplementedError
+        raise AssertionError("these requests belong to no sequence")
 
 
 def requests(

@@ -28,7 +28,7 @@ class _Somewhere:
         return self._gpus
 
     def open(self, files: ModelFiles, config: Any) -> Any:
-        raise NotImplementedError
+        raise AssertionError("defaults are filled before anything is opened")
 
     def default_instance_count(self, kind: str) -> int:
         return 2 if kind == "KIND_CPU" else 1

@@ -16,12 +16,12 @@ class Driver:
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
-        self.library = ctypes.CDLL(self.path)
+        self.functions = ctypes.CDLL(self.path)
 
     def left(self) -> tuple[int, int, int]:
         """Allocations, streams, and contexts that are pushed."""
-        library = self.library
-        return library.fake_allocations(), library.fake_streams(), library.fake_depth()
+        functions = self.functions
+        return functions.fake_allocations(), functions.fake_streams(), functions.fake_depth()
 
 
 @pytest.fixture(scope="session")

@@ -200,8 +200,8 @@ def test_instances_of_a_device_share_an_engine_and_have_contexts_of_their_own(
     model = opened.model(text)
     engines = {id(model._engine(device, opened.config(text))) for device in (0, 0, 1, 1)}
     assert (len(executors), len(engines)) == (4, 2)
-    assert driver.library.fake_streams() == 4
-    assert driver.library.fake_priority() == -5
+    assert driver.functions.fake_streams() == 4
+    assert driver.functions.fake_priority() == -5
     for executor in executors:
         assert executor.execute({"x": rows(3, 2)})["y"].tolist() == (rows(3, 2) * 2).tolist()
 
@@ -257,6 +257,6 @@ def test_a_kernel_that_fails_is_the_requests_error(opened: Opened) -> None:
 
 def test_memory_that_is_not_there_is_an_error(opened: Opened, driver: Driver) -> None:
     [executor] = opened.executors()
-    driver.library.fake_memory(0)
+    driver.functions.fake_memory(0)
     with pytest.raises(ExecutionError, match="cuMemAlloc_v2 failed"):
         executor.execute({"x": rows(1, 2)})
