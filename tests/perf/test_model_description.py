@@ -55,6 +55,8 @@ def test_flags_and_steps_come_from_the_configuration() -> None:
                 {"model_name": "a", "model_version": -1},
                 {"model_name": "b", "model_version": "2"},
                 {"model_name": "a", "model_version": "-1"},
+                {"model_name": "c", "model_version": 0},
+                {"model_name": "d"},
             ]
         },
     }
@@ -62,7 +64,7 @@ def test_flags_and_steps_come_from_the_configuration() -> None:
     assert model.inputs[0].optional
     assert model.decoupled
     assert model.response_cache
-    assert model.steps == (ModelKey("a"), ModelKey("b", "2"))
+    assert model.steps == (ModelKey("a"), ModelKey("b", "2"), ModelKey("c"), ModelKey("d"))
 
 
 def test_an_unknown_datatype_names_the_input() -> None:

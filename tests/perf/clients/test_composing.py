@@ -6,9 +6,14 @@ from pathlib import Path
 import pytest
 
 from tests.perf.clients.running import level, ran
-from tests.serving.backends.python.zoo import add
+from tests.serving.backends.python.zoo import SAME, add
 from tests.serving.live import Live, serving
 from tpx.errors import MeasurementError
+
+STEP = (
+    'ensemble_scheduling { step [ { model_name: "double" '
+    'input_map { key: "x" value: "x" } output_map { key: "y" value: "y" } } ] }\n'
+)
 
 
 @pytest.fixture(scope="module")
@@ -16,6 +21,8 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     repository: Path = tmp_path_factory.mktemp("models")
     add(repository, "bls")
     add(repository, "double")
+    (repository / "doubling" / "1").mkdir(parents=True)
+    (repository / "doubling" / "config.pbtxt").write_text(f'platform: "ensemble"\n{SAME}{STEP}', "utf-8")
     with serving(repository) as server:
         yield server
 
@@ -42,6 +49,17 @@ def test_the_models_that_it_calls_have_their_own_figures(live: Live, protocol: s
 def test_a_composing_model_that_is_not_there_is_named(live: Live) -> None:
     with pytest.raises(MeasurementError, match=r"failed to get model metadata:.*'nowhere'"):
         ran(*at(live, "http"), "--bls-composing-models", "nowhere")
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_step_that_names_no_version_is_the_latest(live: Live, protocol: str) -> None:
+    service = "HTTPService" if protocol == "http" else "GRPCInferenceService"
+    url = f"127.0.0.1:{live.ports[service]}"
+    result = level("-m", "doubling", "-i", protocol, "-u", url, "--request-count", "5")
+    assert (result.requests, result.failed) == (5, 0)
+    assert result.server is not None
+    (part,) = result.server.composing
+    assert (part.model, part.version, part.success_count) == ("double", "1", 5)
 
 
 @pytest.mark.parametrize("streaming", [(), ("--streaming",)])

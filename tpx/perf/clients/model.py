@@ -134,8 +134,8 @@ def _steps(steps: Sequence[Mapping[str, Any]]) -> tuple[ModelKey, ...]:
 
 
 def _version(number: Any) -> str:
-    """-1 is the latest in an ensemble's step, and so is a missing version."""
-    return "" if int(number) < 0 else str(number)
+    """In an ensemble's step -1 and 0, which is what a step that names no version has, are the latest."""
+    return "" if int(number) <= 0 else str(number)
 
 
 _DURATIONS = (
