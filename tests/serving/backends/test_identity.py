@@ -93,7 +93,7 @@ def test_an_execution_takes_as_long_as_it_is_told_and_holds_up_nobody_else(live:
         ("bare", "must specify at least one output"),
         ("uneven", "as many outputs as inputs, the configuration has 2 and 1"),
         ("unlike", "output 'b' must have the data_type and dims of input 'a'"),
-        ("coupled", "the identity backend is not decoupled"),
+        ("coupled", "is decoupled, but an identity model has one response for each request"),
         ("wordy", "parameter 'execute_delay_ms' must be milliseconds, got 'soon'"),
         ("odd", "has no parameter 'creation_delay_ms' (has: execute_delay_ms)"),
     ],

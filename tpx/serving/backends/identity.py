@@ -9,6 +9,7 @@ from typing import Any
 
 from tpx.errors import ConfigError, LoadError
 from tpx.serving.backends.base import ModelFiles
+from tpx.serving.backends.model_tensors import check_one_response
 from tpx.serving.batch import Arrays
 from tpx.serving.instances.placement import InstanceSpec
 
@@ -49,8 +50,7 @@ class IdentityModel:
                     f"model '{config.name}': output '{output.name}' must have the data_type and dims of "
                     f"input '{given.name}'"
                 )
-        if config.model_transaction_policy.decoupled:
-            raise ConfigError(f"model '{config.name}': the identity backend is not decoupled")
+        check_one_response(config, "an identity model")
 
     def executor(self, spec: InstanceSpec, config: Any) -> "IdentityExecutor":
         if spec.kind == "KIND_GPU":

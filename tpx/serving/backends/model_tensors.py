@@ -116,6 +116,25 @@ def fill_dims(item: Any, tensor: ModelTensor, *, batching: bool) -> None:
         item.reshape.SetInParent()  # one element a request, which the file takes without a dimension
 
 
+def check_one_response(config: Any, model: str) -> None:
+    """Raise ConfigError where `model`, of a kind that answers a request once, is to be decoupled."""
+    if config.model_transaction_policy.decoupled:
+        raise ConfigError(
+            f"model '{config.name}' is decoupled, but {model} has one response for each request: remove "
+            "model_transaction_policy"
+        )
+
+
+def check_all_required(config: Any, runtime: str) -> None:
+    """Raise ConfigError where an input is optional, which `runtime` cannot leave out."""
+    for item in config.input:
+        if item.optional:
+            raise ConfigError(
+                f"input '{item.name}' of model '{config.name}' is optional, but {runtime} needs all inputs: "
+                "remove optional"
+            )
+
+
 def check_signature(config: Any, inputs: Sequence[ModelTensor], outputs: Sequence[ModelTensor]) -> None:
     """Raise ConfigError where the configuration asks for what the file does not have."""
     name = config.name

@@ -114,6 +114,15 @@ def test_an_engine_of_fixed_shapes_has_no_batches(opened: Opened) -> None:
             "input [{ name: 'x' data_type: TYPE_FP32 dims: [ 2 ] is_shape_tensor: true }] " + GROUP % "",
             "is_shape_tensor of 'x' of model 'net' must be false: so it is in the engine",
         ),
+        (
+            "model_transaction_policy { decoupled: true } " + GROUP % "",
+            "model 'net' is decoupled, but an engine has one response for each request: remove "
+            "model_transaction_policy",
+        ),
+        (
+            "input [{ name: 'x' data_type: TYPE_FP32 dims: [ 2 ] optional: true }] " + GROUP % "",
+            "input 'x' of model 'net' is optional, but TensorRT needs all inputs: remove optional",
+        ),
     ],
 )
 def test_a_configuration_that_is_not_the_engines_is_refused(opened: Opened, text: str, message: str) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 import onnxruntime as ort
 
 from tpx.cuda_driver import CudaDriver
-from tpx.errors import Code, ConfigError, LoadError
+from tpx.errors import Code, LoadError
 from tpx.serving.backends.base import Description, Executor, ModelFiles, inside
+from tpx.serving.backends.model_tensors import check_one_response
 from tpx.serving.backends.onnxruntime.binding import BoundExecutor, can_bind
 from tpx.serving.backends.onnxruntime.description import describe
 from tpx.serving.backends.onnxruntime.execution import ArrayExecutor, ValueExecutor
@@ -77,11 +78,7 @@ class OnnxModel:
         complete_signature(config, self._inputs, self._outputs, default_max_batch_size=default_max_batch_size)
 
     def check(self, config: Any) -> None:
-        if config.model_transaction_policy.decoupled:
-            raise ConfigError(
-                f"model '{config.name}' is decoupled, but an ONNX model has one response for each request: "
-                "remove model_transaction_policy"
-            )
+        check_one_response(config, "an ONNX model")
         check_signature(config, self._inputs_of(config), self._outputs)
 
     def executor(self, spec: InstanceSpec, config: Any) -> Executor:

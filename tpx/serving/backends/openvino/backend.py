@@ -15,7 +15,13 @@ import openvino as ov
 from tpx.errors import Code, ConfigError, LoadError
 from tpx.serving.backends.base import Description, Executor, ModelFiles, inside
 from tpx.serving.backends.libraries import Libraries
-from tpx.serving.backends.model_tensors import ModelTensor, check_signature, complete_tensors
+from tpx.serving.backends.model_tensors import (
+    ModelTensor,
+    check_all_required,
+    check_one_response,
+    check_signature,
+    complete_tensors,
+)
 from tpx.serving.backends.openvino.execution import ERRORS, InferRequestExecutor, Rows, reason
 from tpx.serving.backends.openvino.settings import settings_of
 from tpx.serving.instances.placement import InstanceSpec
@@ -106,16 +112,8 @@ class OpenVinoModel:
         )
 
     def check(self, config: Any) -> None:
-        if config.model_transaction_policy.decoupled:
-            raise ConfigError(
-                f"model '{config.name}' is decoupled, but an OpenVINO model has one response for each "
-                "request: remove model_transaction_policy"
-            )
-        for item in config.input:
-            if item.optional:
-                raise ConfigError(
-                    f"input '{item.name}' of model '{config.name}' is optional, but OpenVINO needs all inputs"
-                )
+        check_one_response(config, "an OpenVINO model")
+        check_all_required(config, "OpenVINO")
         self._reshape(config)
         inputs, outputs = self._tensors(config)
         if self._settings.fixed_batch and config.max_batch_size:

@@ -17,7 +17,13 @@ import tensorflow as tf
 
 from tpx.errors import Code, ConfigError, ExecutionError, LoadError
 from tpx.serving.backends.base import Description, Executor, ModelFiles, inside
-from tpx.serving.backends.model_tensors import ModelTensor, check_signature, complete_tensors
+from tpx.serving.backends.model_tensors import (
+    ModelTensor,
+    check_all_required,
+    check_one_response,
+    check_signature,
+    complete_tensors,
+)
 from tpx.serving.backends.tensorflow.sessions import BFLOAT16, ERRORS, Call, Session, gpu_count, init_ops_of
 from tpx.serving.backends.tensorflow.settings import settings_of
 from tpx.serving.backends.tensorflow.signature import Bound, model_tensor, signature_of, tensors_of
@@ -103,17 +109,8 @@ class TensorFlowModel:
         )
 
     def check(self, config: Any) -> None:
-        if config.model_transaction_policy.decoupled:
-            raise ConfigError(
-                f"model '{config.name}' is decoupled, but a TensorFlow model has one response for each "
-                "request: remove model_transaction_policy"
-            )
-        for item in config.input:
-            if item.optional:
-                raise ConfigError(
-                    f"input '{item.name}' of model '{config.name}' is optional, but TensorFlow needs all "
-                    "inputs"
-                )
+        check_one_response(config, "a TensorFlow model")
+        check_all_required(config, "TensorFlow")
         if self._graph:
             self._find_in_graph(config)
         check_signature(config, _tensors(self._inputs), _tensors(self._outputs))

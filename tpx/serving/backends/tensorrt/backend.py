@@ -14,7 +14,12 @@ from typing import Any
 from tpx.cuda_driver import LIBRARY, CudaDriver
 from tpx.errors import Code, ConfigError, LoadError, TpxError, Unsupported
 from tpx.serving.backends.base import Description, Executor, ModelFiles, inside
-from tpx.serving.backends.model_tensors import check_signature, complete_tensors
+from tpx.serving.backends.model_tensors import (
+    check_all_required,
+    check_one_response,
+    check_signature,
+    complete_tensors,
+)
 from tpx.serving.backends.tensorrt.engines import Engines
 from tpx.serving.backends.tensorrt.execution import EngineExecutor, Place
 from tpx.serving.backends.tensorrt.facts import EngineFacts, facts_of
@@ -99,11 +104,8 @@ class TensorRtModel:
                 item.is_shape_tensor = item.is_shape_tensor or item.name in shaping
 
     def check(self, config: Any) -> None:
-        if config.model_transaction_policy.decoupled:
-            raise ConfigError(
-                f"model '{config.name}' is decoupled, but an engine has one response for each request: "
-                "remove model_transaction_policy"
-            )
+        check_one_response(config, "an engine")
+        check_all_required(config, "TensorRT")
         self._check_batching(config)
         self._check_kinds(config)
         check_signature(config, *_model_tensors(self._facts))
@@ -183,11 +185,6 @@ class TensorRtModel:
                 raise ConfigError(
                     f"is_shape_tensor of '{item.name}' of model '{config.name}' must be "
                     f"{str(item.name in shaping).lower()}: so it is in the engine"
-                )
-        for item in config.input:
-            if item.optional:
-                raise ConfigError(
-                    f"input '{item.name}' of model '{config.name}' is optional, but TensorRT needs all inputs"
                 )
 
 
