@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from benchmarks.benches import agreement
 from benchmarks.results import Cell
 
 
@@ -26,13 +27,15 @@ class Goal:
         return None
 
     def met(self, value: float) -> bool:
-        if self.at_least is not None:
-            return value >= self.at_least
-        return self.at_most is None or value <= self.at_most
+        return (self.at_least is None or value >= self.at_least) and (
+            self.at_most is None or value <= self.at_most
+        )
 
     @property
     def bound(self) -> str:
-        return f">= {self.at_least:g}" if self.at_least is not None else f"<= {self.at_most:g}"
+        least = f">= {self.at_least:g}" if self.at_least is not None else ""
+        most = f"<= {self.at_most:g}" if self.at_most is not None else ""
+        return f"{least} {most}".strip()
 
 
 def goals() -> Iterator[Goal]:
@@ -49,6 +52,7 @@ def goals() -> Iterator[Goal]:
         yield Goal(**python, cell=f"identity {protocol} c=1", figure="p50_us", at_most=0.7)
     yield from _alexnet()
     yield from _load_generators()
+    yield from _agreement()
     for figure, bound in (("ready_s", 2.0), ("beside_mb", 120.0)):
         yield Goal(bench="start", cell="the four examples", figure=figure, at_most=bound)
 
@@ -89,4 +93,20 @@ def _load_generators() -> Iterator[Goal]:
     for protocol in ("grpc", "http"):
         for model in ("identity", "mnist"):
             cell = f"tpx server, {model} {protocol} c=16"
-            yield Goal(bench=bench, cell=cell, figure="client_cpu_us", over=over, at_most=0.6)
+            yield Goal(bench=bench, cell=cell, figure="client_cpu_us", over=over, at_most=0.5)
+        for concurrency in (1, 4):
+            cell = f"tpx server, gap {protocol} c={concurrency}"
+            yield Goal(bench=bench, cell=cell, figure="client_cpu_us", over=over, at_most=1.0)
+
+
+def _agreement() -> Iterator[Goal]:
+    for case in agreement.cases():
+        for figure in ("throughput", "p50_us", "p90_us", "p99_us"):
+            yield Goal(
+                bench=agreement.NAME,
+                cell=case.name,
+                figure=figure,
+                over="perf_analyzer",
+                at_least=0.97,
+                at_most=1.03,
+            )

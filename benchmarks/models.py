@@ -48,12 +48,16 @@ class Served:
     threads: int = 1
     steps: int = 0
     """An ensemble that calls the model so many times, one after the other; the model is served beside it."""
+    wait_ms: int = 0
+    """The model is a `model.py` on every server, and sleeps so long before it computes."""
+    instances: int = 1
 
     @property
     def name(self) -> str:
         if self.steps:
             return f"{self.model.name}_chain{self.steps}"
         batched = "_batched" if self.dynamic_batching else ""
+        batched += f"_{self.wait_ms}ms" if self.wait_ms else ""
         return self.model.name + batched + (f"_{self.threads}threads" if self.threads > 1 else "")
 
 
@@ -133,7 +137,7 @@ class ModelStore:
             else:
                 self._link(served.model, folder / "1")
                 (folder / "config.pbtxt").write_text(_config(served, kind), encoding="utf-8")
-            if kind == "triton":
+            if _in_python(served, kind):
                 shutil.copy(RUNTIMES / "triton_model.py", folder / "1" / "model.py")
         if kind == "mlserver":
             shutil.copy(RUNTIMES / "mlserver_onnx.py", directory)
@@ -161,16 +165,25 @@ def _write_gap(path: Path) -> None:
     )
 
 
+def _in_python(served: Served, kind: Kind) -> bool:
+    return kind == "triton" or served.wait_ms > 0
+
+
 def _config(served: Served, kind: Kind) -> str:
     model = served.model
+    parameters = {"intra_op_thread_count": served.threads, "wait_ms": served.wait_ms}
     lines = [
         f'name: "{served.name}"',
-        f'backend: "{"onnxruntime" if kind == "tpx" else "python"}"',
+        f'backend: "{"python" if _in_python(served, kind) else "onnxruntime"}"',
         f"max_batch_size: {8 if model.batching else 0}",
         *(_tensor(model, "input", tensor) for tensor in model.inputs),
         *(_tensor(model, "output", tensor) for tensor in model.outputs),
-        "instance_group [ { kind: KIND_CPU count: 1 } ]",
-        f'parameters {{ key: "intra_op_thread_count" value: {{ string_value: "{served.threads}" }} }}',
+        f"instance_group [ {{ kind: KIND_CPU count: {served.instances} }} ]",
+        *(
+            f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}'
+            for key, value in parameters.items()
+            if value
+        ),
     ]
     if served.dynamic_batching:
         lines.append("dynamic_batching { }")

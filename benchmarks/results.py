@@ -24,6 +24,7 @@ FIGURES = {
     "throughput": Figure("infer/s", 0),
     "served": Figure("served/s", 0),
     "p50_us": Figure("p50 us", 0),
+    "p90_us": Figure("p90 us", 0),
     "p99_us": Figure("p99 us", 0),
     "server_cpu_us": Figure("server CPU us/inf", 1),
     "client_cpu_us": Figure("client CPU us/inf", 1),

@@ -45,16 +45,23 @@ class Load:
     server: Server
     served: Served
     protocol: Literal["grpc", "http"]
-    concurrency: int
     seconds: int
+    concurrency: int = 0
+    request_rate: int = 0
+    """A second, evenly spaced; exclusive with `concurrency`."""
 
     def flags(self) -> list[str]:
         """Both tools know these. Zeros: perf_analyzer's random FP32 are random bytes, NaN among them."""
         window_ms = round((self.seconds + MARGIN_S) * 1000 / WINDOWS)
+        level = (
+            ("--request-rate-range", str(self.request_rate))
+            if self.request_rate
+            else ("--concurrency-range", str(self.concurrency))
+        )
         return [
             *("-m", self.served.name, "-i", self.protocol),
             *("-u", f"127.0.0.1:{self.server.port(self.protocol)}"),
-            *("--concurrency-range", str(self.concurrency), "--input-data", "zero"),
+            *(*level, "--input-data", "zero"),
             *("-p", str(window_ms), "-r", str(WINDOWS + 1), "-s", ANY_SPREAD),
         ]
 
@@ -132,6 +139,7 @@ def _read_perf_analyzer(text: str) -> Sample:
     patterns = {
         "throughput": r"Throughput: ([\d.]+)",
         "p50_us": r"p50 latency: (\d+)",
+        "p90_us": r"p90 latency: (\d+)",
         "p99_us": r"p99 latency: (\d+)",
     }
     found = {figure: re.search(pattern, text) for figure, pattern in patterns.items()}
@@ -144,11 +152,12 @@ def _read_perf_analyzer(text: str) -> Sample:
 def _read_tpx_perf(report: Path) -> Sample:
     level = json.loads(report.read_text(encoding="utf-8"))["levels"][0]
     latency = level["latency_us"] or {}
-    if "p50" not in latency or "p99" not in latency:
+    if not {"p50", "p90", "p99"} <= set(latency):
         raise MeasurementError(f"tpx perf measured nothing: {level['reason'] or level['errors']}")
     return {
         "throughput": level["throughput"]["value"],
         "p50_us": latency["p50"],
+        "p90_us": latency["p90"],
         "p99_us": latency["p99"],
         "failed": level["failed"],
     }

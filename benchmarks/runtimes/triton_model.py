@@ -4,6 +4,7 @@ Like tpx it runs a batch that the scheduler made in one call.
 """
 
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,9 @@ class TritonPythonModel:
 
     def initialize(self, args):
         config = json.loads(args["model_config"])
-        threads = int(config["parameters"]["intra_op_thread_count"]["string_value"])
+        parameters = {key: value["string_value"] for key, value in config["parameters"].items()}
+        threads = int(parameters["intra_op_thread_count"])
+        self.wait_s = int(parameters.get("wait_ms", 0)) / 1000
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
@@ -26,6 +29,8 @@ class TritonPythonModel:
         self.outputs = [item["name"] for item in config["output"]]
 
     def execute(self, requests):
+        if self.wait_s:
+            time.sleep(self.wait_s)
         feeds = [
             {name: triton.get_input_tensor_by_name(request, name).as_numpy() for name in self.inputs}
             for request in requests
