@@ -4,8 +4,6 @@ import asyncio
 import ctypes
 import json
 import os
-import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import pytest
 
 from tests.perf.clients.running import level, ran
 from tests.serving.live import Live, serving, write_models
+from tests.serving.shared_memory.fake_driver import compiled_driver
 from tpx.errors import MeasurementError, UsageError
 from tpx.options import from_argv
 from tpx.perf.clients.regions import Region
@@ -231,17 +230,10 @@ def test_no_room_is_said_with_the_file(tmp_path: Path) -> None:
 
 # CUDA
 
-FAKE = Path(__file__).parents[2] / "serving" / "shared_memory" / "fake_libcuda.c"
-
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> str:
-    gcc = shutil.which("gcc")
-    if gcc is None:
-        pytest.skip("gcc not found: install the Debian package gcc")
-    path = tmp_path_factory.mktemp("cuda") / "libcuda.so"
-    subprocess.run([gcc, "-shared", "-fPIC", "-Wall", "-Werror", "-o", path, FAKE], check=True, timeout=50)
-    return str(path)
+    return str(compiled_driver(tmp_path_factory.mktemp("cuda")))
 
 
 def test_a_machine_without_a_driver_is_told_what_is_missing(live: Live) -> None:

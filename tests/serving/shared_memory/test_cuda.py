@@ -6,12 +6,12 @@ It shows that handles, addresses and sizes pass as the driver wants them, not th
 import ctypes
 import logging
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.serving.shared_memory.fake_driver import compiled_driver
 from tpx.errors import InvalidRequest, Unsupported
 from tpx.serving.shared_memory.cuda import CudaMemory, opener
 from tpx.serving.shared_memory.regions import CudaRegion, SharedMemory
@@ -50,13 +50,7 @@ class Device:
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    gcc = shutil.which("gcc")
-    if gcc is None:
-        pytest.skip("gcc not found: install the Debian package gcc")
-    path = tmp_path_factory.mktemp("cuda") / "libcuda.so"
-    source = Path(__file__).with_name("fake_libcuda.c")
-    subprocess.run([gcc, "-shared", "-fPIC", "-Wall", "-Werror", "-o", path, source], check=True, timeout=50)
-    return path
+    return compiled_driver(tmp_path_factory.mktemp("cuda"))
 
 
 @pytest.fixture

@@ -2,13 +2,13 @@
 
 import ctypes
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.serving.backends.tensorrt.opened import Opened, X, Y
+from tests.serving.shared_memory.fake_driver import compiled_driver
 
 
 class Driver:
@@ -25,20 +25,14 @@ class Driver:
 
 
 @pytest.fixture(scope="session")
-def compiled_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    gcc = shutil.which("gcc")
-    if gcc is None:
-        pytest.skip("gcc not found: install the Debian package gcc")
-    path = tmp_path_factory.mktemp("cuda") / "libcuda.so"
-    source = Path(__file__).with_name("fake_libcuda.c")
-    subprocess.run([gcc, "-shared", "-fPIC", "-Wall", "-Werror", "-o", path, source], check=True, timeout=50)
-    return path
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled_driver(tmp_path_factory.mktemp("cuda"), Path(__file__).with_name("fake_libcuda.c"))
 
 
 @pytest.fixture
-def driver(compiled_driver: Path, tmp_path: Path) -> Iterator[Driver]:
+def driver(compiled: Path, tmp_path: Path) -> Iterator[Driver]:
     """A library of its own for each test: one that is loaded stays as it is."""
-    yield (made := Driver(Path(shutil.copy(compiled_driver, tmp_path / "libcuda.so"))))
+    yield (made := Driver(Path(shutil.copy(compiled, tmp_path / "libcuda.so"))))
     assert made.left() == (0, 0, 0)
 
 
