@@ -73,8 +73,15 @@ def test_a_request_that_takes_too_long_is_given_up(repository: Path) -> None:
 
 
 def test_a_model_that_did_not_load_says_why(repository: Path) -> None:
-    with pytest.raises(TpxError, match="broken"):
+    with pytest.raises(
+        TpxError, match=r"'broken' .*; the server has it, but it is UNAVAILABLE: .*model\.onnx"
+    ):
         ran(repository, "-m", "broken")
+
+
+def test_a_name_that_is_mistyped_is_answered_with_those_that_there_are(repository: Path) -> None:
+    with pytest.raises(MeasurementError, match=r"did you mean 'double'\?\); the server has: double, "):
+        ran(repository, "-m", "dubble")
 
 
 def test_a_rate_is_kept_in_process(tmp_path: Path) -> None:

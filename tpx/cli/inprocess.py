@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from time import perf_counter_ns
 
-from tpx.errors import TpxError, UsageError
+from tpx.errors import MeasurementError, NotFound, TpxError, UsageError
 from tpx.perf.clients.base import PLAIN, Failure, Lane, OnResponse, RequestFields
+from tpx.perf.clients.catalogue import index_entries, instead
 from tpx.perf.clients.endpoint import Connections, Endpoint
 from tpx.perf.clients.model import (
     ModelCounters,
@@ -209,7 +210,11 @@ class EngineControl:
 
     async def model(self, model: ModelKey) -> ModelDescription:
         plane = (await self._engine.server()).plane
-        metadata = plane.model_metadata(model.name, model.version)
+        try:
+            metadata = plane.model_metadata(model.name, model.version)
+        except NotFound as exc:
+            there = index_entries(asdict(entry) for entry in plane.index(ready_only=False))
+            raise MeasurementError(f"{exc}{instead(model, there)}") from exc
         config = model_config.to_json(plane.model_config(model.name, model.version))
         return model_description(asdict(metadata), config)
 

@@ -7,6 +7,7 @@ from typing import Any
 from google.protobuf.json_format import MessageToDict
 
 from tpx.errors import MeasurementError, ResponseError
+from tpx.perf.clients.catalogue import index_entries, instead
 from tpx.perf.clients.endpoint import Endpoint
 from tpx.perf.clients.grpc_encoding import SERVICE, metadata
 from tpx.perf.clients.model import (
@@ -40,9 +41,12 @@ class GrpcControl:
 
     async def model(self, model: ModelKey) -> ModelDescription:
         request = messages.ModelMetadataRequest(name=model.name, version=model.version)
-        answer = await self.ask(
-            "ModelMetadata", request, messages.ModelMetadataResponse, "get model metadata"
-        )
+        try:
+            data = await self._call("ModelMetadata", request)
+        except ResponseError as exc:
+            words = exc.message + await self._instead(model)
+            raise MeasurementError(f"failed to get model metadata: {words}") from exc
+        answer = messages.ModelMetadataResponse.FromString(bytes(data))
         return model_description(_as_mapping(answer), await self._config(model))
 
     async def statistics(self, model: ModelKey) -> tuple[ModelCounters, ...]:
@@ -61,6 +65,15 @@ class GrpcControl:
     async def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
+
+    async def _instead(self, model: ModelKey) -> str:
+        """Which models there are; empty where the server does not tell."""
+        try:
+            data = await self._call("RepositoryIndex", messages.RepositoryIndexRequest())
+        except ResponseError:
+            return ""
+        answer = _as_mapping(messages.RepositoryIndexResponse.FromString(bytes(data)))
+        return instead(model, index_entries(answer.get("models", ())))
 
     async def _config(self, model: ModelKey) -> Mapping[str, Any] | None:
         """None where the server has no such extension."""

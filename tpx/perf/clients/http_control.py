@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from tpx.errors import MeasurementError
+from tpx.perf.clients.catalogue import index_entries, instead
 from tpx.perf.clients.endpoint import Endpoint
 from tpx.perf.clients.model import (
     ModelCounters,
@@ -62,9 +63,12 @@ class HttpControl:
         return server_description(await self._get("/v2", "server metadata"))
 
     async def model(self, model: ModelKey) -> ModelDescription:
-        metadata = await self._get(model_path(model), "model metadata")
+        metadata = await self.fetch(model_path(model))
+        if metadata.status != 200:
+            words = error_text(metadata) + await self._instead(model)
+            raise MeasurementError(f"failed to get model metadata: {words}")
         config = await self.fetch(model_path(model, "config"))
-        return model_description(metadata, _parse(config) if config.status == 200 else None)
+        return model_description(_parse(metadata), _parse(config) if config.status == 200 else None)
 
     async def statistics(self, model: ModelKey) -> tuple[ModelCounters, ...]:
         path = model_path(model, "stats") if model.name else "/v2/models/stats"
@@ -80,6 +84,15 @@ class HttpControl:
     async def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
+
+    async def _instead(self, model: ModelKey) -> str:
+        """Which models there are; empty where the server does not tell."""
+        response = await self.fetch("/v2/repository/index", b"{}")
+        try:
+            models = json.loads(bytes(response.body))
+        except ValueError:
+            return ""
+        return instead(model, index_entries(models)) if isinstance(models, list) else ""
 
     async def _get(self, path: str, what: str) -> Mapping[str, Any]:
         response = await self.fetch(path)
