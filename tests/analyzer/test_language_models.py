@@ -6,7 +6,7 @@ from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.objectives import metric
 from tpx.analyzer.options import ProfileConfig
 from tpx.analyzer.options.genai_flags import language_model, language_warnings
-from tpx.analyzer.results.costs import cost_per_million, joules_per_inference
+from tpx.analyzer.results.costs import Prices, joules_per_inference
 from tpx.analyzer.results.measurement import Answers, EnergyUse, Load, Measurement, Spread
 from tpx.errors import UsageError
 
@@ -40,7 +40,7 @@ def test_an_inference_has_its_joules_and_its_price() -> None:
     assert metric("energy_per_inference").value(MEASURED) == pytest.approx(10.0)
     idle = EnergyUse(duration_ns=1_000_000_000, cpu_j=50.0)
     assert joules_per_inference(MEASURED, idle) == pytest.approx(7.5)
-    assert cost_per_million(MEASURED, 3.6) == pytest.approx(50.0)
+    assert Prices(per_hour=3.6).cost_per_million(MEASURED) == pytest.approx(50.0)
 
 
 def test_flags_of_genai_perf_are_those_of_tpx_perf() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from tpx.analyzer.gains import Gain
 from tpx.analyzer.objectives import METRICS, RankedVariant
 from tpx.analyzer.reports.certainty import interval_of, interval_of_one
-from tpx.analyzer.reports.energy import Prices
+from tpx.analyzer.results.costs import Prices, joules_per_inference
 from tpx.analyzer.results.measurement import Measurement, Range
 from tpx.pages.view import Cell, Column
 
@@ -236,7 +236,7 @@ def resource_columns(lines: Sequence[TableLine], prices: Prices) -> tuple[ShownC
     figures: tuple[tuple[str, str, int, Callable[[Measurement], float | None]], ...] = (
         ("GPU +MB", "GPU memory beyond the server without models", 0, prices.gpu_above_idle_mb),
         ("CPU %", "processor time of the server, in percent of one processor", 0, lambda m: m.cpu_percent),
-        ("J/inf", "joules of an inference: mean power over throughput", 3, prices.joules_per_inference),
+        ("J/inf", "joules of an inference: mean power over throughput", 3, joules_per_inference),
         ("J/inf net", "the same without the power of the idle machine", 3, prices.joules_above_idle),
         ("cost/1M", "of a million inferences, by the price of an hour", 3, prices.cost_per_million),
     )

@@ -8,8 +8,8 @@ import msgspec
 from tpx.analyzer.gains import Gain
 from tpx.analyzer.objectives import METRICS, RankedVariant, satisfies
 from tpx.analyzer.reports.certainty import interval_of
-from tpx.analyzer.reports.energy import Prices
 from tpx.analyzer.reports.verdict import Verdict, judge
+from tpx.analyzer.results.costs import Prices, joules_per_inference
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Measurement, Range
 from tpx.analyzer.results.run import ModelRun, Run, VariantRun
@@ -157,7 +157,7 @@ def _figures(measurement: Measurement, prices: Prices) -> Json:
     known = {tag: m.value(measurement) for tag, m in METRICS.items()}
     known |= {
         "cpu_percent": measurement.cpu_percent,
-        "joules_per_inference": prices.joules_per_inference(measurement),
+        "joules_per_inference": joules_per_inference(measurement),
         "joules_per_inference_above_idle": prices.joules_above_idle(measurement),
         "cost_per_million": prices.cost_per_million(measurement),
     }

@@ -13,7 +13,6 @@ from tpx.analyzer.reports.card import verdict_card
 from tpx.analyzer.reports.chart import draw
 from tpx.analyzer.reports.charts import drift_chart, front_of, pareto_chart
 from tpx.analyzer.reports.columns import TableContext
-from tpx.analyzer.reports.energy import Prices
 from tpx.analyzer.reports.grids import (
     configurations_grid,
     in_detail,
@@ -27,6 +26,7 @@ from tpx.analyzer.reports.latency_parts import breakdown_of_configurations
 from tpx.analyzer.reports.recommendation import recommend
 from tpx.analyzer.reports.verdict import Verdict, judge, plural
 from tpx.analyzer.reports.view import FailureCard, ModelPage, Page, TraceStep
+from tpx.analyzer.results.costs import Prices
 from tpx.analyzer.results.journal import Prepared
 from tpx.analyzer.results.run import ModelRun, Run, VariantRun
 from tpx.pages.view import Fact, Grid

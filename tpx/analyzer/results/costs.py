@@ -1,6 +1,10 @@
-"""What an inference costs, in joules and in money, from what a measurement saw."""
+"""What an inference costs, in joules and in money: of a measurement alone, and with what the run knows of the
+machine."""
 
-from tpx.analyzer.results.measurement import EnergyUse, Measurement
+from dataclasses import dataclass
+
+from tpx.analyzer.results.measurement import EnergyUse, Measurement, ServerOnly
+from tpx.analyzer.results.run import Run
 
 SECONDS_PER_HOUR = 3600
 MILLION = 1_000_000
@@ -20,8 +24,35 @@ def joules_per_inference(measurement: Measurement, idle: EnergyUse | None = None
     return watts / measurement.throughput
 
 
-def cost_per_million(measurement: Measurement, price_per_hour: float) -> float | None:
-    """What a million inferences cost on a machine with this price, kept as busy as it was measured."""
-    if measurement.throughput <= 0:
-        return None
-    return price_per_hour / SECONDS_PER_HOUR / measurement.throughput * MILLION
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """What is needed beside a measurement to say what it costs."""
+
+    per_hour: float | None = None
+    """Of the machine, in any currency; None is not known."""
+    idle: ServerOnly | None = None
+    """The server without models: memory and power that are not the model's."""
+
+    @classmethod
+    def of(cls, run: Run) -> "Prices":
+        """As the run's options and its measurement of the bare server say."""
+        price = run.started.settings.get("price_per_hour")
+        return cls(per_hour=float(price) if price else None, idle=run.server_only)
+
+    def joules_above_idle(self, measurement: Measurement) -> float | None:
+        """Of an inference, without what the machine takes while it has nothing to do."""
+        idle = self.idle.energy if self.idle else None
+        return None if idle is None or idle.watts is None else joules_per_inference(measurement, idle)
+
+    def cost_per_million(self, measurement: Measurement) -> float | None:
+        """Of inferences, on a machine with this price that is kept as busy as it was measured."""
+        if self.per_hour is None or measurement.throughput <= 0:
+            return None
+        return self.per_hour / SECONDS_PER_HOUR / measurement.throughput * MILLION
+
+    def gpu_above_idle_mb(self, measurement: Measurement) -> float | None:
+        """GPU memory beyond that of the server without models."""
+        if not measurement.gpus or self.idle is None or not self.idle.gpus:
+            return None
+        used = sum(gpu.used_bytes for gpu in measurement.gpus)
+        return (used - sum(gpu.used_bytes for gpu in self.idle.gpus)) / 1e6
