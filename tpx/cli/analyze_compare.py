@@ -1,6 +1,5 @@
 """`tpx analyze compare A B`: what changed between two runs, and an exit status for continuous integration."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,18 +12,16 @@ from tpx.analyzer.comparison import Comparison, Pair, compare_runs
 from tpx.analyzer.results.journal import read_last_run
 from tpx.analyzer.results.run import Run
 from tpx.cli.analyze_runs import journal_of
+from tpx.cli.comparing import REGRESSION, ComparisonOptions
 from tpx.errors import UsageError
 from tpx.options import Option, from_argv
 from tpx.perf.answers.compare import Strictness, difference_json
-from tpx.perf.options.answers import parse_share
 
-REGRESSION = 5
-"""Something became worse; the status of `tpx perf compare`."""
 NAMES_SHOWN = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompareConfig:
+@dataclass(frozen=True, kw_only=True)
+class CompareConfig(ComparisonOptions):
     """Two runs, and what counts as a difference."""
 
     runs: Annotated[
@@ -37,36 +34,25 @@ class CompareConfig:
             positional=True,
         ),
     ] = ()
-    alpha: Annotated[float, Option("how often a difference may be found where there is none")] = 0.05
-    min_effect: Annotated[
-        float,
-        Option("differences below this share are none, however sure", metavar="P%", parse=parse_share),
-    ] = 0.02
     all: Annotated[bool, Option("show also what did not change")] = False
-    json: Annotated[Path | None, Option("write the differences as JSON", metavar="FILE")] = None
 
     def __post_init__(self) -> None:
         if len(self.runs) != 2:
             raise UsageError(f"tpx analyze compare takes two runs, got {len(self.runs)}")
-        if not 0 < self.alpha < 0.5:
-            raise UsageError("--alpha must be above 0 and below 0.5")
-        if not 0 <= self.min_effect < 1:
-            raise UsageError("--min-effect must be at least 0% and below 100%")
+        self.check_strictness()
 
 
 def compare(argv: Sequence[str]) -> int:
     """Print what changed; 5 where something became worse, else 0."""
     config = from_argv(CompareConfig, argv)
-    strictness = Strictness(alpha=config.alpha, min_effect=config.min_effect)
     before, after = (Run.from_records(read_last_run(journal_of(path))) for path in config.runs)
-    found = compare_runs(before, after, strictness)
+    found = compare_runs(before, after, config.strictness)
     if not found.pairs:
         raise UsageError(
             f"{config.runs[0]} and {config.runs[1]} have no configuration under the same load in common"
         )
-    _show(found, strictness, everything=config.all)
-    if config.json is not None:
-        _write(config.json, found)
+    _show(found, config.strictness, everything=config.all)
+    config.write(_document(found))
     return REGRESSION if found.regressions else 0
 
 
@@ -122,7 +108,8 @@ def _value(figure: str, value: float) -> str:
     return f"{value:.1f} infer/s" if figure == "throughput" else f"{value / 1e6:.2f} ms"
 
 
-def _write(path: Path, found: Comparison) -> None:
+def _document(found: Comparison) -> dict[str, Any]:
+    """The differences as JSON has them: a bound that is not known is null."""
     differences: list[dict[str, Any]] = difference_json([pair.difference for pair in found.pairs])
     pairs: list[dict[str, Any]] = [
         {"model": p.model, "configurations": [p.before, p.after], "recommended": p.recommended} | difference
@@ -130,13 +117,9 @@ def _write(path: Path, found: Comparison) -> None:
     ]
     for pair in pairs:
         pair["ci"] = [None if bound == float("inf") else bound for bound in pair["ci"]]
-    content = {
+    return {
         "schema": 1,
         "compare": pairs,
         "only_before": found.only_before,
         "only_after": found.only_after,
     }
-    try:
-        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    except OSError as exc:
-        raise UsageError(f"cannot write {path}: {exc.strerror}") from exc

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 
 from tpx import __version__
-from tpx.cli import perf_ab, perf_compare
+from tpx.cli import comparing, perf_ab, perf_compare
 from tpx.cli.perf_terminal import Terminal
 from tpx.errors import TpxError
 from tpx.pages.html import require_pdf
@@ -32,7 +32,7 @@ class Exit(IntEnum):
     UNSTABLE = 2
     NO_VALID_REQUEST = 3
     OBJECTIVE_BROKEN = 4
-    REGRESSION = 5
+    REGRESSION = comparing.REGRESSION
     OVER_ERROR_BUDGET = 6
     FAILED = 99
     INTERRUPTED = 130

@@ -6,13 +6,12 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from tpx.cli.comparing import REGRESSION
 from tpx.errors import UsageError
 from tpx.perf.answers.compare import Comparison, comparison_text, difference_json
 from tpx.perf.in_turns import Turns, run_in_turns
 from tpx.perf.options import PerfConfig
 from tpx.perf.run import event_loop
-
-REGRESSION = 5
 
 
 def spread(argv: Sequence[str]) -> list[str]:

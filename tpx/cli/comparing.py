@@ -1,0 +1,47 @@
+"""What `tpx perf compare` and `tpx analyze compare` have in common: what counts as a difference, and how the
+shell is told of one."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from tpx.errors import UsageError
+from tpx.options import Option
+from tpx.perf.answers.compare import Strictness
+from tpx.perf.options.answers import parse_share
+
+REGRESSION = 5
+"""Exit status: something became worse."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonOptions:
+    """How sure a difference has to be, how large, and where all of them are written."""
+
+    alpha: Annotated[float, Option("how often a difference may be found where there is none")] = 0.05
+    min_effect: Annotated[
+        float,
+        Option("differences below this share are none, however sure", metavar="P%", parse=parse_share),
+    ] = 0.02
+    json: Annotated[Path | None, Option("write the differences as JSON", metavar="FILE")] = None
+
+    @property
+    def strictness(self) -> Strictness:
+        return Strictness(alpha=self.alpha, min_effect=self.min_effect)
+
+    def check_strictness(self) -> None:
+        """Raise UsageError, in perf_analyzer's words, for a value out of range."""
+        if not 0 < self.alpha < 0.5:
+            raise UsageError("Failed to parse --alpha. The value must be in range (0, 0.5).")
+        if not 0 <= self.min_effect < 1:
+            raise UsageError("Failed to parse --min-effect. The value must be >= 0% and below 100%.")
+
+    def write(self, content: dict[str, Any]) -> None:
+        """The document of the differences, where one is asked for. Raises UsageError."""
+        if self.json is None:
+            return
+        try:
+            self.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        except OSError as exc:
+            raise UsageError(f"cannot write {self.json}: {exc.strerror}") from exc
