@@ -2,15 +2,15 @@
 
 import asyncio
 import json
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 
+from tests.perf.conversing import Request, conversing
 from tpx.protocol import messages
 
 
@@ -29,10 +29,10 @@ class Behaviour:
     has_config: bool = True
     extensions: tuple[str, ...] = ("statistics", "binary_tensor_data")
     infers: int = 0
-    seen: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
+    seen: list[tuple[Mapping[str, str], bytes]] = field(default_factory=list)
     """Headers (HTTP, lower case) and bodies of the first inference requests."""
 
-    def infer(self, headers: dict[str, str], body: bytes) -> int:
+    def infer(self, headers: Mapping[str, str], body: bytes) -> int:
         self.infers += 1
         if len(self.seen) < 10:
             self.seen.append((headers, body))
@@ -58,56 +58,17 @@ METADATA = {
 
 
 class HttpServer:
-    """One loop in one thread."""
+    """Answers over HTTP/1.1."""
 
     def __init__(self, behaviour: Behaviour) -> None:
         self._behaviour = behaviour
-        self._ready = threading.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
-        self.port = 0
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
 
-    def start(self) -> None:
-        self._thread.start()
-        self._ready.wait(5)
-
-    def stop(self) -> None:
-        if self._loop is not None and self._stop is not None:
-            self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(5)
-
-    async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stop = asyncio.Event()
-        server = await asyncio.start_server(self._converse, "127.0.0.1", 0)
-        self.port = server.sockets[0].getsockname()[1]
-        self._ready.set()
-        await self._stop.wait()
-        await asyncio.sleep(0.02)  # what is accepted while a server closes is left open by asyncio
-        server.close()
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            task.cancel()
-
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while await self._answer_one(reader, writer):
-                pass
-        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-            pass
-        finally:
-            writer.close()
-
-    async def _answer_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in head[1:] if line)}
-        body = await reader.readexactly(int(headers.get("content-length", "0")))
-        method, path, _ = head[0].split(" ")
-        if method == "GET":
-            self._write(writer, *self._get(path))
+    async def answer(self, request: Request, writer: asyncio.StreamWriter) -> bool:
+        if request.method == "GET":
+            self._write(writer, *self._get(request.path))
             return True
         behaviour = self._behaviour
-        number = behaviour.infer(headers, body)
+        number = behaviour.infer(request.headers, request.body)
         await asyncio.sleep(behaviour.delay_s(number))
         if behaviour.drops(number):
             return False
@@ -139,15 +100,9 @@ class HttpServer:
         writer.write(b"HTTP/1.1 %d X\r\n%sContent-Length: %d\r\n\r\n%s" % (status, close, len(body), body))
 
 
-@contextmanager
-def http_server(behaviour: Behaviour) -> Iterator[str]:
+def http_server(behaviour: Behaviour) -> AbstractContextManager[str]:
     """A running HTTP server; yields host:port."""
-    server = HttpServer(behaviour)
-    server.start()
-    try:
-        yield f"127.0.0.1:{server.port}"
-    finally:
-        server.stop()
+    return conversing(HttpServer(behaviour).answer)
 
 
 class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]

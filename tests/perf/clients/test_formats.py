@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Mapping
 
 import pytest
 
@@ -11,7 +12,7 @@ from tpx.perf.options import PerfConfig
 from tpx.perf.run import open_target, run
 
 
-def sent(behaviour: Behaviour, *words: str) -> tuple[dict[str, str], bytes, tuple[str, ...]]:
+def sent(behaviour: Behaviour, *words: str) -> tuple[Mapping[str, str], bytes, tuple[str, ...]]:
     """Headers and body of a request, and what the user is told."""
 
     async def scene() -> tuple[str, ...]:
