@@ -9,20 +9,20 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns, thread_time_ns
-from typing import Any
 
 from tpx.errors import WireError
-from tpx.perf.clients.base import LOST, TIMED_OUT, Client, Failure, Lane, nobody_listens
+from tpx.perf.clients.base import LOST, Client, Failure, Lane, nobody_listens
 from tpx.perf.inputs.feed import Feed, Source
 from tpx.perf.load.endings import end_sequences
 from tpx.perf.load.outcomes import Outcomes
 from tpx.perf.load.pacing import Alarm, alarm
 from tpx.perf.load.renewals import Renewals
 from tpx.perf.load.schedules import Offsets
+from tpx.perf.load.sender import Sender
+from tpx.perf.load.timetable import NEVER, Timetable
 from tpx.perf.plan import LATE_NS, LatePolicy
-from tpx.perf.records import SUCCESS, Records
+from tpx.perf.records import Records
 
-NEVER = 1 << 62
 SENDS_A_TURN = 64
 """So many requests that are due at once are sent before answers are read again."""
 EXPIRY_INTERVAL_S = 0.1
@@ -39,119 +39,6 @@ class OpenLoopSettings:
     """How many sequences are open at a time; 0 where requests belong to none."""
     serial: bool = False
     """Whether a sequence waits for an answer before its next request."""
-
-
-class _Sender:
-    """A lane with at most one request in flight."""
-
-    __slots__ = (
-        "_append", "_call", "_load", "_on_response", "_outcomes", "_plain", "_sent_ns", "_sequence", "_step",
-        "_success", "_using", "intended_ns", "lane", "source", "start_ns",
-    )  # fmt: skip
-
-    def __init__(self, load: "RateLoad", lane: Lane, source: Source) -> None:
-        self._load = load
-        self._outcomes = outcomes = load.outcomes
-        self._append = outcomes.append
-        self._success = outcomes.success
-        self._plain = self.on_streamed if outcomes.streams else self.on_response
-        self._on_response = self.on_checked if outcomes.check else self._plain
-        self._call: object = None
-        self._sent_ns = 0
-        self._step = 0
-        self._sequence = 0
-        self.lane = lane
-        self.source = source
-        self._using = source
-        """Whose request is in flight, where sources are shared."""
-        self.intended_ns = 0
-        self.start_ns = 0
-        """When the request in flight was sent; 0 where there is none."""
-        lane.on_lost = self.on_lost
-
-    def send(self, intended_ns: int, source: Source) -> bool:
-        """Send; False where the connection was closed, which loses nothing."""
-        self.intended_ns = intended_ns
-        self._using = source
-        request = source.next()
-        self._step, self._sequence = source.step, source.sequence
-        self.start_ns = perf_counter_ns()
-        try:
-            self._call = self.lane.send(request, self._on_response)
-        except WireError:
-            self.start_ns = 0
-            source.take_back()
-            return False
-        self._sent_ns = perf_counter_ns()
-        return True
-
-    def on_response(self, response: Any) -> None:
-        end_ns = perf_counter_ns()
-        start_ns = self.start_ns
-        if not start_ns:
-            return  # the answer to a request that was given up
-        self.start_ns = 0
-        self._append(
-            start_ns,
-            self.intended_ns,
-            self._sent_ns,
-            response.first_byte_ns,
-            end_ns,
-            SUCCESS if response.status == self._success else self._failed(response),
-            1,
-            self._step,
-            self._sequence,
-        )
-        self._load.released(self, end_ns)
-
-    def on_streamed(self, response: Any) -> None:
-        """The last response of a request that may have several, or the news that none follows."""
-        start_ns = self.start_ns
-        if not start_ns:
-            return
-        self.start_ns = 0
-        if response.status != self._success:
-            self._using.failed(self._sequence)
-        self._outcomes.append_streamed(
-            start_ns, self.intended_ns, self._sent_ns, response, self._step, self._sequence
-        )
-        self._load.released(self, perf_counter_ns())
-
-    def on_checked(self, response: Any) -> None:
-        """An answer that is compared with what was expected, once the lane has gone on."""
-        if self.start_ns:
-            step, row = self._step, len(self._outcomes.records)
-            self._plain(response)
-            self._outcomes.compare(row, step, response)
-
-    def on_lost(self, error: WireError) -> None:
-        if self.start_ns:
-            self._give_up(LOST, str(error))
-
-    def expire(self, before_ns: int) -> None:
-        """Give up a request that was sent before `before_ns`."""
-        if 0 < self.start_ns < before_ns:
-            self._give_up(TIMED_OUT, "the request took longer than --timeout")
-
-    def _failed(self, response: Any) -> int:
-        self._using.failed(self._sequence)
-        return self._outcomes.count_failure(response)
-
-    def _give_up(self, status: int, message: str) -> None:
-        now_ns = perf_counter_ns()
-        self._using.failed(self._sequence)
-        self._outcomes.count_local_failure(status, message)
-        sent_ns = max(self._sent_ns, self.start_ns)
-        self._append(
-            self.start_ns, self.intended_ns, sent_ns, now_ns, now_ns, status, 0, self._step, self._sequence
-        )
-        self.start_ns = 0
-        self._load.lost(self, self._call)
-
-    def abandon(self) -> None:
-        """Forget the request in flight; it is not counted."""
-        self.start_ns = 0
-        self._load.lost(self, self._call)
 
 
 class RateLoad:
@@ -176,22 +63,17 @@ class RateLoad:
         self.skipped = 0
         self._client = client
         self._feed = feed
-        self._schedule = schedule
         self._settings = settings
         self._most = settings.sequences if settings.serial else settings.max_connections
         self._renewals = Renewals(client, self._refused)
         sequences = 0 if settings.serial else settings.sequences
         self._shared = deque(feed.source(i) for i in range(sequences))
-        self._senders: list[_Sender] = []
-        self._free: deque[_Sender] = deque()
+        self._senders: list[Sender] = []
+        self._free: deque[Sender] = deque()
         # sequences take turns; other lanes do best when the last one that was used is used again
         self._take = self._free.popleft if settings.serial and settings.sequences else self._free.pop
         self._add(lanes[: self._most])
-        self._times: list[int] = []
-        self._at = 0
-        self._due_ns = NEVER
-        self._origin_ns = 0
-        self._left = 0
+        self._timetable = Timetable(schedule)
         self._starved = False
         self._alarm: Alarm | None = None
         self._growth: asyncio.Task[None] | None = None
@@ -214,10 +96,8 @@ class RateLoad:
 
     def start(self, count: int | None = None, origin_ns: int = 0) -> None:
         """Send by the schedule, whose times count from `origin_ns`, or from now."""
-        self._left = NEVER if count is None else count
-        self._origin_ns = origin_ns or perf_counter_ns()
         self._alarm = alarm(self._fire)
-        self._refill()
+        self._timetable.begin(count, origin_ns or perf_counter_ns())
         self._fire()
         self._notice_rest()
         if self._timeout_ns:
@@ -230,8 +110,7 @@ class RateLoad:
         """Every row is there as soon as its request has ended."""
 
     async def stop(self, patience_s: float) -> None:
-        self._due_ns = NEVER
-        self._left = 0
+        self._timetable.end()
         if self._alarm is not None:
             self._alarm.close()
         if self._growth is not None:
@@ -255,39 +134,39 @@ class RateLoad:
     def failures(self) -> Mapping[int, Failure]:
         return self.outcomes.failures()
 
-    def released(self, sender: _Sender, now_ns: int) -> None:
+    def released(self, sender: Sender, now_ns: int) -> None:
         """A lane has its answer: it takes what waits, or waits itself."""
-        if self._due_ns <= now_ns:
+        if self._timetable.due_ns <= now_ns:
             self._skip_late(now_ns)
-            if self._due_ns <= now_ns:
+            if self._timetable.due_ns <= now_ns:
                 self._send_on(sender)
                 return
         self._free.append(sender)
         if self._starved:
             self._starved = False
             self._fire()
-        if self._due_ns == NEVER:
+        if self._timetable.due_ns == NEVER:
             self._notice_rest()
 
-    def lost(self, sender: _Sender, call: object) -> None:
+    def lost(self, sender: Sender, call: object) -> None:
         """A lane whose request was given up; a new sender on it meets no late answer."""
-        fresh = _Sender(self, sender.lane, sender.source)
+        fresh = Sender(self, self.outcomes, sender.lane, sender.source)
         self._senders[self._senders.index(sender)] = fresh
         self._renew(fresh, call)
 
-    def _renew(self, sender: _Sender, call: object = None) -> None:
+    def _renew(self, sender: Sender, call: object = None) -> None:
         self._renewals.renew(sender.lane, call, lambda: self.released(sender, perf_counter_ns()))
 
     def _refused(self, error: WireError) -> bool:
         """A lane that cannot be renewed takes no request: those that are due wait for others, or fail here
         where there are none."""
         now_ns = perf_counter_ns()
-        if self._left <= 0 and self._due_ns == NEVER:
+        if self._timetable.over:
             return False
-        if self._due_ns <= now_ns:
+        if self._timetable.due_ns <= now_ns:
             self.outcomes.count_local_failure(LOST, str(error))
-            self.records.append(now_ns, self._due_ns, now_ns, now_ns, now_ns, LOST, 0)
-            self._advance()
+            self.records.append(now_ns, self._timetable.due_ns, now_ns, now_ns, now_ns, LOST, 0)
+            self._timetable.advance()
         return True
 
     def _fire(self) -> None:
@@ -296,18 +175,18 @@ class RateLoad:
         now_ns = perf_counter_ns()
         self._skip_late(now_ns)
         for _ in range(SENDS_A_TURN):
-            if self._due_ns > now_ns:
+            if self._timetable.due_ns > now_ns:
                 break
             if not free:
                 self._starved = True
                 self._grow()
                 return
             self._send_on(self._take())
-        if self._due_ns != NEVER and self._alarm is not None:
-            self._alarm.set(self._due_ns)
+        if self._timetable.due_ns != NEVER and self._alarm is not None:
+            self._alarm.set(self._timetable.due_ns)
 
-    def _send_on(self, sender: _Sender) -> None:
-        intended_ns = self._due_ns
+    def _send_on(self, sender: Sender) -> None:
+        intended_ns = self._timetable.due_ns
         shared = self._shared
         if shared:
             source = shared[0]
@@ -315,7 +194,7 @@ class RateLoad:
         else:
             source = sender.source
         if sender.send(intended_ns, source):
-            self._advance()
+            self._timetable.advance()
         else:
             if shared:
                 shared.rotate(1)
@@ -323,43 +202,17 @@ class RateLoad:
 
     def _skip_late(self, now_ns: int) -> None:
         if self._settings.late == "skip":
-            while self._due_ns < now_ns - LATE_NS:
-                self.skipped += 1
-                self._advance()
-
-    def _advance(self) -> None:
-        """Go on to the next time of the schedule."""
-        self._left -= 1
-        self._at = at = self._at + 1
-        if self._left <= 0:
-            self._due_ns = NEVER
-        elif at < len(self._times):
-            self._due_ns = self._times[at]
-        else:
-            self._refill()
-
-    def _refill(self) -> None:
-        """Take the schedule's next block."""
-        self._at = 0
-        self._due_ns = NEVER
-        while self._left > 0:
-            block = next(self._schedule, None)
-            if block is None:
-                self._left = 0
-            elif len(block):
-                self._times = (block + self._origin_ns).tolist()
-                self._due_ns = self._times[0]
-                return
+            self.skipped += self._timetable.skip(now_ns - LATE_NS)
 
     def _notice_rest(self) -> None:
-        if self._due_ns == NEVER and len(self._free) == len(self._senders):
+        if self._timetable.due_ns == NEVER and len(self._free) == len(self._senders):
             self._all_rest.set()
 
-    def _add(self, lanes: Sequence[Lane]) -> list[_Sender]:
-        fresh = [_Sender(self, lane, self._source(i)) for i, lane in enumerate(lanes, len(self._senders))]
+    def _add(self, lanes: Sequence[Lane]) -> None:
+        first = len(self._senders)
+        fresh = [Sender(self, self.outcomes, lane, self._source(i)) for i, lane in enumerate(lanes, first)]
         self._senders += fresh
         self._free += fresh
-        return fresh
 
     def _source(self, number: int) -> Source:
         return self._shared[number % len(self._shared)] if self._shared else self._feed.source(number)
