@@ -1,12 +1,14 @@
 """`tpx analyze` as a command: help, errors, exit statuses."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tpx.analyzer.options.goals import Gate
 from tpx.analyzer.profile import Remark, TrialEnded, TrialStarted
-from tpx.analyzer.reports.verdict import judge
+from tpx.analyzer.reports.verdict import Finding, judge
 from tpx.analyzer.results.measurement import Failure, Latency, Load, Measurement, Trial, Variant
 from tpx.analyzer.results.run import Run
 from tpx.cli.analyze import Exit, Progress, exit_status, main
@@ -14,8 +16,8 @@ from tpx.cli.analyze import Exit, Progress, exit_status, main
 Replay = Callable[..., Run]
 
 
-def status_of(run: Run) -> Exit:
-    return exit_status(run, [judge(model, run.started.goals) for model in run.models])
+def status_of(run: Run, *require: Gate) -> Exit:
+    return exit_status(run, [judge(model, run.started.goals) for model in run.models], require)
 
 
 def test_without_a_subcommand_the_subcommands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,11 +54,26 @@ def test_an_output_repository_in_use_stops_before_any_server_starts(
 
 
 def test_exit_statuses_follow_the_outcome(replay: Replay) -> None:
-    assert status_of(replay()) is Exit.OK
-    assert status_of(replay(latency_budget=1.0)) is Exit.NONE_SATISFIES
+    assert status_of(replay(), "satisfied", "conclusive") is Exit.OK
     assert status_of(replay([])) is Exit.FAILED
     assert status_of(replay(stop_after=5)) is Exit.PARTIAL
     assert status_of(replay(stop_after=0)) is Exit.FAILED
+
+
+def test_a_verdict_that_nothing_satisfies_fails_where_satisfied_is_required(replay: Replay) -> None:
+    run = replay(latency_budget=1.0)
+    assert "no configuration satisfies" in judge(run.models[0], run.started.goals).sentence
+    assert status_of(run) is Exit.OK
+    assert status_of(run, "conclusive") is Exit.OK
+    assert status_of(run, "satisfied", "conclusive") is Exit.NONE_SATISFIES
+
+
+def test_an_inconclusive_verdict_fails_where_a_conclusive_one_is_required(replay: Replay) -> None:
+    run = replay(run_config_search_max_instance_count=1)
+    verdict = replace(judge(run.models[0], run.started.goals), finding=Finding.INCONCLUSIVE)
+    assert exit_status(run, [verdict]) is Exit.OK
+    assert exit_status(run, [verdict], ("satisfied",)) is Exit.OK
+    assert exit_status(run, [verdict], ("conclusive",)) is Exit.INCONCLUSIVE
 
 
 def test_progress_tells_every_measurement_and_every_failure(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tpx.analyzer.asking import Subject, members_of, question_of, subjects_of
@@ -123,7 +123,7 @@ class Profile:
     def _start(self, command: tuple[str, ...]) -> RunStarted | RunResumed:
         config = self._config
         if self._earlier.started is not None:
-            return RunResumed(provenance=provenance(command))
+            return RunResumed(provenance=provenance(command), retry=self._earlier.retries)
         return RunStarted(
             schema=SCHEMA,
             models=tuple(subject.name for subject in subjects_of(config)),
@@ -161,6 +161,7 @@ class Profile:
             self._observe(Remark(text=f"model '{model}' cannot be profiled: {exc.message}"))
             return
         mode, question = question_of(self._config, subject, read)
+        question = replace(question, named=self._earlier.named)
         await self._search(open_search(mode, question), {name: config for name, (_, config) in read.items()})
 
     async def _read_all(self, subject: Subject) -> dict[str, tuple[ModelFacts, dict[str, Any]]]:

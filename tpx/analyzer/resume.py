@@ -13,10 +13,18 @@ from tpx.analyzer.results.journal import (
     ModelRead,
     Record,
     RunEnded,
+    RunResumed,
     RunStarted,
     ServerMeasured,
 )
-from tpx.analyzer.results.measurement import Configuration, Outcome, Trial
+from tpx.analyzer.results.measurement import (
+    Configuration,
+    Failure,
+    Measurement,
+    Outcome,
+    Trial,
+    Variant,
+)
 from tpx.errors import UsageError
 
 FREE_TO_DIFFER = frozenset(
@@ -32,6 +40,9 @@ FREE_TO_DIFFER = frozenset(
         "junit",
         "step_summary",
         "price_per_hour",
+        "require",
+        "retry_failed",
+        "always_report_gpu_metrics",
         "inference_output_fields",
         "gpu_output_fields",
         "server_output_fields",
@@ -61,11 +72,13 @@ class Earlier:
     def __init__(self, records: Sequence[Record] = ()) -> None:
         self.started: RunStarted | None = None
         self.complete = False
+        self.retries = False
+        """Whether trials that failed are carried out again, which may lead the search elsewhere."""
         self.elapsed_ns = 0
         self.server_measured = False
         self.models: dict[str, ModelRead] = {}
         self.unavailable: dict[str, ModelFailed] = {}
-        self._configurations: set[str] = set()
+        self._configurations: dict[str, Variant] = {}
         self._outcomes: dict[tuple[Any, ...], deque[Outcome]] = {}
         self._decided: dict[str, int] = {}
         for record in records:
@@ -74,6 +87,29 @@ class Earlier:
     def knows(self, configuration: Configuration) -> bool:
         """Whether the configuration is in the journal."""
         return configuration.variant.name in self._configurations
+
+    @property
+    def failures(self) -> int:
+        """Trials that failed, and models that could not be had."""
+        outcomes = (outcome for found in self._outcomes.values() for outcome in found)
+        return len(self.unavailable) + sum(isinstance(outcome, Failure) for outcome in outcomes)
+
+    @property
+    def named(self) -> tuple[Variant, ...]:
+        """The variants whose names a search that may go elsewhere has to keep; those of one that goes the
+        same way again come out the same by themselves."""
+        return tuple(self._configurations.values()) if self.retries else ()
+
+    def retry_failed(self) -> None:
+        """Forget what failed, and the final rounds and decisions that came of it."""
+        self.retries = True
+        self.complete = False
+        self.unavailable = {}
+        self._decided = {}
+        for found in self._outcomes.values():
+            kept = [outcome for outcome in found if isinstance(outcome, Measurement) and not outcome.round]
+            found.clear()
+            found.extend(kept)
 
     def outcome(self, trial: Trial) -> Outcome | None:
         """What this trial showed, once for each time it was carried out."""
@@ -97,11 +133,13 @@ class Earlier:
             case ModelFailed(model=model):
                 self.unavailable[model] = record
             case Configured(configuration=configuration):
-                self._configurations.add(configuration.variant.name)
+                self._configurations[configuration.variant.name] = configuration.variant
             case Measured(measurement=outcome) | Failed(failure=outcome):
                 self._keep(outcome)
             case Decided(model=model):
                 self._decided[model] = self._decided.get(model, 0) + 1
+            case RunResumed(retry=True):
+                self.retry_failed()
             case RunEnded():
                 self.complete = record.outcome == "complete"
                 self.elapsed_ns = record.elapsed_ns

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self, cast
 from rich.console import Console
 
 from tpx.analyzer.options import ProfileConfig, read_options
+from tpx.analyzer.options.goals import Gate
 from tpx.analyzer.profile import Event, ModelStarted, Remark, TrialEnded, TrialStarted
 from tpx.analyzer.reports.export import CsvFiles, tables_of, write_csv
 from tpx.analyzer.reports.files import (
@@ -41,6 +42,9 @@ class Exit(IntEnum):
     FAILED = 1
     USAGE = 2
     NONE_SATISFIES = 3
+    """With `--require satisfied`."""
+    INCONCLUSIVE = 4
+    """With `--require conclusive`."""
     PARTIAL = 6
     """Interrupted; what was measured is valid and written."""
 
@@ -84,7 +88,7 @@ def profile(argv: Sequence[str]) -> int:
     _print_results(run, verdicts, _csv_files(config))
     if fault is None:
         _write_reports(run, config)
-        return exit_status(run, verdicts)
+        return exit_status(run, verdicts, config.require)
     print(f"Error: {fault}", file=sys.stderr)
     print("Everything measured before is kept: --resume goes on from there.", file=sys.stderr)
     try:
@@ -146,14 +150,19 @@ def _mode_of(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return [f"--mode={value if equals else words.pop(0)}"], words
 
 
-def exit_status(run: Run, verdicts: Sequence[Verdict]) -> Exit:
-    """The worst of what the models say; an interrupted run is partial if it measured anything."""
+def exit_status(run: Run, verdicts: Sequence[Verdict], require: Sequence[Gate] = ()) -> Exit:
+    """An interrupted run is partial if it measured anything; a verdict that was reached is a success, unless
+    it is not what is required."""
     findings = {verdict.finding for verdict in verdicts}
     if run.outcome != "complete":
         return Exit.FAILED if findings == {Finding.NOTHING} else Exit.PARTIAL
     if Finding.NOTHING in findings:
         return Exit.FAILED
-    return Exit.NONE_SATISFIES if Finding.NONE_SATISFIES in findings else Exit.OK
+    if "satisfied" in require and Finding.NONE_SATISFIES in findings:
+        return Exit.NONE_SATISFIES
+    if "conclusive" in require and Finding.INCONCLUSIVE in findings:
+        return Exit.INCONCLUSIVE
+    return Exit.OK
 
 
 class Progress:

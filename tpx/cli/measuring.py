@@ -21,7 +21,7 @@ AT_ONCE = 3
 
 async def measure(config: ProfileConfig, command: tuple[str, ...], observe: Observer, say: Say) -> None:
     """Everything that is still to be measured; what is found is in the journal, whatever ends the run."""
-    earlier = _earlier(config) if config.resume else None
+    earlier = _earlier(config, say) if config.resume or config.retry_failed else None
     if earlier is not None and earlier.complete:
         say("the run is complete: there is nothing to resume")
         return
@@ -57,9 +57,14 @@ async def measure(config: ProfileConfig, command: tuple[str, ...], observe: Obse
             interrupts.ignore()
 
 
-def _earlier(config: ProfileConfig) -> Earlier:
+def _earlier(config: ProfileConfig, say: Say) -> Earlier:
     earlier = Earlier(read_last_run(config.journal_path))
     check_same_run(earlier, config.as_settings(), config.journal_path)
+    if config.retry_failed:
+        failures = earlier.failures
+        say(f"failed before, and tried again: {failures}" if failures else "nothing failed before")
+        if failures:
+            earlier.retry_failed()
     return earlier
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options.values import from_yaml_text, read_constraints, read_objectives
@@ -11,6 +11,7 @@ from tpx.errors import UsageError
 from tpx.options import Option
 
 _GOALS = "Goals"
+Gate = Literal["satisfied", "conclusive"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,17 @@ class GoalOptions:
         float | None,
         Option("inferences per second that a configuration must reach", (), _GOALS, "N"),
     ] = None
+    require: Annotated[
+        tuple[Gate, ...],
+        Option(
+            "what a verdict has to be for status 0: satisfied (status 3 where no configuration keeps the "
+            "constraints), conclusive (status 4 where no configuration is certain to be better)",
+            (),
+            _GOALS,
+            "satisfied,conclusive",
+            comma=True,
+        ),
+    ] = ()
     num_configs_per_model: Annotated[
         int, Option("best configurations that the report draws and shows in detail", (), _GOALS)
     ] = 3

@@ -43,6 +43,15 @@ class OutputOptions:
         bool,
         Option("go on with the run in run.jsonl: nothing is measured twice", (), _OUTPUT),
     ] = False
+    retry_failed: Annotated[
+        bool,
+        Option(
+            "go on with the run in run.jsonl, also a complete one, and try again what failed: as --resume, "
+            "with new final rounds",
+            (),
+            _OUTPUT,
+        ),
+    ] = False
     filename_model_inference: Annotated[str, Option("name of the CSV file of inferences", (), _OUTPUT)] = (
         "metrics-model-inference.csv"
     )

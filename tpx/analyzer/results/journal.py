@@ -114,6 +114,8 @@ class RunResumed(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", 
     """A run that had ended too early goes on; what follows belongs to it."""
 
     provenance: Provenance
+    retry: bool = False
+    """What failed before is carried out again: final rounds and decisions up to here do not count."""
 
 
 class RunEnded(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="end"):

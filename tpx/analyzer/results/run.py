@@ -10,6 +10,7 @@ from tpx.analyzer.results.measurement import (
     Decision,
     Failure,
     Measurement,
+    Outcome,
     ServerOnly,
     Variant,
 )
@@ -114,11 +115,17 @@ class _Fold:
             case journal.Configured(configuration=configuration):
                 self._configurations.setdefault(configuration.variant.model, []).append(configuration)
             case journal.Measured(model=model, measurement=measurement):
+                self._replace_failure(model, measurement)
                 self._measurements.setdefault((model, measurement.variant), []).append(measurement)
             case journal.Failed(model=model, failure=failure):
+                self._replace_failure(model, failure)
                 self._failures.setdefault((model, failure.variant), []).append(failure)
-            case journal.RunEnded() | journal.RunResumed():
-                self._ended = record if isinstance(record, journal.RunEnded) else None
+            case journal.RunEnded():
+                self._ended = record
+            case journal.RunResumed(retry=retry):
+                self._ended = None
+                if retry:
+                    self._retry()
             case journal.ModelFailed() | journal.ModelRead() | journal.Decided() | journal.Prepared():
                 self._take_of_model(record)
 
@@ -134,6 +141,20 @@ class _Fold:
                 self._decisions.setdefault(model, []).append(decision)
             case journal.Prepared(model=model):
                 self._preparations.setdefault(model, []).append(record)
+
+    def _retry(self) -> None:
+        """What failed is tried again, so the search decides anew and its finalists race anew."""
+        self._decisions.clear()
+        self._unavailable.clear()
+        for key, found in self._measurements.items():
+            self._measurements[key] = [m for m in found if not m.round]
+        for key, failed in self._failures.items():
+            self._failures[key] = [f for f in failed if not f.round]
+
+    def _replace_failure(self, model: str, outcome: Outcome) -> None:
+        """A trial that was carried out again is told by its last outcome."""
+        failed = self._failures.get((model, outcome.variant), [])
+        failed[:] = [f for f in failed if (f.load, f.round) != (outcome.load, outcome.round)]
 
     def run(self) -> Run:
         if self._started is None:

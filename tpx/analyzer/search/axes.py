@@ -29,7 +29,7 @@ def open_grid(question: Question) -> Grid:
     Raises UsageError for an axis that the model's backend does not have.
     """
     if question.deltas is not None:
-        return Grid(question.facts.model, (_listed(question.deltas),))
+        return Grid(question.facts.model, (_listed(question.deltas),), named=question.named)
     models = question.members or (question.facts,)
     dimensions = [
         replace_model(dimension, facts.model if question.members else "")
@@ -41,6 +41,7 @@ def open_grid(question: Question) -> Grid:
         dimensions,
         cores=question.space.extras.cores if question.space.extras.threads else None,
         members=tuple(facts.model for facts in question.members),
+        named=question.named,
     )
 
 

@@ -5,10 +5,11 @@ Order, names and stop rules are Model Analyzer's automatic brute search, so that
 
 from collections.abc import Generator, Sequence
 
-from tpx.analyzer.results.measurement import Decision, Outcome, Trial, Variant
+from tpx.analyzer.results.measurement import Decision, Outcome, Trial
 from tpx.analyzer.search.known import Known
 from tpx.analyzer.search.question import Question
 from tpx.analyzer.search.refine import refine_best
+from tpx.analyzer.search.space import Names
 from tpx.analyzer.search.sweep import Swept, sweep
 from tpx.analyzer.search.walk import Steps
 from tpx.analyzer.variants import automatic_delta
@@ -19,6 +20,7 @@ class BruteSearch:
 
     def __init__(self, question: Question, known: Known) -> None:
         self._facts = question.facts
+        self._names = Names(question.facts.model, question.named)
         self._space = question.space
         self._limits = question.limits
         self._known = known
@@ -43,14 +45,11 @@ class BruteSearch:
 
     def _walk(self) -> Generator[Trial, Outcome, None]:
         facts = self._facts
-        default = Variant(model=facts.model, name=f"{facts.model}_config_default")
-        yield from sweep(default, self._space.loads, facts.max_batch_size, self._decisions)
-        number = 0
+        yield from sweep(self._names.variant({}), self._space.loads, facts.max_batch_size, self._decisions)
         for instances in self._space.instances.steps():
             best: float | None = None
             for batch_size in self._batch_sizes():
-                variant = self._variant(number, instances, batch_size)
-                number += 1
+                variant = self._names.variant(automatic_delta(facts, instances, batch_size))
                 self._tell_unfitting(variant.name, batch_size)
                 swept = yield from sweep(variant, self._space.loads, batch_size or 0, self._decisions)
                 reason = self._hopeless(batch_size, swept, best)
@@ -62,10 +61,6 @@ class BruteSearch:
     def _batch_sizes(self) -> tuple[int | None, ...]:
         """None alone where the model does not batch."""
         return self._space.max_batch_sizes.doublings() if self._facts.max_batch_size > 0 else (None,)
-
-    def _variant(self, number: int, instances: int, batch_size: int | None) -> Variant:
-        delta = automatic_delta(self._facts, instances, batch_size)
-        return Variant(model=self._facts.model, name=f"{self._facts.model}_config_{number}", delta=delta)
 
     def _tell_unfitting(self, variant: str, batch_size: int | None) -> None:
         dropped = [size for size in self._facts.preferred_batch_sizes if batch_size and size > batch_size]

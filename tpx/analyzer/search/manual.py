@@ -23,6 +23,7 @@ class ManualSearch:
         self._default = question.default
         self._deltas = question.deltas or ()
         self._loads = question.space.loads
+        self._named = question.named
         self._limits = question.limits
         self._known = known
         self._decisions: list[Decision] = []
@@ -40,7 +41,7 @@ class ManualSearch:
         return len(self._loads.values) * len(self._loads.batch_sizes)
 
     def steps(self) -> Steps:
-        names = Names(self._facts.model)
+        names = Names(self._facts.model, self._named)
         default = names.variant({})
         yield from sweep(default, self._loads, self._facts.max_batch_size, self._decisions)
         tried: set[str] = set()

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tpx.analyzer.results.goals import Goals
+from tpx.analyzer.results.measurement import Variant
 from tpx.analyzer.search.base import Limits, SearchSpace
 from tpx.analyzer.variants import ModelFacts
 
@@ -55,4 +56,6 @@ class Question:
     """Models that are varied in place of the model: an ensemble's, or those that are measured together."""
     pareto: tuple[str, ...] = ()
     """Metrics whose best compromises are searched."""
+    named: tuple[Variant, ...] = ()
+    """Variants that have their names already; what changes the same keeps the name."""
     trials: OptunaTrials = field(default_factory=OptunaTrials)

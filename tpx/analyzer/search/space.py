@@ -53,8 +53,10 @@ class Grid:
         *,
         cores: int | None = None,
         members: Sequence[str] = (),
+        named: Sequence[Variant] = (),
     ) -> None:
-        """`cores` bounds instances times threads; `members` are models that are varied in place of `model`.
+        """`cores` bounds instances times threads; `members` are models that are varied in place of `model`;
+        `named` are variants that keep their names.
 
         Raises UsageError where a dimension has nothing to choose.
         """
@@ -65,8 +67,9 @@ class Grid:
         self.dimensions = tuple(dimensions)
         self.members = tuple(members)
         self._cores = cores
-        self._names = Names(model)
-        self._of_members = {member: Names(member) for member in members}
+        self._names = Names(model, named)
+        parts = [part for variant in named for part in variant.members]
+        self._of_members = {member: Names(member, parts) for member in members}
 
     @property
     def size(self) -> int:
@@ -186,27 +189,40 @@ class Grid:
 class Names:
     """Numbers of variants by what they change: each change once, whatever the order of its keys."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, named: Sequence[Variant] = ()) -> None:
+        """`named` are variants of this or other models that have their names already."""
         self._model = model
-        self._known: dict[str, str] = {}
+        prefix = f"{model}_config_"
+        self._known = {
+            _key(variant.members, variant.delta): variant.name.removeprefix(prefix)
+            for variant in named
+            if variant.model == model and not variant.is_default
+        }
+        self._taken = set(self._known.values())
 
     def variant(self, delta: Mapping[str, Any]) -> Variant:
         """The variant with this change."""
-        name = "default" if not delta else self._number(repr(_sorted(delta)))
+        name = "default" if not delta else self._number(_key((), delta))
         return Variant(model=self._model, name=f"{self._model}_config_{name}", delta=dict(delta))
 
     def composed(self, members: Sequence[Variant], delta: Mapping[str, Any] | None = None) -> Variant:
         """The variant of a model that has these members, and a change of its own."""
         own = dict(delta or {})
         same = not own and all(member.is_default for member in members)
-        key = ",".join(member.name for member in members) + (repr(_sorted(own)) if own else "")
-        name = "default" if same else self._number(key)
+        name = "default" if same else self._number(_key(members, own))
         return Variant(
             model=self._model, name=f"{self._model}_config_{name}", delta=own, members=tuple(members)
         )
 
     def _number(self, key: str) -> str:
-        return self._known.setdefault(key, str(len(self._known)))
+        if key not in self._known:
+            free = (str(number) for number in itertools.count(len(self._known)))
+            self._known[key] = next(number for number in free if number not in self._taken)
+        return self._known[key]
+
+
+def _key(members: Sequence[Variant], delta: Mapping[str, Any]) -> str:
+    return ",".join(member.name for member in members) + (repr(_sorted(delta)) if delta else "")
 
 
 def combine(first: Any, second: Any) -> Any:
