@@ -14,7 +14,7 @@ from tpx.perf.report.console import data_line, settings_block
 from tpx.perf.report.level_text import Shown, level_block
 from tpx.perf.report.live import Dashboard
 from tpx.perf.results import DataSummary, LevelResult
-from tpx.perf.settings import Level
+from tpx.perf.settings import Level, LevelSettings
 
 LIVE_INTERVAL_S = 0.5
 
@@ -24,6 +24,7 @@ class Terminal:
 
     def __init__(self, config: PerfConfig) -> None:
         self._config = config
+        self._settings = config.level_settings
         self._shown = Shown(protocol=config.protocol, verbose=config.verbose)
         self._console = Console(stderr=True)
         self._dashboard = Dashboard(config)
@@ -37,12 +38,18 @@ class Terminal:
     def __exit__(self, *_: object) -> None:
         self._hide()
 
-    def run_started(self, model: ModelDescription, data: DataSummary) -> None:
+    def run_started(self, model: ModelDescription, data: DataSummary, settings: LevelSettings) -> None:
         config = self._config
         if config.data_files:
             print(data_line(data), flush=True)
-        self._shown = Shown(protocol=config.protocol, decoupled=model.decoupled, verbose=config.verbose)
-        print(settings_block(config, model), flush=True)
+        self._settings = settings
+        self._shown = Shown(
+            protocol=config.protocol,
+            with_engine=settings.with_engine,
+            decoupled=model.decoupled,
+            verbose=config.verbose,
+        )
+        print(settings_block(config, model, asynchronous=settings.asynchronous), flush=True)
 
     def level_started(self, level: Level) -> None:
         if self.progress_interval_s:
@@ -66,7 +73,7 @@ class Terminal:
         for warning in result.warnings:
             self.notice(warning)
         if self._config.explain:
-            print(explain(result, self._config.level_settings), flush=True)
+            print(explain(result, self._settings), flush=True)
 
     def notice(self, text: str) -> None:
         if self._live is not None:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from tpx.perf.clients.model import ModelDescription
 from tpx.perf.results import DataSummary, LevelResult, ServerBreakdown
-from tpx.perf.settings import Level
+from tpx.perf.settings import Level, LevelSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +33,9 @@ class Observer(Protocol):
     progress_interval_s: float
     """Seconds between two calls of `progress`; 0 for none, which costs the load nothing."""
 
-    def run_started(self, model: ModelDescription, data: DataSummary) -> None:
-        """The server has said what the model is, and its requests are made; the levels follow."""
+    def run_started(self, model: ModelDescription, data: DataSummary, settings: LevelSettings) -> None:
+        """The server has said what the model is, and its requests are made; the levels follow, each by these
+        settings."""
 
     def level_started(self, level: Level) -> None: ...
 
@@ -51,7 +52,7 @@ class Silent:
 
     progress_interval_s = 0.0
 
-    def run_started(self, model: ModelDescription, data: DataSummary) -> None:
+    def run_started(self, model: ModelDescription, data: DataSummary, settings: LevelSettings) -> None:
         """Nobody listens."""
 
     def level_started(self, level: Level) -> None:

@@ -177,7 +177,8 @@ async def run(
         _with_workers(config, alone) as loaded,
         _watched(config, loaded, observer, offset_ns, problems) as target,
     ):
-        observer.run_started(target.model, target.data)
+        rules = run_settings(config, target)
+        observer.run_started(target.model, target.data, rules)
         for notice in target.notices:
             observer.notice(notice)
 
@@ -191,7 +192,7 @@ async def run(
 
         levels = await sweep(
             config.levels,
-            run_settings(config, target),
+            rules,
             measured,
             stop,
             meets=bearable if config.slo else within_limits,

@@ -59,6 +59,14 @@ def test_the_server_and_the_network_are_explained_where_they_are_known() -> None
     assert re.search(r"network .* = 192.2 - 112.1 = 80.1 usec", text)
 
 
+def test_an_engine_in_this_process_is_part_of_what_is_explained() -> None:
+    text = explain(make_level(kept_windows=3), LevelSettings(with_engine=True))
+    assert "the engine's part is in it" in text
+    assert "the way to the engine and back = " in text
+    assert "network" not in text
+    assert "above 90% the level is client-bound" in explain(make_level(kept_windows=3), PA)
+
+
 def test_a_level_without_a_request_is_explained_too() -> None:
     text = explain(make_level(latency=None, client=None, server=None, requests=0, kept_windows=3), PA)
     assert "request count" in text

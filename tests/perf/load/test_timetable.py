@@ -23,11 +23,11 @@ def due(timetable: Timetable) -> list[int]:
 
 def test_blocks_follow_each_other_from_the_origin_and_empty_ones_hold_nothing_up() -> None:
     timetable = Timetable(blocks([1, 2], [], [3]))
-    assert timetable.over
+    assert (timetable.due_ns, timetable.over) == (NEVER, True)
     timetable.begin(None, 100)
-    assert not timetable.over
+    assert (timetable.due_ns, timetable.over) == (101, False)
     assert due(timetable) == [101, 102, 103]
-    assert timetable.over
+    assert (timetable.due_ns, timetable.over) == (NEVER, True)
 
 
 def test_a_count_ends_within_a_block_and_takes_no_further_one() -> None:

@@ -38,7 +38,9 @@ MODEL = ModelDescription(name="identity", inputs=())
 
 
 def settings(*words: str, model: ModelDescription = MODEL) -> str:
-    return settings_block(from_argv(PerfConfig, ["-m", "identity", *words]), model)
+    config = from_argv(PerfConfig, ["-m", "identity", *words])
+    calls = config.calls_asynchronously(sequences=model.scheduler == "sequence")
+    return settings_block(config, model, asynchronous=calls)
 
 
 def block(result: LevelResult, protocol: str = "http", *, verbose: bool = False) -> list[str]:
@@ -144,6 +146,17 @@ def test_grpc_speaks_of_marshalling() -> None:
         "    Avg gRPC time: 218 usec (marshal 26 usec + response wait 192 usec + unmarshal 0 usec)"
         in block(make_level(), "grpc", verbose=True)
     )
+
+
+def test_an_engine_in_this_process_has_no_transport_and_a_processor_of_its_own_share() -> None:
+    busy, engine = make_level(client_busy=0.98), Shown(with_engine=True)
+    lines = level_block(busy, engine).splitlines()
+    assert "    Avg engine time: 218 usec (submit/take 26 usec + response wait 192 usec)" in lines
+    assert not any("WARNING" in line or "HTTP" in line for line in lines)
+    lines = level_block(busy, replace(engine, verbose=True)).splitlines()
+    assert "    Avg client and engine busy: 98.00%" in lines
+    assert "    Avg engine time: 218 usec (submit 26 usec + response wait 192 usec + take 0 usec)" in lines
+    assert any("[WARNING] The client was busy 98% of the time" in line for line in block(busy))
 
 
 def test_without_statistics_there_is_no_server_part() -> None:

@@ -71,7 +71,12 @@ async def measure_level(
     async with open_target(config, settings.in_process) as target:
         level = await measure(target, Level(load.kind, load.value), run_settings(config, target))
     if settings.tell is not None:
-        shown = Shown(protocol=config.protocol, decoupled=model in settings.decoupled, verbose=config.verbose)
+        shown = Shown(
+            protocol=config.protocol,
+            with_engine=config.service_kind == "inprocess",
+            decoupled=model in settings.decoupled,
+            verbose=config.verbose,
+        )
         settings.tell(f"{variant} at {load}\n{level_block(level, shown)}")
     if level.verdict is Verdict.ERRORS:
         raise MeasurementError(level.reason)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from tpx.perf.latency import LatencySummary, rank, reported_percentiles
 from tpx.perf.results import Estimates, LevelResult, ServerBreakdown, Window
+from tpx.perf.self_check import BUSY_SHARE
 from tpx.perf.settings import LevelSettings
 from tpx.perf.statistics.intervals import Interval
 
@@ -21,10 +22,10 @@ def _lines(result: LevelResult, settings: LevelSettings) -> Iterator[str]:
     yield from _throughput(result)
     if result.latency is not None:
         yield from _latency(result.latency, result.percentile, result.estimates)
-    yield from _client(result)
+    yield from _client(result, with_engine=settings.with_engine)
     if result.server is not None and result.server.success_count:
         yield from _server(result.server)
-        yield from _network(result)
+        yield from _network(result, with_engine=settings.with_engine)
     yield from _stability(result, kept, settings)
     if result.level.mode == "concurrency" and result.latency is not None:
         yield (
@@ -90,7 +91,7 @@ def _interval(interval: Interval, unit: float) -> str:
     return f"{interval.confidence * 100:g}% confidence interval {interval.low / unit:.6g} to {high}"
 
 
-def _client(result: LevelResult) -> Iterator[str]:
+def _client(result: LevelResult, *, with_engine: bool) -> Iterator[str]:
     times = result.client
     if times is None:
         return
@@ -99,9 +100,13 @@ def _client(result: LevelResult) -> Iterator[str]:
         f"response wait = avg time - send - receive = {total:.1f} - {send:.1f} - {receive:.1f} = "
         f"{times.wait_ns / 1e3:.1f} usec"
     )
+    told = (
+        "the engine's part is in it"
+        if with_engine
+        else f"above {BUSY_SHARE * 100:.0f}% the level is client-bound"
+    )
     yield (
-        f"client overhead = processor time of the event loop / time = {result.client_busy * 100:.2f}%; above "
-        "90% the level is client-bound"
+        f"client overhead = processor time of the event loop / time = {result.client_busy * 100:.2f}%; {told}"
     )
 
 
@@ -125,12 +130,13 @@ def _server(server: ServerBreakdown) -> Iterator[str]:
         )
 
 
-def _network(result: LevelResult) -> Iterator[str]:
+def _network(result: LevelResult, *, with_engine: bool) -> Iterator[str]:
     if result.client is None or result.server is None:
         return
     wait, rest = result.client.wait_ns / 1e3, result.network_ns / 1e3
+    what = "the way to the engine and back" if with_engine else "network and server send/receive"
     yield (
-        f"network and server send/receive = response wait - what the server accounts for = {wait:.1f} - "
+        f"{what} = response wait - what the server accounts for = {wait:.1f} - "
         f"{max(0.0, wait - rest):.1f} = {rest:.1f} usec"
     )
 

@@ -18,14 +18,13 @@ def data_line(data: DataSummary) -> str:
     return f" Successfully read data for {data.streams} stream/streams{steps}."
 
 
-def settings_block(config: PerfConfig, model: ModelDescription) -> str:
-    """What is going to be measured, and how."""
+def settings_block(config: PerfConfig, model: ModelDescription, *, asynchronous: bool = False) -> str:
+    """What is going to be measured, and how; `asynchronous` as the rules of its levels have it."""
     kind = config.service_kind
     lines = ["*** Measurement Settings ***"]
     if kind == "triton" or config.batch_size != 1:
         lines.append(f"  Batch size: {config.batch_size}")
     lines.append(f"  Service Kind: {_KINDS.get(kind, kind.upper())}")
-    asynchronous = is_asynchronous(config, model)
     if config.warmup_request_count:
         lines.append(f"  Sending {_requests(config.warmup_request_count, 'warmup')}")
     lines += _course_lines(config, asynchronous=asynchronous)
@@ -59,13 +58,6 @@ def _scenario_lines(config: PerfConfig) -> list[str]:
         f"  Minimum duration: {config.min_duration:g} sec",
         f"  Minimum number of queries: {config.min_query_count}",
     ]
-
-
-def is_asynchronous(config: PerfConfig, model: ModelDescription) -> bool:
-    """Whether perf_analyzer would use its calls that do not block; streams and sequences need them."""
-    if config.asynchronous or config.streaming:
-        return True
-    return model.scheduler == "sequence" and not config.sync
 
 
 def _requests(count: int, kind: str) -> str:

@@ -7,9 +7,8 @@ from tpx.perf.report.beyond import beyond_lines
 from tpx.perf.report.figures import level_title, percentile_name, rate, usec
 from tpx.perf.report.server_text import metrics_lines, server_lines
 from tpx.perf.results import ClientTimes, LevelResult, Window
+from tpx.perf.self_check import BUSY_SHARE
 
-BUSY_LIMIT = 0.9
-"""Share of its processor above which the client itself is taken to have slowed the measurement."""
 DELAYED_LIMIT = 0.01
 """Share of requests that may be late before perf_analyzer says so."""
 
@@ -19,6 +18,8 @@ class Shown:
     """What the text of a level depends on beside its figures."""
 
     protocol: str = "http"
+    with_engine: bool = False
+    """The engine is in this process: there is no transport, and the processor works for both."""
     decoupled: bool = False
     verbose: bool = False
 
@@ -39,7 +40,7 @@ def level_block(result: LevelResult, shown: Shown) -> str:
     if result.metrics is not None:
         lines += metrics_lines(result.metrics)
     lines += beyond_lines(result)
-    if result.client_busy > BUSY_LIMIT:
+    if result.client_busy > BUSY_SHARE and not shown.with_engine:
         lines.append(
             f"[WARNING] The client was busy {result.client_busy * 100:.0f}% of the time: tpx perf is not "
             "able to keep up with the desired load. The results may not be accurate."
@@ -68,7 +69,8 @@ def _client_lines(result: LevelResult, latency: LatencySummary, shown: Shown) ->
     if shown.decoupled and result.streaming is not None:
         lines.append(f"    Response Throughput: {rate(result.streaming.responses_per_s)} infer/sec")
     if shown.verbose:
-        lines.append(f"    Avg client overhead: {result.client_busy * 100:.2f}%")
+        whose = "client and engine busy" if shown.with_engine else "client overhead"
+        lines.append(f"    Avg {whose}: {result.client_busy * 100:.2f}%")
     if result.percentile is None:
         lines.append(
             f"    Avg latency: {usec(latency.mean_ns)} usec (standard deviation {usec(latency.std_ns)} usec)"
@@ -91,17 +93,28 @@ def _late_lines(result: LevelResult) -> list[str]:
     ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Words:
+    """What the parts of a request's time are called."""
+
+    way: str
+    send: str
+    receive: str
+    both: str
+
+
+_HTTP = _Words(way="HTTP", send="send", receive="receive", both="send/recv")
+_GRPC = _Words(way="gRPC", send="marshal", receive="unmarshal", both="(un)marshal request/response")
+_ENGINE = _Words(way="engine", send="submit", receive="take", both="submit/take")
+
+
 def _time_line(client: ClientTimes, shown: Shown) -> str:
     send, wait, receive = usec(client.send_ns), usec(client.wait_ns), usec(client.receive_ns)
     both = usec(client.send_ns + client.receive_ns)
-    name, sent, received, short = (
-        ("gRPC", "marshal", "unmarshal", "(un)marshal request/response")
-        if shown.protocol == "grpc"
-        else ("HTTP", "send", "receive", "send/recv")
-    )
+    words = _ENGINE if shown.with_engine else _GRPC if shown.protocol == "grpc" else _HTTP
     parts = (
-        f"({sent} {send} usec + response wait {wait} usec + {received} {receive} usec)"
+        f"({words.send} {send} usec + response wait {wait} usec + {words.receive} {receive} usec)"
         if shown.verbose
-        else f"({short} {both} usec + response wait {wait} usec)"
+        else f"({words.both} {both} usec + response wait {wait} usec)"
     )
-    return f"Avg {name} time: {usec(client.total_ns)} usec {parts}"
+    return f"Avg {words.way} time: {usec(client.total_ns)} usec {parts}"

@@ -177,7 +177,8 @@ def _levels_grid(report: Report) -> Grid:
             _text(verdict, _FLAGS.get(result.verdict, "bad")),
         ]
         rows.append(Row(cells=tuple(cells), emphasis="best" if result is report.best else ""))
-    names = ("infer/s", "mean \u00b5s", "p50", "p90", "p95", "p99", "p99.9", "Failed", "Client busy %")
+    busy = "Client and engine busy %" if report.config.service_kind == "inprocess" else "Client busy %"
+    names = ("infer/s", "mean \u00b5s", "p50", "p90", "p95", "p99", "p99.9", "Failed", busy)
     columns = (*_numbers(kind, *names), Column(header="Verdict"))
     return Grid(caption="Every level; click a heading to sort", columns=columns, rows=tuple(rows))
 
