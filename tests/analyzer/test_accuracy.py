@@ -3,14 +3,13 @@
 import asyncio
 import json
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.answering import Request, answering
 from tpx.analyzer.accuracy import Gate, ask, difference, may_answer_otherwise, requests_of
 from tpx.analyzer.results.measurement import (
     Configuration,
@@ -43,30 +42,15 @@ class Server:
     def __init__(self) -> None:
         self.factor = 1.0
         self.asked = 0
-        owner = self
+        self.address = ""
 
-        class Answer(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                owner.asked += 1
-                total = sum(request["inputs"][0]["data"]) * owner.factor
-                outputs = [{"name": "y", "datatype": "FP32", "shape": [1], "data": [total]}]
-                body = json.dumps({"outputs": outputs} if owner.factor else {"error": "no memory"}).encode()
-                self.send_response(200 if owner.factor else 500)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-                """Nothing is logged."""
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
-        self.thread = Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.01})
-        self.thread.start()
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.http.server_port}"
+    def answer(self, request: Request) -> tuple[int, bytes]:
+        self.asked += 1
+        if not self.factor:
+            return 500, b'{"error": "no memory"}'
+        total = sum(json.loads(request.body)["inputs"][0]["data"]) * self.factor
+        outputs = [{"name": "y", "datatype": "FP32", "shape": [1], "data": [total]}]
+        return 200, json.dumps({"outputs": outputs}).encode()
 
 
 class Runner:
@@ -105,10 +89,8 @@ class Runner:
 @pytest.fixture
 def served() -> Iterator[Server]:
     server = Server()
-    yield server
-    server.http.shutdown()
-    server.thread.join()
-    server.http.server_close()
+    with answering(server.answer) as server.address:
+        yield server
 
 
 def outcome_of(runner: Runner, tmp_path: Path, *deltas: dict[str, Any]) -> list[Outcome]:

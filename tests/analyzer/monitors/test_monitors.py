@@ -4,15 +4,13 @@ import asyncio
 import os
 import subprocess
 import sys
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
-from typing import ClassVar
 
 import pytest
 
+from tests.answering import answering
 from tpx.analyzer.monitors.base import Usage, Watch
 from tpx.analyzer.monitors.gpu import GpuProbe, open_gpu_probe
 from tpx.analyzer.monitors.page import PageProbe
@@ -298,32 +296,14 @@ nv_gpu_memory_total_bytes{gpu_uuid="GPU-a"} 1000
 """
 
 
-class Pages(BaseHTTPRequestHandler):
-    """Serves one page after the other."""
-
-    pages: ClassVar[list[str]] = []
-
-    def do_GET(self) -> None:
-        body = self.pages.pop(0).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args: object) -> None:
-        """Nobody wants to know."""
-
-
 def test_a_server_elsewhere_is_seen_by_its_metrics_page() -> None:
-    Pages.pages = [PAGE % (0.5, 300), PAGE % (0.75, 200)]
-    with ThreadingHTTPServer(("127.0.0.1", 0), Pages) as server:
-        threading.Thread(target=server.serve_forever).start()
-        (probe,) = open_probes(None, f"http://127.0.0.1:{server.server_address[1]}/metrics")
+    pages = [PAGE % (0.5, 300), PAGE % (0.75, 200)]
+    with answering(lambda _: (200, pages.pop(0).encode())) as address:
+        (probe,) = open_probes(None, f"http://{address}/metrics")
         assert isinstance(probe, PageProbe)
         probe.sample()
         time.sleep(0.01)
         probe.sample()
-        server.shutdown()
     usage = probe.usage()
     assert usage.gpus == (
         GpuUse(

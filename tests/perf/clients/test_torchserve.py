@@ -3,16 +3,15 @@
 import email
 import email.policy
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.answering import Request, answering
 from tests.perf.clients.running import level
 from tpx.errors import UsageError
 from tpx.options import from_argv
@@ -30,49 +29,30 @@ class Seen:
     file: str
 
 
-class TorchServe(BaseHTTPRequestHandler):
+class TorchServe:
     """Answers as TorchServe does."""
 
-    protocol_version = "HTTP/1.1"
-    seen: list[Seen]
+    def __init__(self) -> None:
+        self.seen: list[Seen] = []
 
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        head = f"Content-Type: {self.headers['Content-Type']}\r\n\r\n".encode()
-        message = email.message_from_bytes(head + body, policy=email.policy.HTTP)
+    def answer(self, request: Request) -> tuple[int, bytes]:
+        head = f"Content-Type: {request.headers['Content-Type']}\r\n\r\n".encode()
+        message = email.message_from_bytes(head + request.body, policy=email.policy.HTTP)
         (part,) = message.iter_parts()
         name = part.get_param("name", header="content-disposition")
-        seen = Seen(self.path, str(name), part.get_payload(decode=True), str(part.get_filename()))
-        self.seen.append(seen)
-        if self.path.startswith("/predictions/resnet"):
-            self.answer(200, {"tabby": 0.5})
-        else:
-            self.answer(404, {"code": 404, "type": "ModelNotFoundException", "message": "Model not found: x"})
-
-    def answer(self, status: int, content: Any) -> None:
-        data = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the library's name)
-        """Nothing is printed."""
+        content = part.get_payload(decode=True)
+        self.seen.append(Seen(request.path, str(name), content, str(part.get_filename())))
+        if request.path.startswith("/predictions/resnet"):
+            return 200, b'{"tabby": 0.5}'
+        return 404, b'{"code": 404, "type": "ModelNotFoundException", "message": "Model not found: x"}'
 
 
 @contextmanager
 def torchserve() -> Iterator[tuple[str, list[Seen]]]:
     """A running server: host:port, and what it has seen."""
-    handler = type("Seeing", (TorchServe,), {"seen": []})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield f"127.0.0.1:{server.server_port}", handler.seen  # type: ignore[attr-defined]
-        finally:
-            server.shutdown()
-            thread.join()
+    server = TorchServe()
+    with answering(server.answer) as url:
+        yield url, server.seen
 
 
 KIND = ("--service-kind", "torchserve", "--request-count", "4")
