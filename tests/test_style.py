@@ -34,7 +34,8 @@ BOUNDARIES = {
     "tpx/serving/frontends/metrics/sampler.py": 1,
     "tpx/serving/instances/thread.py": 1,
     "tpx/serving/instances/decoupled.py": 1,
-    "tpx/serving/repository/control.py": 2,
+    "tpx/serving/repository/control.py": 1,
+    "tpx/serving/repository/loads.py": 1,
     "tpx/serving/repository/versions.py": 1,
     # one model's process, at both ends: what a user's code raises is told, and its process can be ended alone
     "tpx/serving/backends/python/executor.py": 1,

@@ -1,7 +1,6 @@
-"""Loading and unloading while the server serves: at startup, by polling, or as clients ask.
+"""Which models are loaded and unloaded while the server serves: at startup, by polling, or as clients ask.
 
-A load is done in threads while the old versions go on serving; the swap is one step on the event loop. Loads
-of the same model follow each other, those of different ones run at the same time.
+Loads of the same model follow each other, those of different ones run at the same time.
 """
 
 import asyncio
@@ -9,12 +8,9 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
 
 from tpx.errors import (
-    ConfigError,
     InvalidRequest,
-    LoadError,
     NotFound,
     NotReady,
     Overloaded,
@@ -22,16 +18,14 @@ from tpx.errors import (
     UsageError,
 )
 from tpx.serving.model_id import ModelId
-from tpx.serving.repository.agents.custody import Custody
-from tpx.serving.repository.decisions import Plan, plan_load, plan_poll, plan_start
+from tpx.serving.repository.decisions import plan_poll, plan_start
 from tpx.serving.repository.demand import Demand
-from tpx.serving.repository.dependencies import plan_cascade, plan_order
+from tpx.serving.repository.dependencies import plan_cascade
 from tpx.serving.repository.ensembles import Ensembles
-from tpx.serving.repository.layout import ModelSource, NoVersion
-from tpx.serving.repository.loading import Loader, Regroup, Wanted, reason_of
+from tpx.serving.repository.loading import Loader
+from tpx.serving.repository.loads import Loads, absent
 from tpx.serving.repository.names import Names
 from tpx.serving.repository.overrides import Override
-from tpx.serving.repository.records import Loaded
 from tpx.serving.repository.repository import ModelRepository
 from tpx.serving.repository.retirement import Retirement
 from tpx.serving.repository.room import Room, Tenancy
@@ -40,16 +34,12 @@ from tpx.serving.repository.sightings import Repositories, Sighting, check_name,
 from tpx.serving.repository.tasks import Tasks
 from tpx.serving.repository.turns import Round, Turns
 from tpx.serving.repository.versions import Versions
-from tpx.serving.served import Served
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _SETTLE_S = 0.25
 """A model whose files have changed again after this time is being written: the next poll looks again."""
 _CLIENTS_DECIDE = ("explicit", "lazy")
-_ABSENT = "failed to load '{}', failed to poll from model repository"
 
 
 class ModelControl:
@@ -57,7 +47,6 @@ class ModelControl:
 
     def __init__(self, repository: ModelRepository, loader: Loader, settings: ControlSettings) -> None:
         self._repository = repository
-        self._loader = loader
         self._settings = settings
         self._repositories = Repositories(
             paths=settings.paths, config_name=settings.config_name, namespaces=repository.namespaces
@@ -66,8 +55,6 @@ class ModelControl:
         self.tasks = Tasks()
         self.retirement = Retirement(self.tasks, repository.ended)
         self._ensembles = Ensembles(repository, self.retirement, loader.settings)
-        self._composing: dict[ModelId, frozenset[ModelId]] = {}
-        """Ensembles that are being loaded, and the models that they wait for."""
         self._asked: set[ModelId] = set()
         """Models that were to be loaded by their own names, not only as parts of ensembles."""
         self._turns = Turns()
@@ -80,18 +67,19 @@ class ModelControl:
         limit_bytes = settings.memory_limit_bytes
         self._room = Room(limit_bytes, tenancy, settings.resident) if limit_bytes else None
         self._versions = Versions(loader, settings, self._room, self._stopping)
+        self._loads = Loads(repository, loader, self._names, self.retirement, self._ensembles, self._versions)
 
     # startup and shutdown
 
     async def start(self) -> None:
         """Load what the mode asks for; a failure is kept as the state of its model. Raises UsageError."""
         settings = self._settings
-        found = await _in_thread(self._repositories.scan)
+        found = await asyncio.to_thread(self._repositories.scan)
         models = plan_start(settings.mode, settings.startup, found)
         self._names.notice(found)
         for model in models:
             if model not in found:
-                self._repository.fault(model, _ABSENT.format(model))
+                self._repository.fault(model, absent(model))
         self._asked.update(models)
         here = [model for model in models if model in found]
         await self._round(lambda model: fetched(found[model]) if model in found else None).load(here)
@@ -179,7 +167,7 @@ class ModelControl:
         if self._settings.mode not in _CLIENTS_DECIDE:
             return {}
         try:
-            found = await _in_thread(self._repositories.names)
+            found = await asyncio.to_thread(self._repositories.names)
         except UsageError as exc:
             log.error("%s", exc)
             return {}
@@ -219,8 +207,7 @@ class ModelControl:
 
     def _held(self, model: ModelId) -> bool:
         """Whether a model must not go now."""
-        parts = any(model in models for models in self._composing.values())
-        return parts or model in self._turns or self.demand.pinned(model.name)
+        return self._loads.wait_for(model) or model in self._turns or self.demand.pinned(model.name)
 
     # loading
 
@@ -236,126 +223,7 @@ class ModelControl:
     async def _load(self, model: ModelId, look: Callable[[], Sighting | None], parts: Round) -> None:
         async with self._turns.take(model):
             self._check_running()
-            sighting = await self._seen(model, look)
-            if sighting is None:
-                raise InvalidRequest(_ABSENT.format(model))
-            custody = Custody(sighting.files)
-            self.retirement.hold(custody)
-            try:
-                wanted = await self._want(sighting.source, custody)
-                await self._load_parts(wanted, parts)
-                await self._replace(wanted, custody)
-                if custody.agents:
-                    await _in_thread(custody.complete)
-            except InvalidRequest:
-                if sighting.files is not None and sighting.source.origin is None:
-                    self._repository.forget_unused(model)  # nobody can correct what only a request held
-                    if not self._repository.entries(model):
-                        self._ensembles.forget(model)
-                if self._repository.namespaces:  # steps that mean it now meant another while it was not known
-                    self._ensembles.settle([model])
-                raise
-            finally:
-                await self.retirement.release(custody)
-        log.info("successfully loaded '%s'", model)
-
-    async def _seen(self, model: ModelId, look: Callable[[], Sighting | None]) -> Sighting | None:
-        try:
-            return await _in_thread(look)
-        except (LoadError, UsageError) as exc:
-            log.error("failed to load '%s': %s", model, exc)
-            self._repository.fault(model, reason_of(exc))
-            raise InvalidRequest(f"{_ABSENT.format(model)}: {reason_of(exc)}") from exc
-
-    async def _want(self, source: ModelSource, custody: Custody) -> Wanted:
-        served = self._repository.custody(source.model_id)
-        try:
-            return await _in_thread(lambda: self._loader.want(source, custody, served))
-        except Exception as exc:
-            model, reason = source.model_id, source.fault or reason_of(exc)
-            log.error("failed to load '%s': %s", model, reason)
-            self._repository.fault(model, reason)
-            if isinstance(exc, NoVersion):
-                raise InvalidRequest(f"load failed for model '{model}': {exc.message}\n") from exc
-            raise InvalidRequest(f"{_ABSENT.format(model)}: {reason}") from exc
-
-    async def _load_parts(self, wanted: Wanted, parts: Round) -> None:
-        """First what an ensemble is made of; what of it fails is the ensemble's fault to tell."""
-        model, graph = wanted.source.model_id, wanted.graph
-        if graph is None:
-            return
-        there = await self._names.on_disk({step.model.name for step in graph.steps})
-        needs = self._ensembles.needs(graph, there)
-        self._composing[model] = needs
-        try:
-            circle = plan_order(self._composing).circular.get(model)
-            if circle is not None:
-                fault = ConfigError(f"circular dependency between ensembles: {circle}")
-                log.error("failed to load '%s': %s", model, fault)
-                self._repository.fault(model, reason_of(fault))
-                raise InvalidRequest(f"load failed for model '{model}': {fault.message}\n")
-            await parts.load(needs)
-        finally:
-            del self._composing[model]
-
-    async def _replace(self, wanted: Wanted, custody: Custody) -> None:
-        """Put what is wanted in the place of what serves: all of its versions or none."""
-        model, repository = wanted.source.model_id, self._repository
-        recipes = repository.recipes(model)
-        serving = {
-            version: current.served
-            for version in recipes
-            if (current := repository.loaded(model, version)) is not None
-        }
-        plan = plan_load(
-            wanted.recipes, recipes, lambda v: self._versions.may_regroup(serving[v], wanted.config)
-        )
-        repository.begin(model, plan)
-        outcomes: dict[int, Served | BaseException]
-        if wanted.graph is not None:  # over what serves at this moment: nothing may come in between
-            outcomes = self._ensembles.compose_all(wanted, wanted.graph, plan.load)
-        else:
-            outcomes = await self._versions.load(wanted, plan.load)
-        regroups = await self._versions.regroup(wanted, {v: serving[v] for v in plan.regroup})
-        loaded = {}
-        for version, outcome in outcomes.items():
-            if not isinstance(outcome, BaseException):
-                loaded[version] = Loaded(served=outcome, recipe=wanted.recipes[version], custody=custody)
-                custody.share()
-        ends = {**outcomes, **regroups}
-        reasons = {v: reason_of(o) for v, o in ends.items() if isinstance(o, BaseException)}
-        if reasons:
-            self.retirement.discard(loaded.values())
-            self.retirement.drop([r for r in regroups.values() if not isinstance(r, BaseException)])
-            aside = dict.fromkeys(loaded, "unloaded: another version failed to load")
-            repository.fail(model, reasons | aside)
-            log.error("failed to load '%s'", model)
-            if wanted.graph is not None:
-                self._ensembles.remember(wanted, unless_serving=True)
-                raise InvalidRequest(f"load failed for model '{model}': {outcomes[plan.load[0]]}\n")
-            clauses = "".join(
-                f"version {v} is at UNAVAILABLE state: {reason};\n" for v, reason in reasons.items()
-            )
-            raise InvalidRequest(f"load failed for model '{model}': {clauses}")
-        self.retirement.leave_imports_alone()
-        self.retirement.retire(repository.succeed(model, plan, loaded, wanted.stamps))
-        self._change_in_place(wanted, plan, regroups)
-        self._ensembles.remember(wanted)
-        self._ensembles.settle([model])
-
-    def _change_in_place(
-        self, wanted: Wanted, plan: Plan, regroups: Mapping[int, Regroup | BaseException]
-    ) -> None:
-        """What becomes of versions that serve on."""
-        model, repository = wanted.source.model_id, self._repository
-        for version, regroup in regroups.items():
-            if not isinstance(regroup, BaseException):
-                self.retirement.dismiss(regroup.do())
-                repository.remake(model, version, wanted.recipes[version])
-        for version in plan.keep:
-            kept = repository.loaded(model, version)
-            if kept is not None:
-                kept.served.config.version_policy.CopyFrom(wanted.config.version_policy)
+            await self._loads.load(model, look, parts)
 
     # polling
 
@@ -375,11 +243,11 @@ class ModelControl:
 
     async def poll(self) -> None:
         """Look at the repositories, and load and unload what has changed there. Raises UsageError."""
-        found = await _in_thread(self._repositories.stamped)
+        found = await asyncio.to_thread(self._repositories.stamped)
         changes = plan_poll(found, self._repository.stamps())
         if changes.load:
             await asyncio.sleep(_SETTLE_S)
-            again = await _in_thread(self._repositories.stamped)
+            again = await asyncio.to_thread(self._repositories.stamped)
             settled = [model for model in changes.load if again.get(model) == found[model]]
             sight = self._repositories.sight
             changed = self._round(lambda model: sight(model) if model in settled else None)
@@ -392,7 +260,3 @@ class ModelControl:
     def _check_running(self) -> None:
         if self._stopping.is_set():
             raise NotReady("Server exiting")
-
-
-async def _in_thread(work: Callable[[], T]) -> T:
-    return await asyncio.get_running_loop().run_in_executor(None, work)

@@ -1,0 +1,184 @@
+"""One load: from a look at a model to its serving in the place of what served before.
+
+It is done in threads while the old versions go on serving; the swap is one step on the event loop.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from tpx.errors import ConfigError, InvalidRequest, LoadError, UsageError
+from tpx.serving.model_id import ModelId
+from tpx.serving.repository.agents.custody import Custody
+from tpx.serving.repository.decisions import Plan, plan_load
+from tpx.serving.repository.dependencies import plan_order
+from tpx.serving.repository.ensembles import Ensembles
+from tpx.serving.repository.layout import ModelSource, NoVersion
+from tpx.serving.repository.loading import Loader, Regroup, Wanted, reason_of
+from tpx.serving.repository.names import Names
+from tpx.serving.repository.records import Loaded
+from tpx.serving.repository.repository import ModelRepository
+from tpx.serving.repository.retirement import Retirement
+from tpx.serving.repository.sightings import Sighting
+from tpx.serving.repository.turns import Round
+from tpx.serving.repository.versions import Versions
+from tpx.serving.served import Served
+
+log = logging.getLogger(__name__)
+
+
+def absent(model: ModelId) -> str:
+    """What is told of a model that was not found, or not read."""
+    return f"failed to load '{model}', failed to poll from model repository"
+
+
+class Loads:
+    """Loads into a ModelRepository. Those of one model must follow each other."""
+
+    def __init__(
+        self,
+        repository: ModelRepository,
+        loader: Loader,
+        names: Names,
+        retirement: Retirement,
+        ensembles: Ensembles,
+        versions: Versions,
+    ) -> None:
+        self._repository = repository
+        self._loader = loader
+        self._names = names
+        self._retirement = retirement
+        self._ensembles = ensembles
+        self._versions = versions
+        self._composing: dict[ModelId, frozenset[ModelId]] = {}
+        """Ensembles that are being loaded, and the models that they wait for."""
+
+    def wait_for(self, model: ModelId) -> bool:
+        """Whether a model is part of an ensemble that is being loaded."""
+        return any(model in models for models in self._composing.values())
+
+    async def load(self, model: ModelId, look: Callable[[], Sighting | None], parts: Round) -> None:
+        """Load a model as `look` sees it, and what it is made of as part of `parts`.
+
+        Raises InvalidRequest that tells why it does not serve, as the log and its state do.
+        """
+        sighting = await self._seen(model, look)
+        if sighting is None:
+            raise InvalidRequest(absent(model))
+        custody = Custody(sighting.files)
+        self._retirement.hold(custody)
+        try:
+            wanted = await self._want(sighting.source, custody)
+            await self._load_parts(wanted, parts)
+            await self._replace(wanted, custody)
+            if custody.agents:
+                await asyncio.to_thread(custody.complete)
+        except InvalidRequest:
+            if sighting.files is not None and sighting.source.origin is None:
+                self._repository.forget_unused(model)  # nobody can correct what only a request held
+                if not self._repository.entries(model):
+                    self._ensembles.forget(model)
+            if self._repository.namespaces:  # steps that mean it now meant another while it was not known
+                self._ensembles.settle([model])
+            raise
+        finally:
+            await self._retirement.release(custody)
+        log.info("successfully loaded '%s'", model)
+
+    async def _seen(self, model: ModelId, look: Callable[[], Sighting | None]) -> Sighting | None:
+        try:
+            return await asyncio.to_thread(look)
+        except (LoadError, UsageError) as exc:
+            log.error("failed to load '%s': %s", model, exc)
+            self._repository.fault(model, reason_of(exc))
+            raise InvalidRequest(f"{absent(model)}: {reason_of(exc)}") from exc
+
+    async def _want(self, source: ModelSource, custody: Custody) -> Wanted:
+        served = self._repository.custody(source.model_id)
+        try:
+            return await asyncio.to_thread(lambda: self._loader.want(source, custody, served))
+        except Exception as exc:
+            model, reason = source.model_id, source.fault or reason_of(exc)
+            log.error("failed to load '%s': %s", model, reason)
+            self._repository.fault(model, reason)
+            if isinstance(exc, NoVersion):
+                raise InvalidRequest(f"load failed for model '{model}': {exc.message}\n") from exc
+            raise InvalidRequest(f"{absent(model)}: {reason}") from exc
+
+    async def _load_parts(self, wanted: Wanted, parts: Round) -> None:
+        """First what an ensemble is made of; what of it fails is the ensemble's fault to tell."""
+        model, graph = wanted.source.model_id, wanted.graph
+        if graph is None:
+            return
+        there = await self._names.on_disk({step.model.name for step in graph.steps})
+        needs = self._ensembles.needs(graph, there)
+        self._composing[model] = needs
+        try:
+            circle = plan_order(self._composing).circular.get(model)
+            if circle is not None:
+                fault = ConfigError(f"circular dependency between ensembles: {circle}")
+                log.error("failed to load '%s': %s", model, fault)
+                self._repository.fault(model, reason_of(fault))
+                raise InvalidRequest(f"load failed for model '{model}': {fault.message}\n")
+            await parts.load(needs)
+        finally:
+            del self._composing[model]
+
+    async def _replace(self, wanted: Wanted, custody: Custody) -> None:
+        """Put what is wanted in the place of what serves: all of its versions or none."""
+        model, repository = wanted.source.model_id, self._repository
+        recipes = repository.recipes(model)
+        serving = {
+            version: current.served
+            for version in recipes
+            if (current := repository.loaded(model, version)) is not None
+        }
+        plan = plan_load(
+            wanted.recipes, recipes, lambda v: self._versions.may_regroup(serving[v], wanted.config)
+        )
+        repository.begin(model, plan)
+        outcomes: dict[int, Served | BaseException]
+        if wanted.graph is not None:  # over what serves at this moment: nothing may come in between
+            outcomes = self._ensembles.compose_all(wanted, wanted.graph, plan.load)
+        else:
+            outcomes = await self._versions.load(wanted, plan.load)
+        regroups = await self._versions.regroup(wanted, {v: serving[v] for v in plan.regroup})
+        loaded = {}
+        for version, outcome in outcomes.items():
+            if not isinstance(outcome, BaseException):
+                loaded[version] = Loaded(served=outcome, recipe=wanted.recipes[version], custody=custody)
+                custody.share()
+        ends = {**outcomes, **regroups}
+        reasons = {v: reason_of(o) for v, o in ends.items() if isinstance(o, BaseException)}
+        if reasons:
+            self._retirement.discard(loaded.values())
+            self._retirement.drop([r for r in regroups.values() if not isinstance(r, BaseException)])
+            aside = dict.fromkeys(loaded, "unloaded: another version failed to load")
+            repository.fail(model, reasons | aside)
+            log.error("failed to load '%s'", model)
+            if wanted.graph is not None:
+                self._ensembles.remember(wanted, unless_serving=True)
+                raise InvalidRequest(f"load failed for model '{model}': {outcomes[plan.load[0]]}\n")
+            clauses = "".join(
+                f"version {v} is at UNAVAILABLE state: {reason};\n" for v, reason in reasons.items()
+            )
+            raise InvalidRequest(f"load failed for model '{model}': {clauses}")
+        self._retirement.leave_imports_alone()
+        self._retirement.retire(repository.succeed(model, plan, loaded, wanted.stamps))
+        self._change_in_place(wanted, plan, regroups)
+        self._ensembles.remember(wanted)
+        self._ensembles.settle([model])
+
+    def _change_in_place(
+        self, wanted: Wanted, plan: Plan, regroups: Mapping[int, Regroup | BaseException]
+    ) -> None:
+        """What becomes of versions that serve on."""
+        model, repository = wanted.source.model_id, self._repository
+        for version, regroup in regroups.items():
+            if not isinstance(regroup, BaseException):
+                self._retirement.dismiss(regroup.do())
+                repository.remake(model, version, wanted.recipes[version])
+        for version in plan.keep:
+            kept = repository.loaded(model, version)
+            if kept is not None:
+                kept.served.config.version_policy.CopyFrom(wanted.config.version_policy)
