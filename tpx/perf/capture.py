@@ -35,7 +35,8 @@ class Capture:
         self.inputs: list[tuple[Tensor, ...]] = []
         """The tensors of each different request; they are the feed's own, not copies."""
         self._by_request: dict[int, int] = {}
-        self._kept: list[object] = []
+        self.requests: list[Any] = []
+        """The requests themselves, in the same order."""
         self.filled = 0
         """Which request a template was filled for last; it is sent next."""
         self._spool = tempfile.TemporaryFile(buffering=SPOOL_BUFFER_BYTES)  # noqa: SIM115 (closed with us)
@@ -59,7 +60,7 @@ class Capture:
         key = len(self.inputs)
         self.inputs.append(tuple(tensors))
         self._by_request[id(request)] = key
-        self._kept.append(request)
+        self.requests.append(request)
         return key
 
     def key_of(self, request: object) -> int:

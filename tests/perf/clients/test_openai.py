@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,6 +10,7 @@ from tests.perf.clients.openai_server import Script, openai_server
 from tests.perf.clients.running import level
 from tpx.errors import UsageError
 from tpx.perf.clients.events import EventParser
+from tpx.perf.clients.openai import has_text
 from tpx.perf.results import LevelResult, Streaming
 
 CHAT = "v1/chat/completions"
@@ -111,6 +113,22 @@ def test_a_stream_that_ends_with_its_connection_is_read_too() -> None:
 def test_what_to_send_to_an_unknown_path_has_to_be_said() -> None:
     with pytest.raises(UsageError, match="--endpoint v1/unheard: what a request holds is not known"):
         asked(Script(), path="v1/unheard")
+
+
+@pytest.mark.parametrize(
+    ("event", "brings"),
+    [
+        ({"choices": [{"delta": {"role": "assistant", "content": ""}}]}, False),
+        ({"choices": [{"delta": {"reasoning_content": "so"}}]}, True),
+        ({"choices": [{"delta": {}, "finish_reason": "length"}], "usage": {"completion_tokens": 4}}, False),
+        ({"choices": []}, False),
+        ({"choices": [{"text": "a"}]}, True),
+        ({"model_name": "llm", "text_output": "a"}, True),
+        ({"model_name": "llm", "text_output": ""}, False),
+    ],
+)
+def test_a_piece_is_an_event_that_brings_something(event: dict[str, Any], brings: bool) -> None:
+    assert has_text(event) is brings
 
 
 @pytest.mark.parametrize(

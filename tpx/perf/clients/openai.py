@@ -6,7 +6,7 @@ and, where it says nothing, the number of pieces.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from time import perf_counter_ns
 from typing import Any, cast
 
@@ -28,6 +28,8 @@ INPUT = "payload"
 REFUSED_IN_STREAM = -100
 """The status of an answer that began well and then told of an error."""
 _DONE = b"[DONE]"
+_END = b"\n\n"
+"""The end of an event, which the last one of an answer may lack."""
 STREAM: Mapping[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 """What asks for a stream that ends with the number of its tokens."""
 
@@ -43,7 +45,8 @@ class OpenAiAnswer:
     """Implements StreamedResponse."""
 
     __slots__ = (
-        "_events", "_on_response", "arrivals", "body", "end_ns", "error", "first_byte_ns", "status", "units",
+        "_events", "_on_response", "arrivals", "body", "end_ns", "error", "first_byte_ns", "status",
+        "streamed", "units",
     )  # fmt: skip
 
     def __init__(self, on_response: OnResponse) -> None:
@@ -55,6 +58,7 @@ class OpenAiAnswer:
         self.arrivals: list[int] = []
         self.units = 0
         self.error = ""
+        self.streamed = False
         self.body: Buffer = b""
 
     def take(self, piece: bytes) -> None:
@@ -78,19 +82,18 @@ class OpenAiAnswer:
         """The whole response is there; `told` bytes of it have been taken."""
         self.status, self.body = response.status, response.body
         now_ns = perf_counter_ns()
-        streamed = response.headers.get(b"content-type", b"").startswith(b"text/event-stream")
+        self.streamed = response.headers.get(b"content-type", b"").startswith(b"text/event-stream")
         if response.status != OpenAiClient.success:
             self.error = _words(_json(response.body))
-        elif streamed:
-            # an answer may end without the blank line that ends an event
-            self.take(bytes(memoryview(response.body)[told:]) + b"\n\n")
+        elif self.streamed:
+            self.take(bytes(memoryview(response.body)[told:]) + _END)
         else:
             self.units = tokens(_json(response.body))
             self.arrivals.append(now_ns)
         if self.error and self.status == OpenAiClient.success:
             self.status = REFUSED_IN_STREAM
         arrivals = self.arrivals
-        self.units = self.units or len(arrivals) * streamed
+        self.units = self.units or len(arrivals) * self.streamed
         self.first_byte_ns, self.end_ns = (arrivals[0], arrivals[-1]) if arrivals else (now_ns, now_ns)
         self._on_response(self)
 
@@ -173,7 +176,10 @@ def payload(content: bytes, endpoint: Endpoint) -> dict[str, Any]:
 
 
 def has_text(event: Mapping[str, Any]) -> bool:
-    """Whether an event of a stream brings something that was generated."""
+    """Whether an event of a stream brings something that was generated; `text_output` is Triton's own, of
+    generate_stream."""
+    if event.get("text_output"):
+        return True
     for choice in event.get("choices") or ():
         delta = choice.get("delta") or {}
         if choice.get("text") or any(
@@ -181,6 +187,18 @@ def has_text(event: Mapping[str, Any]) -> bool:
         ):
             return True
     return False
+
+
+def generated(body: Buffer) -> Iterator[bytes]:
+    """The events of a whole stream that bring something, each in one line: as many as there are arrivals."""
+    for data in EventParser().feed(bytes(body) + _END):
+        if data != _DONE and has_text(_json(data)):
+            yield b"data: " + data.replace(b"\n", b" ") + _END
+
+
+def sent(request: bytes) -> bytes:
+    """The body of a prepared request, which says more than the text that it was made of."""
+    return request.partition(b"\r\n\r\n")[2]
 
 
 def tokens(answer: Mapping[str, Any]) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 from tpx.errors import InvalidRequest
 from tpx.perf.clients.grpc_stream import StreamedRequest
+from tpx.perf.clients.openai import OpenAiAnswer, generated
 from tpx.protocol import messages
 from tpx.protocol.grpc.client_call import GrpcResponse
 from tpx.protocol.http1.client import HttpResponse
@@ -34,7 +35,7 @@ class Parts:
     """A response as it came: the bodies of its messages, and how they are read."""
 
     form: str
-    """`json`, `grpc`, `stream`, or `text` for anything else."""
+    """`json`, `grpc`, `stream`, `events` of an OpenAI stream, or `text` for anything else."""
     head_size: int
     """Of `json`, the length of what is JSON; 0 where all of it is."""
     bodies: Sequence[Buffer]
@@ -49,6 +50,8 @@ def parts_of(response: Any) -> Parts:
         return Parts("stream", 0, response.answers)
     if isinstance(response, GrpcResponse):
         return Parts("grpc", 0, (response.data,))
+    if isinstance(response, OpenAiAnswer) and response.streamed:
+        return Parts("events", 0, (response.body,))
     body = getattr(response, "body", None)
     return Parts("text", 0, () if body is None else (body,))
 
@@ -59,9 +62,15 @@ def read_outputs(parts: Parts) -> Iterator[list[Tensor]]:
         if parts.form == "json":
             yield _from_json(body, parts.head_size)
         elif parts.form == "text":
-            yield [Tensor("response", "BYTES", (1,), encode_bytes([bytes(body)]))]
+            yield _text(bytes(body))
+        elif parts.form == "events":
+            yield from map(_text, generated(body))
         else:
             yield _from_grpc(body, streamed=parts.form == "stream")
+
+
+def _text(text: bytes) -> list[Tensor]:
+    return [Tensor("response", "BYTES", (1,), encode_bytes([text]))]
 
 
 def _from_json(body: Buffer, head_size: int) -> list[Tensor]:

@@ -11,13 +11,14 @@ import orjson
 from tpx import __version__
 from tpx.errors import InvalidRequest
 from tpx.perf.capture import Capture
+from tpx.perf.clients.openai import INPUT, sent
 from tpx.perf.clients.outputs import read_outputs
 from tpx.perf.recording import LevelRecords, Piece
 from tpx.perf.records import SUCCESS, Records
 from tpx.perf.report.streams import TextFile
 from tpx.perf.settings import Level
 from tpx.perf.streaming import ResponseTimes
-from tpx.protocol.tensors import Tensor, decode_bytes
+from tpx.protocol.tensors import Tensor, decode_bytes, encode_bytes
 
 WHOLE_TIME = (0, 2**64 - 1)
 """The window of a periodic concurrency, which has none."""
@@ -102,7 +103,11 @@ class ProfileExport:
         if key < 0:
             return b"{}"
         if key not in self._inputs:
-            self._inputs[key] = tensors_json(self._capture.inputs[key])
+            tensors = self._capture.inputs[key]
+            if self._service[0] == "openai":
+                body = sent(self._capture.requests[key])
+                tensors = (Tensor(INPUT, "BYTES", (1,), encode_bytes([body])),)
+            self._inputs[key] = tensors_json(tensors)
         return self._inputs[key]
 
     def _outputs(self, place: int) -> bytes:

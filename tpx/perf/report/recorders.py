@@ -62,7 +62,7 @@ def open_recorders(
     recorders: list[Recorder] = []
     if config.profile_export_file is not None and capture is not None:
         kind = _EXPORTED_KINDS.get(config.service_kind, config.service_kind)
-        service = (kind, config.endpoint)
+        service = (kind, config.service.path)
         recorders.append(ProfileExport(config.profile_export_file, capture, service, offset_ns))
     if config.jsonl is not None:
         recorders.append(JsonLines(config.jsonl, offset_ns))
