@@ -14,7 +14,7 @@ import pytest
 
 from tests.perf.conftest import make_level
 from tests.perf.servers import Behaviour, http_server
-from tpx.cli.perf import Interrupts, exit_status, main
+from tpx.cli.perf import PROXIES, Interrupts, exit_status, main
 from tpx.cli.perf_terminal import Terminal
 from tpx.perf.clients.model import ModelDescription, ServerDescription
 from tpx.perf.options import PerfConfig
@@ -87,6 +87,17 @@ def test_results_go_to_stdout_and_into_the_files(tmp_path: Path, capfd: pytest.C
         (["-m", "net", "-b", "0"], "Error: Failed to parse -b (batch size). The value must be > 0."),
         (["-m", "net", "--xyzzy"], "Error: Invalid long option '--xyzzy'"),
         (
+            ["-m", "net", "--service-kind", "dynamic_grpc"],
+            "Error: tpx perf has no --service-kind dynamic_grpc: methods of any service, by their .proto, are "
+            "not called; services of Triton's protocol are --service-kind triton -i grpc",
+        ),
+        (
+            ["-m", "net", "--service-kind", "tirton"],
+            "Error: Failed to parse --service-kind. Unsupported type provided: 'tirton'. The available "
+            "options are 'triton', 'tfserving', 'torchserve', 'triton_c_api', 'openai', 'inprocess', 'local' "
+            "(did you mean 'triton'?).",
+        ),
+        (
             ["-m", "net", "-f", "/no/such/folder/a.csv"],
             "Error: -f /no/such/folder/a.csv: no file can be written there",
         ),
@@ -100,6 +111,26 @@ def test_a_usage_error_is_99_on_stderr(
     assert (out, err.splitlines()[0]) == ("", message)
 
 
+@pytest.fixture
+def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in PROXIES:
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.mark.usefixtures("_no_proxies")
+def test_proxies_of_the_environment_are_named_where_nobody_answers(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    with http_server(Behaviour()) as url:
+        assert main([*QUICK, "-u", url, "--request-count", "1"]) == 0
+    assert "proxy" not in capfd.readouterr().err
+    assert main([*QUICK, "-u", "127.0.0.1:9"]) == 99
+    assert "; http_proxy not used: tpx perf connects straight to the server)" in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("_no_proxies")
 def test_a_server_that_is_not_there_is_99(capfd: pytest.CaptureFixture[str]) -> None:
     assert main([*QUICK, "-u", "127.0.0.1:9"]) == 99
     error = capfd.readouterr().err

@@ -1,6 +1,7 @@
 """`tpx perf`: options in, results on stdout, everything else on stderr, perf_analyzer's exit codes out."""
 
 import asyncio
+import os
 import resource
 import signal
 import sys
@@ -22,7 +23,9 @@ from tpx.perf.run import dry_run, event_loop, run
 from tpx.perf.self_test import self_test, self_test_text
 
 IN_PROCESS = "tpx.cli.inprocess"
-NOBODY_THERE = " (start one with `tpx serve`, or say with -u where it is)"
+NOBODY_THERE = "start one with `tpx serve`, or say with -u where it is"
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
+"""By these, in either case, perf_analyzer's libraries are told to go through a proxy."""
 
 
 class Exit(IntEnum):
@@ -63,12 +66,20 @@ def main(argv: Sequence[str]) -> int:
         print(summary(report.levels) + answer_line(report) + answers_text(report), end="", flush=True)
         write_files(report, argv)
     except TpxError as exc:
-        hint = NOBODY_THERE if str(exc).startswith("cannot connect") else ""
-        print(f"Error: {exc}{hint}", file=sys.stderr)
+        print(f"Error: {exc}{_hint(exc)}", file=sys.stderr)
         return Exit.FAILED
     if report.error:
         print(f"Error: {report.error}", file=sys.stderr)
     return exit_status(report)
+
+
+def _hint(error: TpxError) -> str:
+    """What to do where nobody is there."""
+    if not str(error).startswith("cannot connect"):
+        return ""
+    told = [name for known in PROXIES for name in (known, known.upper()) if os.environ.get(name)]
+    direct = f"; {' and '.join(told)} not used: tpx perf connects straight to the server" if told else ""
+    return f" ({NOBODY_THERE}{direct})"
 
 
 def _configured(argv: Sequence[str]) -> PerfConfig:

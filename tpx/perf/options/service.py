@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from tpx.errors import UsageError
-from tpx.options import Option
+from tpx.options import Option, nearest
 from tpx.perf.clients.endpoint import SERVICES, ServiceKind, ServiceSettings
 from tpx.perf.clients.model import ModelKey
 from tpx.perf.settings import refuse
@@ -26,9 +26,18 @@ KINDS: dict[str, ServiceKind] = {
 
 def parse_kind(text: str) -> ServiceKind:
     """A kind of service, by any of its names."""
+    if text.lower() == "dynamic_grpc":
+        raise UsageError(
+            "tpx perf has no --service-kind dynamic_grpc: methods of any service, by their .proto, are not "
+            "called; services of Triton's protocol are --service-kind triton -i grpc"
+        )
     if text.lower() not in KINDS:
         names = ", ".join(f"'{name}'" for name in KINDS)
-        refuse("--service-kind", f"Unsupported type provided: '{text}'. The available options are {names}.")
+        close = nearest(text.lower(), KINDS)
+        refuse(
+            "--service-kind",
+            f"Unsupported type provided: '{text}'. The available options are {names}{close}.",
+        )
     return KINDS[text.lower()]
 
 
