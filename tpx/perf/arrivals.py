@@ -6,6 +6,7 @@ came when they ended.
 """
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
@@ -31,8 +32,12 @@ class Arrivals:
         """Those of the row that is appended with them."""
         self._times.extend(times_ns)
 
+    def extend(self, times_ns: Times) -> None:
+        """Those of many rows, such as a worker process tells of."""
+        self._times.frombytes(times_ns.tobytes())
+
     def add_units(self, row: int, units: int) -> None:
-        """That the row of this number has so many."""
+        """That the row of this number has so many; numbers only grow."""
         self._unit_rows.append(row)
         self._units.append(units)
 
@@ -43,7 +48,7 @@ class Arrivals:
     def units(self, first_row: int, last_row: int) -> Times:
         """For each row from `first_row` to `last_row` its units, 0 where none were told."""
         out = np.zeros(last_row - first_row, np.int64)
-        rows = np.array(self._unit_rows, dtype=np.int64)
-        here = (rows >= first_row) & (rows < last_row)
-        out[rows[here] - first_row] = np.array(self._units, dtype=np.int64)[here]
+        here = slice(bisect_left(self._unit_rows, first_row), bisect_left(self._unit_rows, last_row))
+        rows = np.array(self._unit_rows[here], dtype=np.int64)
+        out[rows - first_row] = np.array(self._units[here], dtype=np.int64)
         return out

@@ -11,10 +11,10 @@ from time import perf_counter_ns
 import numpy as np
 
 from tpx.perf.inputs.feed import Feed
-from tpx.perf.inputs.sequences import SequenceFeed
 from tpx.perf.latency import rank
 from tpx.perf.ledger import Ending, LevelLedger
 from tpx.perf.load.base import Load
+from tpx.perf.load.endings import unfinished
 from tpx.perf.load.figures import open_loop_figures
 from tpx.perf.load.opening import open_load
 from tpx.perf.members import Stretch, member_figures
@@ -111,9 +111,16 @@ async def _warm_up(load: Load, settings: LevelSettings, stop: asyncio.Event) -> 
         end_ns = perf_counter_ns() + settings.warmup_s * 1e9 if settings.warmup_s else math.inf
         while not (done.done() or stop.is_set() or _is_hopeless(load) or perf_counter_ns() >= end_ns):
             await asyncio.wait([done], timeout=min(TICK_S, (end_ns - perf_counter_ns()) / 1e9))
-        done.cancel()
+        await _ended(done)
     finally:
         await load.stop(_patience_s(settings, stop))
+
+
+async def _ended(done: asyncio.Future[None]) -> None:
+    """Wait no longer. Raises what kept it from being done."""
+    if done.done():
+        await done
+    done.cancel()
 
 
 def _is_hopeless(load: Load) -> bool:
@@ -201,8 +208,8 @@ class LevelMeasurement:
 
     def ended_sequences(self, feed: Feed) -> int:
         """How many ended in the time that the figures are of."""
-        unfinished = feed.unfinished if isinstance(feed, SequenceFeed) else frozenset()
-        return ended_sequences(self._load.records, self._ledger.kept_index(), unfinished)
+        cut_short = unfinished(feed, self._load)
+        return ended_sequences(self._load.records, self._ledger.kept_index(), cut_short)
 
     def records(self) -> LevelRecords:
         """The requests of all windows."""
@@ -249,6 +256,7 @@ class LevelMeasurement:
         """Sleep until `end_ns`, or until the level has to end."""
         while (left_ns := end_ns - perf_counter_ns()) > 0 and not self._ends_early(stop):
             await asyncio.sleep(min(left_ns / 1e9, TICK_S))
+            await self._load.settled(self._ledger.last_mark.time_ns)
             self._look(observer)
 
     async def _all_answered(self, observer: Observer, stop: asyncio.Event) -> int:
@@ -256,7 +264,7 @@ class LevelMeasurement:
         while not (done.done() or self._ends_early(stop)):
             await asyncio.wait([done], timeout=TICK_S)
             self._look(observer)
-        done.cancel()
+        await _ended(done)
         return perf_counter_ns()
 
     def _ends_early(self, stop: asyncio.Event) -> bool:

@@ -241,30 +241,28 @@ async def _with_workers(config: PerfConfig, target: Target) -> AsyncIterator[Tar
 
     Raises UsageError where several were asked for and the load cannot be divided.
     """
-    count = workers_for(config.levels, config.load_plan)
-    whole = _undivided(config, target)
+    count = workers_for(config.levels, run_settings(config, target).load)
+    whole = _undivided(config)
     if whole and config.workers > 1:
         raise UsageError(f"--workers {config.workers}: {whole}")
     if count == 1 or whole:
         yield target
         return
-    async with WorkerPool(count, partial(open_target, config)) as pool:
+    opening = partial(open_target, config)
+    async with WorkerPool(count, opening, streamed=target.client.streams) as pool:
         yield replace(target, workers=pool)
 
 
-def _undivided(config: PerfConfig, target: Target) -> str:
+def _undivided(config: PerfConfig) -> str:
     """Why one process has to send everything; empty where several may."""
     if config.service_kind == "inprocess":
         return "an engine in this process is not reached from others"
+    if config.levels.mode == "periodic_concurrency":
+        return "a periodic concurrency grows by the answers to all of its requests, which one process sees"
+    if config.levels.mode == "multi_stream":
+        return "a query of several requests is sent by one process"
     if config.profile_export_file is not None:
         return "--profile-export-file keeps every answer, which one process does"
-    if target.client.streams:
-        return "requests with several responses are sent by one process"
-    if target.sequences:
-        return "sequences are sent by one process, which gives them their numbers"
-    alone = {"periodic_concurrency": "a periodic concurrency", "multi_stream": "a query of several requests"}
-    if config.levels.mode in alone:
-        return f"{alone[config.levels.mode]} is sent by one process"
     return ""
 
 

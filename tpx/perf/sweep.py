@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 
-from tpx.errors import WireError
+from tpx.errors import MeasurementError, WireError
 from tpx.perf.results import LevelResult, Verdict
 from tpx.perf.settings import Level, LevelRange, LevelSettings
 
@@ -52,7 +52,7 @@ async def sweep(
     while value is not None and not stop.is_set():
         try:
             result = await measure(Level(levels.mode, value), settings)
-        except WireError as exc:
+        except (WireError, MeasurementError) as exc:
             if not results:
                 raise
             error = str(exc)

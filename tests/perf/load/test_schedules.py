@@ -1,6 +1,7 @@
 """Schedules, without time."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -95,6 +96,24 @@ def test_the_workers_shares_together_are_the_whole_schedule(distribution: str, w
     for i, part in enumerate(parts):
         assert (part == whole[i::workers]).all()
     assert sum(map(len, parts)) == count
+
+
+@pytest.mark.parametrize(("sequences", "workers"), [(3, 2), (7, 3), (4, 4), (10, 4)])
+def test_sequences_that_take_turns_keep_their_times_whichever_worker_has_them(
+    sequences: int, workers: int
+) -> None:
+    count = 2 * BLOCK + 5
+    whole = first(offsets(RATE, plan("poisson")), count)
+    turns = np.arange(count) % sequences
+    requests = []
+    for i in range(workers):
+        share = Share(i, workers)
+        own = share.part_in_turn(count, sequences)
+        dealt = replace(plan("poisson"), sequences=sequences)
+        assert (first(offsets(RATE, dealt, share), own) == whole[turns % workers == i]).all()
+        assert own == sum(map(len, at_once(count, share, sequences)))
+        requests.append(own)
+    assert sum(requests) == count
 
 
 def test_a_share_of_a_poisson_process_among_many_has_its_part_of_the_rate() -> None:

@@ -155,6 +155,8 @@ def test_an_interrupt_ends_the_window_and_keeps_what_was_measured() -> None:
         (LevelRange(mode="request_rate", start=500_000), LoadPlan(workers=0, most_workers=3), 16, 3),
         (LevelRange(mode="request_rate", start=500_000), LoadPlan(workers=0), 2, 1),
         (LevelRange(start=1), LoadPlan(workers=5), 2, 5),
+        (LevelRange(mode="request_rate", start=500_000), LoadPlan(workers=0, sequences=4), 16, 4),
+        (LevelRange(start=1, end=256), LoadPlan(workers=0, sequences=1), 16, 2),
     ],
 )
 def test_a_run_gets_as_many_workers_as_its_load_needs(
@@ -163,7 +165,17 @@ def test_a_run_gets_as_many_workers_as_its_load_needs(
     assert workers_for(levels, plan, processors) == expected
 
 
-def test_what_one_process_has_to_send_is_not_divided_silently() -> None:
-    with pytest.raises(UsageError, match="--workers 2: requests with several responses are sent by one"):
-        ran("grpc", Behaviour(), "--streaming", "--workers", "2")
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--scenario", "multi-stream"), "a query of several requests is sent by one process"),
+        (
+            ("--streaming", "--periodic-concurrency-range", "1:4", "--profile-export-file", "answers.json"),
+            "a periodic concurrency grows by the answers to all of its requests, which one process sees",
+        ),
+    ],
+)
+def test_what_one_process_has_to_send_is_not_divided_silently(words: tuple[str, ...], reason: str) -> None:
+    with pytest.raises(UsageError, match=f"--workers 2: {reason}"):
+        ran("grpc", Behaviour(), *words, "--workers", "2")
     assert _workers() == []

@@ -49,18 +49,17 @@ def needed_flags(step: int, steps: int, *, repeats: bool) -> tuple[int, ...]:
 
 
 class SequenceIds:
-    """The ids in [first, end): they go round and skip those that are open."""
+    """Every `step`-th id in [first, end): they go round and skip those that are open."""
 
-    def __init__(self, first: int, end: int) -> None:
-        self.capacity = end - first
-        self._first = first
+    def __init__(self, first: int, end: int, step: int = 1) -> None:
+        self._all = range(first, end, step)
         self._turn = 0
         self._open: set[int] = set()
 
     def exchange(self, old: int) -> int:
         """An id that no open sequence has; `old` is free again, and given only where there is no other."""
-        for _ in range(self.capacity):
-            fresh = self._first + self._turn % self.capacity
+        for _ in self._all:
+            fresh = self._all[self._turn % len(self._all)]
             self._turn += 1
             if fresh not in self._open:
                 self._open.discard(old)
@@ -95,18 +94,23 @@ class SequenceFeed:
         self._seed = seed
         self._entropy: tuple[int, ...] = (seed,)
 
+    def divide(self, number: int, of: int) -> None:
+        """Be the feed of one of several processes, which have ids of their own for as long as they live."""
+        self.ids = SequenceIds(self.settings.first_id + number, self.settings.end_id, of)
+
     def begin(self, level: Level) -> None:
         self.ids.release_all()
         self.unfinished.clear()
         self._entropy = tuple(int(n) for n in level_seed(self._seed, level).generate_state(2))
 
     def source(self, slot: int) -> "SequenceSource":
-        """Raises UsageError where there are fewer ids than slots."""
-        if slot >= self.ids.capacity:
-            settings = self.settings
+        """That of a slot, counted over all processes. Raises UsageError where there are fewer ids than
+        slots."""
+        first, end = self.settings.first_id, self.settings.end_id
+        if slot >= end - first:
             raise UsageError(
-                f"--sequence-id-range {settings.first_id}:{settings.end_id}: sequence id range specified is "
-                f"smaller than the number of sequences that are open at a time ({self.ids.capacity} ids)"
+                f"--sequence-id-range {first}:{end}: sequence id range specified is "
+                f"smaller than the number of sequences that are open at a time ({end - first} ids)"
             )
         return SequenceSource(self, np.random.default_rng((*self._entropy, slot)))
 

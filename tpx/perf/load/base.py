@@ -28,7 +28,8 @@ class Load(Protocol):
         """Return when `count` requests were sent and each has ended."""
 
     async def settled(self, until_ns: int) -> None:
-        """Return when `records` has every request that ended until then."""
+        """Return when `records` has every request that ended until then. Raises MeasurementError where what
+        sends has gone."""
 
     async def stop(self, patience_s: float) -> None:
         """Send no more, wait for the answers that are due, and give up the rest after `patience_s`."""

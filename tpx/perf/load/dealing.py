@@ -1,9 +1,32 @@
-"""One worker's part of the steps of the data: all workers together walk through them as one would."""
+"""One worker's part of what is sent: all workers together walk through the data, and have the sequences, that
+one would."""
 
 from tpx.perf.clients.base import Prepared
 from tpx.perf.inputs.feed import Feed, Source
+from tpx.perf.inputs.sequences import SequenceFeed
 from tpx.perf.load.schedules import Share
 from tpx.perf.settings import Level
+
+
+def deal(feed: Feed, share: Share) -> Feed:
+    """A worker's part of a feed."""
+    return DealtSequences(feed, share) if isinstance(feed, SequenceFeed) else Dealt(feed, share)
+
+
+class DealtSequences:
+    """Implements Feed: every `share.of`-th slot, so a sequence is sent by one worker from start to end."""
+
+    def __init__(self, feed: SequenceFeed, share: Share) -> None:
+        self.check = feed.check
+        self._feed = feed
+        self._share = share
+
+    def begin(self, level: Level) -> None:
+        """A load of this level begins."""
+        self._feed.begin(level)
+
+    def source(self, slot: int) -> Source:
+        return self._feed.source(self._share.number + slot * self._share.of)
 
 
 class Dealt:

@@ -1,12 +1,25 @@
 """Ending the sequences that are open when a load stops, so that they hold nothing on the server."""
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Set
+from typing import Any, Protocol, runtime_checkable
 
 from tpx.errors import WireError
 from tpx.perf.clients.base import Lane, Prepared
 from tpx.perf.inputs.feed import Source
+
+
+@runtime_checkable
+class EndsSequences(Protocol):
+    """What knows the sequences of a load that were ended before their time."""
+
+    @property
+    def unfinished(self) -> Set[int]: ...
+
+
+def unfinished(*of: object) -> Set[int]:
+    """The sequences that any of these had to end before their time."""
+    return {number for each in of if isinstance(each, EndsSequences) for number in each.unfinished}
 
 
 async def end_sequences(slots: Iterable[tuple[Lane, Source]], patience_s: float) -> None:

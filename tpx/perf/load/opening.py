@@ -105,7 +105,7 @@ def schedule_of(
 ) -> Iterator[Offsets]:
     """The times of an open loop's requests."""
     if level.mode == "offline":
-        return at_once(settings.request_count, share)
+        return at_once(settings.request_count, share, settings.load.sequences)
     if level.mode == "fixed_schedule":
         return listed(np.asarray(timestamps_ns, np.int64), share)
     return offsets(level, settings.load, share)

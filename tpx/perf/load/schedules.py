@@ -30,6 +30,17 @@ class Share:
         """This one's of `whole` equal things: the first ones get what is over."""
         return whole // self.of + (self.number < whole % self.of)
 
+    def part_in_turn(self, whole: int, things: int = 0) -> int:
+        """This one's of `whole` requests of which `things`, dealt out like this too, have one after the
+        other; 0 where each of the sharers is one."""
+        things = things or self.of
+        return whole // things * self.part(things) + self.part(whole % things)
+
+    def picks(self, first: int, count: int, things: int = 0) -> npt.NDArray[np.bool_]:
+        """Which of `count` such requests, numbered from `first`, are this one's."""
+        turns = np.arange(first, first + count) % (things or self.of)
+        return np.asarray(turns % self.of == self.number)
+
     def part_by(self, whole: int, things: int) -> int:
         """This one's of `whole` requests where each of `things`, dealt out like this too, sends as many."""
         before = sum(Share(i, self.of).part(things) for i in range(self.number))
@@ -42,18 +53,22 @@ ALL = Share()
 def offsets(level: Level, plan: LoadPlan, share: Share = ALL) -> Iterator[Offsets]:
     """The schedule of a rate or of intervals, without end: all workers' shares together are the whole.
 
-    Everybody computes the whole schedule and takes every `share.of`-th of it, so that the requests are the
-    same ones, at the same times, however many workers there are.
+    Everybody computes the whole schedule and takes every `share.of`-th of it, or what its sequences have when
+    all take turns, so that the requests are the same ones, at the same times, however many workers there are.
     """
+    return _dealt(_whole(level, plan), share, plan.sequences)
+
+
+def _whole(level: Level, plan: LoadPlan) -> Iterator[Offsets]:
     if level.mode == "custom_intervals" and plan.intervals is not None:
-        return _dealt(repeated(plan.intervals.gaps_ns), share)
+        return repeated(plan.intervals.gaps_ns)
     arrivals = plan.arrivals
     if arrivals.distribution == "constant":
-        return _dealt(evenly(level.value), share)
+        return evenly(level.value)
     if arrivals.distribution == "burst":
-        return _dealt(in_bursts(level.value, arrivals.burst), share)
+        return in_bursts(level.value, arrivals.burst)
     shape = 1.0 if arrivals.distribution == "poisson" else arrivals.shape
-    return _dealt(at_random(level.value, shape, level_seed(plan.seed, level)), share)
+    return at_random(level.value, shape, level_seed(plan.seed, level))
 
 
 def evenly(rate: float) -> Iterator[Offsets]:
@@ -99,13 +114,13 @@ def listed(times_ns: Offsets, share: Share = ALL) -> Iterator[Offsets]:
     yield np.sort(times_ns, kind="stable")[share.number :: share.of]
 
 
-def at_once(count: int, share: Share = ALL) -> Iterator[Offsets]:
+def at_once(count: int, share: Share = ALL, sequences: int = 0) -> Iterator[Offsets]:
     """`count` requests due at the start."""
-    yield np.zeros(share.part(count), np.int64)
+    yield np.zeros(share.part_in_turn(count, sequences), np.int64)
 
 
-def _dealt(blocks: Iterator[Offsets], share: Share) -> Iterator[Offsets]:
-    skip = share.number
+def _dealt(blocks: Iterator[Offsets], share: Share, sequences: int) -> Iterator[Offsets]:
+    first = 0
     for block in blocks:
-        yield block[skip :: share.of]
-        skip = (skip - len(block)) % share.of
+        yield block[share.picks(first, len(block), sequences)]
+        first += len(block)

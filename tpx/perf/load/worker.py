@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -12,16 +12,21 @@ from typing import Any
 
 from tpx.errors import TpxError
 from tpx.perf.clients.base import Failure
+from tpx.perf.inputs.sequences import SequenceFeed
 from tpx.perf.load.base import Load
-from tpx.perf.load.dealing import Dealt
+from tpx.perf.load.dealing import deal
+from tpx.perf.load.endings import unfinished
 from tpx.perf.load.figures import KeepsPace
 from tpx.perf.load.opening import Loadable, open_load
 from tpx.perf.load.ring import Ring
 from tpx.perf.load.schedules import Share
+from tpx.perf.load.telling import Telling
 from tpx.perf.loops import event_loop
 from tpx.perf.settings import Level, LevelSettings
 
 FLUSH_S = 0.01
+ABANDONED_DRAIN_S = 0.25
+"""What is in flight has so long when the controller has gone in the middle of a level."""
 
 OpenTarget = Callable[[], AbstractAsyncContextManager[Loadable]]
 """Connects to what is measured; is pickled, so it is a function of a module with its arguments."""
@@ -62,6 +67,8 @@ class Stopped:
     """The load is over and every row is in the ring."""
 
     failures: Mapping[int, Failure]
+    unfinished: Set[int]
+    """Sequences that were ended before their time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +86,12 @@ class Worker:
         self._ring = ring
         self._pipe = pipe
         self._load: Load | None = None
-        self._flushed = 0
+        self._telling: Telling | None = None
         self._flushing: asyncio.Task[None] | None = None
         self._beginning: asyncio.Task[None] | None = None
 
     async def serve(self) -> None:
-        """Until the controller closes its end of the pipe."""
+        """Until the controller closes its end of the pipe; a load that it left behind ends, too."""
         commands: asyncio.Queue[Any] = asyncio.Queue(16)
         loop = asyncio.get_running_loop()
 
@@ -101,6 +108,9 @@ class Worker:
                 await self._obey(command)
             except TpxError as exc:
                 self._pipe.send(Broken(exc))
+        load = self._end_tasks()
+        if load is not None:
+            await load.stop(ABANDONED_DRAIN_S)
 
     async def _obey(self, command: Any) -> None:
         match command:
@@ -119,7 +129,8 @@ class Worker:
             command.share,
             warming=command.warming,
         )
-        self._flushed = 0
+        streamed = self._target.client.streams
+        self._telling = Telling(self._ring, self._load.records, streamed=streamed)
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -137,13 +148,9 @@ class Worker:
         self._ring.finish()
 
     async def _stop(self, patience_s: float) -> None:
-        load, self._load = self._load, None
-        for task in (self._beginning, self._flushing):
-            if task is not None:
-                task.cancel()
-        self._beginning = self._flushing = None
+        load = self._end_tasks()
         if load is None:
-            self._pipe.send(Stopped({}))
+            self._pipe.send(Stopped({}, frozenset()))
             return
         await load.stop(patience_s)
         complete = self._flush(load)
@@ -152,7 +159,16 @@ class Worker:
             complete = self._flush(load)
         gc.enable()
         gc.unfreeze()
-        self._pipe.send(Stopped(load.failures()))
+        self._pipe.send(Stopped(load.failures(), unfinished(self._target.feed)))
+
+    def _end_tasks(self) -> Load | None:
+        """Leave the load, if there is one, to whoever stops it."""
+        load, self._load = self._load, None
+        for task in (self._beginning, self._flushing):
+            if task is not None:
+                task.cancel()
+        self._beginning = self._flushing = None
+        return load
 
     async def _keep_flushing(self, load: Load) -> None:
         while True:
@@ -162,9 +178,7 @@ class Worker:
     def _flush(self, load: Load) -> bool:
         """Write what is new; whether there was room for all of it."""
         now_ns = perf_counter_ns()
-        rows = load.records.since(self._flushed)
-        self._flushed += self._ring.put(rows)
-        complete = self._flushed == len(load.records)
+        complete = self._telling is None or self._telling.tell()
         paced = load if isinstance(load, KeepsPace) else None
         self._ring.report(
             complete_ns=now_ns if complete else self._ring.complete_ns,
@@ -181,13 +195,15 @@ class _Part:
     def __init__(self, target: Loadable, share: Share) -> None:
         self.client = target.client
         self.timestamps_ns = target.timestamps_ns
-        self.feed = Dealt(target.feed, share)
+        self.feed = deal(target.feed, share)
 
 
-async def _work(pipe: Connection, open_target: OpenTarget, ring_name: str) -> None:
+async def _work(pipe: Connection, open_target: OpenTarget, ring_name: str, place: Share) -> None:
     ring = Ring(ring_name)
     try:
         async with open_target() as target:
+            if isinstance(target.feed, SequenceFeed):
+                target.feed.divide(place.number, place.of)
             pipe.send(Ready())
             await Worker(target, ring, pipe).serve()
     except TpxError as exc:
@@ -196,8 +212,9 @@ async def _work(pipe: Connection, open_target: OpenTarget, ring_name: str) -> No
         ring.close()
 
 
-def main(pipe: Connection, open_target: OpenTarget, ring_name: str) -> None:
-    """The process's whole life. Its controller hears Ctrl-C and says what becomes of it."""
+def main(pipe: Connection, open_target: OpenTarget, ring_name: str, place: Share) -> None:
+    """The process's whole life as one of `place.of`. Its controller hears Ctrl-C and says what becomes of
+    it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with asyncio.Runner(loop_factory=event_loop) as runner:
-        runner.run(_work(pipe, open_target, ring_name))
+        runner.run(_work(pipe, open_target, ring_name, place))

@@ -4,22 +4,20 @@ import asyncio
 import math
 import multiprocessing
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from time import perf_counter_ns
 from typing import Any
 
-import numpy as np
-
 from tpx.errors import MeasurementError
 from tpx.perf.clients.base import Failure
+from tpx.perf.load.gathering import Gathering
 from tpx.perf.load.ring import Ring
 from tpx.perf.load.schedules import Share
 from tpx.perf.load.worker import Broken, Go, OpenTarget, Prepare, Ready, Stop, Stopped, main
 from tpx.perf.plan import LoadPlan
-from tpx.perf.records import SUCCESS, Records, Rows
-from tpx.perf.settings import Level, LevelRange, LevelSettings
+from tpx.perf.settings import OPEN_LOOP, Level, LevelRange, LevelSettings
 
 RATE_PER_WORKER = 20_000
 LANES_PER_WORKER = 128
@@ -27,18 +25,23 @@ GATHER_S = 0.01
 STARTUP_S = 60.0
 HEADSTART_NS = 5_000_000
 """From the word to go until the common beginning."""
+STAGES = 3
+"""A load that stops has its patience for answers, for connections, and for ending sequences."""
 GRACE_S = 10.0
-"""A worker that has had its patience and as much more is dead."""
+"""A worker that has had all its patience and so much more is dead, and one that says nothing for so long."""
 
 
 def workers_for(levels: LevelRange, plan: LoadPlan, processors: int | None = None) -> int:
     """How many processes a run gets: those that were asked for, or one for so many requests per second or in
-    flight as a process does with ease, but no more than half of the processors."""
+    flight as a process does with ease, but no more than half of the processors, nor than there are sequences
+    to be kept open."""
     if plan.workers:
         return plan.workers
     most = (processors or os.cpu_count() or 1) // 2
     if plan.most_workers:
         most = min(most, plan.most_workers)
+    if plan.sequences and levels.mode in OPEN_LOOP:
+        most = min(most, plan.sequences)
     each = LANES_PER_WORKER if levels.mode == "concurrency" else RATE_PER_WORKER
     return max(1, min(most, math.ceil((levels.highest or levels.start) / each)))
 
@@ -46,14 +49,14 @@ def workers_for(levels: LevelRange, plan: LoadPlan, processors: int | None = Non
 class _Process:
     """One worker, its pipe and its ring."""
 
-    def __init__(self, number: int, of: int, open_target: OpenTarget) -> None:
+    def __init__(self, place: Share, open_target: OpenTarget) -> None:
         context = multiprocessing.get_context("spawn")
-        self._name = f"worker {number + 1} of {of}"
+        self._name = f"worker {place.number + 1} of {place.of}"
         self.ring = Ring()
         ours, theirs = context.Pipe()
         self._pipe: Connection = ours
         self._process: SpawnProcess = context.Process(
-            target=main, args=(theirs, open_target, self.ring.name), daemon=True
+            target=main, args=(theirs, open_target, self.ring.name, place), daemon=True
         )
         self._process.start()
         theirs.close()
@@ -64,6 +67,17 @@ class _Process:
             raise MeasurementError(
                 f"{self._name} of tpx perf ended unexpectedly (exit code {self._process.exitcode}); "
                 "what it measured is lost"
+            )
+
+    def listen(self) -> None:
+        """Raise MeasurementError for a process that has gone, or that has a load and says nothing."""
+        self.check()
+        silent_ns = perf_counter_ns() - self.ring.heard_ns
+        if silent_ns > GRACE_S * 1e9 and not self.ring.finished:
+            self._process.kill()
+            raise MeasurementError(
+                f"{self._name} of tpx perf has said nothing for {silent_ns / 1e9:.0f} s: it is stopped, or "
+                "the machine is overloaded; what it measured is lost"
             )
 
     def say(self, command: Prepare | Go | Stop) -> None:
@@ -109,14 +123,17 @@ class _Process:
 class WorkerPool:
     """Processes that send together, for as long as a run lasts."""
 
-    def __init__(self, count: int, open_target: OpenTarget) -> None:
+    def __init__(self, count: int, open_target: OpenTarget, *, streamed: bool) -> None:
+        """`streamed` says whether a request may have several responses."""
         self._count = count
         self._open_target = open_target
+        self._streamed = streamed
         self._processes: list[_Process] = []
+        self._load: PoolLoad | None = None
 
     async def __aenter__(self) -> "WorkerPool":
         try:
-            self._processes = [_Process(i, self._count, self._open_target) for i in range(self._count)]
+            self._processes = [_Process(Share(i, self._count), self._open_target) for i in range(self._count)]
             await asyncio.gather(*(p.answer(Ready, STARTUP_S) for p in self._processes))
         except BaseException:
             await self.__aexit__()
@@ -124,20 +141,21 @@ class WorkerPool:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        if self._load is not None:
+            self._load.forget()
         await asyncio.gather(*(p.close() for p in self._processes))
         self._processes = []
 
     async def open_load(self, level: Level, settings: LevelSettings, *, warming: bool = False) -> "PoolLoad":
         """The load of a level, its connections open in every process that has a part in it."""
-        active = self._processes
-        if not level.open_loop:
-            active = active[: int(level.value)]
-        shares = [Share(i, len(active)) for i in range(len(active))]
-        for process, share in zip(active, shares, strict=True):
+        things = settings.load.sequences if level.open_loop else int(level.value)
+        active = self._processes[:things] if things else self._processes
+        load = self._load = PoolLoad(active, things, open_loop=level.open_loop, streamed=self._streamed)
+        for process, share in zip(active, load.shares, strict=True):
             process.ring.clear()
             process.say(Prepare(level=level, settings=settings, share=share, warming=warming))
         await asyncio.gather(*(p.answer(Ready, STARTUP_S) for p in active))
-        return PoolLoad(active, shares, None if level.open_loop else int(level.value))
+        return load
 
 
 class PoolLoad:
@@ -145,22 +163,28 @@ class PoolLoad:
     as far as all processes have told."""
 
     def __init__(
-        self, processes: Sequence[_Process], shares: Sequence[Share], concurrency: int | None
+        self, processes: Sequence[_Process], things: int, *, open_loop: bool, streamed: bool
     ) -> None:
-        """`concurrency` is None for a schedule, which the shares have in turn."""
-        self._concurrency = concurrency
-        self.records = Records()
+        """`things` are what is dealt out: requests in flight, or sequences that a schedule goes through; 0
+        where the shares themselves have it in turn."""
+        self.shares = tuple(Share(i, len(processes)) for i in range(len(processes)))
+        self._things = things
+        self._open_loop = open_loop
         self._processes = processes
-        self._shares = shares
-        self._pending: list[Rows] = []
-        self._complete_ns = 0
-        self._failed = 0
+        self._gathered = Gathering([p.ring for p in processes], streamed=streamed)
+        self.records = self._gathered.records
         self._failures: dict[int, Failure] = {}
+        self._unfinished: set[int] = set()
         self._gathering: asyncio.Task[None] | None = None
 
     @property
     def failed(self) -> int:
-        return self._failed
+        return self._gathered.failed
+
+    @property
+    def unfinished(self) -> Set[int]:
+        """Sequences that were ended before their time."""
+        return self._unfinished
 
     @property
     def processor_ns(self) -> int:
@@ -176,63 +200,58 @@ class PoolLoad:
 
     def start(self, count: int | None = None, origin_ns: int = 0) -> None:
         origin_ns = origin_ns or perf_counter_ns() + HEADSTART_NS
-        for process, share in zip(self._processes, self._shares, strict=True):
+        for process, share in zip(self._processes, self.shares, strict=True):
+            process.ring.expect()
             process.say(Go(count=self._count(count, share), origin_ns=origin_ns))
         self._gathering = asyncio.ensure_future(self._keep_gathering())
 
     def _count(self, count: int | None, share: Share) -> int | None:
         if count is None:
             return None
-        return share.part_by(count, self._concurrency) if self._concurrency else share.part(count)
+        if self._open_loop:
+            return share.part_in_turn(count, self._things)
+        return share.part_by(count, self._things)
 
     async def finished(self) -> None:
         while not all(p.ring.finished for p in self._processes):
-            self._check()
+            self._listen()
             await asyncio.sleep(GATHER_S)
-        self._gather(everything=True)
+        self._gathered.gather(everything=True)
 
     async def settled(self, until_ns: int) -> None:
-        while self._complete_ns < until_ns and not all(p.ring.finished for p in self._processes):
-            self._check()
+        self._listen()
+        while self._gathered.complete_ns < until_ns and not all(p.ring.finished for p in self._processes):
             await asyncio.sleep(GATHER_S / 2)
-            self._gather()
+            self._gathered.gather()
+            self._listen()
 
     async def stop(self, patience_s: float) -> None:
-        if self._gathering is not None:
-            self._gathering.cancel()
+        self.forget()
         for process in self._processes:
             process.say(Stop(patience_s))
-        stopped = asyncio.gather(*(p.answer(Stopped, patience_s * 2 + GRACE_S) for p in self._processes))
+        due_s = patience_s * STAGES + GRACE_S
+        stopped = asyncio.gather(*(p.answer(Stopped, due_s) for p in self._processes))
         while not stopped.done():
             await asyncio.wait([stopped], timeout=GATHER_S)
-            self._gather()
+            self._gathered.gather()
         for answer in stopped.result():
             self._failures |= {s: f for s, f in answer.failures.items() if s not in self._failures}
-        self._gather(everything=True)
+            self._unfinished |= answer.unfinished
+        self._gathered.gather(everything=True)
+
+    def forget(self) -> None:
+        """Look no more at what the workers tell."""
+        if self._gathering is not None:
+            self._gathering.cancel()
 
     def failures(self) -> Mapping[int, Failure]:
         return dict(self._failures)
 
-    def _check(self) -> None:
+    def _listen(self) -> None:
         for process in self._processes:
-            process.check()
+            process.listen()
 
     async def _keep_gathering(self) -> None:
         while True:
             await asyncio.sleep(GATHER_S)
-            self._gather()
-
-    def _gather(self, *, everything: bool = False) -> None:
-        """Take what is new, and put into order what all processes have told of."""
-        complete_ns = min(p.ring.complete_ns for p in self._processes)
-        self._pending += [rows for p in self._processes if len(rows := p.ring.take())]
-        if not self._pending:
-            self._complete_ns = max(self._complete_ns, complete_ns)
-            return
-        rows = np.concatenate(self._pending)
-        rows = rows[np.argsort(rows["end_ns"], kind="stable")]
-        cut = len(rows) if everything else int(np.searchsorted(rows["end_ns"], complete_ns, side="right"))
-        self.records.extend(rows[:cut])
-        self._failed += int(np.count_nonzero(rows["status"][:cut] != SUCCESS))
-        self._pending = [rows[cut:]] if cut < len(rows) else []
-        self._complete_ns = max(self._complete_ns, complete_ns)
+            self._gathered.gather()
