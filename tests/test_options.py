@@ -36,6 +36,7 @@ class Config:
     http_address: Annotated[str, Option("address")] = "127.0.0.1"
     ratio: Annotated[float, Option("ratio", minimum=0)] = 0.5
     verbose: Annotated[bool, Option("more words", ("-v",))] = False
+    wordy: Annotated[int, Option("words, by how often", ("-w",), counted=True)] = 0
     allow_http: Annotated[bool, Option("serve HTTP")] = True
     mode: Annotated[Literal["none", "poll"], Option("mode")] = "none"
     color: Annotated[Color, Option("color", ("--colour",))] = Color.RED
@@ -119,6 +120,25 @@ def test_a_switch_takes_the_next_word_only_if_it_is_a_truth() -> None:
 def test_short_switches_may_be_written_together() -> None:
     config = parsed("-vp9")
     assert (config.verbose, config.http_port) == (True, 9)
+
+
+@pytest.mark.parametrize(
+    ("words", "times"),
+    [
+        ((), 0),
+        (("-w",), 1),
+        (("-w", "-w"), 2),
+        (("-ww",), 2),
+        (("-wvw", "--wordy"), 3),
+        (("--wordy=3",), 3),
+        (("-w", "-w", "--no-wordy"), 0),
+        (("-w", "a.onnx", "-w"), 2),
+    ],
+)
+def test_a_counted_switch_is_how_often_it_is_given(words: Sequence[str], times: int) -> None:
+    assert parsed(*words).wordy == times
+    assert from_mapping(Config, {"model": "net", "wordy": True}).wordy == 1
+    assert from_mapping(Config, {"model": "net", "wordy": times}).wordy == times
 
 
 @pytest.mark.parametrize(

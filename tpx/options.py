@@ -49,6 +49,8 @@ class Option:
     """Of a number, both included; `maximum` needs `minimum`."""
     default_text: str = ""
     """What help and documents show as default where its value says too little."""
+    counted: bool = False
+    """Of an integer: it is a switch, and its value is how often it is given."""
     inert: bool = False
     """Accepted for compatibility; setting it warns that it changes nothing here."""
 
@@ -82,7 +84,7 @@ class Field:
 
     @property
     def is_switch(self) -> bool:
-        return self.item_type is bool and not self.repeatable
+        return self.option.counted or (self.item_type is bool and not self.repeatable)
 
 
 def _without_none(kind: Any) -> Any:
@@ -151,8 +153,15 @@ def given_in_argv(config: type, argv: Sequence[str]) -> dict[str, Any]:
     given: dict[str, list[Any]] = {}
     for field, name, text in _Words(fields_of(config), argv).pairs():
         given.setdefault(field.name, []).append(_convert(field, text, name))
-        chosen[field.name] = _collect(field, given[field.name]) if field.repeatable else given[field.name][-1]
+        chosen[field.name] = _together(field, given[field.name])
     return chosen
+
+
+def _together(field: Field, given: Sequence[Any]) -> Any:
+    """The value of an option that is given several times."""
+    if field.option.counted:
+        return sum(given) if given[-1] else 0
+    return _collect(field, given) if field.repeatable else given[-1]
 
 
 def inert_flags(config: type, argv: Sequence[str]) -> list[Field]:
@@ -200,6 +209,8 @@ def _convert(field: Field, text: str, name: str) -> Any:
     try:
         if field.option.parse is not None:
             return field.option.parse(text)
+        if field.option.counted and text.lower() in TRUE_WORDS | FALSE_WORDS:
+            return int(text.lower() in TRUE_WORDS)
         if field.option.comma:
             parts = [part.strip() for part in text.split(",") if part.strip()]
             return tuple(_in_range(field, name, _scalar(field.item_type, part)) for part in parts)
@@ -317,7 +328,7 @@ class _Words:
 
     def _value(self, field: Field, name: str, words: list[str]) -> str:
         """The next word where the option needs one; a switch takes it only if it reads as a boolean."""
-        boolean = field.item_type is bool
+        boolean = field.item_type is bool or field.option.counted
         if boolean and not (words and words[-1].lower() in TRUE_WORDS | FALSE_WORDS):
             return "true"
         if not words:

@@ -3,17 +3,20 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.perf.conftest import make_level
-from tests.perf.servers import Behaviour, http_server
+from tests.perf.servers import Behaviour, grpc_server, http_server
 from tpx.cli.perf import PROXIES, Interrupts, exit_status, main
 from tpx.cli.perf_terminal import Terminal
 from tpx.perf.clients.model import ModelDescription, ServerDescription
@@ -88,8 +91,8 @@ def test_results_go_to_stdout_and_into_the_files(tmp_path: Path, capfd: pytest.C
         (["-m", "net", "--xyzzy"], "Error: Invalid long option '--xyzzy'"),
         (
             ["-m", "net", "--service-kind", "dynamic_grpc"],
-            "Error: tpx perf has no --service-kind dynamic_grpc: methods of any service, by their .proto, are "
-            "not called; services of Triton's protocol are --service-kind triton -i grpc",
+            "Error: tpx perf has no --service-kind dynamic_grpc: methods of any service, by their .proto, "
+            "are not called; services of Triton's protocol are --service-kind triton -i grpc",
         ),
         (
             ["-m", "net", "--service-kind", "tirton"],
@@ -109,6 +112,34 @@ def test_a_usage_error_is_99_on_stderr(
     assert main(words) == 99
     out, err = capfd.readouterr()
     assert (out, err.splitlines()[0]) == ("", message)
+
+
+@pytest.mark.parametrize(
+    ("server", "protocol", "asked"),
+    [
+        (http_server, "http", '* GET /v2/models/net: 200, {"name": "net", '),
+        (grpc_server, "grpc", '* ModelMetadata(name: "net"): name: "net" versions: "1" '),
+    ],
+)
+def test_verbose_twice_tells_every_step_on_stderr(
+    server: Callable[[Behaviour], AbstractContextManager[str]],
+    protocol: str,
+    asked: str,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    words = [*QUICK, "-i", protocol, "--request-count", "3"]
+    with server(Behaviour()) as url:
+        assert main([*words, "-u", url, "-v"]) == 0
+        once, err = capfd.readouterr()
+        assert "* " not in err
+        assert main([*words, "-u", url, "-v", "-v"]) == 0
+        twice, err = capfd.readouterr()
+        assert main([*words, "-u", url, "-vv"]) == 0
+        assert len(capfd.readouterr().err.splitlines()) == len(err.splitlines())
+    assert asked in err
+    assert re.search(r'^\* request: .*"x".*, 16 bytes of tensors behind it$', err, re.M)
+    assert re.search(r"^\* concurrency 1, window 1: .* s, 3 requests, 0 failed, .* infer/sec", err, re.M)
+    assert len(once.splitlines()) == len(twice.splitlines())
 
 
 @pytest.fixture

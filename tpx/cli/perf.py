@@ -11,6 +11,7 @@ from enum import IntEnum
 from tpx import __version__
 from tpx.cli import comparing, perf_ab, perf_compare
 from tpx.cli.perf_terminal import Terminal
+from tpx.cli.perf_trace import every_step
 from tpx.errors import TpxError
 from tpx.pages.html import require_pdf
 from tpx.perf.options import PerfConfig
@@ -55,19 +56,24 @@ def main(argv: Sequence[str]) -> int:
         if config.pdf is not None:
             require_pdf()
         _allow_many_connections()
-        if config.dry_run:
-            return _dry_run(config)
-        if config.ab:
-            return perf_ab.main(config, argv, IN_PROCESS)
-        with asyncio.Runner(loop_factory=event_loop) as runner:
-            report = runner.run(_run(config))
-        if report is None:
-            return Exit.INTERRUPTED
-        print(summary(report.levels) + answer_line(report) + answers_text(report), end="", flush=True)
-        write_files(report, argv)
+        with every_step(config.verbose):
+            if config.dry_run:
+                return _dry_run(config)
+            if config.ab:
+                return perf_ab.main(config, argv, IN_PROCESS)
+            return _measured(config, argv)
     except TpxError as exc:
         print(f"Error: {exc}{_hint(exc)}", file=sys.stderr)
         return Exit.FAILED
+
+
+def _measured(config: PerfConfig, argv: Sequence[str]) -> int:
+    with asyncio.Runner(loop_factory=event_loop) as runner:
+        report = runner.run(_run(config))
+    if report is None:
+        return Exit.INTERRUPTED
+    print(summary(report.levels) + answer_line(report) + answers_text(report), end="", flush=True)
+    write_files(report, argv)
     if report.error:
         print(f"Error: {report.error}", file=sys.stderr)
     return exit_status(report)

@@ -25,7 +25,7 @@ class Terminal:
     def __init__(self, config: PerfConfig) -> None:
         self._config = config
         self._settings = config.level_settings
-        self._shown = Shown(protocol=config.protocol, verbose=config.verbose)
+        self._shown = Shown(protocol=config.protocol, verbose=config.verbose > 0)
         self._console = Console(stderr=True)
         self._dashboard = Dashboard(config)
         self._live: Live | None = None
@@ -47,7 +47,7 @@ class Terminal:
             protocol=config.protocol,
             with_engine=settings.with_engine,
             decoupled=model.decoupled,
-            verbose=config.verbose,
+            verbose=config.verbose > 0,
         )
         print(settings_block(config, model, asynchronous=settings.asynchronous), flush=True)
 

@@ -1,5 +1,6 @@
 """The books of one level: its windows, how it stands after each, and its result; no clock and no network."""
 
+import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from tpx.perf.windows import (
     window_between,
 )
 
+log = logging.getLogger(__name__)
 Between = Callable[[Snapshot | None, Snapshot | None], ServerBreakdown | None]
 """The server's own account of the time between two readings."""
 
@@ -83,6 +85,7 @@ class LevelLedger:
         rows = rows_between(self._records, first, mark)
         self._samples.append(sample_of(rows, window.start_ns, window.end_ns))
         self._standing = self._rule.standing(self.windows, self._samples)
+        log.debug("%s, window %d: %s", self._level, len(self.windows), _told(window))
 
     @property
     def done(self) -> bool:
@@ -246,3 +249,15 @@ class LevelLedger:
             if s != SUCCESS and s in failures
         ]
         return tuple(sorted(kinds, key=lambda e: -e.count))
+
+
+def _told(window: Window) -> str:
+    """A window in a line, for whoever watches every step."""
+    took = f"{window.duration_ns / 1e9:.3f} s, {window.requests} requests, {window.failed} failed"
+    if window.latency is None:
+        return took
+    mean, p50, p99 = (ns / 1000 for ns in (window.latency.mean_ns, *map(window.latency.at, (50.0, 99.0))))
+    return (
+        f"{took}, {window.throughput_infer_per_s:.6g} infer/sec, mean {mean:.1f} usec, p50 {p50:.1f} usec, "
+        f"p99 {p99:.1f} usec, client busy {window.client_busy * 100:.0f}%"
+    )

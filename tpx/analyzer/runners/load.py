@@ -75,7 +75,7 @@ async def measure_level(
             protocol=config.protocol,
             with_engine=config.service_kind == "inprocess",
             decoupled=model in settings.decoupled,
-            verbose=config.verbose,
+            verbose=config.verbose > 0,
         )
         settings.tell(f"{variant} at {load}\n{level_block(level, shown)}")
     if level.verdict is Verdict.ERRORS:

@@ -1,5 +1,6 @@
 """Asking a server about itself and its models over gRPC."""
 
+import logging
 import ssl
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,9 +20,12 @@ from tpx.perf.clients.model import (
     model_description,
     server_description,
 )
+from tpx.perf.clients.told import brief
 from tpx.protocol import messages, model_config
 from tpx.protocol.grpc import client as wire
 from tpx.protocol.grpc.client import GrpcClientConnection
+
+log = logging.getLogger(__name__)
 
 
 class GrpcControl:
@@ -42,11 +46,10 @@ class GrpcControl:
     async def model(self, model: ModelKey) -> ModelDescription:
         request = messages.ModelMetadataRequest(name=model.name, version=model.version)
         try:
-            data = await self._call("ModelMetadata", request)
+            answer = await self._call("ModelMetadata", request, messages.ModelMetadataResponse)
         except ResponseError as exc:
             words = exc.message + await self._instead(model)
             raise MeasurementError(f"failed to get model metadata: {words}") from exc
-        answer = messages.ModelMetadataResponse.FromString(bytes(data))
         return model_description(_as_mapping(answer), await self._config(model))
 
     async def statistics(self, model: ModelKey) -> tuple[ModelCounters, ...]:
@@ -69,35 +72,43 @@ class GrpcControl:
     async def _instead(self, model: ModelKey) -> str:
         """Which models there are; empty where the server does not tell."""
         try:
-            data = await self._call("RepositoryIndex", messages.RepositoryIndexRequest())
+            answer = await self._call(
+                "RepositoryIndex", messages.RepositoryIndexRequest(), messages.RepositoryIndexResponse
+            )
         except ResponseError:
             return ""
-        answer = _as_mapping(messages.RepositoryIndexResponse.FromString(bytes(data)))
-        return instead(model, index_entries(answer.get("models", ())))
+        return instead(model, index_entries(_as_mapping(answer).get("models", ())))
 
     async def _config(self, model: ModelKey) -> Mapping[str, Any] | None:
         """None where the server has no such extension."""
         request = messages.ModelConfigRequest(name=model.name, version=model.version)
         try:
-            data = await self._call("ModelConfig", request)
+            answer = await self._call("ModelConfig", request, messages.ModelConfigResponse)
         except ResponseError:
             return None
-        return model_config.to_json(messages.ModelConfigResponse.FromString(bytes(data)).config)
+        return model_config.to_json(answer.config)
 
     async def ask(self, method: str, request: Any, response: Any, what: str) -> Any:
         """Call a method; returns a message of the type `response`. Raises MeasurementError saying `what` has
         failed."""
         try:
-            return response.FromString(bytes(await self._call(method, request)))
+            return await self._call(method, request, response)
         except ResponseError as exc:
             raise MeasurementError(f"failed to {what}: {exc.message}") from exc
 
-    async def _call(self, method: str, request: Any) -> Any:
+    async def _call(self, method: str, request: Any, response: Any) -> Any:
         if self._connection is None or self._connection.closing:
             self._connection = await wire.connect(self._endpoint.host, self._endpoint.port, tls=self._tls)
-        return await self._connection.unary(
-            SERVICE + method, request.SerializeToString(), metadata(self._endpoint)
-        )
+        try:
+            data = await self._connection.unary(
+                SERVICE + method, request.SerializeToString(), metadata(self._endpoint)
+            )
+        except ResponseError as exc:
+            log.debug("%s(%s): %s, %s", method, brief(str(request)), exc.code.value, exc.message)
+            raise
+        answer = response.FromString(bytes(data))
+        log.debug("%s(%s): %s", method, brief(str(request)), brief(str(answer)))
+        return answer
 
 
 def _as_mapping(message: Any) -> Mapping[str, Any]:

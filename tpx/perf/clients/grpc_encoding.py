@@ -1,11 +1,13 @@
 """Inference requests over gRPC, encoded once before they are sent: messages, calls, sequences' templates."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tpx.perf.clients.base import RequestFields
 from tpx.perf.clients.endpoint import Endpoint
 from tpx.perf.clients.model import ModelKey
+from tpx.perf.clients.told import brief
 from tpx.protocol import messages
 from tpx.protocol.compression import deflate
 from tpx.protocol.grpc.client_call import PreparedCall
@@ -15,6 +17,7 @@ from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import Parameter, SharedMemoryRange
 from tpx.protocol.v2_protobuf import encode_varint, set_parameters
 
+log = logging.getLogger(__name__)
 SERVICE = "/inference.GRPCInferenceService/"
 _PARAMETERS_TAG = bytes((4 << 3 | 2,))
 _SEQUENCE_KEY = b"\x0a\x0bsequence_id\x12"
@@ -43,6 +46,10 @@ def infer_message(
         if output.shared_memory is not None:
             _set_place(item, output.shared_memory)
     data: bytes = message.SerializeToString(deterministic=True)
+    if log.isEnabledFor(logging.DEBUG):
+        size = sum(map(len, message.raw_input_contents))
+        message.ClearField("raw_input_contents")
+        log.debug("request: %s, %d bytes of tensors behind it", brief(str(message)), size)
     return data
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -18,7 +19,10 @@ from tpx.perf.clients.model import (
     model_description,
     server_description,
 )
+from tpx.perf.clients.told import brief
 from tpx.protocol.http1.client import HttpClientConnection, HttpConnector, HttpResponse, encode_request, fetch
+
+log = logging.getLogger(__name__)
 
 
 def user_headers(endpoint: Endpoint) -> dict[str, str]:
@@ -108,7 +112,9 @@ class HttpControl:
         async with self._turn:
             if self._connection is None or self._connection.closing:
                 self._connection = await self._connector.connect()
-            return await fetch(self._connection, request)
+            response = await fetch(self._connection, request)
+        log.debug("%s %s: %d, %s", method, path, response.status, brief(response.body))
+        return response
 
 
 def _parse(response: HttpResponse) -> Mapping[str, Any]:

@@ -1,5 +1,6 @@
 """Inference requests over HTTP, encoded once before they are sent: JSON head, raw tensors, templates."""
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,10 +10,12 @@ import orjson
 
 from tpx.errors import UsageError
 from tpx.perf.clients.base import RequestFields
+from tpx.perf.clients.told import brief
 from tpx.protocol.json_values import json_data
 from tpx.protocol.tensors import Buffer, Tensor, decode_bytes
 from tpx.protocol.v2 import RequestedOutput, SharedMemoryRange
 
+log = logging.getLogger(__name__)
 ANY_SEQUENCE = 2**64 - 1
 """Stands for the sequence in a template: the longest number, which no generated sequence has."""
 JOIN_BELOW_BYTES = 64 << 10
@@ -36,7 +39,9 @@ def infer_body(
     head["inputs"] = [_input(tensor, fields, tail, binary=input_binary) for tensor in tensors]
     if fields.outputs:
         head["outputs"] = [_output(output, binary=output_binary) for output in fields.outputs]
-    return orjson.dumps(head), tail
+    words = orjson.dumps(head)
+    log.debug("request: %s, %d bytes of tensors behind it", brief(words), sum(map(len, tail)))
+    return words, tail
 
 
 def _input(tensor: Tensor, fields: RequestFields, tail: list[Buffer], *, binary: bool) -> dict[str, Any]:

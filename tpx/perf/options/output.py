@@ -16,8 +16,15 @@ class OutputOptions:
     """Files, and how much of it is told."""
 
     verbose: Annotated[
-        bool, Option("show every window, and send and receive times apart", ("-v",), _OUTPUT)
-    ] = False
+        int,
+        Option(
+            "show every window, and send and receive times apart; twice: tell on stderr what is asked of the "
+            "server and answered, the requests, and each window when it ends",
+            ("-v",),
+            _OUTPUT,
+            counted=True,
+        ),
+    ] = 0
     dry_run: Annotated[
         bool, Option("say what would be done, send one request, compare the shapes, and end", (), _OUTPUT)
     ] = False
