@@ -110,6 +110,17 @@ def test_what_tells_no_backend_is_refused(tmp_path: Path, text: str, message: st
     assert caught.value.message.startswith(message)
 
 
+def test_where_no_file_tells_the_backend_it_is_said_what_is_there(tmp_path: Path) -> None:
+    for name in ("f.bin", "e.bin", "d.bin", "c.bin", "b.bin", "mnist.onnx"):
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(ConfigError) as caught:
+        fill_backend(config(), tmp_path)
+    assert "has no file that tells it (model.savedmodel, " in caught.value.message
+    assert "but b.bin, c.bin, d.bin, e.bin, f.bin, ...: rename the file" in caught.value.message
+    with pytest.raises(ConfigError, match="The model has no version: 'net/1' is the place of a file"):
+        fill_backend(config(), None)
+
+
 # defaults
 
 

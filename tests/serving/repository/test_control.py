@@ -328,6 +328,18 @@ def test_startup_models_are_loaded_and_a_missing_one_is_a_failure(tmp_path: Path
     play(scene)
 
 
+def test_a_file_where_a_model_belongs_is_told_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "net.onnx").write_bytes(b"")
+
+    async def scene() -> None:
+        async with controlled(tmp_path, mode="none"):
+            assert f"'{tmp_path}/net.onnx' is not served" in caplog.text
+
+    play(scene)
+
+
 def test_a_load_is_tried_again_as_often_as_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scene() -> None:
         write(tmp_path, 2).write_bytes(b"broken")

@@ -18,6 +18,8 @@ _AUTO, _GPU, _CPU, _MODEL = (
 
 RUNTIMES = {"pytorch": ("model.py",)}
 """What `runtime` may say, by backend."""
+_LISTED = 5
+"""Names of files in an error."""
 WITH_OPERATORS = ("onnxruntime",)
 """Backends that load libraries of custom operators."""
 
@@ -56,8 +58,23 @@ def fill_backend(config: Any, version_directory: Path | None) -> None:
     if not config.backend and config.platform != "ensemble":
         raise ConfigError(
             f"Invalid model name: Could not determine backend for model '{config.name}' with no backend in "
-            "model configuration. Expected model name of the form 'model.<backend_name>'."
+            "model configuration. Expected model name of the form 'model.<backend_name>'. "
+            + _unrecognised(config.name, version_directory)
         )
+
+
+def _unrecognised(model: str, version_directory: Path | None) -> str:
+    known = ", ".join(RECOGNISED_FILES)
+    if version_directory is None:
+        return (
+            f"The model has no version: '{model}/1' is the place of a file that tells its backend ({known})"
+        )
+    there = sorted(entry.name for entry in version_directory.iterdir()) if version_directory.is_dir() else []
+    listed = ", ".join(there[:_LISTED]) + (", ..." if there[_LISTED:] else "")
+    return (
+        f"'{version_directory}' has no file that tells it ({known}), but {listed or 'nothing'}: rename the "
+        "file, or say backend and default_model_filename in config.pbtxt"
+    )
 
 
 def fill_defaults(config: Any, backend: Backend) -> None:

@@ -31,6 +31,7 @@ from tpx.serving.repository.retirement import Retirement
 from tpx.serving.repository.room import Room, Tenancy
 from tpx.serving.repository.settings import ControlSettings
 from tpx.serving.repository.sightings import Repositories, Sighting, check_name, fetched
+from tpx.serving.repository.strays import strays
 from tpx.serving.repository.tasks import Tasks
 from tpx.serving.repository.turns import Round, Turns
 from tpx.serving.repository.versions import Versions
@@ -75,6 +76,9 @@ class ModelControl:
         """Load what the mode asks for; a failure is kept as the state of its model. Raises UsageError."""
         settings = self._settings
         found = await asyncio.to_thread(self._repositories.scan)
+        if settings.mode not in _CLIENTS_DECIDE:
+            for words in await asyncio.to_thread(strays, settings.paths):
+                log.warning("%s", words)
         models = plan_start(settings.mode, settings.startup, found)
         self._names.notice(found)
         for model in models:
