@@ -71,8 +71,9 @@ def test_files_that_are_no_configuration_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"#" * (model_config.MAX_CONFIG_BYTES + 1))
     with pytest.raises(ConfigError, match="larger than"):
         model_config.read(path)
-    path.write_text("name: 'ok'")
-    assert model_config.read(path).name == "ok"
+    for mark in (b"", b"\xef\xbb\xbf"):
+        path.write_bytes(mark + b"name: 'ok'")
+        assert model_config.read(path).name == "ok"
     with pytest.raises(ConfigError, match="failed to open"):
         model_config.read(tmp_path)
 

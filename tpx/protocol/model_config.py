@@ -32,7 +32,7 @@ def read(path: Path) -> Any:
             raise ConfigError(
                 f"{path}: larger than {MAX_CONFIG_BYTES} bytes, which no model configuration is"
             )
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as exc:
         raise ConfigError(f"failed to open text file for read {path}: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:

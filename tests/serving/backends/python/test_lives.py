@@ -212,6 +212,16 @@ def test_a_model_that_cannot_be_initialized_is_not_loaded(tmp_path: Path, where:
         assert not _children(tmp_path)
 
 
+def test_what_a_model_cannot_import_is_told_with_its_own_line_alone(tmp_path: Path) -> None:
+    path = add(tmp_path, "broken") / "model.py"
+    path.write_text("import no_such_package\n", encoding="utf-8")
+    with serving(tmp_path, exit_on_error=False) as live:
+        assert _reason(live, "broken") == (
+            "Internal: ModuleNotFoundError: No module named 'no_such_package'\n\n"
+            f"At:\n  {path}(1): <module>\n"
+        )
+
+
 def test_a_model_without_its_file_says_which(tmp_path: Path) -> None:
     add(tmp_path, "double")
     (tmp_path / "double" / "1" / "model.py").unlink()

@@ -5,8 +5,13 @@ from __future__ import annotations
 import traceback
 from types import TracebackType
 
-_OWN = ("/tpx/serving/backends/python/worker/", "/concurrent/futures/_base.py")
-"""Not the model's: what calls it."""
+_OWN = (
+    "/tpx/serving/backends/python/worker/",
+    "/concurrent/futures/_base.py",
+    "<frozen importlib.",
+    "/importlib/__init__.py",
+)
+"""Not the model's: what calls and imports it."""
 
 
 class TritonModelException(Exception):
