@@ -6,7 +6,7 @@ import pytest
 
 from tpx.analyzer.options import ProfileConfig
 from tpx.analyzer.options.file import merge_options
-from tpx.analyzer.options.waiting import refuse_waiting
+from tpx.cli.launching import launch_of
 from tpx.errors import UsageError
 
 QUICK = "run_config_search_mode: quick\n"
@@ -86,14 +86,27 @@ def test_falsy_values_of_a_file_are_values(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "lines"),
     [
-        ("profile_models: a\nbls_composing_models: {b: {cpu_only: true}}", "composing model 'b': its own"),
-        (TOGETHER + "profile_models: {a: {parameters: {concurrency: 4}}, b: }", "'a': parameters of a model"),
-        (TOGETHER + "profile_models: {a: , b: {model_config_parameters: {max_batch_size: 4}}}",
-         "'b': model_config_parameters of a model that is profiled together"),
+        ("profile_models: a\nbls_composing_models: {b: {cpu_only: true, model_config_parameters: "
+         "{max_batch_size: 4}}}", []),
+        ("profile_models: a\nensemble_composing_models: {b: {weighting: 2, parameters: {concurrency: 4}}}",
+         ["composing model 'b': weighting changes nothing: it has no load of its own",
+          "composing model 'b': parameters changes nothing: it has no load of its own"]),
+        (TOGETHER + "profile_models: {a: {parameters: {batch_sizes: [2, 8]}}, b: }",
+         ["model 'a': together with others only batch size 2 is measured"]),
+        (TOGETHER + "profile_models: {a: {parameters: {concurrency: [2, 8]}, weighting: 3}, b: }", []),
     ],
 )  # fmt: skip
-def test_settings_that_nothing_reads_are_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        refuse_waiting(read(tmp_path, text))
+def test_settings_that_nothing_reads_are_warned_of_by_name(
+    tmp_path: Path, text: str, lines: list[str]
+) -> None:
+    assert list(read(tmp_path, text).warnings) == lines
+
+
+def test_models_together_are_served_by_one_server(tmp_path: Path) -> None:
+    text = TOGETHER + "profile_models: {{a: {{triton_server_flags: {{log-verbose: {}}}}}, b: , c: {{{}}}}}"
+    config = read(tmp_path, text.format(1, ""))
+    assert launch_of(config, "a,b,c").flags == {"log-verbose": ("1",)}
+    with pytest.raises(UsageError, match="triton_server_flags of models 'a' and 'c' differ"):
+        read(tmp_path, text.format(1, "triton_server_flags: {log-verbose: 2}"))

@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tpx.analyzer.config_sweep import ConfigSweep
 from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options import ProfileConfig
-from tpx.analyzer.search.question import OptunaTrials, Question
+from tpx.analyzer.search.base import SearchSpace
+from tpx.analyzer.search.question import Member, OptunaTrials, Question
 from tpx.analyzer.search.table import Mode
 from tpx.analyzer.variants import ModelFacts
 from tpx.errors import UsageError
@@ -61,22 +63,23 @@ def question_of(
     first = subject.models[0]
     facts, default = read[first.name]
     names = members_of(config, subject, facts)
-    members = tuple(_placed(config, read[name][0]) for name in names)
-    deltas = None if not first.sweep else tuple(first.sweep.deltas())
-    if config.run_config_search_disable and deltas is None:
-        deltas = ()
+    together = len(subject.models) > 1
+    members = tuple(_member(config, read[name][0], together=together) for name in names)
+    searched = members or config.run_config_search_mode in ("quick", "optuna")
     question = Question(
         facts=replace(_placed(config, facts), model=subject.name),
         default=default,
-        space=replace(config.space_of(first), extras=config.extras),
+        space=replace(_space(config, subject), extras=config.extras),
         goals=config.goals.of(subject.name),
         limits=replace(
             config.limits,
             refine_steps=config.run_config_search_max_binary_search_steps,
             sweep_best=not config.concurrency_sweep_disable,
         ),
-        deltas=deltas,
+        deltas=None if searched else _listed(config, first),
         members=members,
+        sweep=ConfigSweep() if together or first.name in names else first.sweep,
+        in_ranges=not config.run_config_search_disable,
         pareto=config.pareto,
         trials=OptunaTrials(
             min_percent=config.min_percentage_of_search_space,
@@ -105,8 +108,38 @@ def _mode(config: ProfileConfig, question: Question) -> Mode:
     return "budgeted" if question.space.extras.any else "brute"
 
 
+def _listed(config: ProfileConfig, model: ModelToProfile) -> tuple[Mapping[str, Any], ...] | None:
+    """Exactly the configurations to measure, where they are not searched for."""
+    if model.sweep:
+        return tuple(model.sweep.deltas())
+    return () if config.run_config_search_disable else None
+
+
+def _space(config: ProfileConfig, subject: Subject) -> SearchSpace:
+    """Of one model its own; of several the loads are those of all together, which each takes a part of."""
+    spaces = [config.space_of(model) for model in subject.models]
+    free = [space for space in spaces if not space.loads.listed]
+    chosen = (free or spaces)[0]
+    plateau = all(space.loads.until_plateau for space in spaces)
+    return replace(chosen, loads=replace(chosen.loads, until_plateau=plateau))
+
+
+def _member(config: ProfileConfig, facts: ModelFacts, *, together: bool) -> Member:
+    own = _settings(config, facts.model)
+    return Member(
+        facts=_placed(config, facts),
+        sweep=own.sweep,
+        loads=config.space_of(own).loads if together else None,
+    )
+
+
+def _settings(config: ProfileConfig, name: str) -> ModelToProfile:
+    """What the user says of a model, wherever it is named."""
+    named = (*config.profile_models, *config.bls_composing_models, *config.ensemble_composing_models)
+    return next((model for model in named if model.name == name), ModelToProfile(name=name))
+
+
 def _placed(config: ProfileConfig, facts: ModelFacts) -> ModelFacts:
     """The facts, with instances on the CPU where the user says so."""
-    own = next((model for model in config.profile_models if model.name == facts.model), None)
-    on_cpu = (own is not None and own.cpu_only) or facts.model in config.cpu_only_composing_models
+    on_cpu = _settings(config, facts.model).cpu_only or facts.model in config.cpu_only_composing_models
     return replace(facts, instance_kind="KIND_CPU") if on_cpu else facts

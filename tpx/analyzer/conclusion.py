@@ -8,8 +8,9 @@ from statistics import fmean
 import numpy as np
 
 from tpx.analyzer.gains import TIE_MARGIN, UNKNOWN, Gain, compare_scores
-from tpx.analyzer.objectives import RankedVariant, metric, ram_mb, score
-from tpx.analyzer.results.goals import Constraint, Goals
+from tpx.analyzer.limits import Limit, limits_of
+from tpx.analyzer.objectives import RankedVariant, ram_mb, score
+from tpx.analyzer.results.goals import Goals
 from tpx.perf.statistics.distributions import t_quantile
 from tpx.perf.statistics.intervals import CONFIDENCE
 from tpx.perf.statistics.ranks import holm
@@ -38,7 +39,7 @@ class Conclusion:
     """What on the machine disturbed the rounds."""
     inconclusive: str
     """Why nothing can be recommended; empty where it can."""
-    undetermined: tuple[Constraint, ...]
+    undetermined: tuple[Limit, ...]
     """Constraints of which it is not certain whether the recommended configuration keeps them."""
 
     @property
@@ -47,10 +48,10 @@ class Conclusion:
         return self.gains.get(self.recommended.name)
 
 
-def conclude(ranking: Sequence[RankedVariant], goals: Goals) -> Conclusion | None:
+def conclude(ranking: Sequence[RankedVariant], goals: Goals, model: str) -> Conclusion | None:
     """What the repetitions say; None where there were none, or nothing that was repeated satisfies.
 
-    `ranking` is that of `objectives.rank`, the finalists first.
+    `ranking` is that of `objectives.rank`, the finalists first; `model` the one it is of, or several (`a,b`).
     """
     finalists = [r for r in ranking if r.run.settled is not None and r.satisfies]
     if not finalists:
@@ -79,7 +80,7 @@ def conclude(ranking: Sequence[RankedVariant], goals: Goals) -> Conclusion | Non
         gains=gains,
         noise=noise,
         inconclusive="" if gain is None else _why_inconclusive(gain, noise),
-        undetermined=tuple(c for c in goals.constraints if _undetermined(recommended, c)),
+        undetermined=tuple(x for x in limits_of(goals, model) if _undetermined(recommended, x)),
     )
 
 
@@ -150,12 +151,11 @@ def _drift(scores: Sequence[Mapping[int, float]]) -> float:
     return float(np.expm1(max(levels) - min(levels))) if np.isfinite(levels).all() else 0.0
 
 
-def _undetermined(ranked: RankedVariant, constraint: Constraint) -> bool:
+def _undetermined(ranked: RankedVariant, limit: Limit) -> bool:
     """Whether the limit lies inside of what the repetitions leave open."""
-    measured = metric(constraint.tag)
-    values = [v for m in ranked.run.repetitions if (v := measured.value(m)) is not None]
+    values = [v for m in ranked.run.repetitions if (v := limit.value(m)) is not None]
     if len(values) < 2:
         return False
     mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / len(values) ** 0.5
     reach = t_quantile(0.5 + CONFIDENCE / 2, len(values) - 1) * error
-    return bool(mean - reach < constraint.limit < mean + reach)
+    return bool(mean - reach < limit.constraint.limit < mean + reach)

@@ -225,8 +225,8 @@ def score(measurement: Measurement, goals: Goals) -> float:
     measurement that lacks an objective's figure (or has none above 0) ranks below all that have it.
     """
     if measurement.members:
-        weights = [goals.weight_of(_model_of(member)) for member in measurement.members]
-        scores = [score(member, goals.of(_model_of(member))) for member in measurement.members]
+        weights = [goals.weight_of(model_of(member)) for member in measurement.members]
+        scores = [score(member, goals.of(model_of(member))) for member in measurement.members]
         return sum(w * s for w, s in zip(weights, scores, strict=True)) / sum(weights)
     total = 0.0
     for objective in goals.objectives:
@@ -244,18 +244,18 @@ def failure_percent(measurement: Measurement, goals: Goals) -> float:
     Of several models measured together each has its own constraints, and all of them count.
     """
     if measurement.members:
-        return sum(failure_percent(m, goals.of(_model_of(m))) for m in measurement.members)
+        return sum(failure_percent(m, goals.of(model_of(m))) for m in measurement.members)
     return sum(c.failure_percent(metric(c.tag).value(measurement)) for c in goals.constraints)
 
 
 def satisfies(measurement: Measurement, goals: Goals) -> bool:
     """Whether a measurement keeps every constraint."""
     if measurement.members:
-        return all(satisfies(m, goals.of(_model_of(m))) for m in measurement.members)
+        return all(satisfies(m, goals.of(model_of(m))) for m in measurement.members)
     return all(c.satisfied_by(metric(c.tag).value(measurement)) for c in goals.constraints)
 
 
-def _model_of(member: Measurement) -> str:
+def model_of(member: Measurement) -> str:
     """Variants are named after their model; a model's own name may contain `_config_` too."""
     return member.variant.rpartition("_config_")[0]
 

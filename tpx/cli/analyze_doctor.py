@@ -10,13 +10,12 @@ from rich.text import Text
 
 from tpx.analyzer.options import ProfileConfig
 from tpx.analyzer.options.file import merge_options
-from tpx.analyzer.options.waiting import refuse_waiting
 from tpx.analyzer.preflight import Check, State, check_machine, check_models, check_remote
 from tpx.analyzer.runners.control import ModelControl
 from tpx.analyzer.runners.control_grpc import GrpcModelControl
 from tpx.analyzer.runners.control_http import HttpModelControl
 from tpx.cli.launching import open_runner
-from tpx.errors import TpxError, UsageError
+from tpx.errors import TpxError
 from tpx.perf.run import event_loop
 
 _STYLES = {State.OK: "green", State.DOUBTFUL: "yellow", State.FAILED: "red"}
@@ -33,10 +32,6 @@ def doctor(argv: Sequence[str]) -> int:
 
 
 def _options(config: ProfileConfig) -> list[Check]:
-    try:
-        refuse_waiting(config)
-    except UsageError as exc:
-        return [Check(what="options", state=State.FAILED, found=exc.message)]
     if config.model_repository is None and config.triton_launch_mode != "remote":
         remedy = "name the directory of the models with --model-repository"
         return [Check(what="options", state=State.FAILED, found="no model repository", remedy=remedy)]

@@ -116,7 +116,9 @@ def _loads_text(loads: Sequence[Load]) -> str:
     """`concurrency 1, 2, 4`, of each batch size."""
     groups: dict[tuple[str, int], list[str]] = {}
     for load in loads:
-        groups.setdefault((load.kind.replace("_", " "), load.batch_size), []).append(str(load.value))
+        groups.setdefault((load.kind.replace("_", " "), load.batch_size), []).append(
+            "+".join(str(part.value) for part in load.members or (load,))
+        )
     return "; ".join(
         f"{kind} {', '.join(values)}" + (f" with batch {batch}" if batch != 1 else "")
         for (kind, batch), values in groups.items()

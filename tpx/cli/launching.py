@@ -62,15 +62,16 @@ def _load_settings(config: ProfileConfig) -> LoadSettings:
 
 
 def launch_of(config: ProfileConfig, name: str) -> Launch:
-    """What the server of a model is started with: its own settings where it has any, not merged."""
-    model = next((model for model in config.profile_models if model.name == name), None)
-    own = () if model is None else (model.triton_server_flags, model.triton_server_environment)
-    flags, environment = own or (None, None)
-    arguments = None if model is None else model.triton_docker_args
+    """What the server of a model is started with, or of several (`a,b`): their own settings where they have
+    any, not merged."""
+    models = [model for model in config.profile_models if model.name in name.split(",")]
+    flags = [model.triton_server_flags for model in models if model.triton_server_flags is not None]
+    variables = [m.triton_server_environment for m in models if m.triton_server_environment is not None]
+    arguments = [model.triton_docker_args for model in models if model.triton_docker_args is not None]
     return Launch(
-        flags=config.triton_server_flags if flags is None else flags,
-        environment=config.triton_server_environment if environment is None else environment,
-        docker_args=config.triton_docker_args if arguments is None else arguments,
+        flags=next(iter(flags), config.triton_server_flags),
+        environment=next(iter(variables), config.triton_server_environment),
+        docker_args=next(iter(arguments), config.triton_docker_args),
     )
 
 

@@ -8,6 +8,7 @@ from tests.analyzer.search.exploring import BATCHING, FIXED, explore, question, 
 from tpx.analyzer.results.measurement import Variant
 from tpx.analyzer.search.axes import open_grid
 from tpx.analyzer.search.base import Extras, Limits
+from tpx.analyzer.search.question import Member
 from tpx.analyzer.search.space import Dimension, Grid, Names, combine
 from tpx.analyzer.variants import ModelFacts, configure, merge
 from tpx.errors import UsageError
@@ -130,12 +131,13 @@ def test_changes_combine_and_none_stays() -> None:
     }
 
 
-ADD, SUB = replace(BATCHING, model="add"), replace(FIXED, model="sub")
+ADD, SUB, BLS = replace(BATCHING, model="add"), replace(FIXED, model="sub"), replace(FIXED, model="bls")
+BOTH = (Member(facts=ADD), Member(facts=SUB))
 
 
 def test_an_ensembles_steps_are_its_dimensions_and_its_variant_names_theirs() -> None:
     facts = ModelFacts(model="ens", max_batch_size=4, can_batch_dynamically=False, steps=("add", "sub"))
-    asked = replace(question(facts), members=(ADD, SUB))
+    asked = replace(question(facts), members=BOTH)
     found = open_grid(asked)
     assert [(d.model, d.name) for d in found.dimensions] == [
         ("add", "instances"),
@@ -153,14 +155,14 @@ def test_an_ensembles_steps_are_its_dimensions_and_its_variant_names_theirs() ->
 
 
 def test_business_logic_is_varied_with_what_it_calls() -> None:
-    asked = replace(question(replace(FIXED, model="bls")), members=(replace(FIXED, model="bls"), SUB))
+    asked = replace(question(BLS), members=(Member(facts=BLS), Member(facts=SUB)))
     variant = open_grid(asked).variant((1, 0))
     assert variant.delta == {"instance_group": [{"count": 2, "kind": "KIND_CPU"}]}
     assert [m.model for m in variant.members] == ["sub"]
 
 
 def test_models_measured_together_have_loads_of_their_own() -> None:
-    asked = replace(question(replace(BATCHING, model="add,sub")), members=(ADD, SUB))
+    asked = replace(question(replace(BATCHING, model="add,sub")), members=BOTH)
     found = open_grid(asked)
     point = (1, 2, 0)  # add: 2 instances, batches of 4; sub: 1 instance
     load = found.ladder(asked.space.loads, point).at(4)
@@ -173,9 +175,7 @@ def test_models_measured_together_have_loads_of_their_own() -> None:
 @pytest.mark.parametrize("together", [False, True])
 def test_several_models_are_searched_by_every_strategy_that_jumps(mode: str, together: bool) -> None:
     name = "add,sub" if together else "ens"
-    asked = replace(
-        question(replace(FIXED, model=name), limits=Limits(max_measurements=150)), members=(ADD, SUB)
-    )
+    asked = replace(question(replace(FIXED, model=name), limits=Limits(max_measurements=150)), members=BOTH)
     found = explore(mode, asked, server_for(asked, seed=4))  # type: ignore[arg-type]
     assert found.trials[0].variant.is_default
     assert all(len(t.load.members) == (2 if together else 0) for t in found.trials)

@@ -9,7 +9,6 @@ from tpx.analyzer.config_sweep import BadField
 from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options.config import ProfileConfig
 from tpx.analyzer.options.rules import check_given
-from tpx.analyzer.options.waiting import refuse_waiting
 from tpx.errors import UsageError
 from tpx.options import build, given_in_argv, given_in_mapping, nearest
 
@@ -25,7 +24,6 @@ def read_options(argv: Sequence[str]) -> ProfileConfig:
     config = merge_options(argv)
     if not config.profile_models:
         raise UsageError("missing: --profile-models, the model to profile (several with commas)")
-    refuse_waiting(config)
     repository = config.model_repository
     if repository is None:
         if config.triton_launch_mode != "remote":

@@ -1,6 +1,6 @@
 """The rules between options of different groups: Model Analyzer's, and those that it lacks."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from tpx.analyzer.models import ModelToProfile
@@ -11,12 +11,21 @@ if TYPE_CHECKING:
     from tpx.analyzer.options.config import ProfileConfig
 
 
+_OF_THE_LOAD = (
+    *("weighting", "parameters", "objectives", "constraints", "perf_analyzer_flags", "genai_perf_flags"),
+    *("triton_server_flags", "triton_server_environment", "triton_docker_args"),
+)
+"""Settings of ModelToProfile that a composing model has no use for."""
+_OF_THE_SERVER = ("triton_server_flags", "triton_server_environment", "triton_docker_args")
+
+
 def check_together(config: "ProfileConfig") -> None:
     """Raise UsageError, naming both, for options that do not go together."""
     _distinct(config.model_names)
     _one_kind_of_load(config)
     _composing(config)
     _known_server_flags(config)
+    _one_server(config)
     if config.run_config_search_mode == "quick":
         _quick(config)
     if config.dcgm_disable and config.triton_launch_mode != "remote":
@@ -24,6 +33,21 @@ def check_together(config: "ProfileConfig") -> None:
     _ = config.goals, config.space, config.concurrencies, config.request_rates
     for model in config.profile_models:
         _ = config.space_of(model)
+
+
+def member_warnings(config: "ProfileConfig") -> Iterator[str]:
+    """A line for each setting of a composing model that only a model under load of its own has a use for, and
+    for each batch size that models profiled together are not asked with."""
+    for model in (*config.bls_composing_models, *config.ensemble_composing_models):
+        plain = ModelToProfile(name=model.name)
+        for name in _OF_THE_LOAD:
+            if getattr(model, name) != getattr(plain, name):
+                yield f"composing model '{model.name}': {name} changes nothing: it has no load of its own"
+    if config.run_config_profile_models_concurrently_enable and len(config.profile_models) > 1:
+        for model in config.profile_models:
+            sizes = config.space_of(model).loads.batch_sizes
+            if len(sizes) > 1:
+                yield f"model '{model.name}': together with others only batch size {min(sizes)} is measured"
 
 
 def check_given(given: Mapping[str, object]) -> None:
@@ -51,6 +75,20 @@ def _known_server_flags(config: "ProfileConfig") -> None:
     for name in names:
         if name not in known:
             raise UsageError(f"triton_server_flags: unknown option '{name}'{nearest(name, known)}")
+
+
+def _one_server(config: "ProfileConfig") -> None:
+    """Models that are profiled together share a server, which is started in one way."""
+    if not config.run_config_profile_models_concurrently_enable:
+        return
+    for name in _OF_THE_SERVER:
+        said = [model for model in config.profile_models if getattr(model, name) is not None]
+        for model in said[1:]:
+            if getattr(model, name) != getattr(said[0], name):
+                raise UsageError(
+                    f"{name} of models '{said[0].name}' and '{model.name}' differ: models that are profiled "
+                    "together share one server"
+                )
 
 
 def _distinct(names: tuple[str, ...]) -> None:

@@ -168,6 +168,7 @@ class SearchOptions:
                 batch_sizes=batch_sizes,
                 kind="request_rate",
                 until_plateau=not rates or self.early_exit_enable,
+                listed=bool(rates),
             )
         alone = (1,) if self.run_config_search_disable else ()
         listed = listed or alone
@@ -175,4 +176,5 @@ class SearchOptions:
             values=listed or self.concurrencies.doublings(),
             batch_sizes=batch_sizes,
             until_plateau=not listed or self.early_exit_enable,
+            listed=bool(listed),
         )

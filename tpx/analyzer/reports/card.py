@@ -1,11 +1,11 @@
 """The verdict card: what the page says first, in a sentence and in large figures."""
 
+from tpx.analyzer.limits import describe_limits, limits_of
 from tpx.analyzer.objectives import METRICS, RankedVariant
 from tpx.analyzer.reports.verdict import (
     Finding,
     Verdict,
     caution,
-    describe_constraints,
     is_about_equal,
     milliseconds,
 )
@@ -110,16 +110,15 @@ def _instances_tile(best: RankedVariant) -> Tile:
 
 
 def _constraint_tile(verdict: Verdict, run: Run) -> tuple[Tile, ...]:
-    goals = run.started.goals.of(verdict.model)
-    if not goals.constraints or verdict.best is None:
+    asked = limits_of(run.started.goals, verdict.model)
+    if not asked or verdict.best is None:
         return ()
     undetermined = verdict.conclusion.undetermined if verdict.conclusion else ()
     kept = verdict.best.satisfies
     figure, tone = ("kept", "good") if kept else ("missed", "bad")
     if kept and undetermined:
         figure, tone = "uncertain", ""
-    limits = describe_constraints(goals.constraints)
-    return (Tile(label="Constraints", figure=figure, unit="", note=limits, tone=tone),)
+    return (Tile(label="Constraints", figure=figure, unit="", note=describe_limits(asked), tone=tone),)
 
 
 def _default_latency(default: Measurement | None) -> str:

@@ -7,7 +7,7 @@ from tpx.analyzer.gains import Gain
 from tpx.analyzer.objectives import METRICS, RankedVariant
 from tpx.analyzer.reports.certainty import interval_of, interval_of_one
 from tpx.analyzer.results.costs import Prices, joules_per_inference
-from tpx.analyzer.results.measurement import Measurement, Range
+from tpx.analyzer.results.measurement import Load, Measurement, Range
 from tpx.pages.view import Cell, Column
 
 _DASH = "\u2013"
@@ -156,13 +156,26 @@ def load_columns(lines: Sequence[TableLine]) -> tuple[ShownColumn, ...]:
     rates = bool(lines) and lines[0].measurement.load.kind == "request_rate"
     header, hint = ("Rate", "requests a second") if rates else ("Concurrency", "requests in flight")
     value = ShownColumn(column=Column(header=header, numeric=True, hint=hint), cell=_load_cell)
-    if all(line.measurement.load.batch_size == 1 for line in lines):
+    if all(part.batch_size == 1 for line in lines for part in _parts(line.measurement.load)):
         return (value,)
     batch = ShownColumn(
         column=Column(header="Batch", numeric=True, hint="inferences in one request"),
-        cell=lambda line: number(line.measurement.load.batch_size, 0),
+        cell=_batch_cell,
     )
     return (value, batch)
+
+
+def _parts(load: Load) -> Sequence[Load]:
+    return load.members or (load,)
+
+
+def _batch_cell(line: TableLine) -> Cell:
+    load = line.measurement.load
+    whole = number(load.batch_size, 0)
+    sizes = {part.batch_size for part in _parts(load)}
+    if len(sizes) == 1:
+        return whole
+    return Cell(text="+".join(str(part.batch_size) for part in load.members), sort=whole.sort, numeric=True)
 
 
 def _load_cell(line: TableLine) -> Cell:

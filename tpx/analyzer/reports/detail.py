@@ -4,13 +4,14 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from tpx.analyzer.limits import describe_misses, limits_of
 from tpx.analyzer.objectives import METRICS, RankedVariant
 from tpx.analyzer.reports.chart import draw
 from tpx.analyzer.reports.grids import in_detail, loads_grid, repetitions_grid
 from tpx.analyzer.reports.latency_parts import breakdown_of_loads
 from tpx.analyzer.reports.page import Places, duration, table_context
 from tpx.analyzer.reports.recommendation import config_diff
-from tpx.analyzer.reports.verdict import Verdict, describe_miss, judge, milliseconds, plural
+from tpx.analyzer.reports.verdict import Verdict, judge, milliseconds, plural
 from tpx.analyzer.reports.view import DiffLine, FailureCard
 from tpx.analyzer.results.run import ModelRun, Run
 from tpx.errors import UsageError
@@ -127,7 +128,7 @@ def _sentence(ranked: RankedVariant, verdict: Verdict, run: Run) -> str:
     if gain is not None and gain.rounds > 1 and not ranked.run.variant.is_default:
         text += f", {gain} against the default"
     if not ranked.satisfies:
-        miss = describe_miss(ranked.figures, run.started.goals.of(verdict.model).constraints)
+        miss = describe_misses(ranked.figures, limits_of(run.started.goals, verdict.model))
         text += f"; it misses the constraints: {miss}" if miss else "; it misses the constraints"
     return text + "."
 

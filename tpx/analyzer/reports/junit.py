@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
-from tpx.analyzer.objectives import metric
-from tpx.analyzer.reports.verdict import Finding, Verdict, describe_constraints, describe_miss, judge
+from tpx.analyzer.limits import limits_of
+from tpx.analyzer.reports.verdict import Finding, Verdict, judge
 from tpx.analyzer.results.run import ModelRun, Run
 
 _NO_XML = {code: " " for code in range(32) if code not in (9, 10, 13)}
@@ -48,13 +48,12 @@ def _constraints(verdict: Verdict, run: Run) -> Iterator[Element]:
     if verdict.best is None:
         return
     undetermined = verdict.conclusion.undetermined if verdict.conclusion else ()
-    for constraint in run.started.goals.of(verdict.model).constraints:
-        name = describe_constraints((constraint,))
-        case = Element("testcase", classname=f"{verdict.model}.constraints", name=name, time="0")
-        if not constraint.satisfied_by(metric(constraint.tag).value(verdict.best.figures)):
-            message = f"{verdict.best.name}: {describe_miss(verdict.best.figures, (constraint,))}"
+    for limit in limits_of(run.started.goals, verdict.model):
+        case = Element("testcase", classname=f"{verdict.model}.constraints", name=str(limit), time="0")
+        if not limit.kept_by(verdict.best.figures):
+            message = f"{verdict.best.name}: {limit.miss(verdict.best.figures)}"
             SubElement(case, "failure", message=_clean(message), type="constraint")
-        elif constraint in undetermined:
+        elif limit in undetermined:
             SubElement(case, "skipped", message="the repetitions lie on both sides of the limit")
         yield case
 

@@ -3,6 +3,7 @@ throughput grew."""
 
 from collections.abc import Sequence
 
+from tpx.analyzer.limits import limits_of
 from tpx.analyzer.objectives import METRICS, RankedVariant
 from tpx.analyzer.reports.columns import signed_percent
 from tpx.analyzer.reports.verdict import Finding, Verdict, caution, judge
@@ -35,8 +36,7 @@ def markdown_text(run: Run, link: str = "") -> str:
 
 
 def _model(model: ModelRun, run: Run) -> list[str]:
-    goals = run.started.goals.of(model.model)
-    verdict = judge(model, goals)
+    verdict = judge(model, run.started.goals)
     sentence = "".join(
         f"`{part}`" if i % 2 else _escaped(part, keep_ends=True)
         for i, part in enumerate(verdict.sentence.split("`"))
@@ -45,7 +45,7 @@ def _model(model: ModelRun, run: Run) -> list[str]:
     for text in (verdict.detail, caution(verdict, model, run.started.tolerance_percent)):
         lines += [_escaped(text), ""] if text else []
     if verdict.ranking:
-        lines += [*_table(verdict, constrained=bool(goals.constraints)), ""]
+        lines += [*_table(verdict, constrained=bool(limits_of(run.started.goals, model.model))), ""]
         lines += [_curve(verdict.best or verdict.ranking[0]), ""]
     failures = list(dict.fromkeys(f"{f.variant} at {f.load}: {f.reason}" for f in model.failures))
     lines += [f"- {_escaped(text)}" for text in failures[:MOST_ROWS]]

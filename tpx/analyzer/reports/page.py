@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from tpx.analyzer.limits import limits_of
 from tpx.analyzer.objectives import RankedVariant, failure_percent, score
 from tpx.analyzer.reports.card import verdict_card
 from tpx.analyzer.reports.chart import draw
@@ -115,7 +116,7 @@ def table_context(verdict: Verdict, run: Run, hrefs: Mapping[str, str]) -> Table
     return TableContext(
         shown=run.started.top,
         default=verdict.default,
-        constrained=bool(run.started.goals.of(verdict.model).constraints),
+        constrained=bool(limits_of(run.started.goals, verdict.model)),
         prices=Prices.of(run),
         recommended=best.name if best is not None and best.satisfies else "",
         tied=conclusion.tied if conclusion else (),

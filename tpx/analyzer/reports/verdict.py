@@ -1,14 +1,14 @@
 """What a run says about a model, in one sentence and in the figures behind it."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from tpx.analyzer.conclusion import Conclusion, conclude
 from tpx.analyzer.gains import Gain
+from tpx.analyzer.limits import describe_limits, describe_misses, in_words, limits_of
 from tpx.analyzer.objectives import RankedVariant, metric, rank, score
-from tpx.analyzer.results.goals import Constraint, Goals
+from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.results.run import ModelRun
 
@@ -57,13 +57,12 @@ class Verdict:
 def judge(model: ModelRun, goals: Goals) -> Verdict:
     """The verdict of one model's search under the run's goals."""
     goals = goals.of(model.model)
-    goals = goals.of(model.model)
     ranking = rank(model, goals)
     if not ranking:
         return Verdict(
             model=model.model, finding=Finding.NOTHING, sentence=_nothing(model), detail=_why_nothing(model)
         )
-    conclusion = conclude(ranking, goals)
+    conclusion = conclude(ranking, goals, model.model)
     best = conclusion.recommended if conclusion else ranking[0]
     default = next((r for r in ranking if r.run.variant.is_default), None)
     finding = _finding(best, default)
@@ -119,9 +118,8 @@ def _caution_of_rounds(verdict: Verdict) -> list[str]:
     if conclusion.noise:
         parts.append(f"The machine was not quiet: {'; '.join(conclusion.noise)}.")
     parts += [
-        f"Undetermined whether it keeps {describe_constraints((constraint,))}: the repetitions lie on both "
-        "sides of it."
-        for constraint in conclusion.undetermined
+        f"Undetermined whether it keeps {limit}: the repetitions lie on both sides of it."
+        for limit in conclusion.undetermined
     ]
     return parts
 
@@ -132,32 +130,6 @@ def counts(model: ModelRun) -> str:
         f"{plural(model.measurement_count, 'measurement')} across "
         f"{plural(len(model.measured), 'configuration')}"
     )
-
-
-def describe_constraints(constraints: Sequence[Constraint]) -> str:
-    """`p99 latency of at most 10 ms and throughput of at least 50 infer/sec`."""
-    words = {"max": "at most", "min": "at least"}
-    return " and ".join(
-        f"{_in_words(c.tag)} of {words[c.bound]} {c.limit:g} {metric(c.tag).unit}".rstrip()
-        for c in constraints
-    )
-
-
-def describe_miss(measurement: Measurement, constraints: Sequence[Constraint]) -> str:
-    """`p99 latency 12.4 ms, 24% over`, of the constraints that the measurement does not satisfy."""
-    parts = []
-    for constraint in constraints:
-        measured = metric(constraint.tag)
-        value = measured.value(measurement)
-        if constraint.satisfied_by(value):
-            continue
-        if value is None:
-            parts.append(f"{_in_words(constraint.tag)} not measured")
-        else:
-            side = "over" if constraint.bound == "max" else "under"
-            percent = constraint.failure_percent(value)
-            parts.append(f"{_in_words(constraint.tag)} {value:.1f} {measured.unit}, {percent:.0f}% {side}")
-    return "; ".join(parts)
 
 
 def _finding(best: RankedVariant, default: RankedVariant | None) -> Finding:
@@ -185,11 +157,12 @@ def _sentence(
     conclusion: Conclusion | None,
 ) -> str:
     start = f"In {counts(model)}, "
-    limits = describe_constraints(goals.constraints)
+    asked = limits_of(goals, model.model)
+    limits = describe_limits(asked)
     under = f", with a {limits}" if limits else ""
     throughput = f"{best.figures.throughput:.0f} infer/sec"
     if finding is Finding.NONE_SATISFIES:
-        nearest = describe_miss(best.figures, goals.constraints)
+        nearest = describe_misses(best.figures, asked)
         return f"{start}no configuration satisfies a {limits}; closest: `{best.name}` ({nearest})"
     if finding is Finding.INCONCLUSIVE and conclusion is not None:
         return (
@@ -203,13 +176,13 @@ def _sentence(
     if default is None:
         return f"{gives}{under}; the default configuration could not be measured"
     if not default.satisfies:
-        miss = describe_miss(default.figures, goals.constraints)
+        miss = describe_misses(default.figures, asked)
         return f"{gives}{under}; the default configuration misses it ({miss})"
     base = f"{default.figures.throughput:.0f} infer/sec"
-    return f"{gives}, {_gain_in_words(best, default, goals, conclusion)} ({base}){under}"
+    return f"{gives}, {_gainin_words(best, default, goals, conclusion)} ({base}){under}"
 
 
-def _gain_in_words(
+def _gainin_words(
     best: RankedVariant, default: RankedVariant, goals: Goals, conclusion: Conclusion | None
 ) -> str:
     """`a 67% gain [64, 70] over the default configuration`; the interval where the repetitions leave one."""
@@ -220,7 +193,7 @@ def _gain_in_words(
         return f"a {percent:.0f}% gain{_interval(gain, percent)} over the default configuration"
     percent = math.expm1(score(best.figures, goals) - score(default.figures, goals)) * 100
     verbs = {"higher": "maximizing", "lower": "minimizing"}
-    aims = " and ".join(f"{verbs[metric(o.tag).better]} {_in_words(o.tag)}" for o in goals.objectives)
+    aims = " and ".join(f"{verbs[metric(o.tag).better]} {in_words(o.tag)}" for o in goals.objectives)
     return f"{percent:.0f}%{_interval(gain, percent)} better than the default configuration at {aims}"
 
 
@@ -256,11 +229,6 @@ def _why_nothing(model: ModelRun) -> str:
     if model.failures:
         return model.failures[0].reason
     return model.decisions[0].text if model.decisions else "the run ended before the first measurement"
-
-
-def _in_words(tag: str) -> str:
-    name = metric(tag).name
-    return name if name[:3].isupper() else name[0].lower() + name[1:].lower()
 
 
 def milliseconds(duration_ns: int) -> str:

@@ -1,6 +1,6 @@
 """The nouns of a search: a variant under a load is a trial, which ends as a measurement or a failure."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 LoadKind = Literal["concurrency", "request_rate"]
@@ -15,6 +15,13 @@ class Load:
     batch_size: int = 1
     members: tuple["Load", ...] = ()
     """Of each of several models that are measured together; `value` is then their sum."""
+
+    def scaled(self, value: int) -> "Load":
+        """The same with another value; of several models each keeps its share of it."""
+        if not self.members:
+            return replace(self, value=value)
+        members = tuple(m.scaled(max(1, round(m.value * value / self.value))) for m in self.members)
+        return replace(self, value=sum(m.value for m in members), members=members)
 
     def __str__(self) -> str:
         if self.members:

@@ -8,7 +8,7 @@ from tpx.analyzer.results.measurement import Measurement
 
 
 def pooled(repetitions: Sequence[Measurement]) -> Measurement:
-    """The repetitions as one measurement: the means of their figures, the most memory."""
+    """The repetitions as one measurement: the means of their figures, of each of several models too."""
     last = repetitions[-1]
     latency = {
         name: _mean([getattr(m.latency, name) for m in repetitions])
@@ -22,6 +22,7 @@ def pooled(repetitions: Sequence[Measurement]) -> Measurement:
         note=next((m.note for m in repetitions if m.note), ""),
         requests=sum(m.requests for m in repetitions),
         duration_ns=sum(m.duration_ns for m in repetitions),
+        members=tuple(map(pooled, zip(*(m.members for m in repetitions), strict=True))),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tpx.analyzer.search.base import SearchSpace
+from tpx.analyzer.search.listed import listed_dimensions
 from tpx.analyzer.search.question import Question
 from tpx.analyzer.search.space import Choice, Dimension, Grid
 from tpx.analyzer.variants import ModelFacts, automatic_delta
@@ -30,23 +31,44 @@ def open_grid(question: Question) -> Grid:
     """
     if question.deltas is not None:
         return Grid(question.facts.model, (_listed(question.deltas),), named=question.named)
-    models = question.members or (question.facts,)
-    dimensions = [
-        replace_model(dimension, facts.model if question.members else "")
-        for facts in models
-        for dimension in dimensions_of(facts, question.space)
-    ]
     return Grid(
         question.facts.model,
-        dimensions,
+        _own_dimensions(question) if not question.members else _of_members(question),
         cores=question.space.extras.cores if question.space.extras.threads else None,
-        members=tuple(facts.model for facts in question.members),
+        members=tuple(member.facts.model for member in question.members),
+        loads=tuple(member.loads or question.space.loads for member in question.members),
         named=question.named,
     )
 
 
-def dimensions_of(facts: ModelFacts, space: SearchSpace) -> list[Dimension]:
-    """What of a model varies within this space."""
+def _own_dimensions(question: Question) -> list[Dimension]:
+    listed = listed_dimensions(question.facts, question.sweep)
+    return dimensions_of(question.facts, question.space, listed) if question.in_ranges else listed
+
+
+def _of_members(question: Question) -> list[Dimension]:
+    """Those of the members, and what the user listed of a model that is not one of them itself."""
+    found = []
+    for member in question.members:
+        listed = listed_dimensions(member.facts, member.sweep)
+        own = dimensions_of(member.facts, question.space, listed) if question.in_ranges else listed
+        found += [replace_model(dimension, member.facts.model) for dimension in own]
+    listed = listed_dimensions(question.facts, question.sweep)
+    return found + [replace_model(dimension, question.facts.model) for dimension in listed]
+
+
+def dimensions_of(facts: ModelFacts, space: SearchSpace, listed: Sequence[Dimension] = ()) -> list[Dimension]:
+    """What of a model varies within this space; what the user listed takes the place of its range."""
+    ranges = _ranges(facts, space)
+    names = {dimension.name.partition(".")[0] for dimension in listed}
+    if "dynamic_batching" in names:
+        names.add("batching")
+    chosen = {dimension.name: dimension for dimension in listed}
+    order = [chosen.pop(each.name, each) for each in ranges if each.name in chosen or each.name not in names]
+    return [*order, *chosen.values()]
+
+
+def _ranges(facts: ModelFacts, space: SearchSpace) -> list[Dimension]:
     extras = space.extras
     found = [_instances(facts, space)]
     if facts.max_batch_size > 0:
@@ -77,7 +99,7 @@ def dimensions_of(facts: ModelFacts, space: SearchSpace) -> list[Dimension]:
                 ordered=False,
             )
         )
-    return [dimension for dimension in found if len(dimension.choices) > 1 or dimension.name == "instances"]
+    return [dimension for dimension in found if len(dimension.choices) > 1 or dimension.choices[0].delta]
 
 
 def replace_model(dimension: Dimension, model: str) -> Dimension:

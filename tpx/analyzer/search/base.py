@@ -73,6 +73,8 @@ class LoadSpace:
     kind: LoadKind = "concurrency"
     until_plateau: bool = True
     """Stop when more load brings nothing; off for loads that the user listed."""
+    listed: bool = False
+    """The user listed them, so that there are no others."""
 
     def __post_init__(self) -> None:
         for name, values in ((self.kind, self.values), ("batch size", self.batch_sizes)):

@@ -6,7 +6,6 @@ from tpx.analyzer.results.measurement import Decision, Measurement, Variant
 from tpx.analyzer.search.axes import open_grid
 from tpx.analyzer.search.climb import climb, measure
 from tpx.analyzer.search.known import Asking, Known, Merit
-from tpx.analyzer.search.ladder import Ladder
 from tpx.analyzer.search.question import Question
 from tpx.analyzer.search.refine import refine_best
 from tpx.analyzer.search.space import Grid, Point
@@ -29,12 +28,11 @@ class Explorer:
 
     def default(self) -> Asking[Measurement | None]:
         """The default configuration, its load climbed."""
-        facts = self._question.members or (self._question.facts,)
+        facts = [member.facts for member in self._question.members] or [self._question.facts]
         expected = sum(2 * each.instances * max(1, each.max_batch_size) for each in facts)
         if self.loads.kind == "request_rate":
             expected = 1
-        shares = tuple(1 / len(facts) for _ in facts) if self.grid.together else ()
-        ladder = Ladder(self.loads, batch_size=min(self.loads.batch_sizes), shares=shares)
+        ladder = self.grid.shared(self.loads, [1.0] * len(facts))
         default = self.grid.default
         return (
             yield from climb(

@@ -1,22 +1,46 @@
 """The loads of a configuration as steps of a ladder, also where each of several models has its own."""
 
+import itertools
 from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tpx.analyzer.results.measurement import Load
 from tpx.analyzer.search.base import LoadSpace
 
 
-class Ladder:
-    """Loads from the least to the greatest; `shares` divides each among models that are measured together."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one of several models takes of a load that they are put under together."""
 
-    def __init__(self, space: LoadSpace, *, batch_size: int = 1, shares: tuple[float, ...] = ()) -> None:
+    share: float
+    batch_size: int = 1
+    listed: tuple[int, ...] = ()
+    """The loads that the user listed for it, the least first; empty is any."""
+
+    def at(self, total: float) -> int:
+        """Its load where all of them together have this one: its share, or the least listed one above."""
+        wanted = max(1, round(total * self.share))
+        if not self.listed:
+            return wanted
+        return self.listed[min(bisect_left(self.listed, wanted), len(self.listed) - 1)]
+
+
+class Ladder:
+    """Loads from the least to the greatest; `parts` divide each among models that are measured together."""
+
+    def __init__(self, space: LoadSpace, *, batch_size: int = 1, parts: Sequence[Part] = ()) -> None:
         self._kind = space.kind
-        self._values = sorted(space.values)
-        self._batch_size = batch_size
-        self._shares = shares
+        if parts:
+            self._loads = self._together(space, parts)
+        else:
+            self._loads = [
+                Load(kind=space.kind, value=value, batch_size=batch_size) for value in sorted(space.values)
+            ]
+        self._values = [load.value for load in self._loads]
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self._loads)
 
     def nearest(self, wanted: float) -> int:
         """The step of the least load that is at least `wanted`, or the last one."""
@@ -24,12 +48,24 @@ class Ladder:
 
     def at(self, step: int) -> Load:
         """The load of a step."""
-        value = self._values[step]
-        if not self._shares:
-            return Load(kind=self._kind, value=value, batch_size=self._batch_size)
-        members = tuple(
-            Load(kind=self._kind, value=max(1, round(value * share)), batch_size=self._batch_size)
-            for share in self._shares
-        )
-        total = sum(member.value for member in members)
-        return Load(kind=self._kind, value=total, batch_size=self._batch_size, members=members)
+        return self._loads[step]
+
+    def _together(self, space: LoadSpace, parts: Sequence[Part]) -> list[Load]:
+        """Each load once. Where every model has listed ones these are combined freely."""
+        if all(part.listed for part in parts):
+            combined = list(itertools.product(*(part.listed for part in parts)))
+        else:
+            combined = [tuple(part.at(value) for part in parts) for value in space.values]
+        loads = [
+            Load(
+                kind=self._kind,
+                value=sum(values),
+                batch_size=min(part.batch_size for part in parts),
+                members=tuple(
+                    Load(kind=self._kind, value=value, batch_size=part.batch_size)
+                    for value, part in zip(values, parts, strict=True)
+                ),
+            )
+            for values in dict.fromkeys(combined)
+        ]
+        return sorted(loads, key=lambda load: load.value)

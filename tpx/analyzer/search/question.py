@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tpx.analyzer.config_sweep import ConfigSweep
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Variant
-from tpx.analyzer.search.base import Limits, SearchSpace
+from tpx.analyzer.search.base import Limits, LoadSpace, SearchSpace
 from tpx.analyzer.variants import ModelFacts
 
 FEWEST_TRIALS = 20
@@ -41,6 +42,17 @@ class OptunaTrials:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A model that is varied as a part of another, or that is measured together with others."""
+
+    facts: ModelFacts
+    sweep: ConfigSweep = field(default_factory=ConfigSweep)
+    """The fields that the user listed, with their values; the others have the ranges of the space."""
+    loads: LoadSpace | None = None
+    """Of those that are measured together each has its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """What a search is to find: of which model, in which space, for which goals."""
 
@@ -52,8 +64,12 @@ class Question:
     limits: Limits = field(default_factory=Limits)
     deltas: Sequence[Mapping[str, Any]] | None = None
     """The changes to the default that the user listed; None is what the space has."""
-    members: tuple[ModelFacts, ...] = ()
+    members: tuple[Member, ...] = ()
     """Models that are varied in place of the model: an ensemble's, or those that are measured together."""
+    sweep: ConfigSweep = field(default_factory=ConfigSweep)
+    """Fields of the model itself that the user listed, where what else there is varies too."""
+    in_ranges: bool = True
+    """Whether what the user did not list varies in the ranges of the space."""
     pareto: tuple[str, ...] = ()
     """Metrics whose best compromises are searched."""
     named: tuple[Variant, ...] = ()

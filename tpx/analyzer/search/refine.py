@@ -21,7 +21,7 @@ def refine(
     """
     for batch_size in sorted({m.load.batch_size for m in known.of(variant.name)}):
         for passing, failing in _boundaries(variant, space, known, batch_size):
-            yield from _bisect(variant, space, known, (passing, failing, batch_size, max_steps), decide)
+            yield from _bisect(variant, known, (passing, failing), decide, max_steps)
 
 
 def refine_best(space: LoadSpace, known: Known, limits: Limits, decisions: list[Decision]) -> Asking[None]:
@@ -38,8 +38,9 @@ def refine_best(space: LoadSpace, known: Known, limits: Limits, decisions: list[
         yield from refine(variant, space, known, decide, limits.refine_steps)
 
 
-def _boundaries(variant: Variant, space: LoadSpace, known: Known, batch_size: int) -> list[tuple[int, int]]:
-    """Loads (kept, not kept) with nothing measured between them, around the best that is kept."""
+def _boundaries(variant: Variant, space: LoadSpace, known: Known, batch_size: int) -> list[tuple[int, Load]]:
+    """Loads (kept, not kept) with nothing measured between them, around the best that is kept; where none is
+    kept, 0 stands for it."""
     measured = sorted(
         (m for m in known.of(variant.name) if m.load.batch_size == batch_size), key=lambda m: m.load.value
     )
@@ -47,11 +48,11 @@ def _boundaries(variant: Variant, space: LoadSpace, known: Known, batch_size: in
     if not measured or all(keeps):
         return []
     if not any(keeps):
-        least = measured[0].load.value
-        return [(0, least)] if least > 1 and space.until_plateau and _latency_binds(known) else []
+        least = measured[0].load
+        return [(0, least)] if least.value > 1 and space.until_plateau and _latency_binds(known) else []
     best = max(range(len(measured)), key=lambda i: known.merit(measured[i]))
     sides = [i for i in (best + 1, best - 1) if 0 <= i < len(measured) and not keeps[i]]
-    return [(measured[best].load.value, measured[i].load.value) for i in sides]
+    return [(measured[best].load.value, measured[i].load) for i in sides]
 
 
 def _latency_binds(known: Known) -> bool:
@@ -61,21 +62,21 @@ def _latency_binds(known: Known) -> bool:
 
 def _bisect(
     variant: Variant,
-    space: LoadSpace,
     known: Known,
-    between: tuple[int, int, int, int],
+    between: tuple[int, Load],
     decide: Callable[[str], None],
+    max_steps: int,
 ) -> Asking[None]:
-    passing, failing, batch_size, max_steps = between
+    passing, least = between
+    failing = least.value
     for _ in range(max_steps):
         middle = (passing + failing) // 2
         if middle in (passing, failing) or middle < 1:
             break
-        load = Load(kind=space.kind, value=middle, batch_size=batch_size)
-        outcome = yield Trial(variant=variant, load=load)
+        outcome = yield Trial(variant=variant, load=least.scaled(middle))
         kept = isinstance(outcome, Measurement) and satisfies(outcome, known.goals)
         passing, failing = (middle, failing) if kept else (passing, middle)
-    word = space.kind.replace("_", " ")
+    word = least.kind.replace("_", " ")
     if passing:
         decide(f"the constraints hold at {word} {passing}, not at {failing}")
     else:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tpx.analyzer.results.measurement import Variant
 from tpx.analyzer.search.base import LoadSpace
-from tpx.analyzer.search.ladder import Ladder
+from tpx.analyzer.search.ladder import Ladder, Part
 from tpx.analyzer.variants import merge
 from tpx.errors import UsageError
 
@@ -53,10 +53,11 @@ class Grid:
         *,
         cores: int | None = None,
         members: Sequence[str] = (),
+        loads: Sequence[LoadSpace] = (),
         named: Sequence[Variant] = (),
     ) -> None:
-        """`cores` bounds instances times threads; `members` are models that are varied in place of `model`;
-        `named` are variants that keep their names.
+        """`cores` bounds instances times threads; `members` are models that are varied in place of `model`,
+        `loads` their own where they are measured together; `named` are variants that keep their names.
 
         Raises UsageError where a dimension has nothing to choose.
         """
@@ -67,6 +68,7 @@ class Grid:
         self.dimensions = tuple(dimensions)
         self.members = tuple(members)
         self._cores = cores
+        self._loads = tuple(loads)
         self._names = Names(model, named)
         parts = [part for variant in named for part in variant.members]
         self._of_members = {member: Names(member, parts) for member in members}
@@ -121,10 +123,22 @@ class Grid:
         )
 
     def ladder(self, space: LoadSpace, point: Point) -> Ladder:
-        """The loads of a point's variant; models that are measured together have theirs by the formula."""
-        needed = self.in_flight(point)
-        shares = tuple(own / sum(needed) for own in needed) if self.together else ()
-        return Ladder(space, batch_size=min(space.batch_sizes), shares=shares)
+        """The loads of a point's variant; models that are measured together share them by the formula."""
+        return self.shared(space, self.in_flight(point))
+
+    def shared(self, space: LoadSpace, needed: Sequence[float]) -> Ladder:
+        """The loads, divided among models that are measured together by what each of them needs."""
+        if not self.together:
+            return Ladder(space, batch_size=min(space.batch_sizes))
+        parts = [
+            Part(
+                share=own / sum(needed),
+                batch_size=min(loads.batch_sizes),
+                listed=tuple(sorted(loads.values)) if loads.listed else (),
+            )
+            for own, loads in zip(needed, self._loads or [space] * len(needed), strict=True)
+        ]
+        return Ladder(space, parts=parts)
 
     def expected(self, point: Point) -> int:
         """The load at which the variant is expected to be at its best."""
@@ -164,8 +178,7 @@ class Grid:
         members = tuple(
             self._of_members[m].variant(self._delta(point, m)) for m in self.members if m != self.model
         )
-        own = self._delta(point, self.model) if self.model in self.members else {}
-        return self._names.composed(members, own)
+        return self._names.composed(members, self._delta(point, self.model))
 
     def gated(self, point: Point) -> bool:
         """Whether the point may answer otherwise than the default."""

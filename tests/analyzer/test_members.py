@@ -1,0 +1,212 @@
+"""Models that are varied as parts of others, or measured together: each with settings of its own."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.analyzer.test_asking import ENSEMBLE, run
+from tpx.analyzer.asking import question_of, subjects_of
+from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.options.file import merge_options
+from tpx.analyzer.reports.html import render
+from tpx.analyzer.reports.junit import junit_text
+from tpx.analyzer.reports.verdict import Finding, judge
+from tpx.analyzer.results.measurement import Variant
+from tpx.analyzer.results.run import ModelRun
+from tpx.analyzer.search.axes import open_grid
+from tpx.analyzer.search.space import Grid
+from tpx.analyzer.variants import ModelFacts, facts_of
+
+FEW = "run_config_search_max_instance_count: 2\nrun_config_search_max_model_batch_size: 4\n"
+TOGETHER = FEW + "run_config_profile_models_concurrently_enable: true\n"
+
+
+def read(tmp_path: Path, text: str) -> ProfileConfig:
+    path = tmp_path / "config.yml"
+    path.write_text(text, encoding="utf-8")
+    return merge_options(["-f", str(path)])
+
+
+def grid_of(given: ProfileConfig, *, kind: str = "KIND_GPU") -> Grid:
+    """The grid of the first subject; every model batches, and `ens` is made of `a` and `b`."""
+    known: dict[str, tuple[ModelFacts, dict[str, Any]]] = {
+        name: (ModelFacts(model=name, max_batch_size=8, instance_kind=kind), {}) for name in ("a", "b", "net")
+    }
+    steps = [{"model_name": "a"}, {"model_name": "b"}]
+    ensemble = {**ENSEMBLE, "ensemble_scheduling": {"step": steps}}
+    known["ens"] = facts_of("ens", ensemble, gpu=True), ensemble
+    return open_grid(question_of(given, subjects_of(given)[0], known)[1])
+
+
+def choices(grid: Grid) -> dict[str, list[str]]:
+    return {f"{d.model} {d.name}".strip(): [c.label for c in d.choices] for d in grid.dimensions}
+
+
+def variants(grid: Grid) -> list[Variant]:
+    return [grid.variant(point) for point in grid.points()]
+
+
+def deltas(grid: Grid, model: str) -> list[dict[str, Any]]:
+    """Each change to a member once."""
+    found: list[dict[str, Any]] = []
+    for variant in variants(grid):
+        for member in variant.members:
+            if member.model == model and member.delta not in found:
+                found.append(member.delta)
+    return found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        FEW + "profile_models: ens\nensemble_composing_models: {a: {model_config_parameters: %s}, b: }",
+        FEW + "profile_models: net\nbls_composing_models: {a: {model_config_parameters: %s}, b: }",
+        TOGETHER + "profile_models: {a: {model_config_parameters: %s}, b: }",
+    ],
+)
+def test_the_fields_that_are_listed_of_a_member_vary_as_listed_and_the_others_in_the_ranges(
+    tmp_path: Path, text: str
+) -> None:
+    listed = "{max_batch_size: [8, 2], dynamic_batching: {max_queue_delay_microseconds: [100, 0]}}"
+    found = choices(grid_of(read(tmp_path, text % listed)))
+    assert found["a instances"] == ["1", "2"]
+    assert found["a max_batch_size"] == ["2", "8"]
+    assert found["a dynamic_batching.max_queue_delay_microseconds"] == ["0", "100"]
+    assert found["b max_batch_size"] == ["1", "2", "4"]
+
+
+def test_instance_groups_vary_as_a_whole_and_keep_their_kind(tmp_path: Path) -> None:
+    groups = "[{kind: KIND_CPU, count: [1, 4]}, {count: 2}]"
+    own = f"{{a: {{model_config_parameters: {{instance_group: {groups}}}}}}}"
+    grid = grid_of(read(tmp_path, FEW + f"profile_models: ens\nensemble_composing_models: {own}"))
+    assert choices(grid)["a instances"] == ["1:CPU + 2:GPU", "4:CPU + 2:GPU"]
+    first = {"count": 1, "kind": "KIND_CPU"}, {"count": 2, "kind": "KIND_GPU"}
+    assert tuple(deltas(grid, "a")[0]["instance_group"]) == first
+    assert grid.in_flight((1, 0)) == (12,)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ensemble_composing_models: {a: {cpu_only: true}, b: }",
+        "ensemble_composing_models: a,b\ncpu_only_composing_models: a",
+    ],
+)
+def test_a_composing_model_may_stay_on_the_cpu(tmp_path: Path, text: str) -> None:
+    grid = grid_of(read(tmp_path, FEW + "profile_models: ens\n" + text))
+    kinds = [[d["instance_group"][0]["kind"] for d in deltas(grid, model)] for model in ("a", "b")]
+    assert [set(found) for found in kinds] == [{"KIND_CPU"}, {"KIND_GPU"}]
+
+
+def test_what_is_listed_of_the_ensemble_itself_is_varied_too(tmp_path: Path) -> None:
+    own = "{model_config_parameters: {response_cache: {enable: [true, false]}}}"
+    grid = grid_of(read(tmp_path, FEW + f"profile_models: {{ens: {own}}}\nensemble_composing_models: a"))
+    assert choices(grid)["ens response_cache.enable"] == ["True", "False"]
+    assert {v.delta["response_cache"]["enable"] for v in variants(grid)} == {True, False}
+    assert all([m.model for m in v.members] == ["a"] for v in variants(grid))
+
+
+def test_quick_search_keeps_what_is_listed_of_its_model_and_varies_the_rest(tmp_path: Path) -> None:
+    delay = "{dynamic_batching: {max_queue_delay_microseconds: 100}}"
+    text = f"run_config_search_mode: quick\nprofile_models: {{a: {{model_config_parameters: {delay}}}}}"
+    grid = grid_of(read(tmp_path, FEW + text))
+    assert grid.size == 2 * 3
+    batchers = [variant.delta["dynamic_batching"] for variant in variants(grid)]
+    assert batchers == [{"max_queue_delay_microseconds": 100}] * 6
+
+
+def loads_of(model: ModelRun, place: int) -> set[tuple[int, int]]:
+    """Value and batch size of every load that one of the models was under."""
+    measured = [m for v in model.measured for m in (*v.measurements, *v.repetitions)]
+    return {(m.load.members[place].value, m.load.members[place].batch_size) for m in measured}
+
+
+def searched(tmp_path: Path, text: str) -> ModelRun:
+    (model,) = run(read(tmp_path, text), tmp_path).models
+    assert model.failures == ()
+    return model
+
+
+def test_models_together_are_each_under_the_loads_that_are_listed_for_them(tmp_path: Path) -> None:
+    text = TOGETHER + "profile_models:\n  alexnet: {parameters: {concurrency: [3, 5]}}\n"
+    model = searched(tmp_path, text + "  b: {parameters: {concurrency: 7, batch_sizes: 2}}")
+    assert loads_of(model, 0) <= {(3, 1), (5, 1)}
+    assert len(loads_of(model, 0)) == 2
+    assert loads_of(model, 1) == {(7, 2)}
+
+
+def test_a_model_without_loads_of_its_own_is_climbed_beside_one_that_has_them(tmp_path: Path) -> None:
+    text = TOGETHER + "profile_models: {alexnet: {parameters: {concurrency: 3}}, b: }"
+    model = searched(tmp_path, text)
+    assert loads_of(model, 0) == {(3, 1)}
+    assert len(loads_of(model, 1)) >= 3
+
+
+def test_a_list_of_the_run_is_every_models_list(tmp_path: Path) -> None:
+    model = searched(tmp_path, TOGETHER + "concurrency: [2, 4]\nprofile_models: [alexnet, b]")
+    for place in (0, 1):
+        assert loads_of(model, place) <= {(2, 1), (4, 1)}
+
+
+def test_without_a_search_models_together_are_measured_as_they_are(tmp_path: Path) -> None:
+    model = searched(tmp_path, TOGETHER + "run_config_search_disable: true\nprofile_models: [alexnet, b]")
+    assert [v.variant.name for v in model.measured] == ["alexnet,b_config_default"]
+    assert loads_of(model, 0) == loads_of(model, 1) == {(1, 1)}
+
+
+def test_each_of_several_models_keeps_constraints_of_its_own(tmp_path: Path) -> None:
+    text = (
+        TOGETHER
+        + "profile_models:\n  alexnet: {constraints: {perf_latency_p99: {max: 40}}}\n  b: {weighting: 3}"
+    )
+    whole = run(read(tmp_path, text), tmp_path)
+    (model,) = whole.models
+    verdict = judge(model, whole.started.goals)
+    assert verdict.best is not None
+    assert "with a p99 latency of at most 40 ms for alexnet" in verdict.sentence
+    assert all(m.load.members for v in model.variants for m in v.measurements)
+    assert model.failures == (), "between two loads each model keeps its part"
+    page = render(whole, Path("output"))
+    assert "Satisfies" in page
+    assert 'name="p99 latency of at most 40 ms for alexnet"' in junit_text(whole)
+
+
+def test_a_constraint_that_one_of_several_models_misses_is_told_with_its_model(tmp_path: Path) -> None:
+    text = TOGETHER + "profile_models: {alexnet: , b: {constraints: {perf_throughput: {min: 1000000}}}}"
+    whole = run(read(tmp_path, text), tmp_path)
+    verdict = judge(whole.models[0], whole.started.goals)
+    assert verdict.finding is Finding.NONE_SATISFIES
+    assert "satisfies a throughput of at least 1e+06 infer/sec for b" in verdict.sentence
+    assert "(b: throughput " in verdict.sentence
+    assert "alexnet: " not in verdict.sentence
+
+
+def test_objectives_of_one_of_several_models_are_its_own(tmp_path: Path) -> None:
+    """With its latency as the only objective of one model, and much weight, less load is better."""
+
+    def load(objectives: str) -> int:
+        text = TOGETHER + f"profile_models: {{alexnet: {{weighting: 9{objectives}}}, b: }}"
+        directory = tmp_path / str(bool(objectives))
+        directory.mkdir()
+        whole = run(read(directory, text), directory)
+        best = judge(whole.models[0], whole.started.goals).best
+        assert best is not None
+        return best.figures.load.value
+
+    assert load(", objectives: [perf_latency_p99]") < load("")
+
+
+def test_repetitions_of_several_models_are_pooled_model_by_model(tmp_path: Path) -> None:
+    whole = run(read(tmp_path, TOGETHER + "profile_models: [alexnet, b]"), tmp_path)
+    settled = [v for v in whole.models[0].variants if v.settled is not None]
+    assert settled
+    for variant in settled:
+        assert variant.settled is not None
+        means = _means([[m.throughput for m in each.members] for each in variant.repetitions])
+        assert [m.throughput for m in variant.settled.members] == pytest.approx(means)
+
+
+def _means(rows: Sequence[Sequence[float]]) -> list[float]:
+    return [sum(column) / len(rows) for column in zip(*rows, strict=True)]

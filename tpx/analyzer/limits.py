@@ -1,0 +1,67 @@
+"""The constraints of a search one by one: of which model each is, whether it is kept, and in words."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tpx.analyzer.objectives import metric, model_of
+from tpx.analyzer.results.goals import Constraint, Goals
+from tpx.analyzer.results.measurement import Measurement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """A constraint on what is measured."""
+
+    constraint: Constraint
+    model: str = ""
+    """Of several models that are measured together the one whose figures it is about."""
+
+    def value(self, measurement: Measurement) -> float | None:
+        """The figure that the constraint is about; None where it was not measured."""
+        parts = [m for m in measurement.members if model_of(m) == self.model] or [measurement]
+        return metric(self.constraint.tag).value(parts[0])
+
+    def kept_by(self, measurement: Measurement) -> bool:
+        return self.constraint.satisfied_by(self.value(measurement))
+
+    def __str__(self) -> str:
+        """`p99 latency of at most 10 ms`, or with ` for a` behind it."""
+        measured, word = metric(self.constraint.tag), {"max": "at most", "min": "at least"}
+        text = f"{in_words(self.constraint.tag)} of {word[self.constraint.bound]} {self.constraint.limit:g}"
+        return f"{text} {measured.unit}".rstrip() + (f" for {self.model}" if self.model else "")
+
+    def miss(self, measurement: Measurement) -> str:
+        """`p99 latency 12.4 ms, 24% over`; empty where it is kept."""
+        value = self.value(measurement)
+        if self.constraint.satisfied_by(value):
+            return ""
+        whose = f"{self.model}: " if self.model else ""
+        if value is None:
+            return f"{whose}{in_words(self.constraint.tag)} not measured"
+        side = "over" if self.constraint.bound == "max" else "under"
+        percent, unit = self.constraint.failure_percent(value), metric(self.constraint.tag).unit
+        return f"{whose}{in_words(self.constraint.tag)} {value:.1f} {unit}, {percent:.0f}% {side}"
+
+
+def limits_of(goals: Goals, model: str) -> tuple[Limit, ...]:
+    """Those of a model, or of each of several that are measured together (`a,b`)."""
+    names = model.split(",")
+    if len(names) == 1:
+        return tuple(Limit(constraint=c) for c in goals.of(model).constraints)
+    return tuple(Limit(constraint=c, model=name) for name in names for c in goals.of(name).constraints)
+
+
+def describe_limits(limits: Sequence[Limit]) -> str:
+    """`p99 latency of at most 10 ms and throughput of at least 50 infer/sec`."""
+    return " and ".join(map(str, limits))
+
+
+def describe_misses(measurement: Measurement, limits: Sequence[Limit]) -> str:
+    """`p99 latency 12.4 ms, 24% over`, of the constraints that the measurement does not keep."""
+    return "; ".join(text for limit in limits if (text := limit.miss(measurement)))
+
+
+def in_words(tag: str) -> str:
+    """A metric's name inside of a sentence."""
+    name = metric(tag).name
+    return name if name[:3].isupper() else name[0].lower() + name[1:].lower()
