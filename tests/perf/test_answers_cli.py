@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -61,11 +62,15 @@ def test_compare_finds_the_slower_of_two_runs_and_exits_with_5(
 ) -> None:
     fast, slow = saved(tmp_path / "a.json", 0.002), saved(tmp_path / "b.json", 0.006)
     capfd.readouterr()
-    assert main(["compare", fast, slow, "--json", str(tmp_path / "c.json")]) == 5
+    names = {"--json": "c.json", "--junit": "c.xml", "--markdown": "c.md"}
+    files = [word for flag, name in names.items() for word in (flag, str(tmp_path / name))]
+    assert main(["compare", fast, slow, *files]) == 5
     out, err = capfd.readouterr()
     assert err == ""
     assert "throughput" in out
     assert "worse" in out
+    assert int(ElementTree.parse(tmp_path / "c.xml").getroot().get("failures", "0")) >= 1
+    assert f"against {fast}".replace("_", "\\_") in (tmp_path / "c.md").read_text("utf-8")
     found: list[dict[str, Any]] = json.loads((tmp_path / "c.json").read_text())["compare"]
     assert {d["figure"]: d["finding"] for d in found}["p50"] == "worse"
     assert main(["compare", fast, fast]) == 0
@@ -120,6 +125,44 @@ def test_ab_tells_a_slower_server_from_its_base(tmp_path: Path, capfd: pytest.Ca
     assert len(document["rounds"][0]["blocks"]) == 5
     (found,) = document["ab"]
     assert {d["figure"]: d["finding"] for d in found["differences"]}["throughput"] == "worse"
+
+
+def test_ab_writes_what_ci_reads_and_shows_every_block_when_verbose(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    junit, markdown = tmp_path / "ab.xml", tmp_path / "ab.md"
+    fast, slow = Behaviour(delay_s=lambda _: 0.001), Behaviour(delay_s=lambda _: 0.004)
+    files = ["--junit", str(junit), "--markdown", str(markdown)]
+    with http_server(fast) as one, http_server(slow) as two:
+        words = ["-m", "net", "--ab", one, two, "--ab-blocks", "4", "--request-count", "12", "-v"]
+        assert main([*words, *files]) == 5
+    blocks = [line for line in capfd.readouterr().err.splitlines() if line.startswith("  round ")]
+    assert len(blocks) == 8
+    assert blocks[0].startswith(f"  round 1, {one}: throughput ")
+    suite = ElementTree.parse(junit).getroot()
+    assert {case.get("classname") for case in suite} == {f"{two} against {one}"}
+    assert int(suite.get("failures", "0")) >= 2
+    assert markdown.read_text("utf-8").startswith("### \u274c ")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["-u", "c:1"], "-u names a server"),
+        (["-f", "a.csv"], "-f is of one server's levels"),
+        (["--html", "a.html"], "--html is of one server's levels"),
+        (["--jsonl", "a.jsonl"], "--jsonl is of one server's levels"),
+        (["--knee"], "--knee is of one server's levels"),
+        (["--dry-run"], "--dry-run looks at one server"),
+        (["--require-stable"], "--require-stable has no say"),
+        (["--ci-width", "2%"], "--ci-width has no say"),
+    ],
+)
+def test_ab_refuses_what_says_nothing_of_a_comparison(
+    words: list[str], told: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["-m", "net", "--ab", "a:1", "b:1", *words]) == 99
+    assert capfd.readouterr().err.startswith(f"Error: --ab: {told}")
 
 
 @pytest.mark.parametrize(

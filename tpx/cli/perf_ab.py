@@ -1,7 +1,6 @@
 """`tpx perf --ab URL1 URL2 ...`: two or more servers in turns, and whether they differ."""
 
 import asyncio
-import json
 import signal
 import sys
 from collections.abc import Sequence
@@ -11,6 +10,8 @@ from tpx.errors import UsageError
 from tpx.perf.answers.compare import Comparison, comparison_text, difference_json
 from tpx.perf.in_turns import Turns, run_in_turns
 from tpx.perf.options import PerfConfig
+from tpx.perf.report.comparison import Against, Compared
+from tpx.perf.report.files import write_comparison
 from tpx.perf.run import event_loop
 
 
@@ -35,11 +36,11 @@ def main(config: PerfConfig, argv: Sequence[str], in_process: str = "") -> int:
     """Measure, print what differs; 5 where a server is worse than the first."""
     with asyncio.Runner(loop_factory=event_loop) as runner:
         found = runner.run(_run(config, in_process))
-    for server, differences in zip(found.servers[1:], found.differences, strict=True):
-        print(f"{server} against {found.servers[0]}:")
-        print(comparison_text(Comparison(differences=differences), found.strictness), flush=True)
-    if config.json is not None:
-        config.json.write_text(json.dumps(_document(found, argv), indent=1) + "\n", encoding="utf-8")
+    compared = _compared(found)
+    for pair in compared.pairs:
+        print(f"{pair.after} against {pair.before}:")
+        print(comparison_text(pair.comparison, found.strictness), flush=True)
+    write_comparison(config, compared, _document(found, argv))
     return REGRESSION if found.regressions else 0
 
 
@@ -53,6 +54,18 @@ async def _run(config: PerfConfig, in_process: str) -> Turns:
         )
     finally:
         loop.remove_signal_handler(signal.SIGINT)
+
+
+def _compared(found: Turns) -> Compared:
+    base, *others = found.servers
+    return Compared(
+        pairs=tuple(
+            Against(before=base, after=server, comparison=Comparison(differences=differences))
+            for server, differences in zip(others, found.differences, strict=True)
+        ),
+        strictness=found.strictness,
+        interrupted=found.interrupted,
+    )
 
 
 def _document(found: Turns, argv: Sequence[str]) -> dict[str, object]:

@@ -10,6 +10,8 @@ from tpx.cli.comparing import REGRESSION, ComparisonOptions
 from tpx.errors import UsageError
 from tpx.options import Option, from_argv
 from tpx.perf.answers.compare import compare, comparison_text, difference_json, read_levels
+from tpx.perf.report.comparison import Against, Compared
+from tpx.perf.report.files import write_comparison
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +24,10 @@ class CompareConfig(ComparisonOptions):
             "two files of tpx perf --json: before and after", (), "Runs", "A.json B.json", positional=True
         ),
     ] = ()
+    junit: Annotated[
+        Path | None, Option("write a test case for every figure of every load", metavar="FILE")
+    ] = None
+    markdown: Annotated[Path | None, Option("write a table for a CI job's page", metavar="FILE")] = None
 
     def __post_init__(self) -> None:
         if len(self.runs) != 2:
@@ -37,7 +43,9 @@ def main(argv: Sequence[str]) -> int:
     if not comparison.differences:
         raise UsageError(f"{config.runs[0]} and {config.runs[1]} have no load in common")
     print(comparison_text(comparison, config.strictness), end="", flush=True)
-    config.write({"schema": 1, "compare": difference_json(comparison.differences)})
+    pair = Against(before=str(config.runs[0]), after=str(config.runs[1]), comparison=comparison)
+    document = {"schema": 1, "compare": difference_json(comparison.differences)}
+    write_comparison(config, Compared(pairs=(pair,), strictness=config.strictness), document)
     return REGRESSION if comparison.regressions else 0
 
 

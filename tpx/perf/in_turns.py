@@ -7,9 +7,18 @@ from dataclasses import dataclass, replace
 
 from tpx.errors import MeasurementError, UsageError
 from tpx.perf.answers.compare import Difference, Strictness
-from tpx.perf.answers.turns import FEWEST_ROUNDS, Figures, Rounds, differences, figures_of, turns
+from tpx.perf.answers.turns import (
+    FEWEST_ROUNDS,
+    Figures,
+    Rounds,
+    differences,
+    figures_of,
+    figures_text,
+    turns,
+)
 from tpx.perf.measure import measure_level
 from tpx.perf.options import PerfConfig
+from tpx.perf.results import LevelResult
 from tpx.perf.run import open_target, run_settings
 from tpx.perf.settings import Level, LevelRange, LevelSettings
 from tpx.perf.target import Target
@@ -53,7 +62,8 @@ async def run_in_turns(
                 break
             level = Level(config.levels.mode, value)
             said(f"{level}: {config.ab_blocks} blocks of each of {len(targets)} servers")
-            levels.append(await _rounds(targets, level, settings, config.ab_blocks, stop))
+            rounds = _Rounds(targets, level, settings, stop)
+            levels.append(await rounds.measured(config.ab_blocks, said if config.verbose else _unsaid))
     if not any(len(level.blocks) >= FEWEST_ROUNDS for level in levels):
         raise MeasurementError(f"--ab: interrupted before {FEWEST_ROUNDS} rounds, nothing can be told")
     return Turns(
@@ -75,25 +85,41 @@ def _block_settings(config: PerfConfig, target: Target) -> LevelSettings:
     )
 
 
-async def _rounds(
-    targets: Sequence[Target], level: Level, settings: LevelSettings, rounds: int, stop: asyncio.Event
-) -> Rounds:
-    """One block of each server that is not counted, then the rounds."""
-    for target in targets:
-        await measure_level(target, level, settings, stop=stop)
-    blocks: list[tuple[Figures, ...]] = []
-    for order in turns(len(targets), rounds):
-        found: dict[int, Figures] = {}
-        for number in order:
-            result = await measure_level(targets[number], level, settings, stop=stop)
-            if stop.is_set():
-                return Rounds(load=str(level), blocks=tuple(blocks))
-            figures = figures_of(result)
-            if figures is None:
-                raise MeasurementError(f"--ab: {targets[number].url}, {level}: {result.reason}")
-            found[number] = figures
-        blocks.append(tuple(found[n] for n in range(len(targets))))
-    return Rounds(load=str(level), blocks=tuple(blocks))
+def _unsaid(_: str) -> None:
+    """Blocks are told of only where the user asked for more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rounds:
+    """One load on all servers."""
+
+    targets: Sequence[Target]
+    level: Level
+    settings: LevelSettings
+    stop: asyncio.Event
+
+    async def measured(self, rounds: int, said: Callable[[str], None]) -> Rounds:
+        """One block of each server that is not counted, then the rounds."""
+        for target in self.targets:
+            await self._block(target)
+        blocks: list[tuple[Figures, ...]] = []
+        for order in turns(len(self.targets), rounds):
+            found: dict[int, Figures] = {}
+            for number in order:
+                target = self.targets[number]
+                result = await self._block(target)
+                if self.stop.is_set():
+                    return Rounds(load=str(self.level), blocks=tuple(blocks))
+                figures = figures_of(result)
+                if figures is None:
+                    raise MeasurementError(f"--ab: {target.url}, {self.level}: {result.reason}")
+                found[number] = figures
+                said(f"  round {len(blocks) + 1}, {target.url}: {figures_text(figures)}")
+            blocks.append(tuple(found[n] for n in range(len(self.targets))))
+        return Rounds(load=str(self.level), blocks=tuple(blocks))
+
+    async def _block(self, target: Target) -> LevelResult:
+        return await measure_level(target, self.level, self.settings, stop=self.stop)
 
 
 def _values(levels: LevelRange) -> list[float]:

@@ -38,6 +38,12 @@ FIGURES = (
     Compared("p99", quantile_figure(0.99), False),
 )
 
+
+def shown(figure: FigureName, value: float) -> str:
+    """A value of a figure with its unit."""
+    return f"{value:.6g} req/s" if figure == "throughput" else f"{value / 1000:.1f} usec"
+
+
 Finding = Literal["same", "better", "worse"]
 
 
@@ -61,6 +67,10 @@ class Difference:
     @property
     def relative(self) -> float:
         return self.after / self.before - 1
+
+    def show(self, value: float) -> str:
+        """A value of this figure with its unit."""
+        return shown(self.figure, value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +188,7 @@ def settle(difference: Difference, strictness: Strictness, *, more_is_better: bo
 def comparison_text(comparison: Comparison, strictness: Strictness) -> str:
     """A line a figure, and what it comes to."""
     lines = [
-        f"{d.load:<24} {d.figure:<10} {_show(d, d.before):>14} -> {_show(d, d.after):>14}  "
+        f"{d.load:<24} {d.figure:<10} {d.show(d.before):>14} -> {d.show(d.after):>14}  "
         f"{d.relative * 100:+6.1f}% [{d.low * 100:+.1f}%, {d.high * 100:+.1f}%]  "
         f"p={d.p_value:.3f}  {d.finding}"
         for d in comparison.differences
@@ -194,10 +204,6 @@ def comparison_text(comparison: Comparison, strictness: Strictness) -> str:
         worse = len(comparison.regressions)
         lines.append(f"{worse} worse, {len(found) - worse} better, the rest the same ({rule}).")
     return "\n".join(lines) + "\n"
-
-
-def _show(difference: Difference, value: float) -> str:
-    return f"{value:.6g} req/s" if difference.figure == "throughput" else f"{value / 1000:.1f} usec"
 
 
 def difference_json(differences: Sequence[Difference]) -> list[dict[str, Any]]:

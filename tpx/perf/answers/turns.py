@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tpx.perf.answers.compare import FIGURES, Difference, FigureName, Strictness, settle
+from tpx.perf.answers.compare import FIGURES, Difference, FigureName, Strictness, settle, shown
 from tpx.perf.results import LevelResult
 from tpx.perf.statistics.distributions import t_quantile, t_two_sided
 from tpx.perf.statistics.ranks import holm
@@ -34,6 +34,11 @@ def figures_of(result: LevelResult) -> Figures | None:
         "p50": float(result.latency.at(50.0)),
         "p99": float(result.latency.at(99.0)),
     }
+
+
+def figures_text(figures: Figures) -> str:
+    """In a line, each with its unit."""
+    return ", ".join(f"{name} {shown(name, value)}" for name, value in figures.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,8 @@ from tpx.perf.options.wire import WireOptions
 from tpx.perf.plan import LoadPlan
 from tpx.perf.settings import LevelRange, LevelSettings
 
+_OF_COMPARISONS = frozenset({"--json", "--junit", "--markdown"})
+
 
 @dataclass(frozen=True, kw_only=True)
 class PerfConfig(
@@ -60,6 +62,7 @@ class PerfConfig(
         self.check_pace()
         self.check_metrics(self.service_kind)
         self.check_output()
+        self._check_ab()
         if self.periodic_concurrency_range is not None and not (self.protocol == "grpc" and self.streaming):
             raise UsageError(
                 "The --periodic-concurrency-range option requires bi-directional gRPC streaming."
@@ -74,6 +77,30 @@ class PerfConfig(
             self.check_search_limit(self.latency_threshold)
         elif self.binary_search:
             raise UsageError("--slo searches the range by itself: leave out --binary-search")
+
+    def _check_ab(self) -> None:
+        """Raise UsageError for what says something of one server, and of windows that blocks do not have."""
+        if not self.ab:
+            return
+        alone = (
+            "is of one server's levels: a comparison is told in its text and by --json, --junit, --markdown"
+        )
+        blocks = "has no say: a block is a window of --measurement-interval, or --request-count requests"
+        unfit: dict[str, tuple[object, str]] = {
+            "-u": (self.url, "names a server, and --ab has those that are measured"),
+            "--dry-run": (self.dry_run, "looks at one server: give it with -u instead of --ab"),
+            "--knee": (self.knee, alone),
+            "--explain": (self.explain, alone),
+            "--collect-metrics": (self.collect_metrics, alone),
+            "--stability": (self.stability, blocks),
+            "--ci-width": (self.ci_width, blocks),
+            "--require-stable": (self.require_stable, blocks),
+            "--stop-on-unstable": (self.stop_on_unstable, blocks),
+        }
+        unfit |= {flag: (True, alone) for flag, _ in self.files if flag not in _OF_COMPARISONS}
+        for flag, (given, why) in unfit.items():
+            if given:
+                raise UsageError(f"--ab: {flag} {why}")
 
     @property
     def levels(self) -> LevelRange:

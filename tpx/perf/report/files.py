@@ -1,16 +1,32 @@
-"""Writing the files of a run that is over."""
+"""Writing the files of a run or a comparison that is over."""
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from tpx.errors import MeasurementError, TpxError
 from tpx.pages.html import write_html, write_pdf
+from tpx.perf.report.comparison import Compared, comparison_junit, comparison_markdown
 from tpx.perf.report.csv import CsvOptions, composing_files, csv_text
 from tpx.perf.report.html import report_page
 from tpx.perf.report.json import json_text
 from tpx.perf.report.junit import junit_text
 from tpx.perf.report.markdown import markdown_text
 from tpx.perf.report.model import Report
+
+
+class ComparisonFiles(Protocol):
+    """Where a comparison is written; None is nowhere."""
+
+    @property
+    def json(self) -> Path | None: ...
+
+    @property
+    def junit(self) -> Path | None: ...
+
+    @property
+    def markdown(self) -> Path | None: ...
 
 
 def write_files(report: Report, argv: Sequence[str]) -> None:
@@ -21,14 +37,36 @@ def write_files(report: Report, argv: Sequence[str]) -> None:
     config = report.config
     wanted: list[tuple[Path | None, Callable[[Path], None]]] = [
         (config.csv, lambda path: _write_csv(report, path)),
-        (config.json, lambda path: _write(path, json_text(report, argv))),
-        (config.junit, lambda path: _write(path, junit_text(report))),
-        (config.markdown, lambda path: _write(path, markdown_text(report))),
+        (config.json, lambda path: write_text(path, json_text(report, argv))),
+        (config.junit, lambda path: write_text(path, junit_text(report))),
+        (config.markdown, lambda path: write_text(path, markdown_text(report))),
     ]
     if config.html is not None or config.pdf is not None:
         page = report_page(report, argv)
         wanted.append((config.html, lambda path: write_html(page, path)))
         wanted.append((config.pdf, lambda path: write_pdf(page, path)))
+    write_each(wanted)
+
+
+def write_comparison(files: ComparisonFiles, compared: Compared, document: Mapping[str, object]) -> None:
+    """Write what was asked for of a comparison; `document` is its JSON.
+
+    Raises MeasurementError naming each file that could not be written; the others are there.
+    """
+    write_each(
+        [
+            (files.json, lambda path: write_text(path, json.dumps(document, indent=1) + "\n")),
+            (files.junit, lambda path: write_text(path, comparison_junit(compared))),
+            (files.markdown, lambda path: write_text(path, comparison_markdown(compared))),
+        ]
+    )
+
+
+def write_each(wanted: Sequence[tuple[Path | None, Callable[[Path], None]]]) -> None:
+    """Write the files that were asked for.
+
+    Raises MeasurementError naming each that could not be written; the others are there.
+    """
     problems = []
     for path, write in wanted:
         try:
@@ -45,12 +83,13 @@ def _write_csv(report: Report, path: Path) -> None:
     options = CsvOptions(
         verbose=config.verbose_csv, decoupled=report.model.decoupled, metrics=config.collect_metrics
     )
-    _write(path, csv_text(report.levels, options))
+    write_text(path, csv_text(report.levels, options))
     for beside, text in composing_files(report.levels, path):
-        _write(beside, text)
+        write_text(beside, text)
 
 
-def _write(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
+    """Write a file. Raises MeasurementError saying why it could not be written."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as exc:

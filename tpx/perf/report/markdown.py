@@ -21,9 +21,9 @@ def markdown_text(report: Report) -> str:
     """The document."""
     conclusion = conclude(report)
     sign = {"good": "\u2705", "bad": "\u274c"}.get(conclusion.tone, "\u26a0\ufe0f")
-    lines = [f"### {sign} {_escaped(report.model.name)}: {_escaped(conclusion.sentence)}", ""]
+    lines = [f"### {sign} {escaped(report.model.name)}: {escaped(conclusion.sentence)}", ""]
     if conclusion.detail:
-        lines += [_escaped(conclusion.detail), ""]
+        lines += [escaped(conclusion.detail), ""]
     if report.levels:
         lines += [*_table(report.levels), ""]
     if len(report.levels) > 1:
@@ -32,7 +32,7 @@ def markdown_text(report: Report) -> str:
     lines += _errors(report.levels)
     config = report.config
     lines.append(
-        f"<sub>{_escaped(config.address)}, {_escaped(report.server.name)} {_escaped(report.server.version)}, "
+        f"<sub>{escaped(config.address)}, {escaped(report.server.name)} {escaped(report.server.version)}, "
         f"batch {config.batch_size}, {report.started}</sub>"
     )
     return "\n".join(lines) + "\n"
@@ -92,14 +92,14 @@ def _objectives(report: Report) -> list[str]:
 
 def _errors(levels: Sequence[LevelResult]) -> list[str]:
     lines = [
-        f"- {level_name(r.level)}: {e.count} x {_escaped(e.code)}: {_escaped(e.message)}"
+        f"- {level_name(r.level)}: {e.count} x {escaped(e.code)}: {escaped(e.message)}"
         for r in levels
         for e in r.errors
     ]
     return ["Failed requests:", "", *lines, ""] if lines else []
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """A server's words are no markup."""
     for sign in "\\`*_|<>[]":
         text = text.replace(sign, f"\\{sign}" if sign not in "<>" else {"<": "&lt;", ">": "&gt;"}[sign])

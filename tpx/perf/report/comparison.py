@@ -1,0 +1,119 @@
+"""What `tpx perf compare` and `--ab` found, for the page of a CI job and for CI servers."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element, SubElement
+
+from tpx.perf.answers.compare import Comparison, Difference, Strictness
+from tpx.perf.report.markdown import escaped
+
+_SIGNS = {"same": "", "better": "\u2705 better", "worse": "\u274c worse"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Against:
+    """One run or server held against another."""
+
+    before: str
+    after: str
+    comparison: Comparison
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """All that was held against something, by one rule."""
+
+    pairs: tuple[Against, ...]
+    strictness: Strictness
+    interrupted: bool = False
+
+    @property
+    def differences(self) -> tuple[Difference, ...]:
+        return tuple(d for pair in self.pairs for d in pair.comparison.differences)
+
+
+def comparison_markdown(compared: Compared) -> str:
+    """The document."""
+    findings = [d.finding for d in compared.differences]
+    worse, better = findings.count("worse"), findings.count("better")
+    sign = "\u274c" if worse else "\u2705"
+    said = f"{worse} worse, {better} better" if worse or better else "no significant difference"
+    lines = [f"### {sign} {said}{', interrupted' if compared.interrupted else ''}", ""]
+    for pair in compared.pairs:
+        lines += [
+            f"**{escaped(pair.after)}** against {escaped(pair.before)}",
+            "",
+            *_table(pair.comparison),
+            "",
+        ]
+        lines += _missing(pair.comparison)
+    strictness = compared.strictness
+    lines.append(
+        f"<sub>alpha {strictness.alpha:g}, differences above {strictness.min_effect * 100:g}%, intervals of "
+        f"{(1 - strictness.alpha) * 100:g}%</sub>"
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _table(comparison: Comparison) -> list[str]:
+    lines = [
+        "| Load | Figure | before | after | change | interval | p | |",
+        "|---|---|" + "---:|" * 5 + "---|",
+    ]
+    for d in comparison.differences:
+        cells = [
+            d.load,
+            d.figure,
+            d.show(d.before),
+            d.show(d.after),
+            f"{d.relative * 100:+.1f}%",
+            f"{d.low * 100:+.1f}% to {d.high * 100:+.1f}%",
+            f"{d.p_value:.3f}",
+            _SIGNS[d.finding],
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def _missing(comparison: Comparison) -> list[str]:
+    told = [
+        f"Only in the {which} run: {', '.join(loads)}"
+        for loads, which in ((comparison.only_before, "first"), (comparison.only_after, "second"))
+        if loads
+    ]
+    return [*told, ""] if told else []
+
+
+def comparison_junit(compared: Compared) -> str:
+    """A test case for every figure of every load; what became worse is a failure."""
+    cases = [case for pair in compared.pairs for case in _cases(pair)]
+    suite = Element(
+        "testsuite",
+        name="tpx perf compare",
+        tests=str(len(cases)),
+        failures=str(sum(case.find("failure") is not None for case in cases)),
+        errors="0",
+    )
+    suite.extend(cases)
+    ElementTree.indent(suite)
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _cases(pair: Against) -> Iterator[Element]:
+    for d in pair.comparison.differences:
+        case = Element(
+            "testcase", classname=f"{pair.after} against {pair.before}", name=f"{d.load} {d.figure}"
+        )
+        told = _told(d)
+        if d.finding == "worse":
+            SubElement(case, "failure", message=f"{d.figure} is worse: {told}", type="regression")
+        SubElement(case, "system-out").text = f"{d.finding}: {told}"
+        yield case
+
+
+def _told(d: Difference) -> str:
+    return (
+        f"{d.show(d.before)} -> {d.show(d.after)}, {d.relative * 100:+.1f}% "
+        f"[{d.low * 100:+.1f}%, {d.high * 100:+.1f}%], p={d.p_value:.3f}"
+    )
