@@ -31,6 +31,8 @@ BENCHES = (
     "pytorch",
     "start",
 )
+LONG = ("analyzers",)
+"""Run only where they are named."""
 CACHE = Path(".cache")
 PEERS_VARIABLE = "TPX_BENCH_PEERS"
 README = Path(__file__).parent / "README.md"
@@ -71,7 +73,8 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("bench", nargs="*", help=f"what to run: {', '.join(BENCHES)} (default: all)")
+    known = ", ".join((*BENCHES, *LONG))
+    parser.add_argument("bench", nargs="*", help=f"what to run: {known}; default: all but {', '.join(LONG)}")
     parser.add_argument("--rounds", type=int, default=3, help="samples of every side of a cell (3)")
     parser.add_argument("--seconds", type=int, default=2, help="how long one sample is taken (2)")
     parser.add_argument("--match", default="", help="only cells whose name contains this text")
@@ -84,9 +87,9 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--readme", action="store_true", help="put the figures into benchmarks/README.md")
     options = parser.parse_args()
-    unknown = set(options.bench) - set(BENCHES)
+    unknown = set(options.bench) - {*BENCHES, *LONG}
     if unknown or options.rounds < 1 or options.seconds < 1:
-        parser.error(f"benches are {', '.join(BENCHES)}; rounds and seconds are at least 1")
+        parser.error(f"benches are {known}; rounds and seconds are at least 1")
     return options
 
 

@@ -1,4 +1,4 @@
-"""The peers, from published wheels: Triton 2.51 with its python backend, perf_analyzer 2.51, MLServer 1.7.
+"""The peers, from published wheels: Triton with its python backend, perf_analyzer, Model Analyzer, MLServer.
 
 Everything lands in one folder and is made only where it is missing; outside only apt packages are touched.
 What cannot be had is said when it is first asked for; the rest of a run goes on without it.
@@ -23,6 +23,7 @@ PERF_ANALYZER = ("tritonclient==2.51.0", "--platform", "manylinux1_x86_64")
 """Only the wheel of this platform carries the C++ program."""
 CUDA_RUNTIME = "nvidia-cuda-runtime-cu12"
 """perf_analyzer is linked with libcudart, also where there is no GPU."""
+MODEL_ANALYZER = "triton-model-analyzer==1.58.0"
 MLSERVER = "mlserver>=1.7,<1.8"
 DEBIAN = {"wrk": "wrk", "h2load": "nghttp2-client"}
 """Programs, and the Debian packages they are in."""
@@ -69,6 +70,16 @@ class Peers:
     def mlserver(self) -> Path:
         self._once("mlserver", lambda: self._venv("mlserver", (MLSERVER, _onnxruntime())))
         return self.root / "mlserver" / "bin" / "mlserver"
+
+    def model_analyzer(self) -> Path:
+        """Model Analyzer, which needs perf_analyzer; both are made."""
+        self.perf_analyzer()
+        self._once("model_analyzer", lambda: self._venv("model_analyzer", (MODEL_ANALYZER,)))
+        return self.root / "model_analyzer" / "bin" / "model-analyzer"
+
+    def model_analyzer_env(self) -> Mapping[str, str]:
+        """It calls perf_analyzer by its name."""
+        return {**self.perf_analyzer_env(), "PATH": f"{self.root / 'lib'}:{os.environ['PATH']}"}
 
     @property
     def _triton(self) -> Path:

@@ -27,21 +27,25 @@ class Launch:
     env: Mapping[str, str]
     http_port: int
     grpc_port: int
+    metrics_port: int
 
 
-def launch(kind: Kind, repository: Path, peers: Peers) -> Launch:
-    """The command of a server of this kind; what a peer lacks is said by `Peers`, as MeasurementError."""
+def launch(kind: Kind, repository: Path, peers: Peers, *flags: str) -> Launch:
+    """The command of a server of this kind; what a peer lacks is said by `Peers`, as MeasurementError.
+
+    `flags` are added to those of tpx and Triton.
+    """
     ports = (free_port(), free_port(), free_port())
     argv: Sequence[str | Path]
     env: Mapping[str, str] = {}
     if kind == "tpx":
         command: tuple[str | Path, ...] = (sys.executable, "-m", "tpx", "serve")
-        argv = (*command, "--model-repository", repository, *_port_flags(ports))
+        argv = (*command, "--model-repository", repository, *_port_flags(ports), *flags)
     elif kind == "triton":
         # two servers with one prefix end each other's model processes
         prefix = f"shm-region-prefix-name=bench_{uuid.uuid4().hex[:8]}_"
         argv = (*peers.tritonserver(), f"--model-repository={repository}", *_port_flags(ports))
-        argv = (*argv, f"--backend-config=python,{prefix}", "--log-info=false")
+        argv = (*argv, f"--backend-config=python,{prefix}", "--log-info=false", *flags)
         env = peers.triton_env()
     else:
         settings = {
@@ -55,7 +59,14 @@ def launch(kind: Kind, repository: Path, peers: Peers) -> Launch:
         (repository / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
         argv = (peers.mlserver(), "start", repository)
         env = {"PYTHONPATH": str(repository), "MLSERVER_PARALLEL_WORKERS": "0"}
-    return Launch(kind=kind, argv=tuple(map(str, argv)), env=env, http_port=ports[0], grpc_port=ports[1])
+    return Launch(
+        kind=kind,
+        argv=tuple(map(str, argv)),
+        env=env,
+        http_port=ports[0],
+        grpc_port=ports[1],
+        metrics_port=ports[2],
+    )
 
 
 def _port_flags(ports: tuple[int, int, int]) -> tuple[str, ...]:
@@ -69,6 +80,7 @@ class Server:
         self.kind = command.kind
         self.http_port = command.http_port
         self.grpc_port = command.grpc_port
+        self.metrics_port = command.metrics_port
         log = logs / f"{command.kind}-{command.http_port}.log"
         self.process = Process(command.argv, log, env=command.env)
 

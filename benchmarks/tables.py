@@ -6,7 +6,17 @@ from benchmarks.goals import Goal
 from benchmarks.machine import Machine
 from benchmarks.results import FIGURES, Cell, Side
 
-RATIOS = ("throughput", "p50_us", "p90_us", "p99_us", "server_cpu_us", "client_cpu_us", "ready_s", "rss_mb")
+RATIOS = (
+    "throughput",
+    "p50_us",
+    "p90_us",
+    "p99_us",
+    "server_cpu_us",
+    "client_cpu_us",
+    "wall_s",
+    "ready_s",
+    "rss_mb",
+)
 """Figures of which the first side's ratio to every other is shown, where they were measured."""
 ABSENT = "-"
 ERROR_CHARS = 200
