@@ -1,5 +1,6 @@
 """The options of `tpx serve`; tritonserver's spellings are names of the same fields."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -228,8 +229,10 @@ class ServeConfig(ModelOptions):
     trace_config: Annotated[
         tuple[TraceFlag, ...],
         Option(
-            "trace requests: level=TIMESTAMPS|TENSORS|OFF, rate=N, count=N, mode=triton, triton,file=PATH, "
-            "triton,log-frequency=N; repeatable",
+            "trace requests: level=TIMESTAMPS|TENSORS|OFF, rate=N, count=N, mode=triton|opentelemetry, "
+            "triton,file=PATH, triton,log-frequency=N, opentelemetry,url=URL, "
+            "opentelemetry,resource=KEY=VALUE, opentelemetry,bsp_max_queue_size=N, "
+            "opentelemetry,bsp_schedule_delay=MS, opentelemetry,bsp_max_export_batch_size=N; repeatable",
             section="Tracing",
             metavar="[MODE,]SETTING=VALUE",
             parse=trace_flag,
@@ -276,7 +279,7 @@ class ServeConfig(ModelOptions):
             log_frequency=self.trace_log_frequency,
             trace_file=self.trace_file,
         )
-        return start_setting(self.trace_config, older)
+        return start_setting(self.trace_config, older, os.environ)
 
     @property
     def auto_complete(self) -> bool:

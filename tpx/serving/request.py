@@ -54,6 +54,10 @@ NOT_COMPUTED: Computation = _NotComputed()
 class RequestTrace(Protocol):
     """Takes note of what happens to one request."""
 
+    @property
+    def context(self) -> str:
+        """What OpenTelemetry calls the context, as JSON; "" where traces do not become spans."""
+
     def computed(self, request: "InferRequest", times: Computation, response: "InferResponse") -> None:
         """The model has a response."""
 

@@ -47,6 +47,7 @@ from tpx.serving.shared_memory import cuda
 from tpx.serving.shared_memory.regions import SharedMemory, SharedMemoryLimits
 from tpx.serving.shared_memory.system import region_limit
 from tpx.serving.tls import grpc_tls, http_tls
+from tpx.serving.tracing.base import open_sink
 from tpx.serving.tracing.tracer import Tracer
 
 log = logging.getLogger(__name__)
@@ -98,7 +99,8 @@ class Server:
     def __init__(self, config: ServeConfig, logs: LogControl | None = None) -> None:
         self._config = config
         self.logs = LogControl(config.log_settings) if logs is None else logs
-        self.tracer = Tracer(config.trace_setting)
+        trace_setting = config.trace_setting
+        self.tracer = Tracer(trace_setting, open_sink(trace_setting))
         self._access = _Access(config)
         self._listeners: list[Listener] = []
         self._failed_start: list[IndexEntry] = []

@@ -6,6 +6,7 @@ from tpx.errors import InvalidRequest, TpxError, Unsupported
 from tpx.serving.tracing.settings import Level, TraceSetting, TraceUpdate, TraceValues, parse_update
 
 BOTH: tuple[Level, ...] = ("TIMESTAMPS", "TENSORS")
+FIXED = TraceSetting().fixed
 
 
 @pytest.mark.parametrize(
@@ -21,11 +22,11 @@ BOTH: tuple[Level, ...] = ("TIMESTAMPS", "TENSORS")
     ],
 )
 def test_texts_become_values(given: dict[str, list[str] | None], values: TraceValues) -> None:
-    assert parse_update(given) == TraceUpdate(values=values)
+    assert parse_update(given, FIXED) == TraceUpdate(values=values)
 
 
 def test_none_clears() -> None:
-    update = parse_update({"trace_rate": None, "trace_level": None, "trace_count": ["3"]})
+    update = parse_update({"trace_rate": None, "trace_level": None, "trace_count": ["3"]}, FIXED)
     assert update.cleared == {"trace_rate", "trace_level"}
     current = TraceValues(trace_rate=5, log_frequency=2)
     assert update.applied(current) == TraceValues(trace_count=3, log_frequency=2)
@@ -97,7 +98,7 @@ def test_what_cannot_be_said_is_refused_in_tritons_words(
     given: dict[str, list[str] | None], error: type[TpxError], message: str
 ) -> None:
     with pytest.raises(error) as raised:
-        parse_update(given)
+        parse_update(given, FIXED)
     assert raised.value.message == message
 
 

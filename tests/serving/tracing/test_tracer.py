@@ -8,6 +8,7 @@ import pytest
 
 from tests.serving.tracing.requests import request_for
 from tpx.errors import InvalidRequest
+from tpx.serving.tracing.base import open_sink
 from tpx.serving.tracing.settings import TraceSetting, parse_update
 from tpx.serving.tracing.trace import Trace
 from tpx.serving.tracing.tracer import Tracer
@@ -18,11 +19,11 @@ class Traced:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.tracer = Tracer(TraceSetting(trace_file=str(path)))
+        self.tracer = opened(TraceSetting(trace_file=str(path)))
 
     def update(self, model: str = "", **texts: str | list[str] | None) -> None:
         given = {name: [text] if isinstance(text, str) else text for name, text in texts.items()}
-        self.tracer.update(parse_update(given), model)
+        self.tracer.update(parse_update(given, self.tracer.setting().fixed), model)
 
     def sampled(self, count: int, model: str = "net") -> list[int]:
         """Which of so many requests are traced, from 1."""
@@ -37,6 +38,10 @@ class Traced:
     def values(self, model: str = "") -> tuple[tuple[str, ...], int, int, int]:
         told = self.tracer.setting(model)
         return told.trace_level, told.trace_rate, told.trace_count, told.log_frequency
+
+
+def opened(start: TraceSetting) -> Tracer:
+    return Tracer(start, open_sink(start))
 
 
 def finish(trace: Trace) -> None:
@@ -139,9 +144,9 @@ def test_a_setting_that_can_trace_nothing_changes_nothing(tmp_path: Path, traced
         traced.update(trace_rate="0")  # the server's level is off, that of the model is not
     assert traced.values("net") == (("TIMESTAMPS",), 1000, -1, 0)
     assert traced.values() == ((), 1000, -1, 0)
-    without_file = Tracer(TraceSetting())
+    without_file = opened(TraceSetting())
     with pytest.raises(InvalidRequest, match=r"trace file name is not given$"):
-        without_file.update(parse_update({"trace_level": ["TIMESTAMPS"]}))
+        without_file.update(parse_update({"trace_level": ["TIMESTAMPS"]}, {}))
     assert not without_file.on
 
 

@@ -15,7 +15,7 @@ import pytest
 from tpx.serving.tracing import writer as writing
 from tpx.serving.tracing.settings import TraceSetting
 from tpx.serving.tracing.trace import Trace
-from tpx.serving.tracing.writer import TraceFile, TraceGroup, TraceWriter
+from tpx.serving.tracing.writer import TraceFile, TracePortion, TraceWriter
 
 
 def setting(**values: int) -> TraceSetting:
@@ -65,7 +65,7 @@ def test_the_file_is_complete_after_every_write(path: Path) -> None:
 
 
 def test_every_so_many_go_to_the_next_numbered_file(path: Path) -> None:
-    group = TraceGroup(TraceFile(path), setting(log_frequency=2))
+    group = TracePortion(TraceFile(path), setting(log_frequency=2))
     assert [group.add(text, complete=False) for text in texts(1, 2, 3, 4, 5)] == [0, 2, 0, 2, 0]
     assert group.flush() == 1
     assert numbered(path) == [[1, 2], [3, 4], [5]]
@@ -74,20 +74,20 @@ def test_every_so_many_go_to_the_next_numbered_file(path: Path) -> None:
 
 
 def test_without_an_end_in_sight_they_go_to_the_file_as_they_come(path: Path) -> None:
-    group = TraceGroup(TraceFile(path), setting())
+    group = TracePortion(TraceFile(path), setting())
     for number, text in enumerate(texts(1, 2, 3), 1):
         assert group.add(text, complete=False) == 1
         assert ids(path)[-1] == number
 
 
 def test_a_counted_setting_that_is_complete_goes_to_a_numbered_file(path: Path) -> None:
-    group = TraceGroup(TraceFile(path), setting(trace_count=3))
+    group = TracePortion(TraceFile(path), setting(trace_count=3))
     assert [group.add(text, complete=text == texts(3)[0]) for text in texts(1, 2, 3)] == [0, 0, 3]
     assert numbered(path) == [[1, 2, 3]]
 
 
 def test_a_counted_setting_that_ends_early_goes_to_the_file(path: Path) -> None:
-    group = TraceGroup(TraceFile(path), setting(trace_count=3))
+    group = TracePortion(TraceFile(path), setting(trace_count=3))
     group.add(texts(1)[0], complete=False)
     assert not path.exists()
     group.flush()
@@ -96,15 +96,15 @@ def test_a_counted_setting_that_ends_early_goes_to_the_file(path: Path) -> None:
 
 def test_what_is_held_back_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "_MAX_HELD_BYTES", 20)
-    group = TraceGroup(TraceFile(path), setting(trace_count=1000))
+    group = TracePortion(TraceFile(path), setting(trace_count=1000))
     assert [group.add(text, complete=False) for text in texts(1, 2, 3, 4)] == [0, 0, 3, 0]
     assert ids(path) == [1, 2, 3]
 
 
 def test_groups_share_the_file_and_its_numbers(path: Path) -> None:
     file = TraceFile(path)
-    one, other = (TraceGroup(file, setting(log_frequency=1)) for _ in range(2))
-    plain = TraceGroup(file, setting())
+    one, other = (TracePortion(file, setting(log_frequency=1)) for _ in range(2))
+    plain = TracePortion(file, setting())
     one.add(texts(1)[0], complete=False)
     other.add(texts(2)[0], complete=False)
     plain.add(texts(3)[0], complete=False)
@@ -122,7 +122,7 @@ def test_a_file_that_outgrows_the_disk_stays_what_it_was(path: Path) -> None:
 
 
 def test_a_numbered_file_that_outgrows_the_disk_is_not_there(path: Path) -> None:
-    group = TraceGroup(TraceFile(path), setting(log_frequency=1))
+    group = TracePortion(TraceFile(path), setting(log_frequency=1))
     with no_file_over(64), pytest.raises(OSError, match="File too large"):
         group.add(b'{"id":1,"more":"' + b"x" * 200 + b'"}', complete=False)
     assert list(path.parent.iterdir()) == []
@@ -151,14 +151,14 @@ def trace(number: int, *, size: int = 0, gate: threading.Event | None = None) ->
     return made
 
 
-def add(writer: TraceWriter, group: TraceGroup, *numbers: int) -> None:
+def add(writer: TraceWriter, group: TracePortion, *numbers: int) -> None:
     for number in numbers:
         writer.add(group, trace(number), complete=False)
 
 
 def test_traces_are_written_in_a_thread_of_their_own_which_ends(path: Path) -> None:
     writer, file = TraceWriter(), TraceFile(path)
-    group = TraceGroup(file, setting(trace_count=9))
+    group = TracePortion(file, setting(trace_count=9))
     assert "trace-writer" not in [thread.name for thread in threading.enumerate()]
     add(writer, group, 1, 2)
     assert "trace-writer" in [thread.name for thread in threading.enumerate()]
@@ -174,8 +174,8 @@ def test_a_full_disk_is_told_once_and_its_end_too(path: Path, caplog: pytest.Log
     caplog.set_level(logging.INFO, "tpx")
     full, there = TraceFile(Path("/dev/full")), TraceFile(path)
     writer = TraceWriter()
-    add(writer, TraceGroup(full, setting()), 1, 2, 3)
-    add(writer, TraceGroup(there, setting()), 4, 5)
+    add(writer, TracePortion(full, setting()), 1, 2, 3)
+    add(writer, TracePortion(there, setting()), 4, 5)
     writer.close([full, there])
     assert [record.getMessage() for record in caplog.records] == [
         "failed to write trace file '/dev/full': No space left on device; traces are dropped until it can be "
@@ -188,8 +188,8 @@ def test_a_full_disk_is_told_once_and_its_end_too(path: Path, caplog: pytest.Log
 def test_a_directory_that_has_gone_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = TraceFile(tmp_path / "gone" / "trace.json")
     writer = TraceWriter()
-    add(writer, TraceGroup(file, setting()), 1, 2)
-    add(writer, TraceGroup(file, setting(log_frequency=1)), 3)
+    add(writer, TracePortion(file, setting()), 1, 2)
+    add(writer, TracePortion(file, setting(log_frequency=1)), 3)
     writer.close([file])
     [told] = [record.getMessage() for record in caplog.records]
     assert "No such file or directory" in told
@@ -201,7 +201,7 @@ def test_a_disk_that_does_not_keep_up_costs_traces_not_memory(
     monkeypatch.setattr(writing, "MAX_WAITING", 4)
     gate = threading.Event()
     writer, file = TraceWriter(), TraceFile(path)
-    group = TraceGroup(file, setting())
+    group = TracePortion(file, setting())
     for number in range(1, 21):
         writer.add(group, trace(number, gate=gate), complete=False)
     gate.set()
@@ -218,7 +218,7 @@ def test_the_tensors_that_wait_are_bounded(
     monkeypatch.setattr(writing, "MAX_WAITING_BYTES", 100)
     gate = threading.Event()
     writer, file = TraceWriter(), TraceFile(path)
-    group = TraceGroup(file, setting())
+    group = TracePortion(file, setting())
     for number in (1, 2, 3):
         writer.add(group, trace(number, size=50, gate=gate), complete=False)
     gate.set()

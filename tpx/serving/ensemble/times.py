@@ -34,6 +34,10 @@ class StepTrace:
         self._times = times
         self._inner = inner
 
+    @property
+    def context(self) -> str:
+        return self._inner.context if self._inner is not None else ""
+
     def computed(self, request: InferRequest, times: Computation, response: InferResponse) -> None:
         if response.final:
             self._times.add(request, times)

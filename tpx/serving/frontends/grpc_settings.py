@@ -24,7 +24,8 @@ class GrpcSettings:
         model = self._plane.traced_model(request.model_name) if request.model_name else ""
         if request.settings:
             given = {name: list(setting.value) or None for name, setting in request.settings.items()}
-            self._plane.tracer.update(parse_update(given), model)
+            tracer = self._plane.tracer
+            tracer.update(parse_update(given, tracer.setting().fixed), model)
         response = messages.TraceSettingResponse()
         for name, texts in self._plane.tracer.setting(model).as_texts().items():
             response.settings[name].value.extend(texts)

@@ -54,12 +54,13 @@ class HttpSettings:
 
     def _update_trace(self, request: HttpRequest, model: str) -> None:
         given = {name: _texts(name, value) for name, value in _changes(request).items()}
-        self._plane.tracer.update(parse_update(given, got="got:"), model)
+        tracer = self._plane.tracer
+        tracer.update(parse_update(given, tracer.setting().fixed, got="got:"), model)
         self._answer_trace(request, model)
 
     def _answer_trace(self, request: HttpRequest, model: str) -> None:
         texts = self._plane.tracer.setting(model).as_texts()
-        answer_json(request, {name: t if name == "trace_level" else t[0] for name, t in texts.items()})
+        answer_json(request, {name: t if name == "trace_level" else ",".join(t) for name, t in texts.items()})
 
 
 def _changes(request: HttpRequest) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from tpx.protocol.grpc.server_call import ServerCall
 from tpx.protocol.grpc.status import Status
 from tpx.protocol.http1.server import GONE, HttpRequest
 from tpx.serving.request import Computation, InferRequest, InferResponse
+from tpx.serving.tracing.caller import Caller, read_caller
 from tpx.serving.tracing.trace import Trace
 from tpx.serving.tracing.tracer import Tracer
 
@@ -17,8 +18,12 @@ _LOOK_S = 0.0005
 
 
 def trace_http(tracer: Tracer, infer: InferRequest, request: HttpRequest) -> None:
-    """Trace a request, if it is the one of many."""
-    trace = tracer.sample(infer.head.model.name)
+    """Trace a request, if it is the one of many or its caller traces it."""
+    caller = None
+    if tracer.hears_callers:
+        headers = request.head.headers
+        caller = _caller(headers.get(b"traceparent", b""), headers.get(b"tracestate", b""))
+    trace = tracer.sample(infer.head.model.name, caller)
     if trace is not None:
         trace.stamp("HTTP_RECV_START", request.began_ns)
         trace.stamp("HTTP_RECV_END", request.received_ns)
@@ -26,8 +31,8 @@ def trace_http(tracer: Tracer, infer: InferRequest, request: HttpRequest) -> Non
 
 
 def trace_grpc(tracer: Tracer, infer: InferRequest, call: ServerCall) -> None:
-    """Trace a unary call, if it is the one of many."""
-    trace = tracer.sample(infer.head.model.name)
+    """Trace a unary call, if it is the one of many or its caller traces it."""
+    trace = tracer.sample(infer.head.model.name, _caller_of_call(tracer, call))
     if trace is not None:
         trace.stamp("GRPC_WAITREAD_START", call.began_ns)
         trace.stamp("GRPC_WAITREAD_END", call.received_ns)
@@ -37,12 +42,28 @@ def trace_grpc(tracer: Tracer, infer: InferRequest, call: ServerCall) -> None:
 def trace_stream(tracer: Tracer, infer: InferRequest, call: ServerCall, began_ns: int) -> int:
     """Trace a request of a stream, which has waited for it since `began_ns`; returns since when it waits for
     the next one. Its answers are sent when the stream has them: later they cannot be told from others'."""
-    trace = tracer.sample(infer.head.model.name)
+    trace = tracer.sample(infer.head.model.name, _caller_of_call(tracer, call))
     if trace is not None:
         trace.stamp("GRPC_WAITREAD_START", began_ns)
         trace.stamp("GRPC_WAITREAD_END", call.received_ns)
         _Exchange(trace, infer, "GRPC", lambda: 0).send_with_replies()
     return call.received_ns
+
+
+def _caller_of_call(tracer: Tracer, call: ServerCall) -> Caller | None:
+    if not tracer.hears_callers:
+        return None
+    metadata = call.head.metadata
+    traceparent, tracestate = metadata.get("traceparent"), metadata.get("tracestate")
+    if not isinstance(traceparent, str):
+        return None
+    return read_caller(traceparent, tracestate if isinstance(tracestate, str) else "")
+
+
+def _caller(traceparent: bytes, tracestate: bytes) -> Caller | None:
+    if not traceparent:
+        return None
+    return read_caller(traceparent.decode("latin-1"), tracestate.decode("latin-1"))
 
 
 class _Answered(Protocol):
@@ -93,6 +114,10 @@ class _Exchange:
         self._sends_with_replies = True
 
     # the model's side
+
+    @property
+    def context(self) -> str:
+        return self._trace.context
 
     def computed(self, request: InferRequest, times: Computation, response: InferResponse) -> None:
         self._trace.computed(request, times, response)

@@ -76,6 +76,13 @@ def _decrypt() -> Description:
     return Description(version=version("cryptography"))
 
 
+def _otel() -> Description:
+    import opentelemetry.exporter.otlp.proto.http.trace_exporter
+    import opentelemetry.sdk.trace  # noqa: F401
+
+    return Description(version=version("opentelemetry-sdk"))
+
+
 FEATURES = {
     "gpu": Feature(
         what="GPU metrics and memory, by NVML",
@@ -97,6 +104,12 @@ FEATURES = {
         package="cryptography",
         install="pip install 'tpx[decrypt]'",
         describe=_decrypt,
+    ),
+    "otel": Feature(
+        what="traces as spans of OpenTelemetry",
+        package="opentelemetry",
+        install="pip install 'tpx[otel]'",
+        describe=_otel,
     ),
     "uvloop": Feature(
         what="the faster event loop", package="uvloop", install="pip install uvloop", describe=_uvloop

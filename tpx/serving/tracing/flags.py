@@ -1,17 +1,14 @@
 """Tracing as the command line says it: --trace-config, and the older flags that it replaces."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from urllib.parse import urlsplit
 
 from tpx.errors import UsageError
-from tpx.serving.tracing.settings import LEVELS, Level, TraceSetting
+from tpx.serving.tracing.settings import LEVELS, MODES, Level, Mode, SpanSettings, TraceSetting
 
 _FORM = "--trace-config option format is '<trace mode>,<setting>=<value>' or '<setting>=<value>'"
-_NO_OPENTELEMETRY = (
-    "this version of tpx writes trace files only: use mode=triton with triton,file=PATH, or leave tracing off"
-)
 _LEVEL_WORDS: dict[str, tuple[Level, ...]] = {
     "false": (),
     "off": (),
@@ -23,12 +20,25 @@ _LEVEL_WORDS: dict[str, tuple[Level, ...]] = {
     "tensors": ("TENSORS",),
 }
 _FIELDS = {
+    "mode": "trace_mode",
     "rate": "trace_rate",
     "count": "trace_count",
     "file": "trace_file",
     "log-frequency": "log_frequency",
 }
-_SETTINGS = ("level", "rate", "count", "mode", "file", "log-frequency")
+_SPAN_NUMBERS = {
+    "bsp_max_queue_size": "OTEL_BSP_MAX_QUEUE_SIZE",
+    "bsp_schedule_delay": "OTEL_BSP_SCHEDULE_DELAY",
+    "bsp_max_export_batch_size": "OTEL_BSP_MAX_EXPORT_BATCH_SIZE",
+}
+"""What the environment says where no flag does."""
+_SETTINGS: Mapping[str, tuple[str, ...]] = {
+    "": ("level", "rate", "count", "mode"),
+    "triton": ("file", "log-frequency"),
+    "opentelemetry": ("url", "resource", *_SPAN_NUMBERS),
+}
+_LEAST = {"rate": 0, "count": -1, "log-frequency": 0} | dict.fromkeys(_SPAN_NUMBERS, 1)
+_URL_VARIABLES = (("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", ""), ("OTEL_EXPORTER_OTLP_ENDPOINT", "/v1/traces"))
 
 Levels = tuple[Level, ...]
 
@@ -37,8 +47,10 @@ Levels = tuple[Level, ...]
 class TraceFlag:
     """One --trace-config, read."""
 
-    setting: Literal["level", "rate", "count", "mode", "file", "log-frequency"]
+    setting: str
     value: Levels | int | str
+    mode: Mode | None = None
+    """Of the settings that only one has."""
 
 
 def trace_flag(text: str) -> TraceFlag:
@@ -47,25 +59,21 @@ def trace_flag(text: str) -> TraceFlag:
     name, equals, value = pair.partition("=")
     if (comma and not mode) or not (name and equals and value):
         raise ValueError(_FORM)
-    if comma:
-        _check_mode(mode)
-    if name not in _SETTINGS or (name in ("file", "log-frequency")) != bool(comma):
-        raise ValueError(
-            f"unknown setting '{pair}': expected level=, rate=, count=, mode=, triton,file= or "
-            "triton,log-frequency="
-        )
-    if name == "mode":
-        _check_mode(value)
-        return TraceFlag("mode", value)
+    own = _mode(mode) if comma else None
+    if name not in _SETTINGS[own or ""]:
+        known = [f"{of},{each}=" if of else f"{each}=" for of, names in _SETTINGS.items() for each in names]
+        raise ValueError(f"unknown setting '{pair}': expected {', '.join(known[:-1])} or {known[-1]}")
+    return TraceFlag(name, _value(name, value), own)
+
+
+def _value(name: str, text: str) -> Levels | int | str:
+    if name in _LEAST:
+        return _number(text, _LEAST[name])
     if name == "level":
-        return TraceFlag("level", level_words(value))
-    if name == "file":
-        return TraceFlag("file", value)
-    if name == "rate":
-        return TraceFlag("rate", _number(value, 1))
-    if name == "count":
-        return TraceFlag("count", _number(value, -1))
-    return TraceFlag("log-frequency", _number(value, 0))
+        return level_words(text)
+    if name == "resource" and not all(text.partition("=")[::2]):
+        raise ValueError("expected opentelemetry,resource=KEY=VALUE")
+    return _mode(text) if name == "mode" else text
 
 
 def level_words(text: str) -> Levels:
@@ -76,8 +84,11 @@ def level_words(text: str) -> Levels:
     return levels
 
 
-def start_setting(flags: Sequence[TraceFlag], older: TraceSetting) -> TraceSetting:
-    """What the server starts with; --trace-config says more than the older flags. Raises UsageError."""
+def start_setting(
+    flags: Sequence[TraceFlag], older: TraceSetting, environment: Mapping[str, str]
+) -> TraceSetting:
+    """What the server starts with; --trace-config says more than the older flags, and those of the mode
+    opentelemetry more than the environment. Raises UsageError."""
     setting = older
     levels = [flag.value for flag in flags if flag.setting == "level"]
     if levels:
@@ -88,21 +99,76 @@ def start_setting(flags: Sequence[TraceFlag], older: TraceSetting) -> TraceSetti
         field = _FIELDS.get(flag.setting)
         if field is not None:
             setting = replace(setting, **{field: flag.value})  # type: ignore[arg-type]
+    for flag in flags:
+        if flag.mode not in (None, setting.trace_mode):
+            raise UsageError(
+                f"--trace-config {flag.mode},{flag.setting}= has no effect: that needs mode={flag.mode}"
+            )
+    if setting.exports:
+        return _exporting(setting, flags, environment)
+    _check_file(setting)
+    return setting
+
+
+def _check_file(setting: TraceSetting) -> None:
+    if not setting.trace_rate:
+        raise UsageError("--trace-config rate=0 needs mode=opentelemetry: expected at least 1")
     if setting.trace_level and not setting.trace_file:
         raise UsageError("tracing needs a file to write to: --trace-config triton,file=PATH")
     directory = Path(setting.trace_file).parent
     if setting.trace_file and not directory.is_dir():
         raise UsageError(f"--trace-config triton,file={setting.trace_file}: no directory '{directory}'")
-    return setting
 
 
-def _check_mode(mode: str) -> None:
-    if mode.lower() == "opentelemetry":
-        raise ValueError(_NO_OPENTELEMETRY)
-    if mode.lower() != "triton":
-        raise ValueError(
-            f'invalid value for trace mode option: {mode}. Available options are "triton" and "opentelemetry"'
+def _exporting(
+    setting: TraceSetting, flags: Sequence[TraceFlag], environment: Mapping[str, str]
+) -> TraceSetting:
+    if setting.trace_file:
+        raise UsageError("--trace-file has no effect: that needs mode=triton")
+    if setting.trace_level and setting.fault:
+        raise UsageError(f"{setting.fault}: spans have times only, --trace-config level=TIMESTAMPS")
+    said = {flag.setting: flag.value for flag in flags if flag.mode == "opentelemetry"}
+    pairs = [str(flag.value).partition("=") for flag in flags if flag.setting == "resource"]
+    spans = SpanSettings(resource=tuple({key: value for key, _, value in pairs}.items()))
+    spans = replace(spans, url=str(said.get("url") or _url(environment) or spans.url))
+    for name, variable in _SPAN_NUMBERS.items():
+        number = said.get(name, _of_environment(environment, variable))
+        if number is not None:
+            spans = replace(spans, **{name: number})  # type: ignore[arg-type]
+    if urlsplit(spans.url).scheme not in ("http", "https") or not urlsplit(spans.url).hostname:
+        raise UsageError(f"--trace-config opentelemetry,url={spans.url}: expected http://HOST:PORT/v1/traces")
+    if spans.bsp_max_export_batch_size > spans.bsp_max_queue_size:
+        raise UsageError(
+            f"bsp_max_export_batch_size={spans.bsp_max_export_batch_size} is more than "
+            f"bsp_max_queue_size={spans.bsp_max_queue_size}: no batch would ever be full"
         )
+    return replace(setting, spans=spans)
+
+
+def _url(environment: Mapping[str, str]) -> str:
+    for variable, path in _URL_VARIABLES:
+        if environment.get(variable):
+            return environment[variable].rstrip("/") + path if path else environment[variable]
+    return ""
+
+
+def _of_environment(environment: Mapping[str, str], variable: str) -> int | None:
+    text = environment.get(variable)
+    if not text:
+        return None
+    try:
+        return _number(text, 1)
+    except ValueError as exc:
+        raise UsageError(f"{variable}={text} of the environment: {exc}") from exc
+
+
+def _mode(text: str) -> Mode:
+    for mode in MODES:
+        if text.lower() == mode:
+            return mode
+    raise ValueError(
+        f'invalid value for trace mode option: {text}. Available options are "triton" and "opentelemetry"'
+    )
 
 
 def _number(text: str, least: int) -> int:

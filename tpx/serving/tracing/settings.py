@@ -8,7 +8,8 @@ from tpx.errors import InvalidRequest, Unsupported
 
 Level = Literal["TIMESTAMPS", "TENSORS"]
 LEVELS: Final[tuple[Level, ...]] = get_args(Level)
-MODE = "triton"
+Mode = Literal["triton", "opentelemetry"]
+MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 
 _UINT32_MAX = 2**32 - 1
 _INT32_MAX = 2**31 - 1
@@ -16,6 +17,31 @@ _INT32_MAX = 2**31 - 1
 SettingName = Literal["trace_level", "trace_rate", "trace_count", "log_frequency"]
 NAMES: Final[tuple[SettingName, ...]] = get_args(SettingName)
 """What can be changed while the server runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanSettings:
+    """Of the mode opentelemetry: who collects the spans, and how they wait for it. Cannot be changed."""
+
+    url: str = "http://localhost:4318/v1/traces"
+    resource: tuple[tuple[str, str], ...] = ()
+    """What every span says of this server."""
+    bsp_max_queue_size: int = 2048
+    """Spans that wait; more are dropped."""
+    bsp_schedule_delay: int = 5000
+    """Milliseconds between two exports, unless so many spans wait that a batch is full."""
+    bsp_max_export_batch_size: int = 512
+
+    def as_texts(self) -> dict[str, list[str]]:
+        """The members of the protocol's answers, in Triton's order."""
+        resource = [f"{key}={value}" for key, value in self.resource]
+        return {
+            "url": [self.url],
+            **({"resource": resource} if resource else {}),
+            "bsp_schedule_delay": [str(self.bsp_schedule_delay)],
+            "bsp_max_export_batch_size": [str(self.bsp_max_export_batch_size)],
+            "bsp_max_queue_size": [str(self.bsp_max_queue_size)],
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,26 +57,40 @@ class TraceSetting:
     log_frequency: int = 0
     """Traces in one numbered file; 0 puts them all into one file."""
     trace_file: str = ""
+    trace_mode: Mode = "triton"
+    spans: SpanSettings = SpanSettings()
+
+    @property
+    def exports(self) -> bool:
+        """Traces become spans. Then whoever calls may have a request traced, whatever rate and count say."""
+        return self.trace_mode == "opentelemetry"
 
     @property
     def fault(self) -> str:
         """Why nothing can be traced, "" if it can."""
         if not self.trace_level:
             return "tracing is disabled"
+        if self.exports:
+            return "mode opentelemetry has no level TENSORS" if "TENSORS" in self.trace_level else ""
         if not self.trace_rate:
             return "sample rate must be non-zero"
         return "" if self.trace_file else "trace file name is not given"
 
+    @property
+    def fixed(self) -> dict[str, list[str]]:
+        """What the protocol tells, and cannot change."""
+        return {"trace_mode": [self.trace_mode], **(self.spans.as_texts() if self.exports else {})}
+
     def as_texts(self) -> dict[str, list[str]]:
         """The members of the protocol's answers, in Triton's order."""
-        return {
+        ours: dict[str, list[str]] = {
             "trace_level": list(self.trace_level) or ["OFF"],
             "trace_rate": [str(self.trace_rate)],
             "trace_count": [str(self.trace_count)],
-            "log_frequency": [str(self.log_frequency)],
-            "trace_file": [self.trace_file],
-            "trace_mode": [MODE],
         }
+        if not self.exports:
+            ours |= {"log_frequency": [str(self.log_frequency)], "trace_file": [self.trace_file]}
+        return ours | self.fixed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,19 +125,22 @@ class TraceUpdate:
         return TraceValues(**{**kept, **self.values.said})  # type: ignore[arg-type]
 
 
-def parse_update(given: Mapping[str, Sequence[str] | None], *, got: str = "got: ") -> TraceUpdate:
+def parse_update(
+    given: Mapping[str, Sequence[str] | None], fixed: Mapping[str, Sequence[str]], *, got: str = "got: "
+) -> TraceUpdate:
     """A client's change; None clears. `got` introduces a count that is too small.
 
-    Raises InvalidRequest, and Unsupported for the file.
+    Raises InvalidRequest, and Unsupported for the file and for other values of what is `fixed`.
     """
     values: dict[str, object] = {}
     cleared: set[SettingName] = set()
     if "trace_file" in given:
         raise Unsupported("trace file location can not be updated through network protocol")
     for name, texts in given.items():
-        if name == "trace_mode":
-            if list(texts or [MODE]) != [MODE]:
-                raise Unsupported("trace mode can not be updated through network protocol")
+        if name in fixed:
+            if texts and ",".join(texts) != ",".join(fixed[name]):
+                what = name.replace("trace_mode", "trace mode")
+                raise Unsupported(f"{what} can not be updated through network protocol")
         elif name not in NAMES:
             raise InvalidRequest(f"unknown trace setting '{name}', expected one of {', '.join(NAMES)}")
         elif texts is None:

@@ -11,6 +11,7 @@ import orjson
 
 from tpx.protocol.tensors import Tensor
 from tpx.serving.request import Computation, InferRequest, InferResponse, RequestHead
+from tpx.serving.tracing.caller import Place
 from tpx.serving.tracing.settings import Level
 
 Activity = Literal["TENSOR_QUEUE_INPUT", "TENSOR_BACKEND_INPUT", "TENSOR_BACKEND_OUTPUT"]
@@ -75,14 +76,17 @@ class Trace:
     """
 
     __slots__ = (
-        "_children",
         "_left_queue",
         "_levels",
         "_on_end",
         "_take_id",
+        "children",
+        "error",
         "events",
+        "head",
         "id",
         "parent_id",
+        "place",
         "size",
     )
 
@@ -93,24 +97,37 @@ class Trace:
         on_end: "Callable[[Trace], None]",
         *,
         parent_id: int = 0,
+        place: Place | None = None,
     ) -> None:
         self.id = take_id()
         self.parent_id = parent_id
         self.size = 0
         """Bytes of tensors that are held until they are written."""
         self.events: list[Stamp | TensorSeen | _Begun] = []
+        self.place = place
+        """Among the spans of other services, where traces become spans."""
+        self.head: RequestHead | None = None
+        """What is asked for, once that is known."""
+        self.error = ""
+        """Of the last response, if it is one."""
+        self.children: list[Trace] = []
         self._take_id = take_id
         self._levels = levels
         self._on_end = on_end
-        self._children: list[Trace] = []
         self._left_queue = False
 
     def child(self, request: InferRequest) -> "Trace":
         """The trace of a request that this one gives rise to, begun; its end needs no telling."""
-        made = Trace(self._take_id, self._levels, lambda _: None, parent_id=self.id)
-        self._children.append(made)
+        place = self.place.child() if self.place is not None else None
+        made = Trace(self._take_id, self._levels, lambda _: None, parent_id=self.id, place=place)
+        self.children.append(made)
         made.begin(request)
         return made
+
+    @property
+    def context(self) -> str:
+        """For who wants to put spans below those of this trace; "" where there are none."""
+        return self.place.context if self.place is not None else ""
 
     def stamp(self, name: str, ns: int = 0) -> None:
         """Something happened, now or at `ns` of time.perf_counter_ns."""
@@ -119,6 +136,7 @@ class Trace:
 
     def begin(self, request: InferRequest) -> None:
         """The request goes to its model."""
+        self.head = request.head
         self.events.append(_Begun(request.head, self.parent_id))
         self.stamp("REQUEST_START")
 
@@ -127,6 +145,8 @@ class Trace:
         if not self._left_queue:
             self._left_queue = True
             self._leave_queue(request, times)
+        if response.error is not None:
+            self.error = response.error.message
         for tensor in response.outputs:
             self._see("TENSOR_BACKEND_OUTPUT", tensor)
         if response.final:
@@ -154,13 +174,13 @@ class Trace:
     def records(self) -> list[dict[str, object]]:
         """All of it as the trace file has it, the children's behind it."""
         out = [event.record(self.id) for event in self.events]
-        for child in self._children:
+        for child in self.children:
             out += child.records()
         return out
 
     @property
     def total_size(self) -> int:
-        return self.size + sum(child.total_size for child in self._children)
+        return self.size + sum(child.total_size for child in self.children)
 
     def _see_inputs(self, activity: Activity, request: InferRequest) -> None:
         if "TENSORS" in self._levels:

@@ -7,12 +7,12 @@ what was traced before it belongs to the setting it was traced under (Triton: se
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from tpx.errors import InvalidRequest
+from tpx.serving.tracing.base import TraceGroup, TraceSink
+from tpx.serving.tracing.caller import Caller, place_below
 from tpx.serving.tracing.settings import NAMES, TraceSetting, TraceUpdate, TraceValues
 from tpx.serving.tracing.trace import Trace
-from tpx.serving.tracing.writer import TraceFile, TraceGroup, TraceWriter
 
 
 class _Scope:
@@ -26,19 +26,15 @@ class _Scope:
         "_seen",
         "_setting",
         "_taken",
-        "_writer",
         "on",
         "said",
     )
 
-    def __init__(
-        self, setting: TraceSetting, said: TraceValues, file: TraceFile, writer: TraceWriter
-    ) -> None:
+    def __init__(self, setting: TraceSetting, said: TraceValues, group: TraceGroup) -> None:
         self.said = said
-        self.on = not setting.fault and setting.trace_count != 0
+        self.on = not setting.fault and (setting.exports or setting.trace_count != 0)
         self._setting = setting
-        self._writer = writer
-        self._group = TraceGroup(file, setting)
+        self._group = group
         self._remaining = setting.trace_count
         self._seen = self._taken = self._collected = 0
         self._replaced = False
@@ -52,22 +48,25 @@ class _Scope:
     def said_now(self) -> TraceValues:
         return self.said if self.said.trace_count is None else replace(self.said, trace_count=self._remaining)
 
-    def sample(self, take_id: "itertools.count[int]") -> Trace | None:
+    def sample(self, take_id: "itertools.count[int]", caller: Caller | None) -> Trace | None:
         if not self.on:
             return None
         self._seen += 1
-        if self._seen % self._setting.trace_rate:
+        setting = self._setting
+        if self._remaining and setting.trace_rate and not self._seen % setting.trace_rate:
+            if self._remaining > 0:
+                self._remaining -= 1
+                self.on = setting.exports or self._remaining != 0
+        elif caller is None or not caller.sampled:
             return None
-        if self._remaining > 0:
-            self._remaining -= 1
-            self.on = self._remaining != 0
         self._taken += 1
-        return Trace(take_id.__next__, self._setting.trace_level, self._collect)
+        place = place_below(caller) if setting.exports else None
+        return Trace(take_id.__next__, setting.trace_level, self._collect, place=place)
 
     def _collect(self, trace: Trace) -> None:
         self._collected += 1
         complete = not self._remaining and self._collected == self._seen
-        self._writer.add(self._group, trace, complete=complete)
+        self._group.add(trace, complete=complete)
         self._end_if_done()
 
     def replace(self) -> None:
@@ -82,16 +81,17 @@ class _Scope:
 
     def end(self) -> None:
         if self._collected:
-            self._writer.end(self._group)
+            self._group.end()
 
 
 class Tracer:
     """Decides for each request whether it is traced. `on` is False while none can be."""
 
-    def __init__(self, start: TraceSetting) -> None:
+    def __init__(self, start: TraceSetting, sink: TraceSink) -> None:
         self._start = start
-        self._file = TraceFile(Path(start.trace_file))
-        self._writer = TraceWriter()
+        self._sink = sink
+        self.hears_callers = start.exports
+        """The headers of a request may say that it is to be traced, and below what."""
         self._ids = itertools.count(1)
         self._server = self._scope(start, TraceValues())
         self._models: dict[str, _Scope] = {}
@@ -102,9 +102,10 @@ class Tracer:
         """Call `watcher` whenever `on` changes."""
         self._watchers.append(watcher)
 
-    def sample(self, model: str) -> Trace | None:
-        """The trace of a request to this model, None if it is not the one of many."""
-        trace = self._models.get(model, self._server).sample(self._ids)
+    def sample(self, model: str, caller: Caller | None = None) -> Trace | None:
+        """The trace of a request to this model, None if it is not the one of many and its caller, who is told
+        only where `hears_callers`, does not trace it."""
+        trace = self._models.get(model, self._server).sample(self._ids, caller)
         if trace is not None:
             self._look()
         return trace
@@ -136,11 +137,11 @@ class Tracer:
         self._look()
 
     def close(self) -> None:
-        """Write what was traced; blocks until it is on the disk."""
+        """Let go of what was traced; blocks until it is on the disk or with its collector."""
         self.on = False
         for scope in (self._server, *self._models.values()):
             scope.end()
-        self._writer.close([self._file])
+        self._sink.close()
 
     def _put(self, model: str, scope: _Scope | None) -> None:
         """Give a model its own setting, or with None that of the server."""
@@ -157,7 +158,7 @@ class Tracer:
         return self._scope(setting, said)
 
     def _scope(self, setting: TraceSetting, said: TraceValues) -> _Scope:
-        return _Scope(setting, said, self._file, self._writer)
+        return _Scope(setting, said, self._sink.group(setting))
 
     def _look(self) -> None:
         on = self._server.on or any(scope.on for scope in self._models.values())

@@ -86,7 +86,7 @@ def _write(descriptor: int, data: bytes, at: int) -> None:
         view, at = view[count:], at + count
 
 
-class TraceGroup:
+class TracePortion:
     """The traces of one setting that wait for their portion; used by the writer's thread."""
 
     __slots__ = ("_file", "_frequency", "_held", "_immediate", "_size")
@@ -135,7 +135,7 @@ class TraceWriter:
         self._failing = False
         self._dropped = 0
 
-    def add(self, group: TraceGroup, trace: Trace, *, complete: bool) -> None:
+    def add(self, group: TracePortion, trace: Trace, *, complete: bool) -> None:
         """Write a trace when its portion is complete; `complete` tells that it is. Never waits."""
         size = trace.total_size
         if self._closed:
@@ -152,7 +152,7 @@ class TraceWriter:
                 self._waiting_bytes -= size
             self._drop("the disk does not keep up")
 
-    def end(self, group: TraceGroup) -> None:
+    def end(self, group: TracePortion) -> None:
         """Nothing more comes of this group."""
         try:
             self._enqueue(lambda: self._attempt(group, group.flush))
@@ -186,7 +186,7 @@ class TraceWriter:
                 return
             work()
 
-    def _write(self, group: TraceGroup, trace: Trace, size: int, *, complete: bool) -> None:
+    def _write(self, group: TracePortion, trace: Trace, size: int, *, complete: bool) -> None:
         try:
             text = encode(trace)
         except (ValueError, TypeError):  # the next trace may be better
@@ -197,7 +197,7 @@ class TraceWriter:
                 self._waiting_bytes -= size
         self._attempt(group, lambda: group.add(text, complete=complete))
 
-    def _attempt(self, group: TraceGroup, write: Callable[[], int]) -> None:
+    def _attempt(self, group: TracePortion, write: Callable[[], int]) -> None:
         """A full disk is told once, and once that it is over."""
         try:
             written = write()
@@ -219,3 +219,38 @@ class TraceWriter:
         if self._dropped % 1000 == 0:
             log.warning("a trace is dropped: %s (%d before)", why, self._dropped)
         self._dropped += 1
+
+
+class TraceFiles:
+    """Implements TraceSink: one file, and the thread that writes it."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = TraceFile(path)
+        self._writer = TraceWriter()
+
+    def group(self, setting: TraceSetting) -> "_Group":
+        return _Group(TracePortion(self._file, setting), self._writer)
+
+    def close(self) -> None:
+        self._writer.close([self._file])
+
+
+class _Group:
+    """Implements TraceGroup."""
+
+    __slots__ = ("_portion", "_writer")
+
+    def __init__(self, portion: TracePortion, writer: TraceWriter) -> None:
+        self._portion = portion
+        self._writer = writer
+
+    def add(self, trace: Trace, *, complete: bool) -> None:
+        self._writer.add(self._portion, trace, complete=complete)
+
+    def end(self) -> None:
+        self._writer.end(self._portion)
+
+
+def open_files(setting: TraceSetting) -> TraceFiles:
+    """Nothing is written before there is something to write."""
+    return TraceFiles(Path(setting.trace_file))

@@ -1,5 +1,6 @@
 """Business logic scripting: Python models that call other models."""
 
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.serving.backends.python.conftest import SAY
 from tests.serving.backends.python.zoo import MODELS, SAME, add
 from tests.serving.live import Live, serving
 from tests.serving.onnx_files import write_model
+from tpx.serving.tracing.flags import trace_flag
 
 
 def test_a_model_calls_another(live: Live) -> None:
@@ -30,6 +32,18 @@ def test_tensors_of_any_size_pass_through_both_models(live: Live, size: int) -> 
     values = np.arange(size, dtype=np.float32)
     answer = live.infer_binary("bls", {"x": values}, parameters={"model": "double"})
     assert np.array_equal(np.frombuffer(answer.tail, np.float32), values * 2)
+
+
+def test_what_a_model_calls_is_traced_as_its_child(zoo: Path, tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    words = (f"triton,file={file}", "level=TIMESTAMPS", "rate=1")
+    with serving(zoo, trace_config=tuple(map(trace_flag, words))) as traced:
+        assert y_of(ask(traced, "bls", 1, 2, model="double")) == [2, 4]
+    about = [record for record in json.loads(file.read_bytes()) if "model_name" in record]
+    assert [(record["model_name"], record.get("parent_id")) for record in about] == [
+        ("bls", None),
+        ("double", about[0]["id"]),
+    ]
 
 
 def test_a_decoupled_model_is_iterated(live: Live) -> None:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from tpx.errors import InvalidRequest, NotReady, TpxError
 from tpx.protocol.tensors import Buffer, Tensor
@@ -14,7 +13,7 @@ from tpx.serving.backends.python.worker import frames
 from tpx.serving.backends.python.worker.frames import Head
 from tpx.serving.host import Callee, Host
 from tpx.serving.pace import AHEAD_BYTES
-from tpx.serving.request import InferRequest, InferResponse
+from tpx.serving.request import InferRequest, InferResponse, RequestTrace
 
 _DECOUPLED = (
     "Model {} is using the decoupled. The current BLS request call doesn't support models using the "
@@ -51,7 +50,7 @@ class ModelCalls:
         self._heads = frames.Heads()
         self._calls: dict[int, _Call] = {}
 
-    def begin(self, body: memoryview, trace_of: Callable[[int], Any]) -> None:
+    def begin(self, body: memoryview, trace_of: Callable[[int], RequestTrace | None]) -> None:
         """A CALL frame; every failure is an answer."""
         number, size, id_size = frames.HANDLE.unpack_from(body)
         at = frames.HANDLE.size
@@ -67,13 +66,21 @@ class ModelCalls:
             )
             parent = trace_of(head.extra["parent"]) if head.extra["parent"] else None
             if parent is not None:
-                request.trace = parent.child()
+                request.trace = parent.child(request)
             self._calls[number] = _Call(request)
-            model.submit(request)
+            self._submit(model, request)
         except TpxError as exc:
             self._calls.pop(number, None)
             message = f"Model {name} - Error when running inference: {exc.message}"
             self._send(number, frames.FINAL, error_entry(message, code_number(exc)))
+
+    def _submit(self, model: Callee, request: InferRequest) -> None:
+        try:
+            model.submit(request)
+        except TpxError:
+            if request.trace is not None:
+                request.trace.refused()
+            raise
 
     def cancel(self, number: int) -> None:
         """The process wants no more responses of a call."""

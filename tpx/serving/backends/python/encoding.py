@@ -35,8 +35,9 @@ def code_number(error: TpxError) -> int:
 def encode_request(handle: int, request: InferRequest, added: Sequence[Tensor], parts: list[Buffer]) -> None:
     """Add a request to the parts of a frame, without the bytes of its tensors and of those `added` to it."""
     head = request.head
+    context = request.trace.context if request.trace is not None else ""
     key: Any = (_KEY, *[tensor.shape for tensor in added]) if added else _KEY
-    encoded: bytes | None = head.rendered.get(key)
+    encoded: bytes | None = head.rendered.get(key) if not context else _encode_head(head, added, context)
     if encoded is None:
         encoded = _encode_head(head, added)
         head.remember_rendered(key, encoded)
@@ -47,7 +48,7 @@ def encode_request(handle: int, request: InferRequest, added: Sequence[Tensor], 
         parts.append(identity)
 
 
-def _encode_head(head: RequestHead, added: Sequence[Tensor]) -> bytes:
+def _encode_head(head: RequestHead, added: Sequence[Tensor], context: str = "") -> bytes:
     tensors = [(bound.spec.name, bound.spec.datatype, bound.shape) for bound in head.inputs]
     tensors += [(tensor.name, tensor.datatype, tensor.shape) for tensor in added]
     parameters = head.parameters
@@ -59,6 +60,8 @@ def _encode_head(head: RequestHead, added: Sequence[Tensor]) -> bytes:
         custom = {key: value for key, value in parameters.items() if key not in _OWN_PARAMETERS}
         if custom:
             extra["parameters"] = json.dumps(custom)
+    if context:
+        extra["context"] = context
     return frames.encode_head(tensors, extra)
 
 

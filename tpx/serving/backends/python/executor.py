@@ -23,6 +23,7 @@ from tpx.serving.backends.python.worker import frames
 from tpx.serving.backends.python.worker.frames import Buffer
 from tpx.serving.batch import Batch
 from tpx.serving.host import Host
+from tpx.serving.request import RequestTrace
 from tpx.serving.stacking.base import Stacking
 
 log = logging.getLogger(__name__)
@@ -286,7 +287,7 @@ class PythonExecutor:
             assert self._services is not None
             self._services.take(kind, body, self._trace_of)
 
-    def _trace_of(self, handle: int) -> Any:
+    def _trace_of(self, handle: int) -> RequestTrace | None:
         held = self._held.get(handle)
         return held.request.trace if held is not None else None
 

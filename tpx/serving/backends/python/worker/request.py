@@ -120,6 +120,8 @@ class InferenceRequest:
         self._parameters = extra.get("parameters", "{}")
         self._outputs = extra["outputs"]
         self._model_name = self._preferred = self._trace = self._sender = None  # type: ignore[assignment]
+        if "context" in extra:
+            self._trace = InferenceTrace(handle, extra["context"])
         self._model_version = -1
         self._release = TRITONSERVER_REQUEST_RELEASE_ALL
         return self

@@ -1,0 +1,209 @@
+"""Spans on their way to a collector, by OTLP over HTTP: a thread of its own sends them, in batches.
+
+What a collector does not take cannot hold up the event loop: traces wait in a queue, whole ones are dropped
+when it is full, and both are told.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from tpx.errors import UsageError
+from tpx.serving.tracing.settings import SpanSettings, TraceSetting
+from tpx.serving.tracing.trace import Trace
+
+log = logging.getLogger(__name__)
+
+_LIBRARY_LOG = "opentelemetry.exporter.otlp"
+_CLOSE_S = 5.0
+_CALLED_OFF_S = 1.0
+_TELL_EVERY = 1000
+
+
+class Collector(Protocol):
+    """What spans are sent to."""
+
+    def send(self, traces: Sequence[Trace]) -> str:
+        """Send the spans of traces; blocks. Returns why that has failed, "" if it has not."""
+
+    def call_off(self) -> None:
+        """Have a `send` end soon; there is no other one afterwards."""
+
+
+class SpanExport:
+    """Implements TraceSink and, for whatever setting, TraceGroup: a bounded queue of traces, and the thread
+    that sends them, which begins with the first."""
+
+    def __init__(self, settings: SpanSettings, collector: Collector, count: Callable[[Trace], int]) -> None:
+        self._settings = settings
+        self._collector = collector
+        self._count = count
+        self._queue: deque[tuple[Trace, int]] = deque()
+        self._changed = threading.Condition()
+        self._waiting = 0
+        self._on_its_way = 0
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._failing = False
+        self._dropped = 0
+        self._lost = 0
+
+    def group(self, setting: TraceSetting) -> "SpanExport":  # noqa: ARG002 (all go to the same collector)
+        return self
+
+    def add(self, trace: Trace, *, complete: bool) -> None:  # noqa: ARG002 (no file ends with it)
+        if self._closed:
+            return
+        count = self._count(trace)
+        if self._waiting + count > self._settings.bsp_max_queue_size:
+            self._drop(count)
+            return
+        with self._changed:
+            self._queue.append((trace, count))
+            self._waiting += count
+            if self._waiting >= self._settings.bsp_max_export_batch_size:
+                self._changed.notify()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="span-export", daemon=True)
+            self._thread.start()
+
+    def end(self) -> None:
+        """Spans leave by themselves."""
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(_CLOSE_S)
+        left = self._waiting + self._on_its_way
+        self._collector.call_off()
+        if self._thread is not None and left:
+            log.error(
+                "%d spans are lost: '%s' did not take them within %d s", left, self._settings.url, _CLOSE_S
+            )
+            self._thread.join(_CALLED_OFF_S)
+
+    def _work(self) -> None:
+        while True:
+            batch = self._take()
+            if not batch:
+                return
+            try:
+                why = self._collector.send(batch)
+            except (OSError, ValueError, TypeError) as exc:  # the next batch may be better
+                log.debug("exporting spans failed", exc_info=True)
+                why = str(exc) or type(exc).__name__
+            count, self._on_its_way = self._on_its_way, 0
+            self._tell(why, count)
+
+    def _take(self) -> list[Trace]:
+        """The next batch, when it is time for it; an empty one is the end."""
+        full = self._settings.bsp_max_export_batch_size
+        with self._changed:
+            while True:
+                self._changed.wait_for(
+                    lambda: self._closed or self._waiting >= full, self._settings.bsp_schedule_delay / 1000
+                )
+                if self._queue or self._closed:
+                    break
+            batch: list[Trace] = []
+            size = 0
+            while self._queue and (not batch or size + self._queue[0][1] <= full):
+                trace, count = self._queue.popleft()
+                batch.append(trace)
+                size += count
+            self._waiting -= size
+            self._on_its_way = size
+            return batch
+
+    def _tell(self, why: str, count: int) -> None:
+        """That it fails is told once, and once that it is over."""
+        if why:
+            self._lost += count
+            if not self._failing:
+                self._failing = True
+                log.error(
+                    "spans cannot be sent to '%s': %s; they are dropped until it takes them again",
+                    self._settings.url,
+                    why,
+                )
+        elif self._failing:
+            self._failing = False
+            log.info("'%s' takes spans again; %d were dropped meanwhile", self._settings.url, self._lost)
+            self._lost = 0
+
+    def _drop(self, count: int) -> None:
+        """Told for the first and then for every thousandth."""
+        if self._dropped % _TELL_EVERY == 0:
+            log.warning(
+                "a trace of %d spans is dropped: %d wait for '%s', bsp_max_queue_size is %d (%d before)",
+                count,
+                self._waiting,
+                self._settings.url,
+                self._settings.bsp_max_queue_size,
+                self._dropped,
+            )
+        self._dropped += 1
+
+
+class OtlpCollector:
+    """Implements Collector with the packages of OpenTelemetry. What they log of a failure is the reason that
+    we tell, instead of each time. Raises ImportError where they are missing."""
+
+    def __init__(self, settings: SpanSettings) -> None:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+        from tpx.serving.tracing.spans import resource_of
+
+        self._batch_size = settings.bsp_max_export_batch_size
+        self._exporter = OTLPSpanExporter(endpoint=settings.url)
+        self._resource = resource_of(settings.resource)
+        self._reasons = _Reasons()
+        self._library_log = logging.getLogger(_LIBRARY_LOG)
+        self._library_log.addHandler(self._reasons)
+        self._library_log.propagate = False
+
+    def send(self, traces: Sequence[Trace]) -> str:
+        from opentelemetry.sdk.trace.export import SpanExportResult
+
+        from tpx.serving.tracing.spans import spans_of
+
+        offset_ns = time.time_ns() - time.perf_counter_ns()
+        spans = [span for trace in traces for span in spans_of(trace, self._resource, offset_ns)]
+        self._reasons.first = ""
+        for start in range(0, len(spans), self._batch_size):
+            result = self._exporter.export(spans[start : start + self._batch_size])
+            if result is not SpanExportResult.SUCCESS:
+                return self._reasons.first or "it did not say why"
+        return ""
+
+    def call_off(self) -> None:
+        self._exporter.shutdown()  # type: ignore[no-untyped-call]
+        self._library_log.removeHandler(self._reasons)
+        self._library_log.propagate = True
+
+
+class _Reasons(logging.Handler):
+    """Keeps the first thing that was said: the later ones are that it was tried in vain."""
+
+    first = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.first = self.first or record.getMessage()
+
+
+def open_export(setting: TraceSetting) -> SpanExport:
+    """Raises UsageError where the packages are missing."""
+    try:
+        collector = OtlpCollector(setting.spans)
+        from tpx.serving.tracing.spans import count_spans
+    except ImportError as exc:
+        raise UsageError(
+            "--trace-config mode=opentelemetry needs the packages opentelemetry-sdk and "
+            f"opentelemetry-exporter-otlp-proto-http: pip install 'tpx[otel]' ({exc})"
+        ) from exc
+    return SpanExport(setting.spans, collector, count_spans)

@@ -1,0 +1,124 @@
+"""A trace as OpenTelemetry's spans: of the request, of each model that it went through, and of computing."""
+
+from collections.abc import Mapping, Sequence
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
+
+from tpx.serving.tracing.caller import Place, new_span_id
+from tpx.serving.tracing.trace import Stamp, Trace
+
+ROOT = "InferRequest"
+"""Triton's name of the span of a request."""
+COMPUTE = "compute"
+SERVICE = "triton-inference-server"
+_SCOPE = InstrumentationScope("triton-server")
+_UNNAMED = "unknown_service"
+_OF_MODEL = ("REQUEST_", "QUEUE_")
+_OF_COMPUTING = "COMPUTE_"
+_NO_ATTRIBUTES: Mapping[str, str | int] = {}
+
+
+def resource_of(attributes: Sequence[tuple[str, str]]) -> Resource:
+    """What spans say of the server: this, or else OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME."""
+    made = Resource.create(dict(attributes))
+    if str(made.attributes.get("service.name", _UNNAMED)).startswith(_UNNAMED):
+        made = made.merge(Resource({"service.name": SERVICE}))
+    return made
+
+
+def spans_of(trace: Trace, resource: Resource, offset_ns: int) -> list[ReadableSpan]:
+    """The spans of a trace and of its children, which has a place among spans.
+
+    `offset_ns` leads from time.perf_counter_ns to the time of day.
+    """
+    return _Spans(resource, offset_ns).of(trace)
+
+
+def count_spans(trace: Trace) -> int:
+    """How many these can be."""
+    return (0 if trace.parent_id else 1) + 2 + sum(map(count_spans, trace.children))
+
+
+class _Spans:
+    """Makes the spans of one trace, inner ones first."""
+
+    def __init__(self, resource: Resource, offset_ns: int) -> None:
+        self._resource = resource
+        self._offset_ns = offset_ns
+
+    def of(self, trace: Trace) -> list[ReadableSpan]:
+        place = trace.place
+        assert place is not None
+        made = [span for child in trace.children for span in self.of(child)]
+        stamps = [event for event in trace.events if isinstance(event, Stamp)]
+        of_computing = [stamp for stamp in stamps if stamp.name.startswith(_OF_COMPUTING)]
+        of_model = [stamp for stamp in stamps if stamp.name.startswith(_OF_MODEL)]
+        of_wire = [stamp for stamp in stamps if not stamp.name.startswith((*_OF_MODEL, _OF_COMPUTING))]
+        below = _context(place, place.span_id)
+        if of_computing:
+            made.append(self._span(COMPUTE, _context(place, new_span_id()), below, of_computing))
+        above = _context(place, place.above_id)
+        if of_model and trace.head is not None:
+            name = trace.head.model.name
+            made.append(self._span(name, below, above, of_model, _about(trace), trace.error))
+        if not trace.parent_id and of_wire:
+            made.append(self._span(ROOT, above, _caller(place), of_wire, error=trace.error))
+        return made
+
+    def _span(
+        self,
+        name: str,
+        context: SpanContext,
+        parent: SpanContext | None,
+        stamps: Sequence[Stamp],
+        attributes: Mapping[str, str | int] = _NO_ATTRIBUTES,
+        error: str = "",
+    ) -> ReadableSpan:
+        times = [stamp.ns + self._offset_ns for stamp in stamps]
+        return ReadableSpan(
+            name,
+            context=context,
+            parent=parent,
+            resource=self._resource,
+            attributes=attributes,
+            events=[Event(stamp.name, timestamp=ns) for stamp, ns in zip(stamps, times, strict=True)],
+            kind=SpanKind.SERVER,
+            status=Status(StatusCode.ERROR, error) if error else Status(),
+            start_time=min(times),
+            end_time=max(times),
+            instrumentation_scope=_SCOPE,
+        )
+
+
+def _about(trace: Trace) -> Mapping[str, str | int]:
+    assert trace.head is not None
+    model = trace.head.model
+    out: dict[str, str | int] = {
+        "triton.model_name": model.name,
+        "triton.model_version": model.version,
+        "triton.trace_id": trace.id,
+        "triton.trace_parent_id": trace.parent_id,
+    }
+    if trace.head.request_id:
+        out["triton.request_id"] = trace.head.request_id
+    return out
+
+
+def _context(place: Place, span_id: int) -> SpanContext:
+    return SpanContext(
+        place.trace_id,
+        span_id,
+        is_remote=False,
+        trace_flags=TraceFlags(TraceFlags.SAMPLED),
+        trace_state=TraceState.from_header([place.state]) if place.state else None,
+    )
+
+
+def _caller(place: Place) -> SpanContext | None:
+    caller = place.caller
+    if caller is None:
+        return None
+    return SpanContext(caller.trace_id, caller.span_id, is_remote=True)
