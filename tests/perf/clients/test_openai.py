@@ -82,6 +82,13 @@ def test_a_text_becomes_a_prompt_or_an_input() -> None:
     assert script.bodies == [{"model": "llm", "prompt": "Why?"}, {"model": "llm", "input": "Why?"}]
 
 
+def test_a_dot_is_the_root_of_the_service(tmp_path: Path) -> None:
+    script = Script(first_s=0)
+    (tmp_path / "data.json").write_text('{"data": [{"payload": [{"inputs": "Why?"}]}]}')
+    asked(script, "--input-data", str(tmp_path / "data.json"), "--request-count", "1", path=".")
+    assert script.paths[0] == "/"
+
+
 def test_a_body_that_the_user_brings_is_sent_as_it_is(tmp_path: Path) -> None:
     script = Script(first_s=0, gap_s=0)
     brought = {"model": "other", "messages": [], "stream": True, "temperature": 0.5}

@@ -116,7 +116,7 @@ class OpenAiClient:
         endpoint = self._endpoint
         body = orjson.dumps(payload(content, endpoint))
         headers = {"Content-Type": "application/json"} | user_headers(endpoint)
-        path = "/" + endpoint.service.path
+        path = f"/{endpoint.service.path}".removesuffix("/.") or "/"
         return b"".join(encode_request("POST", path, host_header(endpoint), headers, [body]))
 
     async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> Template:  # noqa: ARG002
