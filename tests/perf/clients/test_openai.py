@@ -10,7 +10,7 @@ from tests.perf.clients.openai_server import Script, openai_server
 from tests.perf.clients.running import level
 from tpx.errors import UsageError
 from tpx.perf.clients.events import EventParser
-from tpx.perf.clients.openai import has_text
+from tpx.perf.clients.openai import OpenAiAnswer, has_text
 from tpx.perf.results import LevelResult, Streaming
 
 CHAT = "v1/chat/completions"
@@ -108,6 +108,13 @@ def test_an_error_in_the_middle_of_a_stream_fails_the_request() -> None:
     (error,) = result.errors
     assert (error.code, error.count, error.message) == ("OpenAI error", 3, "out of memory")
     assert result.requests == 0
+
+
+@pytest.mark.parametrize("data", [b"5", b"{"])
+def test_an_event_that_is_no_object_fails_the_request(data: bytes) -> None:
+    answer = OpenAiAnswer(lambda _: None)
+    answer.take(b"data: " + data + b"\n\n")
+    assert answer.error == f"an event is no JSON object: {data.decode()}"
 
 
 def test_a_stream_that_ends_with_its_connection_is_read_too() -> None:

@@ -70,7 +70,9 @@ class OpenAiAnswer:
             try:
                 event = orjson.loads(data)
             except orjson.JSONDecodeError:
-                self.error = f"an event is not JSON: {data[:200].decode('utf-8', 'replace')}"
+                event = None
+            if not isinstance(event, dict):
+                self.error = f"an event is no JSON object: {data[:200].decode('utf-8', 'replace')}"
                 continue
             if event.get("error"):
                 self.error = _words(event)
