@@ -46,7 +46,7 @@ def replay(tmp_path: Path) -> Replay:
     ) -> Run:
         table = read_table(HEADLINE) if recorded is None else list(recorded)
         config = ProfileConfig(
-            profile_models=(ModelToProfile(name="alexnet"),), export_path=tmp_path, **options
+            **{"profile_models": (ModelToProfile(name="alexnet"),), "export_path": tmp_path, **options}
         )
         runner = ReplayRunner({"alexnet": default or ALEXNET}, table)
         bench = Bench(

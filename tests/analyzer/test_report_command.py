@@ -1,10 +1,13 @@
 """`tpx analyze report`: which run, which configurations, in which formats."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.analyzer.reports.test_files import no_weasyprint
+from tpx.analyzer.reports import pdf
 from tpx.analyzer.results.run import Run
 from tpx.cli.analyze import main
 
@@ -56,7 +59,11 @@ def test_the_run_may_lie_in_a_checkpoint_directory_and_the_options_in_a_file(
         (["-o", "htm"], "there is no 'htm' (did you mean 'html'?)"),
         (["-n", "alexnet_config_11"], "did you mean 'alexnet_config_1'"),
         (["-e", "/nowhere/at/all"], "no run here"),
-        (["--plots", "x"], "plots are not supported"),
+        (["--plots", "x"], "expected plots as `key: value` lines, got str"),
+        (["--plots", "{a: {x_axis: batch_size}}"], "a: missing: y_axis"),
+        (["--plots", "{a: {x_axes: batch_size}}"], "a: unknown key 'x_axes' (did you mean 'x_axis'?)"),
+        (["--plots", "{a: {x_axis: batch_sizes, y_axis: perf_throughput}}"], "did you mean 'batch_size'"),
+        (["-n", "alexnet_config_0", "-o", "json"], "--output-formats json is of a whole run"),
         (["-f", "/nowhere/at/all.yml"], "No such file"),
         (["--report-model-config", "x", "--frmt"], "Invalid long option '--frmt'"),
     ],
@@ -68,10 +75,43 @@ def test_what_cannot_be_reported_is_status_two_with_the_reason(
     assert message in capsys.readouterr().err
 
 
-def test_plots_of_single_configurations_are_refused_by_name(
-    run_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+RATE = "{x_axis: concurrency, y_axis: perf_throughput, title: Rate over load}"
+TAIL = "{x_axis: concurrency, y_axis: perf_latency_p99, title: Tail over load, monotonic: true}"
+
+
+def titles_of(page: Path) -> list[str]:
+    return re.findall(r"<title id=[^>]*>([^<]*)</title>", page.read_text(encoding="utf-8"))
+
+
+def test_plots_are_those_that_are_asked_for_of_all_or_of_one(run_path: Path, tmp_path: Path) -> None:
+    names = f"[alexnet_config_0, alexnet_config_1: {{plots: {{tail: {TAIL}}}}}]"
+    (tmp_path / "config.yml").write_text(f"report_model_configs: {names}\nplots: {{rate: {RATE}}}\n")
+    assert main(["report", "-f", str(tmp_path / "config.yml"), "-e", str(run_path)]) == 0
+    detailed = run_path / "reports" / "detailed"
+    first = titles_of(detailed / "alexnet_config_0" / "detailed_report.html")
+    second = titles_of(detailed / "alexnet_config_1" / "detailed_report.html")
+    assert first[-1:] == ["Rate over load"]
+    assert second[-1:] == ["Tail over load"]
+
+
+@pytest.mark.parametrize("engine", ["weasyprint", "builtin"])
+def test_a_single_configuration_is_a_pdf_by_either_engine(
+    run_path: Path, engine: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = "report_model_configs:\n  - alexnet_config_0:\n      plots: {a: {title: A}}\n"
-    (tmp_path / "config.yml").write_text(text)
-    assert main(["report", "-f", str(tmp_path / "config.yml"), "-e", str(run_path)]) == 2
-    assert "expected names: the plots of a configuration are fixed" in capsys.readouterr().err
+    pytest.importorskip("fpdf")
+    if engine == "weasyprint":
+        pytest.importorskip("weasyprint")
+    words = ["-n", "alexnet_config_1", "-o", "pdf", "--pdf-engine", engine]
+    assert main(["report", "-e", str(run_path), *words]) == 0
+    path = run_path / "reports" / "detailed" / "alexnet_config_1" / "detailed_report.pdf"
+    assert path.read_bytes().startswith(b"%PDF-")
+    assert capsys.readouterr().out == f"Report: {path}\n"
+
+
+def test_without_weasyprint_a_single_configuration_is_drawn_and_a_note_says_why(
+    run_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("fpdf")
+    monkeypatch.setattr(pdf, "require_pdf", no_weasyprint)
+    assert main(["report", "-e", str(run_path), "-n", "alexnet_config_1", "-o", "pdf"]) == 0
+    assert "note: PDF: drawn by fpdf2 (no PDF: WeasyPrint lacks" in capsys.readouterr().err

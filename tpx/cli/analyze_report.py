@@ -7,17 +7,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from tpx.analyzer.options.file import read_yaml
-from tpx.analyzer.options.values import words
-from tpx.analyzer.reports.detail import render_detail
+from tpx.analyzer.options.values import from_yaml_text, mapping, truth, words
+from tpx.analyzer.reports.detail import build_detail, render_detail
 from tpx.analyzer.reports.export import CsvFiles, write_csv
 from tpx.analyzer.reports.files import ReportFiles, write_reports
+from tpx.analyzer.reports.manner import Manner
 from tpx.analyzer.reports.page import Places
+from tpx.analyzer.reports.pdf import write_detail_pdf
+from tpx.analyzer.reports.plots import Plot
 from tpx.analyzer.results.journal import read_last_run
 from tpx.analyzer.results.run import Run
 from tpx.cli.analyze_runs import journal_of, show_written
-from tpx.errors import UsageError
+from tpx.errors import Unsupported, UsageError
 from tpx.options import Option, build, given_in_argv, given_in_mapping, nearest
-from tpx.pages.html import write_html, write_pdf
+from tpx.pages.html import write_html
 
 _RUN = "Run"
 _WHAT = "What is written"
@@ -25,21 +28,53 @@ ENDINGS = {"html": "html", "pdf": "pdf", "csv": "csv", "markdown": "md", "json":
 """Format -> how its files end."""
 
 
-def read_names(value: Any) -> tuple[str, ...]:
-    """`a,b`, or a list of names; Model Analyzer's form with plots of each configuration is told apart."""
-    items = value if isinstance(value, list) else [value]
-    if any(isinstance(item, Mapping) for item in items):
-        raise ValueError("expected names: the plots of a configuration are fixed in tpx's reports")
-    return words(value)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A configuration to report, with its own plots where it has any."""
+
+    name: str
+    plots: tuple[Plot, ...] = ()
 
 
-def read_plots(value: Any) -> tuple[str, ...]:
-    """Model Analyzer's own plots, which there are none of."""
-    if value:
-        raise ValueError(
-            "plots are not supported by this version of tpx: its reports have plots of their own"
-        )
-    return ()
+def read_names(value: Any) -> tuple[Wanted, ...]:
+    """`a,b`, or a list of names and of `name: {plots: ...}`."""
+    found: list[Wanted] = []
+    for item in value if isinstance(value, list) else [value]:
+        if not isinstance(item, Mapping):
+            found += [Wanted(name=name) for name in words(item)]
+            continue
+        for name, own in item.items():
+            settings = mapping({} if own is None else own, "plots of a configuration")
+            strange = sorted(settings.keys() - {"plots"})
+            if strange:
+                raise ValueError(f"{name}: unknown key '{strange[0]}' (a configuration has: plots)")
+            found.append(Wanted(name=str(name), plots=read_plots(settings.get("plots", {}))))
+    return tuple(found)
+
+
+def read_plots(value: Any) -> tuple[Plot, ...]:
+    """Names of plots with their title, axes, and whether they are monotonic."""
+    return tuple(_plot(name, own) for name, own in mapping(value, "plots").items())
+
+
+def _plot(name: str, value: Any) -> Plot:
+    own = mapping(value, f"title, x_axis and y_axis of plot '{name}'")
+    known = ("title", "x_axis", "y_axis", "monotonic")
+    for key in own:
+        if key not in known:
+            raise ValueError(
+                f"{name}: unknown key '{key}'{nearest(key, known)} (there are: {', '.join(known)})"
+            )
+    lacking = [key for key in known[1:3] if key not in own]
+    if lacking:
+        raise ValueError(f"{name}: missing: {lacking[0]}")
+    return Plot(
+        name=name,
+        title=str(own.get("title", name)),
+        x_axis=str(own["x_axis"]),
+        y_axis=str(own["y_axis"]),
+        monotonic=truth(own.get("monotonic", False)),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +92,13 @@ class ReportConfig:
         Option("directory of its run.jsonl, where that is not in the export path", ("-s",), _RUN, "DIR"),
     ] = None
     report_model_configs: Annotated[
-        tuple[str, ...],
+        tuple[Wanted, ...],
         Option(
             "configurations of one model, each with a detailed report; the whole run without it",
             ("-n",),
             _WHAT,
             "NAME,NAME",
-            comma=True,
+            parse=read_names,
             read=read_names,
         ),
     ] = ()
@@ -74,21 +109,42 @@ class ReportConfig:
         ),
     ] = ("html",)
     plots: Annotated[
-        tuple[str, ...],
-        Option("tpx's reports have plots of their own", (), _WHAT, parse=read_plots, read=read_plots),
-    ] = ()
+        tuple[Plot, ...] | None,
+        Option(
+            "plots of single configurations, in the place of those of the mode",
+            (),
+            _WHAT,
+            "{NAME: {title: T, x_axis: TAG, y_axis: TAG}}",
+            parse=from_yaml_text(read_plots),
+            read=read_plots,
+        ),
+    ] = None
     mode: Annotated[
-        Literal["online", "offline"], Option("reports show both sides", (), _WHAT, inert=True)
-    ] = "online"
+        Literal["online", "offline"] | None,
+        Option(
+            "what reports look at: online latency and memory, offline throughput and batches (that of the "
+            "run when not given)",
+            (),
+            _WHAT,
+            "online|offline",
+        ),
+    ] = None
     always_report_gpu_metrics: Annotated[
         bool,
         Option(
-            "reports have GPU columns wherever there is a GPU",
+            "show figures of GPUs also of models that are cpu_only",
             ("--always_report-gpu-metrics",),
             _WHAT,
-            inert=True,
         ),
     ] = False
+    pdf_engine: Annotated[
+        Literal["auto", "weasyprint", "builtin"],
+        Option(
+            "what makes PDFs: WeasyPrint, or plainer without its libraries; auto takes what is there",
+            (),
+            _WHAT,
+        ),
+    ] = "auto"
 
     def __post_init__(self) -> None:
         for name in self.output_formats:
@@ -108,6 +164,16 @@ def report(argv: Sequence[str]) -> int:
     else:
         _write_whole(run, config)
     return 0
+
+
+def _manner(run: Run, config: ReportConfig) -> Manner:
+    """As the run says, where the command says nothing else."""
+    own = Manner.of(run)
+    return Manner(
+        mode=config.mode or own.mode,
+        gpus_of_all=own.gpus_of_all or config.always_report_gpu_metrics,
+        plots=config.plots,
+    )
 
 
 def _read(argv: Sequence[str]) -> ReportConfig:
@@ -158,6 +224,8 @@ def _write_whole(run: Run, config: ReportConfig) -> None:
         markdown=named("markdown"),
         json=named("json"),
         junit=named("junit"),
+        pdf_engine=config.pdf_engine,
+        manner=_manner(run, config),
         summaries="html" in wanted,
         detailed="html" in wanted,
     )
@@ -166,32 +234,42 @@ def _write_whole(run: Run, config: ReportConfig) -> None:
         print(f"note: {note}", file=sys.stderr)
     show_written(written)
     if "csv" in wanted:
-        for path in write_csv(run, _csv_files(run, place / "results")):
+        for path in write_csv(run, _csv_files(run, place / "results", files.manner)):
             print(f"Report: {path}")
 
 
 def _write_detailed(run: Run, config: ReportConfig) -> None:
     """A report of each configuration in these formats."""
-    _check_names(run, config.report_model_configs)
+    _check_names(run, [wanted.name for wanted in config.report_model_configs])
     lacking = sorted(set(config.output_formats) - {"html", "pdf", "csv"})
     if lacking:
         raise UsageError(f"--output-formats {lacking[0]} is of a whole run: leave --report-model-configs out")
-    for name in config.report_model_configs:
-        place = config.export_path / "reports" / "detailed" / name
+    manner = _manner(run, config)
+    for wanted in config.report_model_configs:
+        own = replace(manner, plots=wanted.plots or manner.plots)
         for written in dict.fromkeys(config.output_formats):
-            for path in _write_one(run, name, written, place, config.export_path):
+            for path in _write_one(run, wanted.name, written, own, config):
                 print(f"Report: {path}")
 
 
-def _write_one(run: Run, name: str, written: str, place: Path, export_path: Path) -> tuple[Path, ...]:
+def _write_one(run: Run, name: str, written: str, manner: Manner, config: ReportConfig) -> tuple[Path, ...]:
+    place = config.export_path / "reports" / "detailed" / name
     if written == "csv":
-        return write_csv(_only(run, name), _csv_files(run, place))
-    page = render_detail(run, name, Places(repository=_repository(run), export_path=export_path))
+        return write_csv(_only(run, name), _csv_files(run, place, manner))
+    places = Places(repository=_repository(run), export_path=config.export_path)
     path = place / f"detailed_report.{written}"
-    if written == "pdf":
-        write_pdf(page, path)
-    else:
-        write_html(page, path)
+    if written == "html":
+        write_html(render_detail(run, name, places, manner), path)
+        return (path,)
+    try:
+        note = write_detail_pdf(build_detail(run, name, places, manner), path, config.pdf_engine)
+    except Unsupported as exc:
+        if config.pdf_engine != "auto":
+            raise
+        print(f"note: {exc}", file=sys.stderr)
+        return ()
+    if note:
+        print(f"note: PDF: {note}", file=sys.stderr)
     return (path,)
 
 
@@ -199,7 +277,7 @@ def _repository(run: Run) -> Path:
     return Path(str(run.started.settings.get("output_model_repository_path", "output_model_repository")))
 
 
-def _csv_files(run: Run, directory: Path) -> CsvFiles:
+def _csv_files(run: Run, directory: Path, manner: Manner | None) -> CsvFiles:
     settings = run.started.settings
     return CsvFiles(
         directory=directory,
@@ -210,4 +288,5 @@ def _csv_files(run: Run, directory: Path) -> CsvFiles:
         inference_fields=tuple(settings.get("inference_output_fields", ())),
         gpu_fields=tuple(settings.get("gpu_output_fields", ())),
         server_fields=tuple(settings.get("server_output_fields", ())),
+        manner=manner,
     )

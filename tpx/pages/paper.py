@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpx.errors import MeasurementError, Unsupported
-from tpx.pages.chart import Chart
+from tpx.pages.chart import FRAME, Chart
 from tpx.pages.styles import COLORS
 from tpx.pages.view import Grid
 
@@ -139,6 +139,14 @@ class Paper:
             [(series.name, "#c3cad3" if series.faint else COLORS[series.style]) for series in chart.series]
         )
 
+    def canvas(self, width: float, height: float) -> "Pen":
+        """A free surface of so many pixels across and down, for its own pen; no wider than a chart's."""
+        scale = min(WIDTH / width, WIDTH / FRAME.width)
+        self._room(height * scale)
+        top = self._pdf.get_y()
+        self._pdf.set_y(top + height * scale)
+        return Pen(self._pdf, self._pdf.l_margin, top, scale)
+
     def bars(
         self, rows: Sequence[tuple[str, str, Sequence[tuple[float, str]]]], legend: Sequence[tuple[str, str]]
     ) -> None:
@@ -205,6 +213,13 @@ class Pen:
         self._pdf.set_fill_color(color if filled else "#ffffff")
         self._pdf.set_line_width(0.25)
         self._pdf.circle(self._x(x), self._y(y), 0.75, style="DF")
+
+    def box(self, x: float, y: float, width: float, height: float, color: str, *, share: float) -> None:
+        """Filled with so much of the colour over white."""
+        parts = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+        mixed = "".join(f"{round(255 + (part - 255) * share):02x}" for part in parts)
+        self._pdf.set_fill_color(f"#{mixed}")
+        self._pdf.rect(self._x(x), self._y(y), width * self._scale, height * self._scale, style="F")
 
     def text(self, x: float, y: float, text: str, *, align: str = "start", color: str = INK) -> None:
         self._pdf.set_font("helvetica", "", 6.5)

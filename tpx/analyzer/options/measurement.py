@@ -92,7 +92,7 @@ class MeasurementOptions:
         bool, Option("memory of the server as columns of the tables and CSV files too", (), _WATCH)
     ] = False
     always_report_gpu_metrics: Annotated[
-        bool, Option("GPU columns are shown wherever there is a GPU", (), _WATCH, inert=True)
+        bool, Option("show figures of GPUs also of models that are cpu_only", (), _WATCH)
     ] = False
     dcgm_disable: Annotated[
         bool,

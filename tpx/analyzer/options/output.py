@@ -21,7 +21,7 @@ class OutputOptions:
     mode: Annotated[
         Literal["online", "offline"],
         Option(
-            "what detailed reports sort by: online latency, offline throughput",
+            "what reports look at: online latency and memory, offline throughput and batches",
             (),
             _OUTPUT,
         ),

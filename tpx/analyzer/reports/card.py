@@ -14,6 +14,7 @@ from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.results.run import ModelRun, Run
 from tpx.pages.view import Span, Tile
 
+MEMORY = (("cpu_used_ram", "Server memory"), ("gpu_used_memory", "GPU memory"))
 _BADGES = {
     Finding.BETTER: ("Better configuration found", "good"),
     Finding.DEFAULT: ("Default is best", "neutral"),
@@ -24,8 +25,8 @@ _BADGES = {
 }
 
 
-def verdict_card(model: ModelRun, verdict: Verdict, run: Run) -> VerdictCard:
-    """Badge, sentence and figures of one model's verdict."""
+def verdict_card(model: ModelRun, verdict: Verdict, run: Run, *, gpus: bool) -> VerdictCard:
+    """Badge, sentence and figures of one model's verdict; `gpus` whether those of GPUs are among them."""
     tolerance = run.started.tolerance_percent
     badge, tone = _BADGES[verdict.finding]
     if is_about_equal(verdict, tolerance):
@@ -38,7 +39,7 @@ def verdict_card(model: ModelRun, verdict: Verdict, run: Run) -> VerdictCard:
         sentence=spans(verdict.sentence + "."),
         detail=verdict.detail,
         caution=caution(verdict, model, tolerance),
-        tiles=_tiles(verdict, run),
+        tiles=_tiles(verdict, run, gpus=gpus),
     )
 
 
@@ -47,7 +48,7 @@ def spans(text: str) -> tuple[Span, ...]:
     return tuple(Span(text=part, code=i % 2 == 1) for i, part in enumerate(text.split("`")) if part)
 
 
-def _tiles(verdict: Verdict, run: Run) -> tuple[Tile, ...]:
+def _tiles(verdict: Verdict, run: Run, *, gpus: bool) -> tuple[Tile, ...]:
     if verdict.best is None:
         return ()
     best, default = verdict.best, verdict.default
@@ -73,7 +74,7 @@ def _tiles(verdict: Verdict, run: Run) -> tuple[Tile, ...]:
             )
         )
     tiles += [_load_tile(measurement, other), _instances_tile(best), *_constraint_tile(verdict, run)]
-    for tag, label in (("cpu_used_ram", "Server memory"), ("gpu_used_memory", "GPU memory")):
+    for tag, label in MEMORY[: 2 if gpus else 1]:
         value = METRICS[tag].value(measurement)
         if value is not None:
             note = _against(other, tag, "default {:,.0f} MB")

@@ -26,31 +26,32 @@ class Spot:
     ranked: RankedVariant
     measurement: Measurement
     latency_ms: float
+    memory_mb: float | None
 
     @property
     def throughput(self) -> float:
         return self.measurement.throughput
 
 
-def front_of(ranking: Sequence[RankedVariant]) -> tuple[Spot, ...]:
+def front_of(ranking: Sequence[RankedVariant], *, gpus: bool = True) -> tuple[Spot, ...]:
     """What no other measurement beats in throughput and p99 at once, from the lowest latency on."""
     front: list[Spot] = []
-    for spot in sorted(_spots(ranking), key=lambda s: (s.latency_ms, -s.throughput)):
+    for spot in sorted(_spots(ranking, gpus=gpus), key=lambda s: (s.latency_ms, -s.throughput)):
         if not front or spot.throughput > front[-1].throughput:
             front.append(spot)
     return tuple(front)
 
 
-def pareto_chart(key: str, ranking: Sequence[RankedVariant]) -> Chart | None:
-    """Every measurement by latency and throughput, its area by memory; None of fewer than three."""
-    spots = _spots(ranking)
-    front = front_of(ranking)
+def pareto_chart(key: str, ranking: Sequence[RankedVariant], *, gpus: bool) -> Chart | None:
+    """Every measurement by latency and throughput, its area by memory (of GPUs, where these count); None of
+    fewer than three."""
+    spots = _spots(ranking, gpus=gpus)
+    front = front_of(ranking, gpus=gpus)
     if len(spots) < 3 or not front:
         return None
     x = axis_for([s.latency_ms for s in spots], FRAME.left, FRAME.right)
     y = linear_axis([s.throughput for s in spots], FRAME.bottom, FRAME.top)
-    memory = {id(s): _memory_mb(s.measurement) for s in spots}
-    most = max((mb for mb in memory.values() if mb), default=0.0)
+    most = max((s.memory_mb for s in spots if s.memory_mb), default=0.0)
     labels = LabelPlacer()
     for spot in front:
         labels.reserve_point((x.at(spot.latency_ms), y.at(spot.throughput)))
@@ -73,7 +74,7 @@ def pareto_chart(key: str, ranking: Sequence[RankedVariant]) -> Chart | None:
                 name="Pareto front",
                 style=0,
                 path=_steps(front, x, y),
-                points=tuple(_point(s, x, y, _radius(_memory_mb(s.measurement), most)) for s in front),
+                points=tuple(_point(s, x, y, _radius(s.memory_mb, most)) for s in front),
                 labels=tuple(texts),
                 legend_marker=marker(0, 14, 7),
             ),
@@ -81,7 +82,7 @@ def pareto_chart(key: str, ranking: Sequence[RankedVariant]) -> Chart | None:
                 name="bettered by one of them",
                 style=6,
                 path="",
-                points=tuple(_point(s, x, y, _radius(memory[id(s)], most)) for s in rest),
+                points=tuple(_point(s, x, y, _radius(s.memory_mb, most)) for s in rest),
                 legend_marker=marker(0, 14, 7),
                 faint=True,
             ),
@@ -146,9 +147,14 @@ def _percent_axis(reach: float) -> Axis:
     )
 
 
-def _spots(ranking: Sequence[RankedVariant]) -> list[Spot]:
+def _spots(ranking: Sequence[RankedVariant], *, gpus: bool) -> list[Spot]:
     return [
-        Spot(ranked=ranked, measurement=m, latency_ms=p99_ns / NS_PER_MS)
+        Spot(
+            ranked=ranked,
+            measurement=m,
+            latency_ms=p99_ns / NS_PER_MS,
+            memory_mb=_memory_mb(m, gpus=gpus),
+        )
         for ranked in ranking
         for m in ranked.ordered
         if (p99_ns := m.latency.p99_ns)
@@ -178,9 +184,9 @@ def _radius(memory_mb: float | None, most: float) -> float:
     return round(LEAST_RADIUS + (MOST_RADIUS - LEAST_RADIUS) * math.sqrt(memory_mb / most), 1)
 
 
-def _memory_mb(measurement: Measurement) -> float | None:
+def _memory_mb(measurement: Measurement, *, gpus: bool) -> float | None:
     """GPU memory where there is a GPU, else the server's RAM."""
-    if measurement.gpus:
+    if measurement.gpus and gpus:
         return sum(gpu.used_bytes for gpu in measurement.gpus) / 1e6
     return ram_mb(measurement.memory)
 
@@ -190,7 +196,7 @@ def _label(spot: Spot) -> str:
 
 
 def _title(spot: Spot) -> str:
-    memory = _memory_mb(spot.measurement)
+    memory = spot.memory_mb
     held = "" if memory is None else f", {memory:,.0f} MB"
     return (
         f"{spot.ranked.name} at {spot.measurement.load}: {spot.throughput:,.1f} infer/s, "

@@ -49,6 +49,8 @@ class TableContext:
     hrefs: Mapping[str, str] = field(default_factory=dict)
     """Pages of single configurations."""
     on_front: frozenset[str] = frozenset()
+    gpus: bool = True
+    """Whether figures of GPUs say something about these configurations."""
 
 
 def number(value: float | None, digits: int = 1, interval: Range | None = None) -> Cell:
@@ -151,18 +153,20 @@ def configuration_columns(lines: Sequence[TableLine]) -> tuple[ShownColumn, ...]
     return (NAME, instances, batching, dynamic)
 
 
-def load_columns(lines: Sequence[TableLine]) -> tuple[ShownColumn, ...]:
-    """The load, in every row of every table; the batch size only where it is not one throughout."""
+def load_columns(lines: Sequence[TableLine], *, batch_first: bool = False) -> tuple[ShownColumn, ...]:
+    """The load, in every row of every table; the batch size only where it is not one throughout, or where it
+    is what comes first."""
     rates = bool(lines) and lines[0].measurement.load.kind == "request_rate"
     header, hint = ("Rate", "requests a second") if rates else ("Concurrency", "requests in flight")
     value = ShownColumn(column=Column(header=header, numeric=True, hint=hint), cell=_load_cell)
-    if all(part.batch_size == 1 for line in lines for part in _parts(line.measurement.load)):
+    single = all(part.batch_size == 1 for line in lines for part in _parts(line.measurement.load))
+    if single and not batch_first:
         return (value,)
     batch = ShownColumn(
         column=Column(header="Batch", numeric=True, hint="inferences in one request"),
         cell=_batch_cell,
     )
-    return (value, batch)
+    return (batch, value) if batch_first else (value, batch)
 
 
 def _parts(load: Load) -> Sequence[Load]:
@@ -236,16 +240,15 @@ def breakdown_columns(lines: Sequence[TableLine]) -> tuple[ShownColumn, ...]:
     )
 
 
-def resource_columns(lines: Sequence[TableLine], prices: Prices) -> tuple[ShownColumn, ...]:
+def resource_columns(lines: Sequence[TableLine], context: TableContext) -> tuple[ShownColumn, ...]:
     """Memory, utilization, energy and money, as far as they are known."""
-    measured = _known(
-        lines,
-        (
-            ("cpu_used_ram", "RAM MB", 0, "the most memory that the server held for itself"),
-            ("gpu_used_memory", "GPU MB", 0, "the most memory used on all GPUs together"),
-            ("gpu_utilization", "GPU %", 0, "mean utilization"),
-        ),
+    prices = context.prices
+    wanted = (
+        ("cpu_used_ram", "RAM MB", 0, "the most memory that the server held for itself"),
+        ("gpu_used_memory", "GPU MB", 0, "the most memory used on all GPUs together"),
+        ("gpu_utilization", "GPU %", 0, "mean utilization"),
     )
+    measured = _known(lines, [each for each in wanted if context.gpus or not each[0].startswith("gpu_")])
     figures: tuple[tuple[str, str, int, Callable[[Measurement], float | None]], ...] = (
         ("GPU +MB", "GPU memory beyond the server without models", 0, prices.gpu_above_idle_mb),
         ("CPU %", "processor time of the server, in percent of one processor", 0, lambda m: m.cpu_percent),
@@ -253,6 +256,8 @@ def resource_columns(lines: Sequence[TableLine], prices: Prices) -> tuple[ShownC
         ("J/inf net", "the same without the power of the idle machine", 3, prices.joules_above_idle),
         ("cost/1M", "of a million inferences, by the price of an hour", 3, prices.cost_per_million),
     )
+    if not context.gpus:
+        figures = figures[1:]
     return (*measured, *(_figure(*f) for f in figures if any(f[3](x.measurement) is not None for x in lines)))
 
 

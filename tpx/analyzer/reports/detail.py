@@ -6,10 +6,13 @@ from pathlib import Path
 
 from tpx.analyzer.limits import describe_misses, limits_of
 from tpx.analyzer.objectives import METRICS, RankedVariant
+from tpx.analyzer.reports.card import MEMORY
 from tpx.analyzer.reports.chart import draw
 from tpx.analyzer.reports.grids import in_detail, loads_grid, repetitions_grid
 from tpx.analyzer.reports.latency_parts import breakdown_of_loads
+from tpx.analyzer.reports.manner import Manner
 from tpx.analyzer.reports.page import Places, duration, table_context
+from tpx.analyzer.reports.plots import DETAILED, draw_plots
 from tpx.analyzer.reports.recommendation import config_diff
 from tpx.analyzer.reports.verdict import Verdict, judge, milliseconds, plural
 from tpx.analyzer.reports.view import DiffLine, FailureCard
@@ -35,6 +38,7 @@ class DetailPage:
     tiles: tuple[Tile, ...]
     chart: Chart | None
     breakdown: Breakdown | None
+    plots: tuple[Chart, ...]
     loads: Grid
     repetitions: Grid | None
     failures: tuple[FailureCard, ...]
@@ -59,16 +63,17 @@ def detail_path(name: str) -> Path:
     return Path("reports") / "detailed" / name / "detailed_report.html"
 
 
-def render_detail(run: Run, name: str, places: Places) -> str:
+def render_detail(run: Run, name: str, places: Places, manner: Manner | None = None) -> str:
     """The page of a measured configuration; UsageError where the run has none of this name."""
-    return html.render("analyze_detail.html.j2", build_detail(run, name, places))
+    return html.render("analyze_detail.html.j2", build_detail(run, name, places, manner or Manner.of(run)))
 
 
-def build_detail(run: Run, name: str, places: Places) -> DetailPage:
+def build_detail(run: Run, name: str, places: Places, manner: Manner) -> DetailPage:
     """The view model of `render_detail`."""
     model, verdict, ranked = _find(run, name)
     goals = run.started.goals.of(model.model)
-    context = table_context(verdict, run, {})
+    context = table_context(verdict, run, {}, manner)
+    plots = DETAILED[manner.mode] if manner.plots is None else manner.plots
     default = verdict.default
     compared = (ranked,) if default is None or default is ranked else (ranked, default)
     badge, tone = _badge(ranked, verdict)
@@ -82,10 +87,11 @@ def build_detail(run: Run, name: str, places: Places) -> DetailPage:
         sentence=_sentence(ranked, verdict, run),
         badge=badge,
         tone=tone,
-        tiles=_tiles(ranked),
+        tiles=_tiles(ranked, gpus=context.gpus),
         chart=draw("chart", compared, (), goals),
         breakdown=breakdown_of_loads("breakdown", ranked),
-        loads=loads_grid(ranked, context),
+        plots=draw_plots("plot", plots, (ranked,), gpus=context.gpus),
+        loads=loads_grid(ranked, context, manner.mode),
         repetitions=repetitions_grid((ranked,), context),
         failures=tuple(
             FailureCard(name=name, load=f"at {f.load}", reason=f.reason, log_tail="\n".join(f.log_tail))
@@ -133,7 +139,7 @@ def _sentence(ranked: RankedVariant, verdict: Verdict, run: Run) -> str:
     return text + "."
 
 
-def _tiles(ranked: RankedVariant) -> tuple[Tile, ...]:
+def _tiles(ranked: RankedVariant, *, gpus: bool) -> tuple[Tile, ...]:
     figures = ranked.figures
     tiles = [Tile(label="Throughput", figure=f"{figures.throughput:,.0f}", unit="infer/s", note="")]
     for label, duration_ns in (
@@ -142,7 +148,7 @@ def _tiles(ranked: RankedVariant) -> tuple[Tile, ...]:
     ):
         if duration_ns is not None:
             tiles.append(Tile(label=label, figure=milliseconds(duration_ns), unit="ms", note=""))
-    for tag, label in (("cpu_used_ram", "Server memory"), ("gpu_used_memory", "GPU memory")):
+    for tag, label in MEMORY[: 2 if gpus else 1]:
         value = METRICS[tag].value(figures)
         if value is not None:
             tiles.append(Tile(label=label, figure=f"{value:,.0f}", unit="MB", note=""))

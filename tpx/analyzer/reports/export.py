@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from tpx.analyzer.reports.manner import Manner
 from tpx.analyzer.reports.tables import Table, gpu_table, inference_table, server_table
 from tpx.analyzer.results.run import Run
 from tpx.errors import MeasurementError
@@ -22,6 +23,8 @@ class CsvFiles:
     """Tags of other columns than the default ones, of each table."""
     gpu_fields: tuple[str, ...] = ()
     server_fields: tuple[str, ...] = ()
+    manner: Manner | None = None
+    """None is as the run says itself."""
 
 
 def tables_of(run: Run, files: CsvFiles) -> tuple[Table, Table, Table]:
@@ -29,7 +32,7 @@ def tables_of(run: Run, files: CsvFiles) -> tuple[Table, Table, Table]:
     memory = files.with_memory
     return (
         inference_table(run, with_memory=memory, fields=files.inference_fields),
-        gpu_table(run, files.gpu_fields),
+        gpu_table(run, files.gpu_fields, files.manner),
         server_table(run, with_memory=memory, fields=files.server_fields),
     )
 

@@ -9,6 +9,7 @@ from tpx.analyzer.reports.detail import detail_path, detailed_names, render_deta
 from tpx.analyzer.reports.html import render
 from tpx.analyzer.reports.json import report_text
 from tpx.analyzer.reports.junit import junit_text
+from tpx.analyzer.reports.manner import Manner
 from tpx.analyzer.reports.markdown import markdown_text
 from tpx.analyzer.reports.page import Places
 from tpx.analyzer.reports.pdf import Engine, write_report_pdf
@@ -38,6 +39,8 @@ class ReportFiles:
     """A page for each model of a run over several, where Model Analyzer has it."""
     detailed: bool = True
     """A page for each of the best configurations and the default."""
+    manner: Manner | None = None
+    """None is as the run says itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,13 +92,19 @@ def _wanted(run: Run, files: ReportFiles) -> list[tuple[str, Path, Write]]:
         wanted.append(("PDF", files.pdf, lambda path: _pdf(run, files, path)))
     link = "" if files.html is None else files.html.name
     texts: list[tuple[str, Path | None, Callable[[], str]]] = [
-        ("Markdown", files.markdown, lambda: markdown_text(run, link)),
+        ("Markdown", files.markdown, lambda: markdown_text(run, link, files.manner)),
         ("JSON", files.json, lambda: report_text(run)),
         ("JUnit", files.junit, lambda: junit_text(run)),
     ]
     wanted += [(label, path, _text_writer(text)) for label, path, text in texts if path is not None]
     if files.step_summary is not None:
-        wanted.append(("Step summary", files.step_summary, lambda path: _append(path, markdown_text(run))))
+        wanted.append(
+            (
+                "Step summary",
+                files.step_summary,
+                lambda path: _append(path, markdown_text(run, manner=files.manner)),
+            )
+        )
     if files.summaries and len(run.models) > 1:
         for model in run.models:
             path = files.export_path / "reports" / "summaries" / model.model / "result_summary.html"
@@ -109,14 +118,13 @@ def _wanted(run: Run, files: ReportFiles) -> list[tuple[str, Path, Write]]:
 
 
 def _page(run: Run, files: ReportFiles, path: Path) -> str:
-    write_html(render(run, _places(run, files, path)), path)
+    write_html(render(run, _places(run, files, path), files.manner), path)
     return ""
 
 
 def _pdf(run: Run, files: ReportFiles, path: Path) -> str:
     places = Places(repository=files.repository, export_path=files.export_path)
-    how, _, why = write_report_pdf(run, places, path, files.pdf_engine).partition(" ")
-    return f"drawn by fpdf2 {why}" if how == "builtin" and why else ""
+    return write_report_pdf(run, places, path, files.pdf_engine, files.manner)
 
 
 def _places(run: Run, files: ReportFiles, page: Path, parent: Path | None = None) -> Places:
@@ -138,7 +146,7 @@ def _summary_writer(run: Run, model: ModelRun, files: ReportFiles) -> Write:
     alone = replace(run, models=(model,))
 
     def write(path: Path) -> str:
-        write_html(render(alone, _places(alone, files, path, files.html)), path)
+        write_html(render(alone, _places(alone, files, path, files.html), files.manner), path)
         return ""
 
     return write
@@ -151,7 +159,7 @@ def _detail_writer(run: Run, name: str, files: ReportFiles) -> Write:
             export_path=files.export_path,
             parent="" if files.html is None else _href(files.html, path),
         )
-        write_html(render_detail(run, name, places), path)
+        write_html(render_detail(run, name, places, files.manner), path)
         return ""
 
     return write

@@ -21,6 +21,7 @@ from tpx.analyzer.reports.columns import (
     text_cell,
     verdict_columns,
 )
+from tpx.analyzer.reports.plots import Mode
 from tpx.analyzer.results.measurement import Measurement
 from tpx.pages.styles import STYLES
 from tpx.pages.view import Column, Grid, Row
@@ -52,7 +53,7 @@ def configurations_grid(ranking: Sequence[RankedVariant], context: TableContext)
         GAIN,
         *member_columns(lines),
         *latency_columns(lines),
-        *resource_columns(lines, context.prices),
+        *resource_columns(lines, context),
         *verdict_columns(lines, constrained=context.constrained, tied=bool(context.tied)),
     )
     best = context.recommended
@@ -99,14 +100,18 @@ def repetitions_grid(ranking: Sequence[RankedVariant], context: TableContext) ->
     return _grid("The final rounds", columns, lines, [""] * len(lines))
 
 
-def loads_grid(ranked: RankedVariant, context: TableContext) -> Grid:
-    """Every load of one configuration, in the order of the load."""
+def loads_grid(ranked: RankedVariant, context: TableContext, mode: Mode) -> Grid:
+    """Every load of one configuration, in Model Analyzer's order: online the highest p99 first, offline the
+    most throughput first, and the batch before the load."""
     pairs = [(m, True) for m in ranked.passing] + [(m, False) for m in ranked.failing]
     pairs.sort(key=lambda pair: (pair[0].load.batch_size, pair[0].load.value))
+    online = mode == "online"
+    pairs.sort(key=lambda pair: -(pair[0].latency.p99_ns or 0) if online else -pair[0].throughput)
     lines = [TableLine(ranked=ranked, measurement=m, passes=passes) for m, passes in pairs]
-    columns = _measurement_columns(lines, context)[1:]
+    columns = _measurement_columns(lines, context, batch_first=not online)[1:]
     marks = ["best" if line.measurement.load == ranked.figures.load else "" for line in lines]
-    return _grid("Every load of this configuration", columns, lines, marks)
+    order = "the highest p99 latency first" if online else "the most throughput first"
+    return _grid(f"Every load of this configuration, {order}", columns, lines, marks)
 
 
 def top_grid(best: Sequence[tuple[str, RankedVariant]], contexts: Mapping[str, TableContext]) -> Grid:
@@ -150,16 +155,16 @@ def in_detail(ranking: Sequence[RankedVariant], shown: int) -> tuple[RankedVaria
 
 
 def _measurement_columns(
-    lines: Sequence[TableLine], context: TableContext, *, verdicts: bool = True
+    lines: Sequence[TableLine], context: TableContext, *, verdicts: bool = True, batch_first: bool = False
 ) -> tuple[ShownColumn, ...]:
     return (
         NAME,
-        *load_columns(lines),
+        *load_columns(lines, batch_first=batch_first),
         THROUGHPUT,
         *member_columns(lines),
         *latency_columns(lines),
         *breakdown_columns(lines),
-        *resource_columns(lines, context.prices),
+        *resource_columns(lines, context),
         *(verdict_columns(lines, constrained=context.constrained) if verdicts else ()),
     )
 

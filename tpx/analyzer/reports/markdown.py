@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from tpx.analyzer.limits import limits_of
 from tpx.analyzer.objectives import METRICS, RankedVariant
 from tpx.analyzer.reports.columns import signed_percent
+from tpx.analyzer.reports.manner import Manner
 from tpx.analyzer.reports.verdict import Finding, Verdict, caution, judge
 from tpx.analyzer.results.run import ModelRun, Run
 from tpx.perf.report.markdown import sparkline
@@ -21,11 +22,12 @@ _SIGNS = {
 }
 
 
-def markdown_text(run: Run, link: str = "") -> str:
+def markdown_text(run: Run, link: str = "", manner: Manner | None = None) -> str:
     """The document; `link` leads to the whole report."""
+    manner = manner or Manner.of(run)
     lines: list[str] = []
     for model in run.models:
-        lines += _model(model, run)
+        lines += _model(model, run, gpus=manner.shows_gpus(run, model.model))
     if run.outcome != "complete":
         lines += ["> The run did not come to its end: the space was not searched completely.", ""]
     host = run.started.provenance.host
@@ -35,7 +37,7 @@ def markdown_text(run: Run, link: str = "") -> str:
     return "\n".join(lines) + "\n"
 
 
-def _model(model: ModelRun, run: Run) -> list[str]:
+def _model(model: ModelRun, run: Run, *, gpus: bool) -> list[str]:
     verdict = judge(model, run.started.goals)
     sentence = "".join(
         f"`{part}`" if i % 2 else _escaped(part, keep_ends=True)
@@ -45,15 +47,17 @@ def _model(model: ModelRun, run: Run) -> list[str]:
     for text in (verdict.detail, caution(verdict, model, run.started.tolerance_percent)):
         lines += [_escaped(text), ""] if text else []
     if verdict.ranking:
-        lines += [*_table(verdict, constrained=bool(limits_of(run.started.goals, model.model))), ""]
+        constrained = bool(limits_of(run.started.goals, model.model))
+        lines += [*_table(verdict, constrained=constrained, gpus=gpus), ""]
         lines += [_curve(verdict.best or verdict.ranking[0]), ""]
     failures = list(dict.fromkeys(f"{f.variant} at {f.load}: {f.reason}" for f in model.failures))
     lines += [f"- {_escaped(text)}" for text in failures[:MOST_ROWS]]
     return [*lines, ""] if failures else lines
 
 
-def _table(verdict: Verdict, *, constrained: bool) -> list[str]:
-    tags = [tag for tag in _TAGS if any(METRICS[tag].value(r.figures) is not None for r in verdict.ranking)]
+def _table(verdict: Verdict, *, constrained: bool, gpus: bool) -> list[str]:
+    wanted = [tag for tag in _TAGS if gpus or not tag.startswith("gpu_")]
+    tags = [tag for tag in wanted if any(METRICS[tag].value(r.figures) is not None for r in verdict.ranking)]
     head = ["Configuration", "Instances", "Load", "vs default", *(_TAGS[tag] for tag in tags)]
     head += ["Satisfies"] if constrained else []
     align = ["---", "---", "---", *("---:" for _ in range(len(tags) + 1))] + (["---"] if constrained else [])

@@ -24,6 +24,8 @@ from tpx.analyzer.reports.grids import (
 from tpx.analyzer.reports.heat import heat_map
 from tpx.analyzer.reports.json import embedded_text
 from tpx.analyzer.reports.latency_parts import breakdown_of_configurations
+from tpx.analyzer.reports.manner import Manner
+from tpx.analyzer.reports.plots import SUMMARY, draw_plots
 from tpx.analyzer.reports.recommendation import recommend
 from tpx.analyzer.reports.verdict import Verdict, judge, plural
 from tpx.analyzer.reports.view import FailureCard, ModelPage, Page, TraceStep
@@ -49,8 +51,10 @@ class Places:
     """The page above this one, from this one on; empty for the report of the run."""
 
 
-def build(run: Run, places: Places, *, data: bool = True) -> Page:
-    """The report of a run; `data` embeds the figures for whoever wants to compute with them."""
+def build(run: Run, places: Places, manner: Manner | None = None, *, data: bool = True) -> Page:
+    """The report of a run, shown as it says itself unless another manner is given; `data` embeds the figures
+    for whoever wants to compute with them."""
+    manner = manner or Manner.of(run)
     started = run.started
     names = ", ".join(started.models)
     configurations = sum(len(m.measured) for m in run.models)
@@ -66,10 +70,10 @@ def build(run: Run, places: Places, *, data: bool = True) -> Page:
         ),
         notice=_notice(run),
         models=tuple(
-            _model_page(model, verdict, run, places, index)
+            _model_page(model, verdict, run, places, manner, index)
             for index, (model, verdict) in enumerate(zip(run.models, verdicts, strict=True))
         ),
-        top=_top(run, verdicts, places),
+        top=_top(run, verdicts, places, manner),
         command=shlex.join(started.provenance.command),
         host=_facts(started.provenance.host),
         versions=_facts(started.provenance.versions),
@@ -109,7 +113,7 @@ def hashes(run: Run) -> tuple[Fact, ...]:
     return tuple(facts)
 
 
-def table_context(verdict: Verdict, run: Run, hrefs: Mapping[str, str]) -> TableContext:
+def table_context(verdict: Verdict, run: Run, hrefs: Mapping[str, str], manner: Manner) -> TableContext:
     """What the tables of one model need to know."""
     conclusion = verdict.conclusion
     best = verdict.best
@@ -123,6 +127,7 @@ def table_context(verdict: Verdict, run: Run, hrefs: Mapping[str, str]) -> Table
         gains=conclusion.gains if conclusion else {},
         hrefs=hrefs,
         on_front=frozenset(spot.ranked.name for spot in front_of(verdict.ranking)),
+        gpus=manner.shows_gpus(run, verdict.model),
     )
 
 
@@ -134,19 +139,22 @@ def _notice(run: Run) -> str:
     return f"This run {how}{why}: the figures below are valid, but the space was not searched to its end."
 
 
-def _model_page(model: ModelRun, verdict: Verdict, run: Run, places: Places, index: int) -> ModelPage:
+def _model_page(
+    model: ModelRun, verdict: Verdict, run: Run, places: Places, manner: Manner, index: int
+) -> ModelPage:
     goals, top = run.started.goals.of(model.model), run.started.top
     shown = in_detail(verdict.ranking, top)
     others = [ranked for ranked in verdict.ranking if ranked not in shown]
     ranking = verdict.ranking
-    context = table_context(verdict, run, places.hrefs)
+    context = table_context(verdict, run, places.hrefs, manner)
     return ModelPage(
         key=f"model-{index}",
         model=model.model,
-        verdict=verdict_card(model, verdict, run),
-        recommendation=recommend(verdict, run, places.repository, places.export_path),
+        verdict=verdict_card(model, verdict, run, gpus=context.gpus),
+        recommendation=recommend(verdict, run, places.repository, places.export_path, gpus=context.gpus),
         chart=draw(f"chart-{index}", shown, others, goals),
-        pareto=pareto_chart(f"pareto-{index}", ranking),
+        plots=draw_plots(f"plot-{index}", SUMMARY[manner.mode], shown, gpus=context.gpus),
+        pareto=pareto_chart(f"pareto-{index}", ranking, gpus=context.gpus),
         heat=heat_map(f"heat-{index}", ranking),
         breakdown=breakdown_of_configurations(f"breakdown-{index}", shown),
         drift=drift_chart(f"drift-{index}", ranking),
@@ -158,7 +166,7 @@ def _model_page(model: ModelRun, verdict: Verdict, run: Run, places: Places, ind
     )
 
 
-def _top(run: Run, verdicts: Sequence[Verdict], places: Places) -> Grid | None:
+def _top(run: Run, verdicts: Sequence[Verdict], places: Places, manner: Manner) -> Grid | None:
     """The best of all models together, as many as the run was asked for."""
     count = int(run.started.settings.get("num_top_model_configs", 0))
     if not count or len(verdicts) < 2:
@@ -172,7 +180,7 @@ def _top(run: Run, verdicts: Sequence[Verdict], places: Places) -> Grid | None:
             -score(pair[1].figures, goals),
         )
     )
-    contexts = {v.model: table_context(v, run, places.hrefs) for v in verdicts}
+    contexts = {v.model: table_context(v, run, places.hrefs, manner) for v in verdicts}
     return top_grid(found[:count], contexts) if found else None
 
 

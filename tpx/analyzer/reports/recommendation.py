@@ -15,8 +15,11 @@ from tpx.analyzer.results.run import Run, VariantRun
 _NO_VALUE = "\u2013"
 
 
-def recommend(verdict: Verdict, run: Run, repository: Path, export_path: Path) -> Recommendation | None:
-    """None where the default is to stay; `repository` has the variants, `export_path` the run."""
+def recommend(
+    verdict: Verdict, run: Run, repository: Path, export_path: Path, *, gpus: bool
+) -> Recommendation | None:
+    """None where the default is to stay; `repository` has the variants, `export_path` the run, `gpus` whether
+    figures of GPUs are compared."""
     best, default = verdict.best, verdict.default
     if best is None or not best.satisfies or best is default or best.run.variant.is_default:
         return None
@@ -27,7 +30,7 @@ def recommend(verdict: Verdict, run: Run, repository: Path, export_path: Path) -
         name=best.name,
         against=default.name if default else "",
         columns=("", "Default", best.name, "Change") if default else (),
-        rows=_comparison(default, best) if default else (),
+        rows=_comparison(default, best, gpus=gpus) if default else (),
         diff=config_diff(default.run, best.run) if default else (),
         config_text=_whole_text(best.run.configuration),
         path=str(repository / best.name / "config.pbtxt"),
@@ -45,23 +48,23 @@ _COMPARED = (
 )
 
 
-def _comparison(default: RankedVariant, best: RankedVariant) -> tuple[tuple[str, ...], ...]:
+def _comparison(default: RankedVariant, best: RankedVariant, *, gpus: bool) -> tuple[tuple[str, ...], ...]:
     """Both at their best load, then both at the default's, so that nobody takes more load for more speed."""
     before, after = default.figures, best.figures
     rows = [("Each at its best load", str(before.load), str(after.load), "")]
-    rows += _metric_rows(before, after)
+    rows += _metric_rows(before, after, gpus=gpus)
     same = next((m for m in best.ordered if m.load == before.load), None)
     if same is not None and same.load != after.load:
         rows.append(("At the same load", str(before.load), str(same.load), ""))
-        rows += _metric_rows(before, same)
+        rows += _metric_rows(before, same, gpus=gpus)
     return tuple(rows)
 
 
-def _metric_rows(before: Measurement, after: Measurement) -> list[tuple[str, str, str, str]]:
+def _metric_rows(before: Measurement, after: Measurement, *, gpus: bool) -> list[tuple[str, str, str, str]]:
     rows = []
     for tag, label, digits in _COMPARED:
         old, new = METRICS[tag].value(before), METRICS[tag].value(after)
-        if old is None or new is None:
+        if old is None or new is None or (tag.startswith("gpu_") and not gpus):
             continue
         change = signed_percent((new / old - 1) * 100) if old else _NO_VALUE
         rows.append((label, f"{old:,.{digits}f}", f"{new:,.{digits}f}", change))

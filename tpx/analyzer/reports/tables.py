@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tpx.analyzer.objectives import BYTES_PER_MB, METRICS, Metric, RankedVariant, ram_mb, rank
+from tpx.analyzer.reports.manner import Manner
 from tpx.analyzer.results.fields import BACKEND_PARAMETER, COLUMNS
 from tpx.analyzer.results.measurement import Configuration, GpuUse, Load, Measurement
 from tpx.analyzer.results.run import Run
@@ -71,12 +72,14 @@ def inference_table(run: Run, *, with_memory: bool, fields: Sequence[str] = ()) 
     return _table("Models (Inference)", rows, tags)
 
 
-def gpu_table(run: Run, fields: Sequence[str] = ()) -> Table:
-    """Every measurement on every GPU; no rows where no GPU could be read."""
+def gpu_table(run: Run, fields: Sequence[str] = (), manner: Manner | None = None) -> Table:
+    """Every measurement on every GPU; no rows where no GPU could be read, nor of models on the CPU alone."""
+    manner = manner or Manner.of(run)
     plain = list(_rows(run))
     rows = [
         _Row(model=r.model, ranked=r.ranked, measurement=r.measurement, passes=r.passes, gpu=gpu)
         for r in plain
+        if manner.shows_gpus(run, r.model)
         for gpu in r.measurement.gpus
     ]
     tags = tuple(fields) or (

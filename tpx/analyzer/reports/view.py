@@ -75,6 +75,8 @@ class ModelPage:
     verdict: VerdictCard
     recommendation: Recommendation | None
     chart: Chart | None
+    plots: tuple[Chart, ...]
+    """Model Analyzer's, of the mode that was asked for."""
     pareto: Chart | None
     heat: HeatMap | None
     breakdown: Breakdown | None
