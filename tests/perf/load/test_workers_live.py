@@ -22,7 +22,7 @@ from tests.serving.live import Live, serving
 from tests.serving.onnx_files import accumulator, write_model
 from tpx.errors import MeasurementError
 from tpx.options import from_argv
-from tpx.perf.observer import Silent
+from tpx.perf.observer import Progress, Silent
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.model import Report
 from tpx.perf.run import event_loop, run
@@ -177,34 +177,57 @@ def workers() -> list[int]:
 
 
 class Interrupting(Silent):
-    """Sets the event a little after a level has begun, as Ctrl-C does."""
+    """Sets the event once a level has had answers, as Ctrl-C does."""
+
+    progress_interval_s = 0.1
 
     def __init__(self, stop: asyncio.Event) -> None:
         self._stop = stop
 
-    def level_started(self, level: Level) -> None:
-        asyncio.get_running_loop().call_later(0.5, self._stop.set)
+    def progress(self, progress: Progress) -> None:
+        if progress.throughput_infer_per_s:
+            self._stop.set()
 
 
-def test_an_interrupt_keeps_what_sequences_over_streams_had_and_leaves_none_open(live: Live) -> None:
+def still_open(live: Live, ids: range) -> list[int]:
+    """Those of some sequences that the server goes on with."""
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1]}
+    asked = [{"inputs": [tensor], "parameters": {"sequence_id": n, "sequence_end": True}} for n in ids]
+    return [n for n, request in zip(ids, asked, strict=True) if live.infer("sums", request).status == 200]
+
+
+def endless(live: Live, ids: range) -> tuple[str, ...]:
+    """As many sequences as there are ids, over streams, in one long window."""
+    words = ("--sequence-length", "1000000", "--sequence-id-range", f"{ids.start}:{ids.stop}", "-p", "40000")
+    return (
+        *at(live, ("grpc", "--streaming"), "sums"),
+        *words,
+        *("--concurrency-range", str(len(ids))),
+    )
+
+
+def test_an_interrupt_keeps_what_sequences_had_and_leaves_none_open(live: Live) -> None:
+    ids = range(500, 506)
+
     async def scene() -> Report:
         stop = asyncio.Event()
-        words = (*at(live, ("grpc", "--streaming"), "sums"), "--sequence-length", "1000")
-        long = ("--concurrency-range", "6", "--workers", "2", "-p", "60000")
-        config = from_argv(PerfConfig, [*words, *long])
+        config = from_argv(PerfConfig, [*endless(live, ids), "--workers", "2"])
         return await run(config, observer=Interrupting(stop), stop=stop)
 
     with asyncio.Runner(loop_factory=event_loop) as runner:
         report = runner.run(scene())
     (result,) = report.levels
     assert report.interrupted
+    assert (result.failed, result.sequences) == (0, 0)
     assert result.requests > 0
-    assert result.failed == 0
+    assert still_open(live, ids) == []
     assert workers() == []
 
 
 class Ending(Silent):
-    """Sends a signal to one of the workers as soon as the level of that number has begun."""
+    """Sends a signal to one of the workers once the level of that number has had answers."""
+
+    progress_interval_s = 0.1
 
     def __init__(self, number: signal.Signals, begun: int = 1) -> None:
         self._number = number
@@ -212,13 +235,15 @@ class Ending(Silent):
 
     def level_started(self, level: Level) -> None:
         self._left -= 1
-        if not self._left:
-            victim = workers()[0]
-            asyncio.get_running_loop().call_later(0.2, os.kill, victim, self._number)
+
+    def progress(self, progress: Progress) -> None:
+        if self._left == 0 and progress.throughput_infer_per_s:
+            self._left = -1
+            os.kill(workers()[0], self._number)
 
 
 def ran(observer: Silent, *words: str) -> Report:
-    config = from_argv(PerfConfig, ["-m", "net", "--workers", "2", *words])
+    config = from_argv(PerfConfig, ["--workers", "2", *words])
     with asyncio.Runner(loop_factory=event_loop) as runner:
         return runner.run(run(config, observer=observer))
 
@@ -230,13 +255,22 @@ def ran(observer: Silent, *words: str) -> Report:
 )
 def test_the_death_of_a_worker_is_told_at_once_however_long_the_window_is(window: Sequence[str]) -> None:
     with http_server(Behaviour()) as url, pytest.raises(MeasurementError, match=r"ended unexpectedly .* -9"):
-        ran(Ending(signal.SIGKILL), "-u", url, "--concurrency-range", "2", *window)
+        ran(Ending(signal.SIGKILL), "-m", "net", "-u", url, "--concurrency-range", "2", *window)
     assert workers() == []
+
+
+def test_when_a_worker_dies_the_others_end_their_sequences(live: Live) -> None:
+    ids = range(600, 604)
+    with pytest.raises(MeasurementError, match="ended unexpectedly"):
+        ran(Ending(signal.SIGKILL), *endless(live, ids))
+    # of the two processes the first has the even ones
+    left = still_open(live, ids)
+    assert left in ([600, 602], [601, 603])
 
 
 def test_levels_before_the_death_of_a_worker_are_reported_with_the_error() -> None:
     with http_server(Behaviour()) as url:
-        words = ("-u", url, "--concurrency-range", "2:4", "-p", "200", "-s", "900", "-r", "3")
+        words = ("-m", "net", "-u", url, "--concurrency-range", "2:4", "-p", "200", "-s", "900", "-r", "3")
         report = ran(Ending(signal.SIGKILL, begun=2), *words)
     assert [result.level.value for result in report.levels] == [2]
     assert "ended unexpectedly (exit code -9)" in report.error
@@ -244,5 +278,5 @@ def test_levels_before_the_death_of_a_worker_are_reported_with_the_error() -> No
 
 def test_a_worker_that_is_stopped_is_an_error_and_not_a_hang() -> None:
     with http_server(Behaviour()) as url, pytest.raises(MeasurementError, match="has said nothing for 1"):
-        ran(Ending(signal.SIGSTOP), "-u", url, "--concurrency-range", "2", "-p", "40000")
+        ran(Ending(signal.SIGSTOP), "-m", "net", "-u", url, "--concurrency-range", "2", "-p", "40000")
     assert workers() == []
