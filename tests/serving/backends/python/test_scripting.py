@@ -1,7 +1,9 @@
 """Business logic scripting: Python models that call other models."""
 
 import json
+import socket
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 
 from tests.serving import onnx_files
 from tests.serving.backends.python.asking import ask, said, say, y_of
-from tests.serving.backends.python.conftest import SAY
+from tests.serving.backends.python.conftest import ONE, SAY
 from tests.serving.backends.python.zoo import MODELS, SAME, add
 from tests.serving.live import Live, serving
 from tests.serving.onnx_files import write_model
@@ -108,6 +110,46 @@ def test_a_call_goes_to_other_backends_too(tmp_path: Path) -> None:
     add(tmp_path, "double")
     with serving(tmp_path) as live:
         assert y_of(ask(live, "bls", 1, 2, 3, model="net")) == [2, 4, 6]
+
+
+@pytest.fixture(scope="module")
+def circles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """A model of one instance that asks itself, and two that ask each other."""
+    repository = tmp_path_factory.mktemp("circles")
+    for name, other in (("alone", "alone"), ("ping", "pong"), ("pong", "ping")):
+        words = f"parameters {{ key: 'other' value {{ string_value: '{other}' }} }}"
+        add(repository, name, code="asks", config=SAME + ONE + words)
+    with serving(repository, model_control_mode="explicit", load_model=("*",)) as running:
+        yield running
+
+
+def _left(live: Live, model: str) -> None:
+    """A client asks for an answer that cannot come, and goes."""
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", live.ports["HTTPService"])) as client:
+        client.sendall(head.encode() + body)
+        time.sleep(0.2)
+
+
+@pytest.mark.parametrize("model", ["alone", "ping"])
+def test_a_model_that_waits_for_itself_is_free_again_when_its_clients_have_left(
+    circles: Live, model: str
+) -> None:
+    for _ in range(3):
+        _left(circles, model)
+    assert y_of(ask(circles, model, -1)) == [-1]
+
+
+def test_a_model_that_waits_for_itself_and_for_nobody_else_can_be_unloaded(circles: Live) -> None:
+    _left(circles, "alone")
+    assert circles.http("POST", "/v2/repository/models/alone/unload").status == 200
+    for _ in range(500):
+        if "unloaded" in circles.http("POST", "/v2/repository/index").body.decode():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it is still there")
 
 
 def test_models_load_and_unload_others(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from functools import partial
 
-from tpx.errors import InvalidRequest, NotReady, TpxError
+from tpx.errors import Cancelled, InvalidRequest, NotReady, TpxError
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest, Parameter, RequestedOutput
 from tpx.serving.backends.python.connection import Connection, error_entry
@@ -71,8 +71,7 @@ class ModelCalls:
             self._submit(model, request)
         except TpxError as exc:
             self._calls.pop(number, None)
-            message = f"Model {name} - Error when running inference: {exc.message}"
-            self._send(number, frames.FINAL, error_entry(message, code_number(exc)))
+            self._refuse(number, name, exc)
 
     def _submit(self, model: Callee, request: InferRequest) -> None:
         try:
@@ -94,6 +93,14 @@ class ModelCalls:
         if call is not None:
             call.advance(-size)
 
+    def give_up(self) -> None:
+        """Nobody waits for what the calls are made for: they are answered now, whatever becomes of them."""
+        gone = Cancelled("nobody waits for what it was made for")
+        while self._calls:
+            number, call = self._calls.popitem()
+            call.request.cancel()
+            self._refuse(number, call.request.head.model.name, gone)
+
     def close(self) -> None:
         """The process has ended."""
         calls, self._calls = self._calls, {}
@@ -112,7 +119,7 @@ class ModelCalls:
 
     def _reply(self, number: int, request: InferRequest, response: InferResponse, *, decoupled: bool) -> None:
         call = self._calls.pop(number, None) if response.final else self._calls.get(number)
-        if not self._connection.open:
+        if call is None or not self._connection.open:
             return
         flags = frames.FINAL if response.final else 0
         if response.error is not None:
@@ -130,8 +137,12 @@ class ModelCalls:
                 request.cancel()
                 entry = error_entry(f"no shared memory for the outputs of a call: {exc.strerror}", 1)
             self._send(number, flags, entry)
-        if decoupled and call is not None:
+        if decoupled:
             call.advance(frames.RESPONSE_BYTES + sum(len(tensor.data) for tensor in response.outputs))
+
+    def _refuse(self, number: int, model: str, error: TpxError) -> None:
+        message = f"Model {model} - Error when running inference: {error.message}"
+        self._send(number, frames.FINAL, error_entry(message, code_number(error)))
 
     def _send(self, number: int, flags: int, entry: list[Buffer]) -> None:
         self._connection.send(frames.REPLY, [frames.RESPONSE_START.pack(number, flags), *entry])

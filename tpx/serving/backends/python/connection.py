@@ -41,14 +41,20 @@ class Connection:
         self._waiting: list[bytes] = []
         self._ring = GrowingRing(self._grow)
         self._incoming: Segment | None = None
-        self.begun = 0
-        """Once it is closed: the number of the batch that the process has begun last, 0 for none."""
+        self._begun_at_the_end = 0
         self._progress: Segment | None = self._share(_PROGRESS_BYTES, frames.PROGRESS)
         loop.add_reader(sock.fileno(), self._readable)
 
     @property
     def open(self) -> bool:
         return self._on_gone is not None
+
+    @property
+    def begun(self) -> int:
+        """The number of the batch that the process has begun last, 0 for none."""
+        if self._progress is None:
+            return self._begun_at_the_end
+        return int.from_bytes(self._progress.memory[:4], "little")
 
     # sending
 
@@ -183,7 +189,7 @@ class Connection:
         self._ring.forget()
         self._incoming = None
         if self._progress is not None:
-            self.begun = int.from_bytes(self._progress.memory[:4], "little")
+            self._begun_at_the_end = self.begun
             self._progress = None
         gone()
 

@@ -220,7 +220,7 @@ class PythonExecutor:
         assert connection is not None
         self._numbers += 1
         number = self._numbers & 0xFFFFFFFF
-        held_batch = HeldBatch(batch, outcomes, decoupled=self._settings.decoupled)
+        held_batch = HeldBatch(batch, outcomes, self._look_soon, decoupled=self._settings.decoupled)
         parts: list[Buffer] = [frames.BATCH.pack(number, len(batch.requests))]
         sequences = self._sequences if self._sequences.any else None
         for index, request in enumerate(batch.requests):
@@ -286,6 +286,28 @@ class PythonExecutor:
         else:
             assert self._services is not None
             self._services.take(kind, body, self._trace_of)
+            if kind == frames.CALL:
+                self._give_up_calls_for_nobody()
+
+    def _look_soon(self) -> None:
+        """Not at once: what is given up may be the call of another process, and so on."""
+        self._loop.call_soon(self._give_up_calls_for_nobody)
+
+    def _give_up_calls_for_nobody(self) -> None:
+        """A model that waits for itself, through others perhaps, would wait after its clients have left."""
+        connection = self._connection
+        if connection is None or not connection.open or self._services is None:
+            return
+        begun = connection.begun
+        in_hand = {
+            held.handle
+            for number, batch in self._batches.items()
+            if _is_after(number, begun)
+            for held in batch.held
+        }
+        requests = [held.request for handle, held in self._held.items() if handle not in in_hand]
+        if requests and all(request.cancelled for request in requests):
+            self._services.give_up_calls()
 
     def _trace_of(self, handle: int) -> RequestTrace | None:
         held = self._held.get(handle)

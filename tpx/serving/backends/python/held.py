@@ -1,6 +1,7 @@
 """Requests that the process of a model holds, and what has come of them."""
 
 import time
+from collections.abc import Callable
 
 from tpx.errors import ExecutionError, TpxError
 from tpx.serving.backends.base import RemoteOutcomes
@@ -20,11 +21,15 @@ _CREDIT_BYTES = 256 << 10
 class HeldBatch:
     """A batch on its way through `execute`, whose return does not mean that all is answered."""
 
-    __slots__ = ("_again", "_left", "_released", "batch", "decoupled", "held", "outcomes")
+    __slots__ = ("_again", "_left", "_released", "batch", "decoupled", "held", "on_cancel", "outcomes")
 
-    def __init__(self, batch: Batch, outcomes: RemoteOutcomes, *, decoupled: bool) -> None:
+    def __init__(
+        self, batch: Batch, outcomes: RemoteOutcomes, on_cancel: Callable[[], None], *, decoupled: bool
+    ) -> None:
         self.batch = batch
         self.outcomes = outcomes
+        self.on_cancel = on_cancel
+        """Called when nobody waits any more for one of its requests."""
         self.decoupled = decoupled
         self.held: list[Held] = []
         self._left = len(batch.requests)
@@ -157,6 +162,7 @@ class Held:
     def end(self) -> None:
         if not self.over and self._connection.open:
             self._connection.send(frames.CANCEL, [frames.NUMBER.pack(self.handle)])
+            self._owner.on_cancel()
 
     def stall(self, stalled: bool) -> None:
         self._stalled = stalled

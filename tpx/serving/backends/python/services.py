@@ -57,6 +57,10 @@ class Services:
         else:
             raise ValueError(f"there is no frame {kind}")
 
+    def give_up_calls(self) -> None:
+        """Nobody waits for what the process computes."""
+        self._calls.give_up()
+
     def close(self) -> None:
         """The process has ended: what it had asked for nobody waits for, what it held it holds no more."""
         self._calls.close()
