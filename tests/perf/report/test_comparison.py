@@ -83,6 +83,6 @@ class Files:
 
 def test_a_full_disk_costs_the_file_that_is_on_it_alone(tmp_path: Path) -> None:
     files = Files(json=Path("/dev/full"), markdown=tmp_path / "ab.md")
-    with pytest.raises(MeasurementError, match="^cannot write /dev/full: No space left on device$"):
+    with pytest.raises(MeasurementError, match=r"^cannot write /dev/full: No space left on device$"):
         write_comparison(files, compared(SAME), {})
     assert "no significant difference" in (tmp_path / "ab.md").read_text("utf-8")

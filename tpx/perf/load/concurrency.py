@@ -9,12 +9,12 @@ from tpx.errors import WireError
 from tpx.perf.clients.base import LOST, TIMED_OUT, Client, Failure, Lane, nobody_listens
 from tpx.perf.inputs.feed import Feed, Source
 from tpx.perf.load.endings import end_sequences
+from tpx.perf.load.expiry import Expiry
 from tpx.perf.load.outcomes import Outcomes
 from tpx.perf.load.renewals import Renewals
 from tpx.perf.records import SUCCESS, Records
 
 UNLIMITED = 1 << 62
-EXPIRY_INTERVAL_S = 0.1
 
 
 class _Slot:
@@ -158,8 +158,7 @@ class ConcurrencyLoad:
         self._resting = len(self._slots)
         self._all_rest = asyncio.Event()
         self._all_rest.set()
-        self._timeout_ns = int(timeout_s * 1e9)
-        self._expiry: asyncio.TimerHandle | None = None
+        self._expiry = Expiry(timeout_s, self._expire)
 
     @property
     def failed(self) -> int:
@@ -175,8 +174,7 @@ class ConcurrencyLoad:
         self._all_rest.clear()
         for slot in self._slots:
             slot.send()
-        if self._timeout_ns:
-            self._expire()
+        self._expiry.start()
 
     async def finished(self) -> None:
         await self._all_rest.wait()
@@ -193,8 +191,7 @@ class ConcurrencyLoad:
             for slot in self._slots:
                 if slot.start_ns:
                     slot.abandon()
-        if self._expiry is not None:
-            self._expiry.cancel()
+        self._expiry.stop()
         await self._renewals.close(patience_s)
         await end_sequences([(slot.lane, slot.source) for slot in self._slots], patience_s)
         for slot in self._slots:
@@ -220,14 +217,9 @@ class ConcurrencyLoad:
         if self.allowance <= 0:
             return False
         self.allowance -= 1
-        now_ns = perf_counter_ns()
-        self.outcomes.count_local_failure(LOST, str(error))
-        self.records.append(now_ns, now_ns, now_ns, now_ns, now_ns, LOST, 0)
+        self.outcomes.append_refused(error)
         return True
 
-    def _expire(self) -> None:
-        before_ns = perf_counter_ns() - self._timeout_ns
-        for slot in self._slots:
+    def _expire(self, before_ns: int) -> None:
+        for slot in list(self._slots):
             slot.expire(before_ns)
-        interval_s = min(self._timeout_ns / 1e10, EXPIRY_INTERVAL_S)
-        self._expiry = asyncio.get_running_loop().call_later(interval_s, self._expire)

@@ -1,8 +1,10 @@
 """What became of a load's requests: their rows, how many failed, and the first failure of each kind."""
 
 from collections.abc import Mapping
+from time import perf_counter_ns
 from typing import Any
 
+from tpx.errors import WireError
 from tpx.perf.clients.base import LOST, MISMATCH, TIMED_OUT, Client, Failure, StreamedResponse
 from tpx.perf.inputs.feed import Check
 from tpx.perf.records import SUCCESS, Records
@@ -58,6 +60,12 @@ class Outcomes:
         if wrong:
             self.records.amend(row, MISMATCH)
             self.count_local_failure(MISMATCH, wrong)
+
+    def append_refused(self, error: WireError, due_ns: int = 0) -> None:
+        """The row of a request that found no connection: it was due then, or now, and never sent."""
+        now_ns = perf_counter_ns()
+        self.count_local_failure(LOST, str(error))
+        self.append(now_ns, due_ns or now_ns, now_ns, now_ns, now_ns, LOST, 0)
 
     def count_failure(self, response: Any) -> int:
         """Count an unsuccessful response; returns its status."""

@@ -14,6 +14,7 @@ from tpx.errors import WireError
 from tpx.perf.clients.base import LOST, TIMED_OUT, Client, Failure, Lane, nobody_listens
 from tpx.perf.inputs.feed import Feed, Source
 from tpx.perf.load.endings import end_sequences
+from tpx.perf.load.expiry import Expiry
 from tpx.perf.load.outcomes import Outcomes
 from tpx.perf.plan import PeriodicRange
 from tpx.perf.records import Records
@@ -85,8 +86,7 @@ class PeriodicLoad:
         self._over = 0
         self._behind = 0
         self._stopped = False
-        self._timeout_s = timeout_s
-        self._expiry: asyncio.TimerHandle | None = None
+        self._expiry = Expiry(timeout_s, self._expire)
         self._at_rest = asyncio.Event()
 
     @property
@@ -102,8 +102,7 @@ class PeriodicLoad:
             request.lane.connection.on_arrival = self._arrived
         self._by_call: dict[object, _Request] = {}
         self._send(self._plan.start)
-        if self._timeout_s:
-            self._expire()
+        self._expiry.start()
 
     async def finished(self) -> None:
         await self._at_rest.wait()
@@ -119,8 +118,7 @@ class PeriodicLoad:
                 await self._at_rest.wait()
         except TimeoutError:
             await self._give_up()
-        if self._expiry is not None:
-            self._expiry.cancel()
+        self._expiry.stop()
         await end_sequences([(r.lane, r.source) for r in self._requests if r.start_ns], patience_s)
         for request in self._requests:
             request.lane.on_lost = nobody_listens
@@ -201,9 +199,7 @@ class PeriodicLoad:
                 async with asyncio.timeout(RENEWAL_S):
                     await self._client.renew(request.lane, request.call)
 
-    def _expire(self) -> None:
-        before_ns = perf_counter_ns() - int(self._timeout_s * 1e9)
+    def _expire(self, before_ns: int) -> None:
         for request in self._requests[: self._sent]:
             if request.start_ns < before_ns:
                 request.fail(TIMED_OUT, "the request took longer than --timeout")
-        self._expiry = asyncio.get_running_loop().call_later(min(self._timeout_s / 10, 0.1), self._expire)

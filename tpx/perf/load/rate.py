@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from time import perf_counter_ns, thread_time_ns
 
 from tpx.errors import WireError
-from tpx.perf.clients.base import LOST, Client, Failure, Lane, nobody_listens
+from tpx.perf.clients.base import Client, Failure, Lane, nobody_listens
 from tpx.perf.inputs.feed import Feed, Source
 from tpx.perf.load.endings import end_sequences
+from tpx.perf.load.expiry import Expiry
 from tpx.perf.load.outcomes import Outcomes
 from tpx.perf.load.pacing import Alarm, alarm
 from tpx.perf.load.renewals import Renewals
@@ -25,7 +26,6 @@ from tpx.perf.records import Records
 
 SENDS_A_TURN = 64
 """So many requests that are due at once are sent before answers are read again."""
-EXPIRY_INTERVAL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +77,8 @@ class RateLoad:
         self._starved = False
         self._alarm: Alarm | None = None
         self._growth: asyncio.Task[None] | None = None
-        self._expiry: asyncio.TimerHandle | None = None
         self._all_rest = asyncio.Event()
-        self._timeout_ns = int(settings.timeout_s * 1e9)
+        self._expiry = Expiry(settings.timeout_s, self._expire)
 
     @property
     def failed(self) -> int:
@@ -100,8 +99,7 @@ class RateLoad:
         self._timetable.begin(count, origin_ns or perf_counter_ns())
         self._fire()
         self._notice_rest()
-        if self._timeout_ns:
-            self._expire()
+        self._expiry.start()
 
     async def finished(self) -> None:
         await self._all_rest.wait()
@@ -124,8 +122,7 @@ class RateLoad:
             for sender in list(self._senders):
                 if sender.start_ns:
                     sender.abandon()
-        if self._expiry is not None:
-            self._expiry.cancel()
+        self._expiry.stop()
         await self._renewals.close(patience_s)
         await end_sequences(self._open_sources(), patience_s)
         for sender in self._senders:
@@ -160,12 +157,10 @@ class RateLoad:
     def _refused(self, error: WireError) -> bool:
         """A lane that cannot be renewed takes no request: those that are due wait for others, or fail here
         where there are none."""
-        now_ns = perf_counter_ns()
         if self._timetable.over:
             return False
-        if self._timetable.due_ns <= now_ns:
-            self.outcomes.count_local_failure(LOST, str(error))
-            self.records.append(now_ns, self._timetable.due_ns, now_ns, now_ns, now_ns, LOST, 0)
+        if self._timetable.due_ns <= perf_counter_ns():
+            self.outcomes.append_refused(error, self._timetable.due_ns)
             self._timetable.advance()
         return True
 
@@ -241,9 +236,6 @@ class RateLoad:
             self._starved = False
             self._fire()
 
-    def _expire(self) -> None:
-        before_ns = perf_counter_ns() - self._timeout_ns
+    def _expire(self, before_ns: int) -> None:
         for sender in list(self._senders):
             sender.expire(before_ns)
-        interval_s = min(self._timeout_ns / 1e10, EXPIRY_INTERVAL_S)
-        self._expiry = asyncio.get_running_loop().call_later(interval_s, self._expire)

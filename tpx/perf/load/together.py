@@ -10,6 +10,7 @@ from tpx.errors import WireError
 from tpx.perf.clients.base import LOST, MISMATCH, TIMED_OUT, Client, Failure, Lane, nobody_listens
 from tpx.perf.inputs.feed import Feed, Source
 from tpx.perf.load.endings import end_sequences
+from tpx.perf.load.expiry import Expiry
 from tpx.perf.load.outcomes import Outcomes
 from tpx.perf.load.renewals import Renewals
 from tpx.perf.records import SUCCESS, Records
@@ -77,8 +78,7 @@ class QueryLoad:
         self._status = SUCCESS
         self._at_rest = asyncio.Event()
         self._at_rest.set()
-        self._timeout_s = timeout_s
-        self._expiry: asyncio.TimerHandle | None = None
+        self._expiry = Expiry(timeout_s, self._expire)
 
     @property
     def failed(self) -> int:
@@ -92,6 +92,7 @@ class QueryLoad:
         self._left = NEVER if count is None else count
         self._at_rest.clear()
         self._next()
+        self._expiry.start()
 
     async def finished(self) -> None:
         await self._at_rest.wait()
@@ -106,8 +107,7 @@ class QueryLoad:
                 await self._at_rest.wait()
         except TimeoutError:
             self._abandon()
-        if self._expiry is not None:
-            self._expiry.cancel()
+        self._expiry.stop()
         await self._renewals.close(patience_s)
         await end_sequences([(strand.lane, strand.source) for strand in self._strands], patience_s)
         for strand in self._strands:
@@ -152,8 +152,6 @@ class QueryLoad:
         self.outcomes.append(
             start_ns, start_ns, self._sent_ns, self._first_ns or end_ns, end_ns, self._status, count
         )
-        if self._expiry is not None:
-            self._expiry.cancel()
         self._next()
 
     def _next(self) -> None:
@@ -169,13 +167,13 @@ class QueryLoad:
         self._start_ns = perf_counter_ns()
         closed = [strand for strand in self._strands if not strand.send()]
         self._sent_ns = perf_counter_ns()
-        if self._timeout_s:
-            self._expiry = asyncio.get_running_loop().call_later(self._timeout_s, self._expire)
         for strand in closed:
             self._renew(strand, resend=True)
 
-    def _expire(self) -> None:
-        for strand in self._strands:
+    def _expire(self, before_ns: int) -> None:
+        if self._start_ns >= before_ns:
+            return
+        for strand in list(self._strands):
             if strand.waiting:
                 strand.give_up(TIMED_OUT, "the request took longer than --timeout")
 
@@ -206,11 +204,9 @@ class QueryLoad:
 
     def _refused(self, error: WireError) -> bool:
         """A server that takes no connection costs a query an attempt."""
-        now_ns = perf_counter_ns()
         if self._left <= 0:
             self._at_rest.set()
             return False
         self._left -= 1
-        self.outcomes.count_local_failure(LOST, str(error))
-        self.records.append(now_ns, now_ns, now_ns, now_ns, now_ns, LOST, 0)
+        self.outcomes.append_refused(error)
         return True
