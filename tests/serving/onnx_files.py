@@ -87,6 +87,17 @@ def accumulator(corrid: str = "UINT64", datatype: str = "FP32", *, resets: bool 
     return graph(nodes, inputs, outputs, [zero])
 
 
+def remembering() -> Any:
+    """`seen` is every x of a sequence so far, behind the 0 that it begins with: its state grows by one."""
+    nodes = [
+        node("Concat", ["state_in", "x"], ["state_out"], axis=1),
+        node("Identity", ["state_out"], ["seen"]),
+    ]
+    inputs = [value("x", "FP32", "batch", 1), value("state_in", "FP32", "batch", "before")]
+    outputs = [value(name, "FP32", "batch", "after") for name in ("seen", "state_out")]
+    return graph(nodes, inputs, outputs)
+
+
 def busy(rounds: int = 40, width: int = 700) -> Any:
     """y = x + x, after some hundredths of a second of work that cancels out; two values a row."""
     size = numpy_helper.from_array(np.array([width, width], dtype=np.int64), "size")

@@ -84,7 +84,7 @@ class CompatibilityOptions:
     cuda_virtual_address_size: Annotated[
         tuple[str, ...],
         Option(
-            "there is no growable GPU memory",
+            "growable states are kept in the host's memory",
             section=_INERT,
             metavar="DEVICE:BYTES",
             parse=_bytes_of_device,

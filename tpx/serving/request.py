@@ -191,7 +191,9 @@ class RequestHead:
         """The client wants the empty final response of a decoupled model, too."""
         self.placed = False
         """Some output goes into shared memory."""
-        self.batch_key = tuple((i.spec.name, () if i.spec.ragged else i.shape[1:]) for i in inputs)
+        self.batch_key: tuple[Any, ...] = tuple(
+            (i.spec.name, () if i.spec.ragged else i.shape[1:]) for i in inputs
+        )
         """Requests with equal keys can be stacked."""
         self.total_size = sum(i.size for i in inputs) if all(i.size >= 0 for i in inputs) else -1
         self.row_size = sum(i.data_size for i in inputs) // batch_size
@@ -212,6 +214,13 @@ class RequestHead:
     def with_parameters(self, parameters: dict[str, Parameter]) -> "RequestHead":
         """The same request as one that has other parameters."""
         return self._varied(self.outputs, parameters)
+
+    def with_states(self, shapes: tuple[tuple[int, ...], ...]) -> "RequestHead":
+        """The same request as one that is stacked only with others whose states have these shapes, too."""
+        other = self._varied(self.outputs, self.parameters)
+        other.batch_key = (other.batch_key, shapes)
+        other.rendered = self.rendered
+        return other
 
     def _varied(self, outputs: tuple[BoundOutput, ...], parameters: dict[str, Parameter]) -> "RequestHead":
         other = RequestHead(self.model, self.request_id, self.inputs, outputs, self.batch_size, parameters)

@@ -269,3 +269,57 @@ def test_a_request_that_is_cancelled_while_it_is_computed_does_not_end_its_seque
     replay = Replay(direct(), 1, lambda _: 10 * MS, cancelled={0: 5})
     replay.run(arrivals)
     assert replay.computed == arrivals
+
+
+# states that grow
+
+
+class Grown:
+    """A state of which only the shape matters."""
+
+    def __init__(self, *shape: int) -> None:
+        self.shape = shape
+
+
+def growing(*, oldest_first: bool) -> DirectSequences | OldestSequences:
+    """Four slots; states begin with a shape of [1, 2]."""
+    slots = SequenceTable("net", 1, 4, IDLE, lambda _: None, [(1, 2)])
+    return OldestSequences(slots, [DynamicBatcher(4)]) if oldest_first else DirectSequences(slots, 4, 0, 0)
+
+
+def leave(scheduler: DirectSequences | OldestSequences, grown: dict[int, int]) -> list[list[CorrelationId]]:
+    """Everything that leaves, batch by batch; afterwards the states have grown so far."""
+    out = []
+    while batch := scheduler.take(0, idle=True):
+        out.append([request.sequence.id for request in batch])
+        for request in batch:
+            request.sequence.states["state"] = Grown(grown[request.sequence.id], 2)
+        scheduler.finished(batch, 0)
+    return out
+
+
+@pytest.mark.parametrize("oldest_first", [False, True])
+def test_states_of_other_shapes_have_a_batch_of_their_own(*, oldest_first: bool) -> None:
+    scheduler = growing(oldest_first=oldest_first)
+    for sequence in (1, 2, 3):
+        scheduler.add(part(sequence, 0, "S"))
+    assert leave(scheduler, {1: 2, 2: 2, 3: 3}) == [[1, 2, 3]]
+    for at, sequence in enumerate((1, 3, 2)):
+        scheduler.add(part(sequence, at))
+    together = leave(scheduler, {1: 5, 2: 1, 3: 5})
+    assert sorted(map(sorted, together)) == ([[1], [2], [3]] if oldest_first else [[1, 2], [3]])
+    scheduler.add(part(1, 9))
+    scheduler.add(part(3, 9))
+    scheduler.add(part(2, 9))
+    scheduler.add(part(4, 9, "S"))
+    assert sorted(map(sorted, leave(scheduler, {1: 6, 2: 6, 3: 6, 4: 6}))) == [[1, 3], [2, 4]]
+
+
+def test_a_sequence_that_begins_anew_has_the_first_shape_again() -> None:
+    scheduler = growing(oldest_first=False)
+    for sequence in (1, 2):
+        scheduler.add(part(sequence, 0, "S"))
+    leave(scheduler, {1: 7, 2: 1})
+    scheduler.add(part(1, 1, "S"))
+    scheduler.add(part(2, 1))
+    assert leave(scheduler, {1: 2, 2: 2}) == [[1, 2]]

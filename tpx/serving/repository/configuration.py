@@ -259,12 +259,5 @@ def _backend_of(config: Any) -> str:
 def refuse_unsupported(config: Any) -> None:
     """What this version of tpx does not do is refused: a model that loads does what its configuration
     says."""
-    present = {
-        "sequence_batching.state.use_growable_memory": any(
-            state.use_growable_memory for state in config.sequence_batching.state
-        ),
-        "runtime": bool(config.runtime) and config.runtime not in RUNTIMES.get(_backend_of(config), ()),
-    }
-    names = [name for name, there in present.items() if there]
-    if names:
-        raise ConfigError(f"model '{config.name}': this version of tpx does not support {', '.join(names)}")
+    if config.runtime and config.runtime not in RUNTIMES.get(_backend_of(config), ()):
+        raise ConfigError(f"model '{config.name}': this version of tpx does not support runtime")

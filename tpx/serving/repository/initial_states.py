@@ -22,8 +22,13 @@ def states_of(config: Any, directory: Path) -> list[State]:
     """
     states = []
     for state in config.sequence_batching.state:
+        if state.use_growable_memory and not state.use_same_buffer_for_input_output:
+            raise ConfigError(
+                "In order to 'use_growable_memory', you must also enable "
+                f"'use_same_buffer_for_input_output' for state input name '{state.input_name}'."
+            )
         datatype = BY_NUMBER[state.data_type]
-        initial = _zeros(datatype, tuple(1 if dim < 0 else dim for dim in state.dims))
+        initial = _zeros(datatype, _first_dims(state))
         for given in state.initial_state:
             _check(state, given)
             initial = _initial(config.name, given, datatype, directory)
@@ -36,6 +41,20 @@ def states_of(config: Any, directory: Path) -> list[State]:
             )
         )
     return states
+
+
+def varying_shapes_of(config: Any) -> list[tuple[int, ...]]:
+    """The shapes that the states of a validated configuration begin with, none where they never change."""
+    states = config.sequence_batching.state
+    if not any(dim < 0 for state in states for dim in state.dims):
+        return []
+    return [
+        tuple(state.initial_state[0].dims) if state.initial_state else _first_dims(state) for state in states
+    ]
+
+
+def _first_dims(state: Any) -> tuple[int, ...]:
+    return tuple(1 if dim < 0 else dim for dim in state.dims)
 
 
 def _check(state: Any, given: Any) -> None:

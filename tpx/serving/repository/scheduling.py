@@ -4,7 +4,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tpx.serving.repository.initial_states import states_of
+from tpx.serving.repository.initial_states import states_of, varying_shapes_of
 from tpx.serving.scheduling.base import Scheduler, SequenceScheduler
 from tpx.serving.scheduling.direct import DirectScheduler
 from tpx.serving.scheduling.dynamic import DynamicBatcher
@@ -83,6 +83,7 @@ def _sequences(config: Any, instances: int) -> Scheduler:
         slots=slots,
         idle_ns=batching.max_sequence_idle_microseconds * 1000,
         check_id=partial(check_correlation_id, config.name, controls_of(config)),
+        varying_shapes=varying_shapes_of(config),
     )
     strategy = _oldest(batching, table, rows, instances) if oldest else _direct(batching, table, rows)
     return IterativeSequences(strategy, table, config.name) if batching.iterative_sequence else strategy

@@ -6,7 +6,7 @@ Triton: core/src/sequence_batch_scheduler/sequence_batch_scheduler.cc.
 import heapq
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tpx.errors import Cancelled, InvalidRequest, Overloaded
@@ -60,12 +60,20 @@ class SequenceTable:
     """Gives sequences slots, lowest first over all lanes, and has the others wait in the order they came."""
 
     def __init__(
-        self, model_name: str, lanes: int, slots: int, idle_ns: int, check_id: Callable[[CorrelationId], None]
+        self,
+        model_name: str,
+        lanes: int,
+        slots: int,
+        idle_ns: int,
+        check_id: Callable[[CorrelationId], None],
+        varying_shapes: Sequence[tuple[int, ...]] = (),
     ) -> None:
-        """`check_id` raises InvalidRequest for an id that the model cannot be told."""
+        """`check_id` raises InvalidRequest for an id that the model cannot be told. States begin with
+        `varying_shapes`, where they may grow."""
         self._model_name = model_name
         self._check_id = check_id
         self._idle_ns = idle_ns
+        self._first_shapes = tuple(varying_shapes)
         self._live: dict[CorrelationId, LiveSequence] = {}
         self._backlog: OrderedDict[LiveSequence, None] = OrderedDict()
         self._deadlines: list[tuple[int, int, LiveSequence]] = []
@@ -111,6 +119,14 @@ class SequenceTable:
         sequence.busy = True
         self.waiting -= 1
         return sequence.queue.popleft()
+
+    def state_shapes(self, sequence: LiveSequence, request: InferRequest) -> tuple[tuple[int, ...], ...]:
+        """Of the states that the next request of a sequence gets; none where they are always the same."""
+        if not self._first_shapes:
+            return ()
+        if not sequence.states or request.head.parameters.get("sequence_start"):
+            return self._first_shapes
+        return tuple([state.shape for state in sequence.states.values()])
 
     def done(self, request: InferRequest, now_ns: int) -> None:
         """A request that was taken has been computed."""
