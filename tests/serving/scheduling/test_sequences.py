@@ -271,6 +271,29 @@ def test_a_request_that_is_cancelled_while_it_is_computed_does_not_end_its_seque
     assert replay.computed == arrivals
 
 
+@pytest.mark.parametrize("scheduler", [direct(slots=1), oldest(slots=1)])
+def test_sequences_that_were_begun_and_forsaken_do_not_pile_up_behind_one_that_stays(
+    scheduler: DirectSequences | OldestSequences,
+) -> None:
+    scheduler.add(part(1, 0, "S"))
+    [stays] = scheduler.take(0, idle=True)
+    waits = part(2, 1, "S")
+    scheduler.add(waits)
+    forsaken = [part(3 + number, 2, "S") for number in range(1000)]
+    refused = []
+    for request in forsaken:
+        scheduler.add(request)
+        request.cancel()
+        refused += [refusal.request for refusal in scheduler.expire(3)]
+    assert len(refused) > 900
+    assert refused == forsaken[: len(refused)]
+    assert scheduler.live < 100
+    scheduler.finished([stays], 4)
+    scheduler.add(part(1, 5, "E"))
+    scheduler.finished(scheduler.take(5, idle=True), 6)
+    assert scheduler.take(6, idle=True) == [waits]
+
+
 # states that grow
 
 

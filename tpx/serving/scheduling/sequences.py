@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 CorrelationId = int | str
 MAX_ID_CHARACTERS = 128
 _NEVER_NS = 2**63
+_FEW = 64
+"""Sequences that may wait in the backlog though nobody waits for them."""
 
 
 class LiveSequence:
@@ -76,6 +78,8 @@ class SequenceTable:
         self._first_shapes = tuple(varying_shapes)
         self._live: dict[CorrelationId, LiveSequence] = {}
         self._backlog: OrderedDict[LiveSequence, None] = OrderedDict()
+        self._crowd = _FEW
+        """So many in the backlog, and it is looked through for those that nobody waits for."""
         self._deadlines: list[tuple[int, int, LiveSequence]] = []
         """A heap; of sequences that were in the backlog, some are no longer."""
         self._idle: OrderedDict[LiveSequence, None] = OrderedDict()
@@ -149,7 +153,7 @@ class SequenceTable:
 
     def expire(self, now_ns: int) -> list[Refusal]:
         """End the sequences that have been idle for too long; refuse those that waited in the backlog
-        beyond the timeout of a request."""
+        beyond the timeout of a request, and of a long backlog those that nobody waits for."""
         while self._idle and now_ns - (sequence := next(iter(self._idle))).touched_ns > self._idle_ns:
             log.info("sequence %s of model '%s' was idle: ended", sequence.id, self._model_name)
             del self._idle[sequence]
@@ -162,6 +166,18 @@ class SequenceTable:
                 del self._backlog[sequence]
                 error = Overloaded("timeout of the corresponding sequence has been expired")
                 refusals += self._give_up(sequence, error)
+        if len(self._backlog) > self._crowd:
+            refusals += self._thin_out()
+            self._crowd = max(_FEW, 2 * len(self._backlog))
+        return refusals
+
+    def _thin_out(self) -> list[Refusal]:
+        """Clients may begin sequences and leave for as long as others keep all slots."""
+        left = [s for s in self._backlog if any(request.cancelled for request in s.queue)]
+        refusals: list[Refusal] = []
+        for sequence in left:
+            del self._backlog[sequence]
+            refusals += self._give_up(sequence, Cancelled("a request of the sequence was cancelled"))
         return refusals
 
     def next_event_ns(self) -> int | None:
