@@ -7,7 +7,6 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tpx.errors import LoadError, TpxError, UsageError
@@ -35,17 +34,14 @@ from tpx.serving.instances.completions import Completions
 from tpx.serving.limits import check_ports, grpc_limits, http_limits
 from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
+from tpx.serving.parts import backend_settings, control_settings, limiter, shared_memory_limits
 from tpx.serving.repository.control import ModelControl
 from tpx.serving.repository.hosting import ServerHost
 from tpx.serving.repository.loading import Loader, LoadSettings
 from tpx.serving.repository.repository import ModelRepository
-from tpx.serving.repository.settings import ControlSettings
-from tpx.serving.repository.stores.store import open_repository
-from tpx.serving.scheduling.limiter import RateLimiter, parse_resources
 from tpx.serving.served import Served
 from tpx.serving.shared_memory import cuda
-from tpx.serving.shared_memory.regions import SharedMemory, SharedMemoryLimits
-from tpx.serving.shared_memory.system import region_limit
+from tpx.serving.shared_memory.regions import SharedMemory
 from tpx.serving.tls import grpc_tls, http_tls
 from tpx.serving.tracing.base import open_sink
 from tpx.serving.tracing.tracer import Tracer
@@ -115,19 +111,19 @@ class Server:
             inline_below_ns=config.inline_below_us * 1000,
             latencies=parse_latency_settings(config.metrics_config),
             cache=self._cache,
-            limiter=_limiter(config),
+            limiter=limiter(config),
             backend_directory=config.backend_directory,
             agent_directory=config.repoagent_directory,
-            backend_settings=_backend_settings(config.backend_config),
+            backend_settings=backend_settings(config.backend_config),
             namespaces=config.model_namespacing,
         )
         self.repository = ModelRepository(namespaces=config.model_namespacing)
         self._host = ServerHost(self.repository, loop)
         self.control = ModelControl(
-            self.repository, Loader(settings, Completions(loop), loop, self._host), _control_settings(config)
+            self.repository, Loader(settings, Completions(loop), loop, self._host), control_settings(config)
         )
         self._host.control = self.control
-        memory = SharedMemory(cuda.opener(), _shared_memory_limits(config))
+        memory = SharedMemory(cuda.opener(), shared_memory_limits(config))
         self.plane = DataPlane(
             self.repository,
             self.control,
@@ -326,73 +322,3 @@ def _keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, 32 << 20)
         mallopt(_M_TRIM_THRESHOLD, 64 << 20)
-
-
-def _control_settings(config: ServeConfig) -> ControlSettings:
-    return ControlSettings(
-        paths=[
-            place if isinstance(place, Path) else open_repository(place)
-            for place in (*config.model_repository, *config.models)
-        ],
-        mode=config.model_control_mode,
-        startup=config.load_model,
-        poll_s=config.repository_poll_secs,
-        load_threads=config.model_load_thread_count,
-        load_retries=config.model_load_retry_count,
-        config_name=config.model_config_name,
-        lazy_wait_s=config.lazy_load_timeout_secs,
-        memory_limit_bytes=_memory_limit(config),
-    )
-
-
-def _memory_limit(config: ServeConfig) -> int:
-    if config.model_memory_limit and config.model_control_mode not in ("explicit", "lazy"):
-        raise UsageError(
-            "--model-memory-limit needs --model-control-mode=lazy or explicit: in the mode "
-            f"'{config.model_control_mode}' a model that made room for another would not come back"
-        )
-    return config.model_memory_limit
-
-
-def _limiter(config: ServeConfig) -> RateLimiter | None:
-    resources = parse_resources(config.rate_limit_resource)
-    if config.rate_limit != "off":
-        return RateLimiter(resources)
-    if resources:
-        log.warning("--rate-limit-resource has no effect without --rate-limit execution_count")
-    return None
-
-
-def _backend_settings(flags: tuple[str, ...]) -> dict[str, dict[str, str]]:
-    """`[backend,]key=value` by backend."""
-    out: dict[str, dict[str, str]] = {}
-    for flag in flags:
-        backend, comma, pair = flag.rpartition(",")
-        key, equals, value = pair.partition("=")
-        if not equals:
-            raise UsageError(f"--backend-config must be [<backend>,]<key>=<value>, got '{flag}'")
-        out.setdefault(backend if comma else "", {})[key] = value
-    return out
-
-
-def _shared_memory_limits(config: ServeConfig) -> SharedMemoryLimits:
-    return SharedMemoryLimits(
-        allowed=_shared_memory_allowed(config),
-        max_regions=region_limit(),
-        max_input_bytes=config.client_shm_max_input_size,
-    )
-
-
-def _shared_memory_allowed(config: ServeConfig) -> bool:
-    """Unless told: where every client is on this machine, as shared memory needs it to be."""
-    if config.allow_client_shm is not None:
-        return config.allow_client_shm
-    addresses = [
-        address
-        for address, allowed in (
-            (config.http_address, config.allow_http),
-            (config.grpc_address, config.allow_grpc),
-        )
-        if allowed
-    ]
-    return all(address in ("localhost", "::1") or address.startswith("127.") for address in addresses)
