@@ -23,6 +23,7 @@ from tpx.perf.clients.model import ModelDescription, ServerDescription
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.model import Report
 from tpx.perf.results import LevelResult, Verdict
+from tpx.perf.settings import Level
 
 QUICK = ["-m", "net", "-p", "40", "-s", "500"]
 
@@ -88,6 +89,11 @@ def test_results_go_to_stdout_and_into_the_files(tmp_path: Path, capfd: pytest.C
     ("words", "message"),
     [
         (["-m", "net", "-b", "0"], "Error: Failed to parse -b (batch size). The value must be > 0."),
+        (
+            ["comprae", "a", "b"],
+            "Error: 'comprae' is neither an option nor a command (did you mean 'compare'?): the model is "
+            "given as -m comprae",
+        ),
         (["-m", "net", "--xyzzy"], "Error: Invalid long option '--xyzzy'"),
         (
             ["-m", "net", "--service-kind", "dynamic_grpc"],
@@ -206,6 +212,7 @@ def test_the_first_interrupt_asks_to_finish_and_the_second_cancels() -> None:
         interrupts = Interrupts()
         work: asyncio.Future[Report] = asyncio.get_running_loop().create_future()
         terminal = Terminal(PerfConfig(model="net"))
+        terminal.level_started(Level("concurrency", 1))
         interrupts.interrupt(work, terminal)
         assert interrupts.stop.is_set()
         assert not work.cancelled()
@@ -213,6 +220,36 @@ def test_the_first_interrupt_asks_to_finish_and_the_second_cancels() -> None:
         assert work.cancelled()
 
     asyncio.run(scene())
+
+
+def test_an_interrupt_before_any_level_has_nothing_to_finish(capfd: pytest.CaptureFixture[str]) -> None:
+    async def scene() -> None:
+        interrupts = Interrupts()
+        work: asyncio.Future[Report] = asyncio.get_running_loop().create_future()
+        interrupts.interrupt(work, Terminal(PerfConfig(model="net")))
+        assert work.cancelled()
+
+    asyncio.run(scene())
+    assert "finishing" not in capfd.readouterr().err
+
+
+def test_a_port_of_something_else_is_asked_about(capfd: pytest.CaptureFixture[str]) -> None:
+    with grpc_server(Behaviour()) as url:
+        assert main([*QUICK, "-u", url]) == 99
+    assert f"(is {url} its HTTP port?)" in capfd.readouterr().err
+
+
+def test_results_that_find_a_full_disk_end_the_run_with_a_line() -> None:
+    code = "import sys; from tpx.cli.perf import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, *QUICK, "--request-count", "1"]
+    with http_server(Behaviour()) as url, Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [*command, "-u", url], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (ended.returncode, ended.stderr) == (
+        99,
+        "Error: cannot write to stdout: No space left on device\n",
+    )
 
 
 def started(url: str, *words: str) -> subprocess.Popen[str]:

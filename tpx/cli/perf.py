@@ -10,9 +10,10 @@ from enum import IntEnum
 
 from tpx import __version__
 from tpx.cli import comparing, perf_ab, perf_compare
-from tpx.cli.perf_terminal import Terminal
+from tpx.cli.perf_terminal import Terminal, tell
 from tpx.cli.perf_trace import every_step
-from tpx.errors import TpxError
+from tpx.errors import TpxError, UsageError
+from tpx.options import nearest
 from tpx.pages.html import require_pdf
 from tpx.perf.options import PerfConfig
 from tpx.perf.options.words import read_words, spelled_out
@@ -72,7 +73,7 @@ def _measured(config: PerfConfig, argv: Sequence[str]) -> int:
         report = runner.run(_run(config))
     if report is None:
         return Exit.INTERRUPTED
-    print(summary(report.levels) + answer_line(report) + answers_text(report), end="", flush=True)
+    tell(summary(report.levels) + answer_line(report) + answers_text(report))
     write_files(report, argv)
     if report.error:
         print(f"Error: {report.error}", file=sys.stderr)
@@ -89,6 +90,11 @@ def _hint(error: TpxError) -> str:
 
 
 def _configured(argv: Sequence[str]) -> PerfConfig:
+    if argv and not argv[0].startswith("-"):
+        raise UsageError(
+            f"'{argv[0]}' is neither an option nor a command{nearest(argv[0], ('compare',))}: the model is "
+            f"given as -m {argv[0]}"
+        )
     wanted = read_words(perf_ab.spread(argv))
     for warning in wanted.warnings:
         print(f"Warning: {warning}", file=sys.stderr)
@@ -98,7 +104,7 @@ def _configured(argv: Sequence[str]) -> PerfConfig:
 def _self_test(config: PerfConfig) -> Exit:
     with asyncio.Runner(loop_factory=event_loop) as runner:
         ceilings = runner.run(self_test(config.level_settings.interval_ms / 5000))
-    print(self_test_text(ceilings), end="", flush=True)
+    tell(self_test_text(ceilings))
     return Exit.OK
 
 
@@ -107,7 +113,7 @@ def _dry_run(config: PerfConfig) -> Exit:
         planned = runner.run(dry_run(config, IN_PROCESS))
     for notice in planned.notices:
         print(f"WARNING: {notice}", file=sys.stderr)
-    print(planned.text, end="", flush=True)
+    tell(planned.text)
     return Exit.OK if planned.good else Exit.FAILED
 
 
@@ -138,7 +144,7 @@ async def _run(config: PerfConfig) -> Report | None:
         try:
             return await work
         except asyncio.CancelledError:
-            if interrupts.count < 2:
+            if not interrupts.at_once:
                 raise
             return None
         finally:
@@ -146,23 +152,24 @@ async def _run(config: PerfConfig) -> Report | None:
 
 
 class Interrupts:
-    """The first Ctrl-C ends the level and writes what was measured, the second ends the run at once."""
+    """The first Ctrl-C ends the level and writes what was measured, the second ends the run at once; so does
+    the first where no level has begun."""
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
-        self.count = 0
+        self.at_once = False
 
     def watch(self, work: "asyncio.Future[Report]", terminal: "Terminal") -> None:
         """Listen for SIGINT while `work` is done."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self.interrupt, work, terminal)
 
     def interrupt(self, work: "asyncio.Future[Report]", terminal: "Terminal") -> None:
-        self.count += 1
-        if self.count == 1:
-            self.stop.set()
+        if terminal.measuring and not self.stop.is_set():
             terminal.notice("interrupted: finishing this level; press Ctrl-C again to stop at once")
         else:
+            self.at_once = True
             work.cancel()
+        self.stop.set()
 
 
 def _allow_many_connections() -> None:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from tpx.cli.comparing import REGRESSION
+from tpx.cli.perf_terminal import tell
 from tpx.errors import UsageError
 from tpx.perf.answers.compare import Comparison, comparison_text, difference_json
 from tpx.perf.in_turns import Turns, run_in_turns
@@ -13,6 +14,8 @@ from tpx.perf.options import PerfConfig
 from tpx.perf.report.comparison import Against, Compared
 from tpx.perf.report.files import write_comparison
 from tpx.perf.run import event_loop
+
+INTERRUPTED = 130
 
 
 def spread(argv: Sequence[str]) -> list[str]:
@@ -33,13 +36,16 @@ def spread(argv: Sequence[str]) -> list[str]:
 
 
 def main(config: PerfConfig, argv: Sequence[str], in_process: str = "") -> int:
-    """Measure, print what differs; 5 where a server is worse than the first."""
+    """Measure, print what differs; 5 where a server is worse than the first, 130 where Ctrl-C came twice."""
     with asyncio.Runner(loop_factory=event_loop) as runner:
-        found = runner.run(_run(config, in_process))
+        try:
+            found = runner.run(_run(config, in_process))
+        except asyncio.CancelledError:
+            return INTERRUPTED
     compared = _compared(found)
     for pair in compared.pairs:
-        print(f"{pair.after} against {pair.before}:")
-        print(comparison_text(pair.comparison, found.strictness), flush=True)
+        tell(f"{pair.after} against {pair.before}:\n")
+        tell(comparison_text(pair.comparison, found.strictness) + "\n")
     write_comparison(config, compared, _document(found, argv))
     return REGRESSION if found.regressions else 0
 
@@ -47,7 +53,14 @@ def main(config: PerfConfig, argv: Sequence[str], in_process: str = "") -> int:
 async def _run(config: PerfConfig, in_process: str) -> Turns:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGINT, stop.set)
+    work = asyncio.current_task()
+
+    def interrupt() -> None:
+        if stop.is_set() and work is not None:
+            work.cancel()
+        stop.set()
+
+    loop.add_signal_handler(signal.SIGINT, interrupt)
     try:
         return await run_in_turns(
             config, stop=stop, said=lambda text: print(text, file=sys.stderr), in_process=in_process

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from tpx.cli.comparing import REGRESSION, ComparisonOptions
+from tpx.cli.perf_terminal import tell
 from tpx.errors import UsageError
 from tpx.options import Option, from_argv
 from tpx.perf.answers.compare import compare, comparison_text, difference_json, read_levels
@@ -42,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     comparison = compare(before, after, config.strictness)
     if not comparison.differences:
         raise UsageError(f"{config.runs[0]} and {config.runs[1]} have no load in common")
-    print(comparison_text(comparison, config.strictness), end="", flush=True)
+    tell(comparison_text(comparison, config.strictness))
     pair = Against(before=str(config.runs[0]), after=str(config.runs[1]), comparison=comparison)
     document = {"schema": 1, "compare": difference_json(comparison.differences)}
     write_comparison(config, Compared(pairs=(pair,), strictness=config.strictness), document)

@@ -1,11 +1,13 @@
 """What a user of `tpx perf` sees while it runs: results on stdout as they come, how it goes on stderr."""
 
+import os
 import sys
 from time import perf_counter_ns
 
 from rich.console import Console
 from rich.live import Live
 
+from tpx.errors import MeasurementError
 from tpx.perf.answers.explain import explain
 from tpx.perf.clients.model import ModelDescription
 from tpx.perf.observer import Progress
@@ -17,6 +19,18 @@ from tpx.perf.results import DataSummary, LevelResult
 from tpx.perf.settings import Level, LevelSettings
 
 LIVE_INTERVAL_S = 0.5
+
+
+def tell(text: str) -> None:
+    """Results go to stdout. Raises MeasurementError where it takes nothing more, as on a full disk."""
+    try:
+        print(text, end="", flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as exc:
+        # what is left in the buffer would fail again when the interpreter ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise MeasurementError(f"cannot write to stdout: {exc.strerror}") from exc
 
 
 class Terminal:
@@ -31,6 +45,8 @@ class Terminal:
         self._live: Live | None = None
         shows = self._console.is_terminal and config.shows_live
         self.progress_interval_s = LIVE_INTERVAL_S if shows else 0.0
+        self.measuring = False
+        """Whether a level has begun: before that there is nothing to finish."""
 
     def __enter__(self) -> "Terminal":
         return self
@@ -41,7 +57,7 @@ class Terminal:
     def run_started(self, model: ModelDescription, data: DataSummary, settings: LevelSettings) -> None:
         config = self._config
         if config.data_files:
-            print(data_line(data), flush=True)
+            tell(data_line(data) + "\n")
         self._settings = settings
         self._shown = Shown(
             protocol=config.protocol,
@@ -49,9 +65,10 @@ class Terminal:
             decoupled=model.decoupled,
             verbose=config.verbose > 0,
         )
-        print(settings_block(config, model, asynchronous=settings.asynchronous), flush=True)
+        tell(settings_block(config, model, asynchronous=settings.asynchronous) + "\n")
 
     def level_started(self, level: Level) -> None:
+        self.measuring = True
         if self.progress_interval_s:
             self._dashboard.level_started(level, perf_counter_ns())
             self._live = Live(
@@ -67,13 +84,13 @@ class Terminal:
     def level_finished(self, result: LevelResult) -> None:
         self._hide()
         self._dashboard.level_finished(result, perf_counter_ns())
-        print(level_block(result, self._shown), end="", flush=True)
+        tell(level_block(result, self._shown))
         if result.reason:
             print(result.reason, file=sys.stderr, flush=True)
         for warning in result.warnings:
             self.notice(warning)
         if self._config.explain:
-            print(explain(result, self._settings), flush=True)
+            tell(explain(result, self._settings) + "\n")
 
     def notice(self, text: str) -> None:
         if self._live is not None:

@@ -1,6 +1,8 @@
 """Files of single requests: JSON lines, and that no half a file is ever there."""
 
 import json
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -76,3 +78,19 @@ def test_a_run_that_came_to_nothing_leaves_no_file(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(MeasurementError, match=r"cannot write .*/no/a: No such file"):
         TextFile(tmp_path / "no" / "a")
+
+
+def test_a_device_is_written_to_and_never_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        file = TextFile(pipe)
+        file.write(b"a line\n")
+        file.close()
+        assert os.read(reading, 100) == b"a line\n"
+        TextFile(pipe).abandon()
+    finally:
+        os.close(reading)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert list(tmp_path.iterdir()) == [pipe]

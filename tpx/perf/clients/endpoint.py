@@ -128,5 +128,5 @@ def parse_address(url: str, protocol: Protocol, kind: ServiceKind = "triton") ->
         host, port = address, str(DEFAULT_PORTS.get(kind, {}).get(protocol, 8000))
     host = host.removeprefix("[").removesuffix("]")
     if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise UsageError(f"-u {url}: expected host:port")
+        raise UsageError(f"-u {url}: expected host:port, a port from 1 to 65535 and nothing behind it")
     return Address(host, int(port), _SCHEMES[scheme])

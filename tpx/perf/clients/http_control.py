@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from tpx.errors import MeasurementError
+from tpx.errors import MeasurementError, WireError
 from tpx.perf.clients.catalogue import index_entries, instead
 from tpx.perf.clients.endpoint import Endpoint
 from tpx.perf.clients.model import (
@@ -64,7 +64,14 @@ class HttpControl:
         self._turn = asyncio.Lock()
 
     async def server(self) -> ServerDescription:
-        return server_description(await self._get("/v2", "server metadata"))
+        try:
+            return server_description(await self._get("/v2", "server metadata"))
+        except WireError as exc:
+            if str(exc).startswith("cannot connect"):
+                raise
+            raise WireError(
+                f"failed to get server metadata: {exc} (is {host_header(self._endpoint)} its HTTP port?)"
+            ) from exc
 
     async def model(self, model: ModelKey) -> ModelDescription:
         metadata = await self.fetch(model_path(model))

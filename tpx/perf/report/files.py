@@ -89,8 +89,12 @@ def _write_csv(report: Report, path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file. Raises MeasurementError saying why it could not be written."""
+    """Write a file. Raises MeasurementError saying why it could not be written, and leaves no half of a new
+    one."""
+    fresh = not path.exists()
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as exc:
+        if fresh:
+            path.unlink(missing_ok=True)
         raise MeasurementError(f"cannot write {path}: {exc.strerror}") from exc

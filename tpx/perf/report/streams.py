@@ -9,11 +9,13 @@ BUFFER_BYTES = 1 << 20
 
 
 class TextFile:
-    """Written beside its place; `close` puts it there. Raises MeasurementError where that fails."""
+    """Written beside its place; `close` puts it there. A device or a pipe is written to as it is.
+    Raises MeasurementError where that fails."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._beside = path.with_name(f".{path.name}.part")
+        self._as_it_is = path.exists() and not path.is_file()
+        self._beside = path if self._as_it_is else path.with_name(f".{path.name}.part")
         try:
             self._file = self._beside.open("wb", buffering=BUFFER_BYTES)
         except OSError as exc:
@@ -29,7 +31,8 @@ class TextFile:
         """The file is complete."""
         try:
             self._file.close()
-            self._beside.replace(self._path)
+            if not self._as_it_is:
+                self._beside.replace(self._path)
         except OSError as exc:
             raise MeasurementError(f"cannot write {self._path}: {exc.strerror}") from exc
 
@@ -37,4 +40,5 @@ class TextFile:
         """The run came to nothing, or the file did."""
         with contextlib.suppress(OSError):
             self._file.close()
-        self._beside.unlink(missing_ok=True)
+        if not self._as_it_is:
+            self._beside.unlink(missing_ok=True)
