@@ -3,21 +3,26 @@
 import asyncio
 import os
 import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import psutil
 import pytest
 
+from tests.perf.conftest import FakeClient
 from tests.perf.servers import Behaviour, grpc_server, http_server
 from tpx.errors import MeasurementError, UsageError, WireError
 from tpx.options import from_argv
-from tpx.perf.load.workers import workers_for
+from tpx.perf.inputs.feed import RoundRobin
+from tpx.perf.load.opening import Loadable
+from tpx.perf.load.workers import WorkerPool, workers_for
 from tpx.perf.observer import Silent
 from tpx.perf.options import PerfConfig
 from tpx.perf.plan import LoadPlan
 from tpx.perf.report.model import Report
 from tpx.perf.results import LevelResult
 from tpx.perf.run import event_loop, run
-from tpx.perf.settings import Level, LevelRange
+from tpx.perf.settings import Level, LevelRange, LevelSettings
 
 SERVERS = {"http": http_server, "grpc": grpc_server}
 
@@ -104,6 +109,31 @@ def test_a_worker_that_dies_is_an_error_that_says_so_and_no_other_stays() -> Non
             observer=Murderer(),
         )
     assert _workers() == []
+
+
+class Empty:
+    """Implements Loadable, of no requests, which no dataset lets happen."""
+
+    client = FakeClient()
+    feed = RoundRobin([])
+    timestamps_ns = ()
+
+
+@asynccontextmanager
+async def nothing_to_send() -> AsyncIterator[Loadable]:
+    yield Empty()
+
+
+@pytest.mark.slow
+def test_what_nobody_expected_in_a_worker_is_an_error_and_not_a_wait_for_ever() -> None:
+    async def measure() -> None:
+        async with WorkerPool(1, nothing_to_send, streamed=False) as pool:
+            load = await pool.open_load(Level(mode="concurrency", value=1), LevelSettings())
+            load.start(5)
+            await load.finished()
+
+    with pytest.raises(MeasurementError, match=r"worker 1 of 1 .* ended unexpectedly \(exit code 1\)"):
+        asyncio.run(asyncio.wait_for(measure(), 30))
 
 
 @pytest.mark.slow

@@ -87,11 +87,22 @@ class Worker:
         self._pipe = pipe
         self._load: Load | None = None
         self._telling: Telling | None = None
+        self._tasks = asyncio.TaskGroup()
         self._flushing: asyncio.Task[None] | None = None
         self._beginning: asyncio.Task[None] | None = None
 
     async def serve(self) -> None:
-        """Until the controller closes its end of the pipe; a load that it left behind ends, too."""
+        """Until the controller closes its end of the pipe; a load that it left behind ends, too.
+
+        What nobody expected, in a task as well, ends the process: its controller notices that.
+        """
+        async with self._tasks:
+            load = await self._serve()
+        if load is not None:
+            await load.stop(ABANDONED_DRAIN_S)
+
+    async def _serve(self) -> Load | None:
+        """Returns the load that was not stopped."""
         commands: asyncio.Queue[Any] = asyncio.Queue(16)
         loop = asyncio.get_running_loop()
 
@@ -108,16 +119,14 @@ class Worker:
                 await self._obey(command)
             except TpxError as exc:
                 self._pipe.send(Broken(exc))
-        load = self._end_tasks()
-        if load is not None:
-            await load.stop(ABANDONED_DRAIN_S)
+        return self._end_tasks()
 
     async def _obey(self, command: Any) -> None:
         match command:
             case Prepare():
                 await self._prepare(command)
             case Go():
-                self._beginning = asyncio.ensure_future(self._begin(command))
+                self._beginning = self._tasks.create_task(self._begin(command))
             case Stop():
                 await self._stop(command.patience_s)
 
@@ -142,7 +151,7 @@ class Worker:
             return
         await asyncio.sleep(max(0, command.origin_ns - perf_counter_ns()) / 1e9)
         load.start(command.count, command.origin_ns)
-        self._flushing = asyncio.ensure_future(self._keep_flushing(load))
+        self._flushing = self._tasks.create_task(self._keep_flushing(load))
         await load.finished()
         self._flush(load)
         self._ring.finish()
