@@ -123,6 +123,12 @@ def test_a_model_without_batching_is_searched_over_instances() -> None:
         assert explore(mode, asked, server_for(asked, seed=6)).quality >= 0.98
 
 
+def test_the_pilot_of_a_model_without_batches_waits_behind_few_requests() -> None:
+    asked = question(FIXED)
+    pilots = explore("budgeted", asked, server_for(asked, seed=6)).trials[:2]
+    assert [trial.load.value for trial in pilots] == [1, 8]
+
+
 def test_instances_times_threads_never_exceed_the_cores() -> None:
     extras = Extras(threads=True, cores=4)
     asked = question(within=space(extras=extras))

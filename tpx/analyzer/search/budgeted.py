@@ -17,6 +17,9 @@ from tpx.analyzer.search.space import Point
 from tpx.analyzer.search.walk import Steps
 
 PILOT_LOAD = 64
+"""Of the second pilot at most; more than saturates the default would only wait, of a slow model for long."""
+SATURATING = 4
+"""So many times the load at which the default is expected to be best."""
 KEPT_SHARE = 3
 """One of so many goes on to the next rung."""
 COARSE_SHARE = 0.4
@@ -64,7 +67,8 @@ class BudgetedSearch:
             return 0.0
         default = self._explorer.grid.default
         alone = yield from measure(default, ladder, 0)
-        loaded = yield from measure(default, ladder, ladder.nearest(PILOT_LOAD))
+        saturating = min(PILOT_LOAD, SATURATING * self._explorer.default_in_flight)
+        loaded = yield from measure(default, ladder, ladder.nearest(saturating))
         knee = _knee(alone, loaded)
         if knee:
             self._explorer.decide(

@@ -22,17 +22,20 @@ class Explorer:
         self._question = question
         self._points: dict[Point, Variant] = {}
 
+    @property
+    def default_in_flight(self) -> int:
+        """Requests that keep every instance of the default busy with full batches, twice."""
+        facts = [member.facts for member in self._question.members] or [self._question.facts]
+        return sum(2 * each.instances * max(1, each.max_batch_size) for each in facts)
+
     def decide(self, text: str, variant: str = "") -> None:
         """A line of the search trace."""
         self.decisions.append(Decision(variant=variant, text=text))
 
     def default(self) -> Asking[Measurement | None]:
         """The default configuration, its load climbed."""
-        facts = [member.facts for member in self._question.members] or [self._question.facts]
-        expected = sum(2 * each.instances * max(1, each.max_batch_size) for each in facts)
-        if self.loads.kind == "request_rate":
-            expected = 1
-        ladder = self.grid.shared(self.loads, [1.0] * len(facts))
+        expected = 1 if self.loads.kind == "request_rate" else self.default_in_flight
+        ladder = self.grid.shared(self.loads, [1.0] * max(1, len(self._question.members)))
         default = self.grid.default
         return (
             yield from climb(
