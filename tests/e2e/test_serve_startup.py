@@ -215,6 +215,7 @@ def test_a_port_in_use_is_named(repository: Path, flag: str) -> None:
         done = tpx("serve", f"--model-repository={repository}", *ANY_PORTS, f"{flag}={port}")
     assert done.returncode == 1
     assert f"Socket '127.0.0.1:{port}' already in use" in done.stderr
+    assert f"({flag} and {flag.removesuffix('port')}address say where it shall be)" in done.stderr
     assert "Traceback" not in done.stderr
 
 

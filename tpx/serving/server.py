@@ -57,6 +57,7 @@ _LINGER_S = 5
 """At shutdown, once nothing is computed any more: for the rest of requests that were half sent, and for
 clients to take their answers."""
 _LOOKS_PER_S = 20
+_Connections = Callable[[], asyncio.BaseProtocol]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,41 +276,48 @@ class Server:
         listener = Listener(
             max_connections=config.max_connections, max_per_client=config.max_connections_per_client
         )
-        factory: Callable[[], asyncio.BaseProtocol]
-        tls, reuse = None, False
+        access = AccessLog(self.logs)
+        observer: Callable[[Any], None] = access.http
+        option, tls, reuse = "metrics", None, False
         if service == "HTTPService":
-            frontend = HttpFrontend(
-                self.plane,
-                config.http_max_input_size,
-                restrictions=self._access.http_restrictions,
-                forwarding=self._access.http_forwarding,
-            )
-            limits = http_limits(config, max_body_bytes=config.http_max_input_size)
-            judge = frontend.judge if self._access.http_restrictions is not None else None
-            factory = http_connections(listener, limits, frontend.serve, judge)
+            factory, option = self._http(listener), "http"
             tls, reuse = http_tls(config), config.reuse_http_port
-        elif service == "Metrics Service":
-            factory = http_connections(listener, http_limits(config, max_body_bytes=0), self._metrics().serve)
-        else:
-            methods = GrpcFrontend(
-                self.plane,
-                restrictions=self._access.grpc_restrictions,
-                forwarding=self._access.grpc_forwarding,
-            ).methods()
-            factory = grpc_connections(listener, grpc_limits(config), methods)
+        elif service == "GRPCInferenceService":
+            factory, option, observer = self._grpc(listener), "grpc", access.grpc
             tls, reuse = grpc_tls(config), config.reuse_grpc_port
+        else:
+            limits = http_limits(config, max_body_bytes=0)
+            factory = http_connections(listener, limits, self._metrics().serve)
         try:
             bound = await listener.start(factory, address, port, tls=tls, reuse_port=reuse)
         except OSError as exc:
             raise UsageError(
-                f"Socket '{address}:{port}' already in use or not available: {exc.strerror}"
+                f"Socket '{address}:{port}' already in use or not available: {exc.strerror} "
+                f"(--{option}-port and --{option}-address say where it shall be)"
             ) from exc
         self._listeners.append(listener)
-        access = AccessLog(self.logs)
-        grpc = service == "GRPCInferenceService"
-        self._observers.append((listener, access.grpc if grpc else access.http))
+        self._observers.append((listener, observer))
         self._observe()
         return Endpoint(service=service, address=address, port=bound)
+
+    def _http(self, listener: Listener) -> _Connections:
+        config, access = self._config, self._access
+        frontend = HttpFrontend(
+            self.plane,
+            config.http_max_input_size,
+            restrictions=access.http_restrictions,
+            forwarding=access.http_forwarding,
+        )
+        limits = http_limits(config, max_body_bytes=config.http_max_input_size)
+        judge = frontend.judge if access.http_restrictions is not None else None
+        return http_connections(listener, limits, frontend.serve, judge)
+
+    def _grpc(self, listener: Listener) -> _Connections:
+        access = self._access
+        frontend = GrpcFrontend(
+            self.plane, restrictions=access.grpc_restrictions, forwarding=access.grpc_forwarding
+        )
+        return grpc_connections(listener, grpc_limits(self._config), frontend.methods())
 
 
 def _keep_freed_memory() -> None:
