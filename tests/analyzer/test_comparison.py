@@ -1,6 +1,7 @@
 """Two runs compared: what is the same, what is sure, and the statuses of the gate."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -173,3 +174,14 @@ def test_what_cannot_be_compared_is_status_two(
     paths = {"a": write_run(tmp_path / "a"), "other": write_run(tmp_path / "o", model="other")}
     assert main(["compare", *(word.format(**paths) for word in words)]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_what_is_recommended_is_compared_and_not_what_ranks_first(replay: Callable[..., Run]) -> None:
+    """A configuration with more instances that is better by less than can be told is not recommended."""
+    table = [
+        Measurement(variant=f"alexnet_config_{name}", load=Load(value=1), throughput=throughput)
+        for name, throughput in (("default", 100.0), ("0", 150.0), ("1", 151.0))
+    ]
+    run = replay(table, concurrency=(1,), run_config_search_max_instance_count=2)
+    pairs = compare_runs(run, run, Strictness()).pairs
+    assert {(p.before, p.after) for p in pairs if p.recommended} == {("alexnet_config_0", "alexnet_config_0")}

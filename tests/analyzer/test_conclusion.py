@@ -154,6 +154,8 @@ def test_a_gain_that_may_be_none_is_inconclusive() -> None:
     assert "no configuration is certain to be better than the default: of `m_config_0` the gain is +" in (
         found.sentence
     )
+    assert "tied with: m_config_" in found.detail
+    assert "recommended" not in found.detail
     run = ModelRun(model="m", variants=(), decisions=())
     assert caution(found, run, 10.0).startswith("Measure again on a quiet machine")
 

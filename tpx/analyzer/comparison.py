@@ -12,7 +12,8 @@ from typing import Literal
 
 import numpy as np
 
-from tpx.analyzer.objectives import rank
+from tpx.analyzer.conclusion import conclude
+from tpx.analyzer.objectives import RankedVariant, rank
 from tpx.analyzer.results.measurement import Load, Measurement, Range
 from tpx.analyzer.results.run import ModelRun, Run, VariantRun
 from tpx.perf.answers.compare import Difference, Strictness, settle
@@ -120,16 +121,22 @@ def _same(before: ModelRun, after: ModelRun, strictness: Strictness) -> Iterator
 def _recommended(
     before: ModelRun, after: ModelRun, first: Run, second: Run, strictness: Strictness
 ) -> Iterator[Pair]:
-    best = [rank(model, run.started.goals) for model, run in ((before, first), (after, second))]
-    if not all(ranking and ranking[0].satisfies for ranking in best):
+    best = [_best(model, run) for model, run in ((before, first), (after, second))]
+    if best[0] is None or best[1] is None:
         return
-    sides = []
-    for ranking in best:
-        load = ranking[0].best.load
-        sides.append(_by_load(ranking[0].run)[load])
-    loads = [str(ranking[0].best.load) for ranking in best]
+    sides = [_by_load(ranked.run)[ranked.best.load] for ranked in best if ranked is not None]
+    loads = [str(ranked.best.load) for ranked in best if ranked is not None]
     shown = loads[0] if loads[0] == loads[1] else f"{loads[0]} -> {loads[1]}"
     yield from _pairs(before.model, shown, (sides[0], sides[1]), strictness, recommended=True)
+
+
+def _best(model: ModelRun, run: Run) -> RankedVariant | None:
+    """What a run recommends of a model; None where nothing keeps the constraints."""
+    goals = run.started.goals.of(model.model)
+    ranking = rank(model, goals)
+    conclusion = conclude(ranking, goals, model.model)
+    found = conclusion.recommended if conclusion else next(iter(ranking), None)
+    return found if found is not None and found.satisfies else None
 
 
 def _by_load(variant: VariantRun) -> Mapping[Load, _Side]:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from tpx.analyzer.options.output import JOURNAL
 from tpx.analyzer.reports.files import WrittenReports
+from tpx.analyzer.reports.verdict import plural
 from tpx.errors import UsageError
 
 
@@ -23,4 +24,4 @@ def show_written(written: WrittenReports) -> None:
         if label != "Details":
             print(f"{label}: {path}")
     if details:
-        print(f"Details: {details[0].parent.parent} ({len(details)} configurations)")
+        print(f"Details: {details[0].parent.parent} ({plural(len(details), 'configuration')})")

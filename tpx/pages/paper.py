@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING
 from tpx.errors import MeasurementError, Unsupported
 from tpx.pages.chart import FRAME, Chart
 from tpx.pages.styles import COLORS
-from tpx.pages.view import Grid
+from tpx.pages.view import Column, Grid
 
 if TYPE_CHECKING:
     from fpdf import FPDF
 
 INK, MUTED, LINE, LIMIT = "#1b2128", "#5b6572", "#d5dbe2", "#b3261e"
 WIDTH = 182.0
+MM_PER_PIXEL = WIDTH / FRAME.width
 MOST_COLUMNS = 12
+CHARACTERS = 118
+"""That a line of a table has room for, beside the space between so many columns."""
 _PLAIN = {"\u2013": "-", "\u2014": "-", "\u2192": "->", "\u2026": "...", "\u2009": " ", "\u2007": " "}
 
 
@@ -85,7 +88,7 @@ class Paper:
             borders_layout="HORIZONTAL_LINES",
             line_height=3.6,
             padding=0.7,
-            col_widths=_widths(headers, rows),
+            col_widths=column_widths(headers, rows),
             headings_style=FontFace(emphasis="BOLD", color=MUTED),
         ) as table:
             for cells in (headers, *rows):
@@ -96,7 +99,7 @@ class Paper:
 
     def grid(self, grid: Grid, most_rows: int = 60) -> None:
         """A table of the HTML page; what does not fit across is left out and said."""
-        shown = range(min(len(grid.columns), MOST_COLUMNS))
+        shown = columns_shown(grid.columns)
         rows = [
             [f"{row.cells[i].text}{' ' + row.cells[i].note if row.cells[i].note else ''}" for i in shown]
             for row in grid.rows[:most_rows]
@@ -104,12 +107,15 @@ class Paper:
         headers = [grid.columns[i].header for i in shown]
         self.text(grid.caption, size=8, color=MUTED)
         self.table(headers, rows, [grid.columns[i].numeric for i in shown])
+        left_out = ", ".join(c.header for i, c in enumerate(grid.columns) if i not in shown)
+        if left_out:
+            self.text(f"Only in the HTML report: {left_out}.", size=8, color=MUTED)
         if len(grid.rows) > most_rows:
             self.text(f"{len(grid.rows) - most_rows} more rows in the HTML report.", size=8, color=MUTED)
 
     def chart(self, chart: Chart) -> None:
-        """The chart as vectors, over the whole width."""
-        scale = WIDTH / chart.frame.width
+        """The chart as vectors, over the whole width where it has that of a page."""
+        scale = MM_PER_PIXEL
         self._room(chart.frame.height * scale + 6)
         left, top = self._pdf.l_margin, self._pdf.get_y()
         frame = chart.frame
@@ -141,7 +147,7 @@ class Paper:
 
     def canvas(self, width: float, height: float) -> "Pen":
         """A free surface of so many pixels across and down, for its own pen; no wider than a chart's."""
-        scale = min(WIDTH / width, WIDTH / FRAME.width)
+        scale = min(WIDTH / width, MM_PER_PIXEL)
         self._room(height * scale)
         top = self._pdf.get_y()
         self._pdf.set_y(top + height * scale)
@@ -257,7 +263,18 @@ def plain(text: str) -> str:
     return text.encode("latin-1", "replace").decode("latin-1")
 
 
-def _widths(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[float, ...]:
-    """By the longest cells, none of them overwhelming."""
-    longest = [max(len(cells[i]) for cells in (headers, *rows)) for i in range(len(headers))]
-    return tuple(float(min(max(length, 5), 40)) for length in longest)
+def columns_shown(columns: Sequence[Column]) -> list[int]:
+    """The places of the columns that fit across; minor ones give way, the last ones first."""
+    order = sorted(range(len(columns)), key=lambda place: columns[place].minor)
+    return sorted(order[:MOST_COLUMNS])
+
+
+def column_widths(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[float, ...]:
+    """No column narrower than its longest word; what is left goes to those whose cells are longer."""
+    columns = [[plain(cells[i]) for cells in (headers, *rows)] for i in range(len(headers))]
+    least = [max(3, *(len(word) for cell in cells for word in cell.split() or [""])) + 1 for cells in columns]
+    wanted = [max(low, max(len(cell) for cell in cells)) for low, cells in zip(least, columns, strict=True)]
+    missing = [want - low for low, want in zip(least, wanted, strict=True)]
+    room = max(0, CHARACTERS - sum(least))
+    share = min(1.0, room / sum(missing)) if sum(missing) else 0.0
+    return tuple(low + lack * share for low, lack in zip(least, missing, strict=True))

@@ -32,6 +32,8 @@ class Column:
     hint: str = ""
     marked: bool = False
     """Its cells may carry a marker of the chart, so that the others keep the room of one free."""
+    minor: bool = False
+    """Left out first where not all of them fit across."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,6 +92,13 @@ NAME = ShownColumn(
 )
 
 
+_MINOR = frozenset(
+    {"perf_latency_p50", "perf_latency_p90", "perf_latency_p95"}
+    | {"perf_server_queue", "perf_server_compute_infer"}
+)
+"""Figures that the others say something about already."""
+
+
 def measured_column(tag: str, header: str, digits: int = 1, hint: str = "") -> ShownColumn:
     """A metric, with its interval where the measurement has one."""
 
@@ -100,7 +107,7 @@ def measured_column(tag: str, header: str, digits: int = 1, hint: str = "") -> S
         interval = interval_of(line.ranked, tag) if whole else interval_of_one(line.measurement, tag)
         return number(METRICS[tag].value(line.measurement), digits, interval)
 
-    return ShownColumn(column=Column(header=header, numeric=True, hint=hint), cell=cell)
+    return ShownColumn(column=Column(header=header, numeric=True, hint=hint, minor=tag in _MINOR), cell=cell)
 
 
 THROUGHPUT = measured_column("perf_throughput", "infer/s", 1, "inferences a second")

@@ -14,7 +14,7 @@ from tpx.errors import Unsupported
 from tpx.pages import html
 from tpx.pages.chart import Chart
 from tpx.pages.html import require_pdf
-from tpx.pages.paper import INK, MUTED, Paper
+from tpx.pages.paper import INK, MM_PER_PIXEL, MUTED, Paper
 from tpx.pages.styles import COLORS
 from tpx.pages.view import Fact
 from tpx.perf.report.breakdown import Breakdown
@@ -127,7 +127,7 @@ def _model(paper: Paper, model: ModelPage, *, named: bool) -> None:
             paper.text(text, color=MUTED)
     if card.tiles:
         rows = [(tile.label, f"{tile.figure} {tile.unit}", tile.note) for tile in card.tiles]
-        paper.table(("", "Recommended", ""), rows, (False, True, False))
+        paper.table(("", "", ""), rows, (False, True, False))
     _recommendation(paper, model)
     _chart(paper, "Throughput and latency", model.chart)
     for plot in model.plots:
@@ -158,7 +158,7 @@ def _recommendation(paper: Paper, model: ModelPage) -> None:
 
 def _chart(paper: Paper, title: str, chart: Chart | None) -> None:
     if chart is not None:
-        paper.heading(title, needs=chart.frame.height / 5 + 12)
+        paper.heading(title, needs=chart.frame.height * MM_PER_PIXEL + 22)
         paper.chart(chart)
 
 
@@ -177,7 +177,7 @@ def _breakdown(paper: Paper, breakdown: Breakdown | None) -> None:
 def _heat(paper: Paper, heat: HeatMap | None) -> None:
     if heat is None:
         return
-    paper.heading("Instances and batches", needs=heat.height / 5 + 12)
+    paper.heading("Instances and batches", needs=heat.height * MM_PER_PIXEL + 22)
     pen = paper.canvas(heat.width, heat.height)
     for cell in heat.cells:
         pen.box(cell.x, cell.y, heat.cell_width - 2, heat.cell_height - 2, COLORS[0], share=cell.share)

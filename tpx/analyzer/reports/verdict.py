@@ -72,7 +72,7 @@ def judge(model: ModelRun, goals: Goals) -> Verdict:
         model=model.model,
         finding=finding,
         sentence=_sentence(model, finding, best, default, goals, conclusion),
-        detail=_detail(best.figures, conclusion),
+        detail=_detail(best.figures, conclusion, certain=finding is not Finding.INCONCLUSIVE),
         ranking=ranking,
         best=best,
         default=default,
@@ -204,7 +204,7 @@ def _interval(gain: Gain | None, percent: float) -> str:
     return "" if low == high == f"{percent:.0f}" else f" [{low}, {high}]"
 
 
-def _detail(measurement: Measurement, conclusion: Conclusion | None) -> str:
+def _detail(measurement: Measurement, conclusion: Conclusion | None, *, certain: bool) -> str:
     parts = [f"at {measurement.load}"]
     p99_ns = measurement.latency.p99_ns
     if p99_ns is not None:
@@ -213,7 +213,8 @@ def _detail(measurement: Measurement, conclusion: Conclusion | None) -> str:
         parts.append("not stable")
     text = ", ".join(parts)
     if conclusion is not None and conclusion.tied:
-        text += f"; tied with: {', '.join(conclusion.tied)}; the cheapest of them is recommended"
+        text += f"; tied with: {', '.join(conclusion.tied)}"
+        text += "; the cheapest of them is recommended" if certain else ""
     return text
 
 
