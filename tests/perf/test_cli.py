@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -285,6 +286,24 @@ def test_one_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     (level,) = json.loads((tmp_path / "a.json").read_text())["levels"]
     assert level["interrupted"]
     assert level["requests"] > 10
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("flags", [["-u"], ["--ab", "127.0.0.1:9"]])
+def test_ctrl_c_while_the_server_says_nothing_ends_the_run(flags: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(20)
+        url = f"127.0.0.1:{silent.getsockname()[1]}"
+        # of several servers the first is asked first
+        words = [flags[0], url, *flags[1:]]
+        code = "import sys; from tpx.cli.perf import main; sys.exit(main(sys.argv[1:]))"
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, "-m", "net", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        with process, silent.accept()[0] as asking:
+            asking.recv(1)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(10) == 130
 
 
 @pytest.mark.e2e

@@ -36,7 +36,8 @@ def spread(argv: Sequence[str]) -> list[str]:
 
 
 def main(config: PerfConfig, argv: Sequence[str], in_process: str = "") -> int:
-    """Measure, print what differs; 5 where a server is worse than the first, 130 where Ctrl-C came twice."""
+    """Measure, print what differs; 5 where a server is worse than the first, 130 where Ctrl-C came twice, or
+    before any block."""
     with asyncio.Runner(loop_factory=event_loop) as runner:
         try:
             found = runner.run(_run(config, in_process))
@@ -54,17 +55,21 @@ async def _run(config: PerfConfig, in_process: str) -> Turns:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     work = asyncio.current_task()
+    begun = False
+
+    def said(text: str) -> None:
+        nonlocal begun
+        begun = True
+        print(text, file=sys.stderr, flush=True)
 
     def interrupt() -> None:
-        if stop.is_set() and work is not None:
+        if work is not None and (stop.is_set() or not begun):
             work.cancel()
         stop.set()
 
     loop.add_signal_handler(signal.SIGINT, interrupt)
     try:
-        return await run_in_turns(
-            config, stop=stop, said=lambda text: print(text, file=sys.stderr), in_process=in_process
-        )
+        return await run_in_turns(config, stop=stop, said=said, in_process=in_process)
     finally:
         loop.remove_signal_handler(signal.SIGINT)
 
