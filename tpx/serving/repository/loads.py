@@ -5,7 +5,7 @@ It is done in threads while the old versions go on serving; the swap is one step
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from tpx.errors import ConfigError, InvalidRequest, LoadError, UsageError
 from tpx.serving.model_id import ModelId
@@ -149,25 +149,32 @@ class Loads:
                 loaded[version] = Loaded(served=outcome, recipe=wanted.recipes[version], custody=custody)
                 custody.share()
         ends = {**outcomes, **regroups}
-        reasons = {v: reason_of(o) for v, o in ends.items() if isinstance(o, BaseException)}
-        if reasons:
+        failures = {v: end for v, end in ends.items() if isinstance(end, BaseException)}
+        if failures:
             self._retirement.discard(loaded.values())
             self._retirement.drop([r for r in regroups.values() if not isinstance(r, BaseException)])
-            aside = dict.fromkeys(loaded, "unloaded: another version failed to load")
-            repository.fail(model, reasons | aside)
-            log.error("failed to load '%s'", model)
-            if wanted.graph is not None:
-                self._ensembles.remember(wanted, unless_serving=True)
-                raise InvalidRequest(f"load failed for model '{model}': {outcomes[plan.load[0]]}\n")
-            clauses = "".join(
-                f"version {v} is at UNAVAILABLE state: {reason};\n" for v, reason in reasons.items()
-            )
-            raise InvalidRequest(f"load failed for model '{model}': {clauses}")
+            raise self._failed(wanted, failures, aside=loaded)
         self._retirement.leave_imports_alone()
         self._retirement.retire(repository.succeed(model, plan, loaded, wanted.stamps))
         self._change_in_place(wanted, plan, regroups)
         self._ensembles.remember(wanted)
         self._ensembles.settle([model])
+
+    def _failed(
+        self, wanted: Wanted, failures: Mapping[int, BaseException], aside: Iterable[int]
+    ) -> InvalidRequest:
+        """What becomes of the versions, `aside` being those that did not fail, and what is told of it."""
+        model = wanted.source.model_id
+        reasons = {version: reason_of(failure) for version, failure in failures.items()}
+        others = dict.fromkeys(aside, "unloaded: another version failed to load")
+        self._repository.fail(model, reasons | others)
+        log.error("failed to load '%s'", model)
+        if wanted.graph is not None:
+            self._ensembles.remember(wanted, unless_serving=True)
+            told = f"{next(iter(failures.values()))}\n"
+        else:
+            told = "".join(f"version {v} is at UNAVAILABLE state: {why};\n" for v, why in reasons.items())
+        return InvalidRequest(f"load failed for model '{model}': {told}")
 
     def _change_in_place(
         self, wanted: Wanted, plan: Plan, regroups: Mapping[int, Regroup | BaseException]
