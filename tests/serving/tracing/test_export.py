@@ -28,6 +28,7 @@ class FakeCollector:
         self.batches: list[list[int]] = []
         self.error: Exception | None = None
         self.called_off = False
+        self.closed = False
 
     def send(self, traces: Sequence[Trace]) -> str:
         self.asked.release()
@@ -43,6 +44,9 @@ class FakeCollector:
     def call_off(self) -> None:
         self.called_off = True
         self.released.release(1000)
+
+    def close(self) -> None:
+        self.closed = True
 
 
 def opened(collector: FakeCollector, queue: int = 12, batch: int = 6, delay: int = 3_600_000) -> SpanExport:
@@ -157,7 +161,20 @@ def test_the_end_does_not_wait_for_ever(
     assert collector.asked.acquire(timeout=10)
     exporting.close()
     assert collector.batches == []
-    assert any(message.startswith("9 spans are lost") for message in caplog.messages)
+    assert (collector.called_off, collector.closed) == (True, True)
+    [told] = caplog.messages
+    assert told == "9 spans are lost: 'http://localhost:4318/v1/traces' did not take them within 0.05 s"
+
+
+def test_the_last_batch_tells_that_it_failed(add: Add, caplog: pytest.LogCaptureFixture) -> None:
+    collector = FakeCollector("not today")
+    exporting = opened(collector)
+    add(exporting, 1)
+    collector.released.release()
+    exporting.close()
+    [told] = caplog.messages
+    assert "not today" in told
+    assert (collector.called_off, collector.closed) == (False, True)
 
 
 def test_nothing_is_taken_after_the_end(add: Add) -> None:

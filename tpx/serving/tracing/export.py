@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 _LIBRARY_LOG = "opentelemetry.exporter.otlp"
 _CLOSE_S = 5.0
+_FAILING_CLOSE_S = 1.0
 _CALLED_OFF_S = 1.0
 _TELL_EVERY = 1000
 
@@ -30,7 +31,10 @@ class Collector(Protocol):
         """Send the spans of traces; blocks. Returns why that has failed, "" if it has not."""
 
     def call_off(self) -> None:
-        """Have a `send` end soon; there is no other one afterwards."""
+        """Have a `send` that goes on end soon; there is no other one afterwards."""
+
+    def close(self) -> None:
+        """Nothing is sent any more."""
 
 
 class SpanExport:
@@ -47,6 +51,7 @@ class SpanExport:
         self._on_its_way = 0
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._given_up = False
         self._failing = False
         self._dropped = 0
         self._lost = 0
@@ -78,14 +83,23 @@ class SpanExport:
             self._closed = True
             self._changed.notify()
         if self._thread is not None:
-            self._thread.join(_CLOSE_S)
-        left = self._waiting + self._on_its_way
+            self._end_thread(self._thread)
+        self._collector.close()
+
+    def _end_thread(self, thread: threading.Thread) -> None:
+        patience_s = _FAILING_CLOSE_S if self._failing else _CLOSE_S
+        thread.join(patience_s)
+        if not thread.is_alive():
+            return
+        with self._changed:
+            self._given_up = True
+            left = self._waiting + self._on_its_way
+            self._queue.clear()
         self._collector.call_off()
-        if self._thread is not None and left:
-            log.error(
-                "%d spans are lost: '%s' did not take them within %d s", left, self._settings.url, _CLOSE_S
-            )
-            self._thread.join(_CALLED_OFF_S)
+        thread.join(_CALLED_OFF_S)
+        log.error(
+            "%d spans are lost: '%s' did not take them within %g s", left, self._settings.url, patience_s
+        )
 
     def _work(self) -> None:
         while True:
@@ -97,8 +111,8 @@ class SpanExport:
             except (OSError, ValueError, TypeError) as exc:  # the next batch may be better
                 log.debug("exporting spans failed", exc_info=True)
                 why = str(exc) or type(exc).__name__
-            count, self._on_its_way = self._on_its_way, 0
-            self._tell(why, count)
+            if not self._given_up:
+                self._tell(why, self._on_its_way)
 
     def _take(self) -> list[Trace]:
         """The next batch, when it is time for it; an empty one is the end."""
@@ -161,6 +175,7 @@ class OtlpCollector:
 
         self._batch_size = settings.bsp_max_export_batch_size
         self._exporter = OTLPSpanExporter(endpoint=settings.url)
+        self._called_off = False
         self._resource = resource_of(settings.resource)
         self._reasons = _Reasons()
         self._library_log = logging.getLogger(_LIBRARY_LOG)
@@ -183,6 +198,11 @@ class OtlpCollector:
 
     def call_off(self) -> None:
         self._exporter.shutdown()  # type: ignore[no-untyped-call]
+        self._called_off = True
+
+    def close(self) -> None:
+        if not self._called_off:
+            self.call_off()
         self._library_log.removeHandler(self._reasons)
         self._library_log.propagate = True
 
