@@ -182,6 +182,20 @@ def test_several_models_are_searched_by_every_strategy_that_jumps(mode: str, tog
     assert found.quality_of_best > 1.2
 
 
+def test_a_point_that_changes_nothing_of_the_default_is_the_default() -> None:
+    groups = [{"name": "m", "kind": "KIND_CPU", "count": 2}]
+    parameters = {"intra_op_thread_count": {"string_value": "1"}}
+    within = space(instances=(1, 2), extras=Extras(threads=True, cores=2))
+    asked = question(FIXED, within=within)
+    found = open_grid(replace(asked, default={"instance_group": groups, "parameters": parameters}))
+    names = {found.describe(point): found.variant(point).name for point in found.points()}
+    assert names == {
+        "instances 1, threads 1": "m_config_0",
+        "instances 1, threads 2": "m_config_1",
+        "instances 2, threads 1": "m_config_default",
+    }
+
+
 def test_an_empty_dimension_is_refused() -> None:
     with pytest.raises(UsageError, match="nothing to choose for threads"):
         Grid("m", (Dimension(name="threads", choices=()),))

@@ -38,6 +38,7 @@ def open_grid(question: Question) -> Grid:
         members=tuple(member.facts.model for member in question.members),
         loads=tuple(member.loads or question.space.loads for member in question.members),
         named=question.named,
+        default=question.default,
     )
 
 

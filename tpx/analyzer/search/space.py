@@ -55,9 +55,11 @@ class Grid:
         members: Sequence[str] = (),
         loads: Sequence[LoadSpace] = (),
         named: Sequence[Variant] = (),
+        default: Mapping[str, Any] | None = None,
     ) -> None:
         """`cores` bounds instances times threads; `members` are models that are varied in place of `model`,
-        `loads` their own where they are measured together; `named` are variants that keep their names.
+        `loads` their own where they are measured together; `named` are variants that keep their names; a
+        change that leaves `default`, the model's own configuration, as it is is the default.
 
         Raises UsageError where a dimension has nothing to choose.
         """
@@ -69,7 +71,7 @@ class Grid:
         self.members = tuple(members)
         self._cores = cores
         self._loads = tuple(loads)
-        self._names = Names(model, named)
+        self._names = Names(model, named, default)
         parts = [part for variant in named for part in variant.members]
         self._of_members = {member: Names(member, parts) for member in members}
 
@@ -202,9 +204,13 @@ class Grid:
 class Names:
     """Numbers of variants by what they change: each change once, whatever the order of its keys."""
 
-    def __init__(self, model: str, named: Sequence[Variant] = ()) -> None:
-        """`named` are variants of this or other models that have their names already."""
+    def __init__(
+        self, model: str, named: Sequence[Variant] = (), default: Mapping[str, Any] | None = None
+    ) -> None:
+        """`named` are variants of this or other models that have their names already; a change that leaves
+        `default` as it is has no number."""
         self._model = model
+        self._default = default
         prefix = f"{model}_config_"
         self._known = {
             _key(variant.members, variant.delta): variant.name.removeprefix(prefix)
@@ -215,6 +221,8 @@ class Names:
 
     def variant(self, delta: Mapping[str, Any]) -> Variant:
         """The variant with this change."""
+        if self._default is not None and merge(self._default, delta) == self._default:
+            delta = {}
         name = "default" if not delta else self._number(_key((), delta))
         return Variant(model=self._model, name=f"{self._model}_config_{name}", delta=dict(delta))
 
