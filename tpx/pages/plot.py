@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tpx.pages.chart import FRAME, Bar, Chart, Frame, Mark, Point, Series, polyline
+from tpx.pages.chart import FRAME, Bar, Chart, Frame, Limit, Mark, Point, Series, polyline
 from tpx.pages.labels import LabelPlacer, Place
 from tpx.pages.scales import Axis, Tick
 from tpx.pages.styles import STYLES, marker
@@ -19,6 +19,8 @@ class Dot:
     title: str
     label: str = ""
     stable: bool = True
+    apart: bool = False
+    """Not joined with the one before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,9 @@ class Titles:
 class Extras:
     """What a chart has beside its lines; `x_ticks` in the place of its axis' own."""
 
+    background: tuple[Line, ...] = ()
+    """Thin lines behind the others, without markers."""
+    limit: Limit | None = None
     x_ticks: tuple[Tick, ...] = ()
     bars: tuple[Bar, ...] = ()
     marks: tuple[Mark, ...] = ()
@@ -66,12 +71,14 @@ def lay_out(
 ) -> Chart:
     """Lines and what else there is as a chart; labels go where there is room."""
     labels = LabelPlacer()
-    placed = [[(x.at(dot.x), y.at(dot.y)) for dot in line.dots] for line in lines]
+    placed = [_places(line, x, y) for line in lines]
     for places in placed:
         for place in places:
             labels.reserve_point(place)
-        for before, after in pairwise(places):
-            labels.reserve_line(before, after)
+    for line, places in zip(lines, placed, strict=True):
+        for (before, after), dot in zip(pairwise(places), line.dots[1:], strict=True):
+            if not dot.apart:
+                labels.reserve_line(before, after)
     return Chart(
         key=key,
         title=titles.title,
@@ -80,10 +87,9 @@ def lay_out(
         y_title=titles.y,
         x_ticks=extras.x_ticks or x.ticks,
         y_ticks=y.ticks,
-        series=tuple(
-            _series(line, places, number, labels, _whiskers(line, x, y))
-            for number, (line, places) in enumerate(zip(lines, placed, strict=True))
-        ),
+        series=tuple(_series(line, number, labels, x, y) for number, line in enumerate(lines)),
+        background=tuple(_path(line, x, y) for line in extras.background),
+        limit=extras.limit,
         bars=extras.bars,
         marks=extras.marks,
         hollow_means=titles.hollow,
@@ -92,15 +98,29 @@ def lay_out(
     )
 
 
-def _series(line: Line, places: Sequence[Place], number: int, labels: LabelPlacer, whiskers: str) -> Series:
-    style = number % STYLES
+def _places(line: Line, x: Axis, y: Axis) -> list[Place]:
+    return [(x.at(dot.x), y.at(dot.y)) for dot in line.dots]
+
+
+def _path(line: Line, x: Axis, y: Axis) -> str:
+    """Through the dots that are joined."""
+    joined: list[list[Place]] = []
+    for dot, place in zip(line.dots, _places(line, x, y), strict=True):
+        if dot.apart or not joined:
+            joined.append([])
+        joined[-1].append(place)
+    return " ".join(map(polyline, joined))
+
+
+def _series(line: Line, number: int, labels: LabelPlacer, x: Axis, y: Axis) -> Series:
+    style, places = number % STYLES, _places(line, x, y)
     named = [(dot, place) for dot, place in zip(line.dots, places, strict=True) if dot.label]
     return Series(
         name=line.name,
         style=style,
         dashed=number >= STYLES,
-        path=polyline(places),
-        whiskers=whiskers,
+        path=_path(line, x, y),
+        whiskers=_whiskers(line, x, y),
         points=tuple(
             Point(x=px, y=py, marker=marker(style, px, py), title=dot.title, stable=dot.stable)
             for dot, (px, py) in zip(line.dots, places, strict=True)
