@@ -128,30 +128,33 @@ def _key_of(request: InferRequest, load: int) -> bytes:
 
 def parse_cache_config(flags: Sequence[str], size_bytes: int = 0) -> ResponseCache | None:
     """The cache of `--cache-config local,size=BYTES`, or of --response-cache-byte-size. Raises UsageError."""
-    settings: dict[str, str] = {}
-    names = set()
+    caches: dict[str, dict[str, str]] = {}
     for flag in flags:
         name, comma, pair = flag.partition(",")
         key, equals, value = pair.partition("=")
         if not comma or not equals:
             raise UsageError(f"--cache-config must be <cache>,<key>=<value>, got '{flag}'")
-        names.add(name)
-        settings[key] = value
+        caches.setdefault(name, {})[key] = value
+    if size_bytes and caches:
+        raise UsageError("--response-cache-byte-size and --cache-config say the same: give only one")
     if size_bytes:
-        if names:
-            raise UsageError("--response-cache-byte-size and --cache-config say the same: give only one")
         return ResponseCache(size_bytes)
-    if not names:
+    if not caches:
         return None
-    if len(names) > 1:
+    if len(caches) > 1:
         raise UsageError(
             "found multiple cache configurations, but only a single cache is currently supported"
         )
-    if names != {"local"}:
-        raise UsageError(f"--cache-config: there is no cache '{names.pop()}' (there is: local)")
+    [(name, settings)] = caches.items()
+    if name != "local":
+        raise UsageError(f"--cache-config: there is no cache '{name}' (there is: local)")
+    return ResponseCache(_local_size(settings))
+
+
+def _local_size(settings: dict[str, str]) -> int:
     size = settings.pop("size", "")
     if not (size.isascii() and size.isdigit() and int(size)):
         raise UsageError("Failed to initialize LocalCache: config didn't contain a valid 'size' field.")
     if settings:
         raise UsageError(f"--cache-config local: unknown setting '{next(iter(settings))}' (known: size)")
-    return ResponseCache(int(size))
+    return int(size)
