@@ -57,18 +57,23 @@ def input_positions(config: Any, interface: Interface) -> dict[str, int]:
     known = _known(interface.arguments)
     positions = _chosen(config, "input", names, known)
     _check_states(config, "input_name", known, named=_is_named(positions, known))
-    batch = [name for item in config.batch_input for name in item.target_name]
-    for name in added:
-        index = known.get(name, index_in(name))
-        if index is None and name in batch:
-            index = len(names) + batch.index(name)
-        if index is None:
-            raise ConfigError(
-                f"model '{config.name}': input '{name}' does not follow <name>__<index> naming convention."
-            )
-        positions[name] = index
+    positions |= {name: _position_of_added(config, name, known) for name in added}
     _check_count(config, positions, interface.arguments)
     return _checked(config, "input", positions, len(interface.arguments))
+
+
+def _position_of_added(config: Any, name: str, known: Mapping[str, int]) -> int:
+    """Of an input that the server adds: by its name, or behind the configured ones in the order of
+    `batch_input`."""
+    index = known.get(name, index_in(name))
+    if index is not None:
+        return index
+    batch = [target for item in config.batch_input for target in item.target_name]
+    if name not in batch:
+        raise ConfigError(
+            f"model '{config.name}': input '{name}' does not follow <name>__<index> naming convention."
+        )
+    return len(config.input) + batch.index(name)
 
 
 def output_positions(config: Any, interface: Interface) -> dict[str, int]:
