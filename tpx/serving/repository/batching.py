@@ -113,33 +113,37 @@ def _validate_states(config: Any) -> None:
         taken.add(name)
 
 
+def _only_control(config: Any, control_input: Any, names: set[str]) -> Any:
+    """What a control tensor says; `names` are those before it."""
+    name = control_input.name
+    if not name:
+        raise ConfigError(f"sequence batching control tensor must have a name for {config.name}")
+    if any(item.name == name for item in config.input):
+        raise ConfigError(f"sequence batching control tensor '{name}' of {config.name} is also an input")
+    if not control_input.control:
+        raise ConfigError(
+            f"sequence batching control tensor '{name}' must have a control kind for {config.name}"
+        )
+    if len(control_input.control) > 1 or name in names:
+        raise ConfigError(
+            f"sequence batching control tensor '{name}' is specified for multiple control kinds for "
+            f"{config.name}"
+        )
+    return control_input.control[0]
+
+
 def _validate_controls(config: Any) -> None:
     seen: set[str] = set()
-    inputs = {item.name for item in config.input}
     names: set[str] = set()
     for control_input in config.sequence_batching.control_input:
-        name = control_input.name
-        if not name:
-            raise ConfigError(f"sequence batching control tensor must have a name for {config.name}")
-        if name in inputs:
-            raise ConfigError(f"sequence batching control tensor '{name}' of {config.name} is also an input")
-        if not control_input.control:
-            raise ConfigError(
-                f"sequence batching control tensor '{name}' must have a control kind for {config.name}"
-            )
-        if len(control_input.control) > 1 or name in names:
-            raise ConfigError(
-                f"sequence batching control tensor '{name}' is specified for multiple control kinds for "
-                f"{config.name}"
-            )
-        control = control_input.control[0]
+        control = _only_control(config, control_input, names)
         kind = _KINDS[control.kind]
         if kind in seen:
             raise ConfigError(
                 f"sequence batching specifies multiple CONTROL_SEQUENCE_{kind} tensors for {config.name}"
             )
         seen.add(kind)
-        names.add(name)
+        names.add(control_input.name)
         if kind == "CORRID":
             _validate_correlation_id(config, control)
         else:
