@@ -10,6 +10,7 @@ import pytest
 from tests.e2e.child import serve
 from tests.serving.live import Live
 from tests.serving.onnx_files import doubling, write_model
+from tests.serving.tracing.collector import collecting
 from tpx.cli.serve import main
 from tpx.options import from_argv
 from tpx.serving.options import ServeConfig
@@ -115,6 +116,15 @@ def test_requests_are_traced_to_a_file(tmp_path: Path, words: list[str], count: 
     file = tmp_path / "trace.json"
     traced(tmp_path / "models", 6, *(word.format(file=file) for word in words))
     assert len(ids(*tmp_path.glob("trace.json*"))) == count
+
+
+def test_requests_are_traced_to_a_collector_until_the_end(tmp_path: Path) -> None:
+    with collecting() as collector:
+        flags = ("mode=opentelemetry", f"opentelemetry,url={collector.url}", "level=TIMESTAMPS", "rate=2")
+        traced(tmp_path / "models", 5, *(f"--trace-config={flag}" for flag in flags))
+        assert sorted(span.name for span in collector.spans(6)) == sorted(
+            ["InferRequest", "net", "compute"] * 2
+        )
 
 
 def test_traces_can_go_to_a_file_every_so_many(tmp_path: Path) -> None:

@@ -76,6 +76,8 @@ class SequenceTable:
         self._check_id = check_id
         self._idle_ns = idle_ns
         self._first_shapes = tuple(varying_shapes)
+        self.varies = bool(varying_shapes)
+        """States may have other shapes after each request."""
         self._live: dict[CorrelationId, LiveSequence] = {}
         self._backlog: OrderedDict[LiveSequence, None] = OrderedDict()
         self._crowd = _FEW
@@ -124,11 +126,9 @@ class SequenceTable:
         self.waiting -= 1
         return sequence.queue.popleft()
 
-    def state_shapes(self, sequence: LiveSequence, request: InferRequest) -> tuple[tuple[int, ...], ...]:
-        """Of the states that the next request of a sequence gets; none where they are always the same."""
-        if not self._first_shapes:
-            return ()
-        if not sequence.states or request.head.parameters.get("sequence_start"):
+    def state_shapes(self, sequence: LiveSequence) -> tuple[tuple[int, ...], ...]:
+        """Of the states that the next request of a sequence gets."""
+        if not sequence.states or sequence.queue[0].head.parameters.get("sequence_start"):
             return self._first_shapes
         return tuple([state.shape for state in sequence.states.values()])
 

@@ -1,7 +1,6 @@
 """The two strategies of sequence batching: who of those that have a slot is computed together."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from tpx.serving.request import InferRequest
 from tpx.serving.scheduling.base import Refusal
@@ -41,8 +40,12 @@ class DirectSequences:
             if now_ns < leaves_ns:
                 return ()
         self._leaves_ns.pop(lane, None)
-        key = self._key(oldest)
-        return [self._table.take(s) for s in ready if self._key(s) == key]
+        key = oldest.queue[0].head.batch_key
+        alike = [s for s in ready if s.queue[0].head.batch_key == key]
+        if self._table.varies:
+            shapes = self._table.state_shapes(oldest)
+            alike = [s for s in alike if self._table.state_shapes(s) == shapes]
+        return [self._table.take(s) for s in alike]
 
     def finished(self, requests: Sequence[InferRequest], now_ns: int) -> None:
         for request in requests:
@@ -64,11 +67,6 @@ class DirectSequences:
 
     def __len__(self) -> int:
         return self._table.waiting
-
-    def _key(self, sequence: LiveSequence) -> tuple[Any, ...]:
-        """Of the next request: those with equal keys can be stacked, and so can their states."""
-        request = sequence.queue[0]
-        return request.head.batch_key, self._table.state_shapes(sequence, request)
 
 
 class OldestSequences:
@@ -111,9 +109,9 @@ class OldestSequences:
         return self._table.waiting + sum(len(batcher) for batcher in self._batchers)
 
     def _offer(self, sequence: LiveSequence) -> None:
+        shapes = self._table.state_shapes(sequence) if self._table.varies else None
         request = self._table.take(sequence)
-        shapes = self._table.state_shapes(sequence, request)
-        if shapes:
+        if shapes is not None:
             request.head = request.head.with_states(shapes)
         self._batchers[sequence.lane].add(request)
 
