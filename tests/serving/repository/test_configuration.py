@@ -327,7 +327,6 @@ def test_pytorch_models_may_name_their_python_runtime(how: str) -> None:
         refuse_unsupported(config("backend: 'onnxruntime' runtime: 'model.py'"))
 
 
-
 @pytest.mark.parametrize(
     ("field", "message"),
     [
