@@ -186,16 +186,21 @@ def test_a_constraint_that_one_of_several_models_misses_is_told_with_its_model(t
 def test_objectives_of_one_of_several_models_are_its_own(tmp_path: Path) -> None:
     """With its latency as the only objective of one model, and much weight, less load is better."""
 
+    sentences = []
+
     def load(objectives: str) -> int:
         text = TOGETHER + f"profile_models: {{alexnet: {{weighting: 9{objectives}}}, b: }}"
         directory = tmp_path / str(bool(objectives))
         directory.mkdir()
         whole = run(read(directory, text), directory)
-        best = judge(whole.models[0], whole.started.goals).best
-        assert best is not None
-        return best.figures.load.value
+        verdict = judge(whole.models[0], whole.started.goals)
+        sentences.append(verdict.sentence)
+        assert verdict.best is not None
+        return verdict.best.figures.load.value
 
     assert load(", objectives: [perf_latency_p99]") < load("")
+    assert "at minimizing p99 latency of alexnet and maximizing throughput of b" in sentences[0]
+    assert "gain" in sentences[1]
 
 
 def test_repetitions_of_several_models_are_pooled_model_by_model(tmp_path: Path) -> None:
@@ -210,3 +215,11 @@ def test_repetitions_of_several_models_are_pooled_model_by_model(tmp_path: Path)
 
 def _means(rows: Sequence[Sequence[float]]) -> list[float]:
     return [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+
+
+def test_a_batch_size_that_requests_do_not_fit_is_not_tried(tmp_path: Path) -> None:
+    text = TOGETHER + "profile_models: {a: {parameters: {batch_sizes: 2}}, b: }"
+    sizes = [[d["max_batch_size"] for d in deltas(grid_of(read(tmp_path, text)), model)] for model in "ab"]
+    assert [set(found) for found in sizes] == [{2, 4}, {1, 2, 4}]
+    alone = grid_of(read(tmp_path, FEW + "profile_models: a\nbatch_sizes: 4\nmax_measurements: 9"))
+    assert {variant.delta["max_batch_size"] for variant in variants(alone)} == {4}

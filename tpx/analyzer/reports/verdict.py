@@ -179,21 +179,26 @@ def _sentence(
         miss = describe_misses(default.figures, asked)
         return f"{gives}{under}; the default configuration misses it ({miss})"
     base = f"{default.figures.throughput:.0f} infer/sec"
-    return f"{gives}, {_gainin_words(best, default, goals, conclusion)} ({base}){under}"
+    return f"{gives}, {_gain_in_words(model.model, best, default, goals, conclusion)} ({base}){under}"
 
 
-def _gainin_words(
-    best: RankedVariant, default: RankedVariant, goals: Goals, conclusion: Conclusion | None
+def _gain_in_words(
+    model: str, best: RankedVariant, default: RankedVariant, goals: Goals, conclusion: Conclusion | None
 ) -> str:
     """`a 67% gain [64, 70] over the default configuration`; the interval where the repetitions leave one."""
     gain = conclusion.gains.get(best.name) if conclusion else None
-    only_throughput = {o.tag for o in goals.objectives} == {"perf_throughput"}
-    if only_throughput:
+    asked = {name: goals.of(name).objectives for name in model.split(",")}
+    if {objective.tag for own in asked.values() for objective in own} == {"perf_throughput"}:
         percent = _gain_percent(best, default) or 0.0
         return f"a {percent:.0f}% gain{_interval(gain, percent)} over the default configuration"
     percent = math.expm1(score(best.figures, goals) - score(default.figures, goals)) * 100
     verbs = {"higher": "maximizing", "lower": "minimizing"}
-    aims = " and ".join(f"{verbs[metric(o.tag).better]} {in_words(o.tag)}" for o in goals.objectives)
+    alike = len(set(asked.values())) == 1
+    aims = " and ".join(
+        f"{verbs[metric(o.tag).better]} {in_words(o.tag)}{'' if alike else f' of {name}'}"
+        for name, own in (list(asked.items())[:1] if alike else asked.items())
+        for o in own
+    )
     return f"{percent:.0f}%{_interval(gain, percent)} better than the default configuration at {aims}"
 
 

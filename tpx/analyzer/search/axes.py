@@ -36,7 +36,8 @@ def open_grid(question: Question) -> Grid:
         _own_dimensions(question) if not question.members else _of_members(question),
         cores=question.space.extras.cores if question.space.extras.threads else None,
         members=tuple(member.facts.model for member in question.members),
-        loads=tuple(member.loads or question.space.loads for member in question.members),
+        loads=tuple(member.loads or question.space.loads for member in question.members)
+        or (question.space.loads,),
         named=question.named,
         default=question.default,
     )

@@ -58,8 +58,8 @@ class Grid:
         default: Mapping[str, Any] | None = None,
     ) -> None:
         """`cores` bounds instances times threads; `members` are models that are varied in place of `model`,
-        `loads` their own where they are measured together; `named` are variants that keep their names; a
-        change that leaves `default`, the model's own configuration, as it is is the default.
+        `loads` the model's, or their own where they are measured together; `named` are variants that keep
+        their names; a change that leaves `default`, the model's own configuration, as it is is the default.
 
         Raises UsageError where a dimension has nothing to choose.
         """
@@ -90,6 +90,9 @@ class Grid:
 
     def refusal(self, point: Point) -> str:
         """Why a point is not worth measuring; empty where it may be."""
+        unfitting = self._too_large(point)
+        if unfitting:
+            return unfitting
         for model in self.members or ("",):
             instances = self.amount(point, "instances", model)
             threads = self.amount(point, "threads", model)
@@ -102,6 +105,22 @@ class Grid:
                 self.amount(point, "max_batch_size", model) <= 1
             ):
                 return "batches of one gain nothing from a queue delay, nor from having no batcher"
+        return ""
+
+    def _too_large(self, point: Point) -> str:
+        """Of requests of several inferences, why some model could not take them."""
+        if self.members and not self.together:
+            return ""
+        for model, loads in zip(self.members or ("",), self._loads, strict=False):
+            sizes = [
+                d.choices[place].amount
+                for place, d in zip(point, self.dimensions, strict=True)
+                if (d.name, d.model) == ("max_batch_size", model)
+            ]
+            if sizes and min(loads.batch_sizes) > sizes[0]:
+                return (
+                    f"requests of {min(loads.batch_sizes)} inferences do not fit max_batch_size {sizes[0]:g}"
+                )
         return ""
 
     def _plain(self, model: str) -> float:
