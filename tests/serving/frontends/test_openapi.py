@@ -11,6 +11,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from tests.serving.live import Live, floats
 from tpx.serving.frontends.http import HttpFrontend
 from tpx.serving.frontends.openapi import described, description, document, paths_of
+from tpx.serving.tracing.settings import SpanSettings, TraceSetting
 
 SAMPLES = {"model": "double", "version": "1", "region": "r", "repository": "repo"}
 
@@ -143,6 +144,13 @@ def validator(told: Any, schema: str) -> Any:
 )
 def test_answers_are_as_described(live: Live, told: Any, path: str, schema: str) -> None:
     validator(told, schema).validate(live.get(path).json)
+
+
+def test_the_setting_of_traces_that_become_spans_is_as_described(told: Any) -> None:
+    start = TraceSetting(trace_mode="opentelemetry", spans=SpanSettings(resource=(("a", "b"),)))
+    answer = {name: t if name == "trace_level" else ",".join(t) for name, t in start.as_texts().items()}
+    assert answer["resource"] == "a=b"
+    validator(told, "TraceSetting").validate(answer)
 
 
 def test_the_index_and_inference_are_as_described(live: Live, told: Any) -> None:
