@@ -23,7 +23,8 @@ async def measure(config: ProfileConfig, command: tuple[str, ...], observe: Obse
     """Everything that is still to be measured; what is found is in the journal, whatever ends the run."""
     earlier = _earlier(config, say) if config.resume or config.retry_failed else None
     if earlier is not None and earlier.complete:
-        say("the run is complete: there is nothing to resume")
+        hint = "; --retry-failed tries again what failed" if earlier.failures else ""
+        say(f"the run is complete: there is nothing to resume{hint}")
         return
     repository = OutputRepository(
         config.output_model_repository_path,
