@@ -156,6 +156,10 @@ def test_ab_writes_what_ci_reads_and_shows_every_block_when_verbose(
         (["--dry-run"], "--dry-run looks at one server"),
         (["--require-stable"], "--require-stable has no say"),
         (["--ci-width", "2%"], "--ci-width has no say"),
+        (["-s", "5"], "-s has no say"),
+        (["-r", "3"], "-r has no say"),
+        (["-l", "20"], "-l is of one server's levels"),
+        (["--percentile", "99"], "--percentile is of one server's levels"),
     ],
 )
 def test_ab_refuses_what_says_nothing_of_a_comparison(

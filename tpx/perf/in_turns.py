@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
-from tpx.errors import MeasurementError, UsageError
+from tpx.errors import MeasurementError
 from tpx.perf.answers.compare import Difference, Strictness
 from tpx.perf.answers.turns import (
     FEWEST_ROUNDS,
@@ -123,10 +123,6 @@ class _Rounds:
 
 
 def _values(levels: LevelRange) -> list[float]:
-    if levels.unbounded or levels.binary:
-        raise UsageError(
-            "--ab compares servers at given loads: give the range an end, and no --binary-search"
-        )
     if levels.listed:
         return list(levels.listed)
     values: list[float] = []

@@ -82,6 +82,10 @@ class PerfConfig(
         """Raise UsageError for what says something of one server, and of windows that blocks do not have."""
         if not self.ab:
             return
+        if self.levels.unbounded or self.levels.binary:
+            raise UsageError(
+                "--ab compares servers at given loads: give the range an end, and no --binary-search"
+            )
         alone = (
             "is of one server's levels: a comparison is told in its text and by --json, --junit, --markdown"
         )
@@ -96,6 +100,10 @@ class PerfConfig(
             "--ci-width": (self.ci_width, blocks),
             "--require-stable": (self.require_stable, blocks),
             "--stop-on-unstable": (self.stop_on_unstable, blocks),
+            "-s": (self.stability_percentage != PerfConfig.stability_percentage, blocks),
+            "-r": (self.max_trials, blocks),
+            "-l": (self.latency_threshold, alone),
+            "--percentile": (self.percentile != PerfConfig.percentile, alone),
         }
         unfit |= {flag: (True, alone) for flag, _ in self.files if flag not in _OF_COMPARISONS}
         for flag, (given, why) in unfit.items():
