@@ -170,6 +170,8 @@ def test_each_of_several_models_keeps_constraints_of_its_own(tmp_path: Path) -> 
     assert model.failures == (), "between two loads each model keeps its part"
     page = render(whole, Path("output"))
     assert "Satisfies" in page
+    files = [f"output/{each.name}/config.pbtxt" for each in verdict.best.run.variant.members]
+    assert ", ".join(files) in page
     assert 'name="p99 latency of at most 40 ms for alexnet"' in junit_text(whole)
 
 

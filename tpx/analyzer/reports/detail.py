@@ -13,7 +13,7 @@ from tpx.analyzer.reports.latency_parts import breakdown_of_loads
 from tpx.analyzer.reports.manner import Manner
 from tpx.analyzer.reports.page import Places, duration, table_context
 from tpx.analyzer.reports.plots import DETAILED, draw_plots
-from tpx.analyzer.reports.recommendation import config_diff
+from tpx.analyzer.reports.recommendation import config_diff, paths_of
 from tpx.analyzer.reports.verdict import Verdict, judge, milliseconds, plural
 from tpx.analyzer.reports.view import DiffLine, FailureCard
 from tpx.analyzer.results.run import ModelRun, Run
@@ -161,7 +161,7 @@ def _facts(ranked: RankedVariant, run: Run, places: Places) -> tuple[Fact, ...]:
         "Instances": configuration.instance_group,
         "Greatest batch": str(configuration.max_batch_size or "no batching"),
         "Dynamic batching": "on" if configuration.dynamic_batching else "off",
-        "File": str(places.repository / ranked.name / "config.pbtxt"),
+        "File": paths_of(configuration, places.repository),
         "GPU": run.started.provenance.host.get("GPU", ""),
         "Measured": run.started.provenance.started,
         "Members": ", ".join(member.variant.name for member in configuration.members),

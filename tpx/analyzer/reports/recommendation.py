@@ -33,7 +33,7 @@ def recommend(
         rows=_comparison(default, best, gpus=gpus) if default else (),
         diff=config_diff(default.run, best.run) if default else (),
         config_text=_whole_text(best.run.configuration),
-        path=str(repository / best.name / "config.pbtxt"),
+        path=paths_of(best.run.configuration, repository),
         command=shlex.join(words),
         certain=verdict.finding is not Finding.INCONCLUSIVE,
     )
@@ -69,6 +69,11 @@ def _metric_rows(before: Measurement, after: Measurement, *, gpus: bool) -> list
         change = signed_percent((new / old - 1) * 100) if old else _NO_VALUE
         rows.append((label, f"{old:,.{digits}f}", f"{new:,.{digits}f}", change))
     return rows
+
+
+def paths_of(configuration: Configuration, repository: Path) -> str:
+    """Where its files lie; models together have a directory each, and none in common."""
+    return ", ".join(str(repository / each.variant.name / "config.pbtxt") for each in _files(configuration))
 
 
 def config_diff(default: VariantRun, best: VariantRun) -> tuple[DiffLine, ...]:
