@@ -27,7 +27,8 @@ def parse_data(text: str) -> str:
         return text.lower()
     if not Path(text).exists():
         choices = "'zero', 'random', path to a directory, or a json file"
-        refuse("--input-data", f"Unsupported type provided: '{text}'. The available options are {choices}.")
+        known = f"The available options are {choices}"
+        refuse("--input-data", f"Unsupported type provided: '{text}'. {known}; nothing lies at that path.")
     return text
 
 

@@ -21,7 +21,7 @@ class Part:
 KINDS = {
     "late": ("waiting to be sent", "#b3261e"),
     "client": ("client sends and reads", "#8a949f"),
-    "network": ("network and the rest", "#c3cad3"),
+    "network": ("between client and server", "#c3cad3"),
     "overhead": ("server, around the model", "#9a6b00"),
     "queue": ("queue", "#d55e00"),
     "cache": ("response cache", "#009e73"),
