@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from benchmarks.benches import agreement
+from benchmarks.benches import agreement, analyzers
 from benchmarks.results import Cell
 
 
@@ -53,6 +53,7 @@ def goals() -> Iterator[Goal]:
     yield from _alexnet()
     yield from _load_generators()
     yield from _agreement()
+    yield from _analyzers()
     for figure, bound in (("ready_s", 2.0), ("beside_mb", 120.0)):
         yield Goal(bench="start", cell="the four examples", figure=figure, at_most=bound)
 
@@ -97,6 +98,14 @@ def _load_generators() -> Iterator[Goal]:
         for concurrency in (1, 4):
             cell = f"tpx server, gap {protocol} c={concurrency}"
             yield Goal(bench=bench, cell=cell, figure="client_cpu_us", over=over, at_most=1.0)
+
+
+def _analyzers() -> Iterator[Goal]:
+    for kind in ("tpx", "triton"):
+        cell = f"{kind} server, at most {analyzers.BUDGET}"
+        yield Goal(bench=analyzers.NAME, cell=cell, figure="wall_s", over=analyzers.PEER, at_most=1 / 3)
+        again = f"{cell}, again"
+        yield Goal(bench=analyzers.NAME, cell=again, figure="throughput", over="default", at_least=1.5)
 
 
 def _agreement() -> Iterator[Goal]:

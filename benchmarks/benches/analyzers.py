@@ -20,6 +20,7 @@ TITLE = "tpx analyze and Model Analyzer: the best configuration of AlexNet, from
 SHOWN = ("wall_s", "measurements", "configurations", "gain", "throughput", "p50_us", "p99_us")
 SERVED = Served(model=ALEXNET)
 PEER = "model_analyzer"
+BUDGET = "3m"
 _AXES: Mapping[Kind, tuple[str, ...]] = {"tpx": ("--search-threads",), "triton": ()}
 """Further ones of a search with a budget; Triton's python backend has no setting of threads."""
 
@@ -43,11 +44,10 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """Model Analyzer's search, and ours with much time and with little."""
+    """Ours within a few minutes, which is how we would ask, and by Model Analyzer's own search."""
     for kind, axes in _AXES.items():
+        yield Case(kind=kind, search=f"at most {BUDGET}", flags=("--budget", BUDGET, *axes))
         yield Case(kind=kind, search="the same space")
-        for budget in ("5m", "1m"):
-            yield Case(kind=kind, search=f"at most {budget}", flags=("--budget", budget, *axes))
 
 
 def run(setting: Setting) -> list[Cell]:

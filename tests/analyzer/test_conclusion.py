@@ -160,6 +160,31 @@ def test_a_gain_that_may_be_none_is_inconclusive() -> None:
     assert caution(found, run, 10.0).startswith("Measure again on a quiet machine")
 
 
+@pytest.mark.parametrize("rounds", [[], [90]])
+def test_a_gain_that_no_two_final_rounds_have_seen_is_the_searchs_alone(rounds: list[float]) -> None:
+    variants = (variant("default", rounds, searched=100), variant("0", rounds, searched=186))
+    model = ModelRun(model="m", variants=variants, decisions=(), final_rounds=5)
+    found = judge(model, Goals())
+    assert found.finding is Finding.INCONCLUSIVE
+    assert found.sentence.endswith(
+        "of `m_config_0` the gain of 86% is the search's alone: "
+        f"both were measured again in {len(rounds)} of 5 final rounds"
+    )
+    assert caution(found, model, 10.0).startswith("Measure again on a quiet machine, or longer")
+    assert judge(replace(model, final_rounds=0), Goals()).finding is Finding.BETTER
+
+
+def test_a_gain_over_a_default_that_failed_its_final_rounds_is_the_searchs_alone() -> None:
+    variants = (
+        variant("default", [], searched=100),
+        variant("0", [150, 151]),
+        variant("1", [140, 141]),
+    )
+    found = judge(ModelRun(model="m", variants=variants, decisions=(), final_rounds=5), Goals())
+    assert found.finding is Finding.INCONCLUSIVE
+    assert "measured again in 0 of 5 final rounds" in found.inconclusive
+
+
 def test_a_small_gain_on_a_busy_machine_is_not_believed_and_a_large_one_is() -> None:
     busy_default = variant("default", [100, 100.5, 99.5], host=BUSY)
     small = verdict(busy_default, variant("0", [104, 104.3, 103.7], host=BUSY))

@@ -131,6 +131,7 @@ class Profile:
             top=config.num_configs_per_model,
             tolerance_percent=config.stability_percentage,
             settings=config.as_settings(),
+            final_rounds=config.final_rounds,
             provenance=provenance(command),
         )
 

@@ -77,7 +77,7 @@ def _model(model: ModelRun, verdict: Verdict, goals: Goals, prices: Prices) -> J
         "gain": _gain(verdict.gain),
         "tied": list(conclusion.tied) if conclusion else [],
         "noise": list(conclusion.noise) if conclusion else [],
-        "inconclusive": conclusion.inconclusive if conclusion else "",
+        "inconclusive": verdict.inconclusive,
         "configurations": [
             *(_configuration(r, goals, prices) for r in verdict.ranking),
             *(_unmeasured(v) for v in model.variants if not v.measurements),

@@ -46,7 +46,9 @@ class Verdict:
     gain_percent: float | None = None
     """Of the best configuration's throughput over the default's, both at their own best load."""
     conclusion: Conclusion | None = None
-    """What the final repetitions say; None where there were none."""
+    """What the final repetitions say; None where there were none, or one, which has no interval."""
+    inconclusive: str = ""
+    """Why a gain cannot be believed."""
 
     @property
     def gain(self) -> Gain | None:
@@ -66,18 +68,21 @@ def judge(model: ModelRun, goals: Goals) -> Verdict:
     best = conclusion.recommended if conclusion else ranking[0]
     default = next((r for r in ranking if r.run.variant.is_default), None)
     finding = _finding(best, default)
-    if finding is Finding.BETTER and conclusion is not None and conclusion.inconclusive:
-        finding = Finding.INCONCLUSIVE
+    inconclusive = ""
+    if finding is Finding.BETTER:
+        inconclusive = _unconfirmed(model, best, default) or (conclusion.inconclusive if conclusion else "")
+        finding = Finding.INCONCLUSIVE if inconclusive else finding
     return Verdict(
         model=model.model,
         finding=finding,
-        sentence=_sentence(model, finding, best, default, goals, conclusion),
+        sentence=_sentence(model, finding, best, default, goals, conclusion, inconclusive),
         detail=_detail(best.figures, conclusion, certain=finding is not Finding.INCONCLUSIVE),
         ranking=ranking,
         best=best,
         default=default,
         gain_percent=_gain_percent(best, default),
         conclusion=conclusion,
+        inconclusive=inconclusive,
     )
 
 
@@ -109,12 +114,11 @@ def caution(verdict: Verdict, model: ModelRun, tolerance_percent: float) -> str:
 
 
 def _caution_of_rounds(verdict: Verdict) -> list[str]:
-    conclusion = verdict.conclusion
-    if conclusion is None:
-        return []
-    parts = []
-    if verdict.finding is Finding.INCONCLUSIVE:
+    conclusion, parts = verdict.conclusion, []
+    if verdict.inconclusive:
         parts.append("Measure again on a quiet machine, or longer, before you change anything.")
+    if conclusion is None:
+        return parts
     if conclusion.noise:
         parts.append(f"The machine was not quiet: {'; '.join(conclusion.noise)}.")
     parts += [
@@ -142,6 +146,16 @@ def _finding(best: RankedVariant, default: RankedVariant | None) -> Finding:
     return Finding.BETTER
 
 
+def _unconfirmed(model: ModelRun, best: RankedVariant, default: RankedVariant | None) -> str:
+    """Why a gain that the search saw is not believed; empty where it was measured again, or not to be."""
+    rounds = {m.round for m in best.run.repetitions}
+    made = len(rounds & {m.round for m in default.run.repetitions}) if default else 0
+    if made > 1 or not model.final_rounds:
+        return ""
+    gain = f"the gain of {_gain_percent(best, default) or 0.0:.0f}% is the search's alone"
+    return f"{gain}: both were measured again in {made} of {model.final_rounds} final rounds"
+
+
 def _gain_percent(best: RankedVariant, default: RankedVariant | None) -> float | None:
     if default is None or not best.satisfies or not default.satisfies or default.figures.throughput <= 0:
         return None
@@ -155,6 +169,7 @@ def _sentence(
     default: RankedVariant | None,
     goals: Goals,
     conclusion: Conclusion | None,
+    inconclusive: str,
 ) -> str:
     start = f"In {counts(model)}, "
     asked = limits_of(goals, model.model)
@@ -164,10 +179,10 @@ def _sentence(
     if finding is Finding.NONE_SATISFIES:
         nearest = describe_misses(best.figures, asked)
         return f"{start}no configuration satisfies a {limits}; closest: `{best.name}` ({nearest})"
-    if finding is Finding.INCONCLUSIVE and conclusion is not None:
+    if inconclusive:
         return (
             f"{start}no configuration is certain to be better than the default: of `{best.name}` "
-            f"{conclusion.inconclusive}"
+            f"{inconclusive}"
         )
     if finding is Finding.DEFAULT:
         better = "best" if conclusion is None or not conclusion.tied else "as good as the best"

@@ -44,6 +44,8 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", 
     settings: dict[str, Any]
     """The options of the run, as a configuration file would hold them."""
     provenance: Provenance
+    final_rounds: int = 0
+    """In how many the finalists of each model are measured again, at most."""
 
 
 class ServerMeasured(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="server_only"):

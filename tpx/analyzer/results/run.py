@@ -53,6 +53,8 @@ class ModelRun:
     """How its configurations came onto servers, in order."""
     fingerprint: str = ""
     """Of its directory in the model repository; empty where that was not at hand."""
+    final_rounds: int = 0
+    """In how many its finalists were to be measured again, at most."""
 
     @property
     def default(self) -> VariantRun | None:
@@ -161,14 +163,14 @@ class _Fold:
             raise MeasurementError("the journal does not begin with the start of a run")
         return Run(
             started=self._started,
-            models=tuple(self._model(name) for name in self._started.models),
+            models=tuple(self._model(name, self._started) for name in self._started.models),
             server_only=self._server_only,
             outcome=self._ended.outcome if self._ended else "unfinished",
             elapsed_ns=self._ended.elapsed_ns if self._ended else self._measured_ns(),
             reason=self._ended.reason if self._ended else "",
         )
 
-    def _model(self, name: str) -> ModelRun:
+    def _model(self, name: str, started: journal.RunStarted) -> ModelRun:
         return ModelRun(
             model=name,
             variants=tuple(
@@ -184,6 +186,7 @@ class _Fold:
             unavailable=self._unavailable.get(name),
             preparations=tuple(self._preparations.get(name, ())),
             fingerprint=self._fingerprints.get(name, ""),
+            final_rounds=started.final_rounds,
         )
 
     def _measured(self, model: str, configuration: Configuration) -> list[Measurement]:
