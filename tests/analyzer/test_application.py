@@ -45,11 +45,61 @@ def test_only_what_the_variant_changes_is_changed_and_the_comment_stays(reposito
     text = (repository / "net" / "config.pbtxt").read_text()
     message = model_config.parse(text, "config.pbtxt")
     assert text.startswith("# Applied by tpx analyze: net_config_3; before: config.pbtxt.backup-1;")
-    assert "# Owned by the vision team." in text
     assert (message.max_batch_size, message.instance_group[0].count) == (8, 4)
     assert message.HasField("dynamic_batching")
     assert (repository / "net" / "config.pbtxt.backup-1").read_text() == ORIGINAL
-    assert "-instance_group { count: 1 kind: KIND_CPU }" in change.diff
+    mark, _, rest = text.partition("\n")
+    one, four = "instance_group { count: 1 kind", "instance_group { count: 4 kind"
+    assert rest == ORIGINAL.replace(one, four) + "dynamic_batching {\n}\n"
+    changed = [line for line in change.diff.splitlines() if line[0] in "+-"][2:]
+    assert changed == [
+        f"+{mark}",
+        f"-{one}: KIND_CPU }}",
+        f"+{four}: KIND_CPU }}",
+        "+dynamic_batching {",
+        "+}",
+    ]
+
+
+def test_what_cannot_be_edited_is_written_as_a_whole(repository: Path) -> None:
+    path = repository / "net" / "config.pbtxt"
+    path.write_text(ORIGINAL + "#" * (1 << 20))
+    carry_out(changes_to(WINNER, repository, {}))
+    _, _, rest = path.read_text().partition("\n")
+    assert rest.startswith("# Owned by the vision team.\nmax_batch_size: 8\n")
+    assert model_config.read(path).instance_group[0].count == 4
+
+
+def test_what_was_applied_already_is_not_written_again(repository: Path) -> None:
+    carry_out(changes_to(WINNER, repository, {}))
+    assert changes_to(WINNER, repository, {}) == ()
+
+
+def test_what_a_server_has_completed_is_not_written(repository: Path) -> None:
+    path = repository / "net" / "config.pbtxt"
+    path.write_text("# all else is completed\n")
+    [change] = changes_to(variant(dynamic_batching={}), repository, {})
+    assert change.after is not None
+    assert change.after.partition("\n")[2] == "# all else is completed\ndynamic_batching {\n}\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ORIGINAL.replace("\n", "\r\n"),
+        ORIGINAL.rstrip("\n"),
+        "\ufeff" + ORIGINAL,
+        "",
+        "# ü\r\n\n\tmax_batch_size:8;",
+    ],
+)
+def test_a_rollback_restores_whatever_bytes_there_were(repository: Path, text: str) -> None:
+    path = repository / "net" / "config.pbtxt"
+    path.write_bytes(text.encode())
+    carry_out(changes_to(WINNER, repository, {}))
+    assert model_config.read(path).instance_group[0].count == 4
+    carry_out(changes_back(["net"], repository))
+    assert path.read_bytes() == text.encode()
 
 
 def test_a_rollback_restores_the_very_bytes(repository: Path) -> None:

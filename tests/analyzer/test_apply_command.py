@@ -41,6 +41,25 @@ def test_the_recommended_configuration_is_applied_and_rolled_back(
     assert text(tmp_path) == CONFIG
 
 
+def test_a_file_by_hand_keeps_its_layout_and_comes_back_byte_for_byte(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "models" / "alexnet" / "config.pbtxt"
+    by_hand = b"""# of the vision team
+name:  "alexnet"  # as its directory
+platform: "onnxruntime_onnx"
+instance_group [ { count: 1, kind: KIND_CPU } ]  # one was enough
+max_batch_size:0 # no newline behind this"""
+    path.write_bytes(by_hand)
+    assert main(["apply", *words, "--force", "--yes"]) == 0
+    out = capsys.readouterr().out
+    old, new = b"[ { count: 1, kind: KIND_CPU } ]", b"{ count: 5 kind: KIND_GPU }"
+    assert path.read_bytes().partition(b"\n")[2] == by_hand.replace(old, new)
+    assert len([line for line in out.splitlines() if line[:1] in ("+", "-")]) == 2 + 3
+    assert main(["rollback", "alexnet", *words[2:], "--yes"]) == 0
+    assert path.read_bytes() == by_hand
+
+
 def test_a_dry_run_shows_the_difference_and_writes_nothing(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

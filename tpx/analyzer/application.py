@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tpx.analyzer.editing import edited, newline_of
 from tpx.analyzer.fingerprint import fingerprint
 from tpx.analyzer.results.measurement import Configuration
 from tpx.analyzer.variants import CONFIG_FILE, merge
@@ -22,7 +23,8 @@ from tpx.errors import MeasurementError, UsageError
 from tpx.protocol import model_config
 
 _MARK = "# Applied by tpx analyze"
-_HEADER = re.compile(rf"{_MARK}: (\S+); before: (\S+); sha256 of what follows: ([0-9a-f]{{64}})\n")
+_HEADER = re.compile(rf"{_MARK}: (\S+); before: (\S+); sha256 of what follows: ([0-9a-f]{{64}})\r?\n")
+_BYTE_ORDER_MARK = "\ufeff"
 NO_FILE = "none"
 
 
@@ -42,7 +44,7 @@ class Change:
         """Unified; empty where nothing changes."""
         if self.before == self.after:
             return ""
-        old, new = ((text or "").splitlines(keepends=True) for text in (self.before, self.after))
+        old, new = (_lines(text or "") for text in (self.before, self.after))
         was, becomes = (
             str(self.path) if text is not None else os.devnull for text in (self.before, self.after)
         )
@@ -94,38 +96,61 @@ def carry_out(changes: Sequence[Change]) -> None:
 
 def _change(model: str, path: Path, delta: Mapping[str, Any], whole: str | None, variant: str) -> Change:
     before = _text(path)
-    if before is None:
-        body = whole if whole is not None else _text_of({}, delta, str(path))
-    elif not delta:
-        return Change(model=model, path=path, before=before, after=before)
+    if before is not None:
+        body = _body(before, delta, str(path))
+        if body is None:
+            return Change(model=model, path=path, before=before, after=before)
     else:
-        own = model_config.to_json(model_config.parse(before, str(path)))
-        body = _comment_of(before) + _text_of(_set_fields(own, before, path), delta, str(path))
+        body = whole if whole is not None else model_config.to_text(_merged({}, delta, str(path)))
     backup = _free_backup(path).name if before is not None else NO_FILE
     digest = hashlib.sha256(body.encode()).hexdigest()
-    header = f"{_MARK}: {variant}; before: {backup}; sha256 of what follows: {digest}\n"
+    header = f"{_MARK}: {variant}; before: {backup}; sha256 of what follows: {digest}{newline_of(body)}"
     return Change(model=model, path=path, before=before, after=header + body)
 
 
-def _set_fields(own: Mapping[str, Any], text: str, path: Path) -> dict[str, Any]:
-    """Of a configuration's JSON, what the file says itself: defaults stay unsaid."""
-    message = model_config.parse(text, str(path))
+def _body(before: str, delta: Mapping[str, Any], source: str) -> str | None:
+    """A file's text with the change, without a mark; None where the file says it already.
+
+    Fields are changed in the text as it is; what cannot be changed so is written anew as a whole.
+    """
+    if not delta:
+        return None
+    plain = before.removeprefix(_BYTE_ORDER_MARK)
+    present = model_config.parse(plain, source)
+    wanted = _merged(_set_fields(present), delta, source)
+    if wanted == present:
+        return None
+    text = _HEADER.sub("", plain, count=1)
+    changed = edited(text, present, wanted)
+    return changed if changed is not None else _comment_of(text) + model_config.to_text(wanted)
+
+
+def _merged(own: Mapping[str, Any], delta: Mapping[str, Any], source: str) -> Any:
+    return model_config.from_json(json.dumps(merge(own, delta)), source)
+
+
+def _set_fields(message: Any) -> dict[str, Any]:
+    """A configuration's JSON with what the file says itself: defaults stay unsaid."""
     said = {field.name for field, _ in message.ListFields()}
-    return {key: value for key, value in own.items() if key in said}
-
-
-def _text_of(own: Mapping[str, Any], delta: Mapping[str, Any], source: str) -> str:
-    return model_config.to_text(model_config.from_json(json.dumps(merge(own, delta)), source))
+    return {key: value for key, value in model_config.to_json(message).items() if key in said}
 
 
 def _comment_of(text: str) -> str:
-    """The comment that a file begins with; our own mark is not part of it."""
+    """The comment that a file begins with."""
     kept = []
-    for line in _HEADER.sub("", text, count=1).splitlines(keepends=True):
+    for line in text.splitlines(keepends=True):
         if line.strip() and not line.lstrip().startswith("#"):
             break
         kept.append(line)
-    return "".join(kept).rstrip("\n") + "\n" if "".join(kept).strip() else ""
+    return "".join(kept).rstrip("\r\n") + newline_of(text) if "".join(kept).strip() else ""
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of a text for a difference, which tells where the last one does not end."""
+    lines = text.splitlines(keepends=True)
+    if lines and not text.endswith("\n"):
+        lines[-1] += "\n\\ No newline at end of file\n"
+    return lines
 
 
 def _restoration(model: str, path: Path, *, force: bool) -> Change:
@@ -170,7 +195,7 @@ def _replace(path: Path, text: str | None) -> None:
         return
     fresh = path.with_name(f".{path.name}.new")
     try:
-        with fresh.open("w", encoding="utf-8") as file:
+        with fresh.open("w", encoding="utf-8", newline="") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -191,7 +216,7 @@ def _free_backup(path: Path) -> Path:
 
 def _text(path: Path) -> str | None:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_bytes().decode()
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as exc:

@@ -47,11 +47,27 @@ class Part:
             yield from part.walk()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldText:
+    """A field of the outermost message as it is written, by offsets into the text."""
+
+    name: str
+    start: int
+    stop: int
+    """Behind its value."""
+    end: int
+    """Behind the comma or semicolon that may follow the value."""
+
+
 @dataclass(slots=True)
 class _Token:
     kind: str
     text: str
     offset: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + len(self.text)
 
 
 class _Reader:
@@ -134,6 +150,20 @@ def read_parts(text: str) -> list[Part]:
     return _Reader(text).message("", messages.ModelConfig.DESCRIPTOR, 0)
 
 
+def outer_fields(text: str) -> list[FieldText]:
+    """The fields of the outermost message in their order, one for each time that a name is written."""
+    tokens = list(_tokens(text)) if len(text) <= _MOST_CHARACTERS else []
+    out: list[FieldText] = []
+    at = 0
+    while at < len(tokens) and tokens[at].kind == "word":
+        named = tokens[at]
+        at = _behind_value(tokens, at + 1)
+        stop = tokens[at - 1].end
+        at += at < len(tokens) and tokens[at].text in (",", ";")
+        out.append(FieldText(name=named.text, start=named.offset, stop=stop, end=tokens[at - 1].end))
+    return out
+
+
 def explain(text: str, complaint: str) -> str:
     """What protobuf's parser complains of, with the field it is in, and what may have been meant."""
     said = f"{_FIELDS_LISTED.sub('', complaint).rstrip()}{_meant(complaint)}"
@@ -206,6 +236,20 @@ def _meant(complaint: str) -> str:
 def is_repeated(kind: Any) -> bool:
     """Whether a field holds a list, or a map; older versions of protobuf say it by its label."""
     return bool(kind.is_repeated if hasattr(kind, "is_repeated") else kind.label == kind.LABEL_REPEATED)
+
+
+def _behind_value(tokens: Sequence[_Token], at: int) -> int:
+    """The number of the token that follows a value; strings side by side are one value."""
+    depth = 0
+    while at < len(tokens):
+        token = tokens[at]
+        at += 1
+        if token.kind == "mark":
+            depth += (token.text in "{[<") - (token.text in "}]>")
+        goes_on = token.kind == "string" and at < len(tokens) and tokens[at].kind == "string"
+        if depth <= 0 and token.text != ":" and not goes_on:
+            break
+    return at
 
 
 def _tokens(text: str) -> Iterator[_Token]:
