@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.analyzer.reports.test_files import no_weasyprint
-from tpx.analyzer.reports import pdf
 from tpx.analyzer.results.run import Run
 from tpx.cli.analyze import main
+from tpx.pages import pdf
 
 Replay = Callable[..., Run]
 

@@ -1,21 +1,26 @@
 """Pages of a PDF without any system library: text, tables and charts of the HTML pages, drawn by fpdf2."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpx.errors import MeasurementError, Unsupported
-from tpx.pages.chart import FRAME, Chart
+from tpx.pages.chart import FRAME, Chart, Series
 from tpx.pages.styles import COLORS
 from tpx.pages.view import Column, Grid
 
 if TYPE_CHECKING:
     from fpdf import FPDF
 
-INK, MUTED, LINE, LIMIT = "#1b2128", "#5b6572", "#d5dbe2", "#b3261e"
+INK, MUTED, FAINT, LINE, LIMIT = "#1b2128", "#5b6572", "#c3cad3", "#d5dbe2", "#b3261e"
 WIDTH = 182.0
 MM_PER_PIXEL = WIDTH / FRAME.width
+PADDING, GAP = 0.7, 3.0
+"""Of the cells of a table, and before text that follows a number."""
+LOOSE = 1.4
+"""How much wider a table is than what it holds, where there is room."""
 MOST_COLUMNS = 12
 CHARACTERS = 118
 """That a line of a table has room for, beside the space between so many columns."""
@@ -52,12 +57,12 @@ class Paper:
         except OSError as exc:
             raise MeasurementError(f"cannot write {path}: {exc.strerror or exc}") from exc
 
-    def heading(self, text: str, size: float = 12.0, *, needs: float = 30.0) -> None:
+    def heading(self, text: str, size: float = 12.0, *, needs: float = 30.0, color: str = INK) -> None:
         """A heading that stays with the `needs` millimetres below it."""
         if self._pdf.get_y() + needs > self._pdf.eph + self._pdf.t_margin:
             self._pdf.add_page()
         self._pdf.ln(2.5)
-        self.text(text, size=size, bold=True)
+        self.text(text, size=size, bold=True, color=color)
         self._pdf.ln(0.8)
 
     def text(self, text: str, *, size: float = 9.0, bold: bool = False, color: str = INK) -> None:
@@ -72,8 +77,14 @@ class Paper:
             self._pdf.multi_cell(0, 3.5, plain(line) or " ", align="L", new_x="LMARGIN", new_y="NEXT")
         self._pdf.ln(1)
 
-    def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:
-        """Cells that wrap, headers that repeat on every page."""
+    def table(
+        self,
+        headers: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        numeric: Sequence[bool],
+        bold: Collection[int] = (),
+    ) -> None:
+        """Cells that wrap, headers that repeat on every page, `bold` rows; no wider than it needs."""
         from fpdf.fonts import FontFace
 
         if not rows:
@@ -83,18 +94,22 @@ class Paper:
         self._pdf.set_line_width(0.15)
         self._pdf.set_fill_color("#ffffff")
         align = tuple("RIGHT" if right else "LEFT" for right in numeric)
+        aside = [not right and before for before, right in pairwise((False, *numeric))]
+        widths = column_widths(headers, rows)
         with self._pdf.table(
             text_align=align,
             borders_layout="HORIZONTAL_LINES",
             line_height=3.6,
-            padding=0.7,
-            col_widths=column_widths(headers, rows),
+            padding=PADDING,
+            align="LEFT",
+            width=min(1.0, LOOSE * sum(widths) / CHARACTERS) * WIDTH,
+            col_widths=widths,
             headings_style=FontFace(emphasis="BOLD", color=MUTED),
         ) as table:
-            for cells in (headers, *rows):
-                row = table.row()
-                for cell in cells:
-                    row.cell(plain(cell))
+            for number, cells in enumerate((headers, *rows), -1):
+                row = table.row(style=FontFace(emphasis="BOLD") if number in bold else None)
+                for cell, apart in zip(cells, aside, strict=True):
+                    row.cell(plain(cell), padding=(PADDING, PADDING, PADDING, GAP) if apart else None)
         self._pdf.ln(1)
 
     def grid(self, grid: Grid, most_rows: int = 60) -> None:
@@ -106,44 +121,33 @@ class Paper:
         ]
         headers = [grid.columns[i].header for i in shown]
         self.text(grid.caption, size=8, color=MUTED)
-        self.table(headers, rows, [grid.columns[i].numeric for i in shown])
+        best = [number for number, row in enumerate(grid.rows[:most_rows]) if row.emphasis == "best"]
+        self.table(headers, rows, [grid.columns[i].numeric for i in shown], best)
         left_out = ", ".join(c.header for i, c in enumerate(grid.columns) if i not in shown)
         if left_out:
             self.text(f"Only in the HTML report: {left_out}.", size=8, color=MUTED)
         if len(grid.rows) > most_rows:
             self.text(f"{len(grid.rows) - most_rows} more rows in the HTML report.", size=8, color=MUTED)
 
-    def chart(self, chart: Chart) -> None:
+    def chart(self, chart: Chart, *, legend: bool = True) -> None:
         """The chart as vectors, over the whole width where it has that of a page."""
         scale = MM_PER_PIXEL
         self._room(chart.frame.height * scale + 6)
-        left, top = self._pdf.l_margin, self._pdf.get_y()
-        frame = chart.frame
-        pen = Pen(self._pdf, left, top, scale)
-        for tick in chart.y_ticks:
-            pen.line(frame.left, tick.at, frame.right, tick.at, LINE)
-            pen.text(frame.left - 8, tick.at + 4, tick.label, align="end", color=MUTED)
-        for tick in chart.x_ticks:
-            pen.line(tick.at, frame.top, tick.at, frame.bottom, LINE)
-            pen.text(tick.at, frame.bottom + 18, tick.label, align="middle", color=MUTED)
-        pen.text((frame.left + frame.right) / 2, frame.bottom + 42, chart.x_title, align="middle")
-        pen.text(frame.left, frame.top - 6, chart.y_title)
+        top = self._pdf.get_y()
+        pen = Pen(self._pdf, self._pdf.l_margin, top, scale)
+        _draw_axes(pen, chart)
         for path in chart.background:
-            pen.path(path, "#c3cad3", 0.2)
-        if chart.limit is not None:
-            pen.line(chart.limit.x, frame.top, chart.limit.x, frame.bottom, LIMIT, dashed=True)
-            pen.text(chart.limit.x + 6, frame.bottom - 8, chart.limit.text, color=LIMIT)
+            pen.path(path, FAINT, 0.2)
+        for bar in chart.bars:
+            pen.box(bar.x, bar.y, bar.width, bar.height, COLORS[0])
+        _draw_limits(pen, chart)
         for series in reversed(chart.series):
-            color = "#c3cad3" if series.faint else COLORS[series.style]
-            pen.path(series.path, color, 0.5)
-            for point in series.points:
-                pen.dot(point.x, point.y, color, filled=point.stable)
-            for label in series.labels:
-                pen.text(label.x, label.y, label.text, align=label.anchor, color=color)
-        self._pdf.set_y(top + frame.height * scale)
-        self._legend(
-            [(series.name, "#c3cad3" if series.faint else COLORS[series.style]) for series in chart.series]
-        )
+            _draw_series(pen, series)
+        self._pdf.set_y(top + chart.frame.height * scale)
+        if legend:
+            self._legend([(series.name, _color(series)) for series in chart.series])
+        if legend and chart.has_unstable:
+            self.text(f"Hollow: {chart.hollow_means}.", size=7.5, color=MUTED)
 
     def canvas(self, width: float, height: float) -> "Pen":
         """A free surface of so many pixels across and down, for its own pen; no wider than a chart's."""
@@ -207,12 +211,16 @@ class Pen:
         self._pdf.line(self._x(x0), self._y(y0), self._x(x1), self._y(y1))
         self._pdf.set_dash_pattern()
 
-    def path(self, path: str, color: str, width: float) -> None:
+    def path(self, path: str, color: str, width: float, *, dashed: bool = False) -> None:
+        lines = [points for points in subpaths(path) if len(points) > 1]
+        if not lines:
+            return
         self._pdf.set_draw_color(color)
         self._pdf.set_line_width(width)
-        for points in subpaths(path):
-            if len(points) > 1:
-                self._pdf.polyline([(self._x(x), self._y(y)) for x, y in points])
+        self._pdf.set_dash_pattern(dash=1.0 if dashed else 0, gap=0.6 if dashed else 0)
+        for points in lines:
+            self._pdf.polyline([(self._x(x), self._y(y)) for x, y in points])
+        self._pdf.set_dash_pattern()
 
     def dot(self, x: float, y: float, color: str, *, filled: bool) -> None:
         self._pdf.set_draw_color(color)
@@ -220,11 +228,9 @@ class Pen:
         self._pdf.set_line_width(0.25)
         self._pdf.circle(self._x(x), self._y(y), 0.75, style="DF")
 
-    def box(self, x: float, y: float, width: float, height: float, color: str, *, share: float) -> None:
+    def box(self, x: float, y: float, width: float, height: float, color: str, *, share: float = 1.0) -> None:
         """Filled with so much of the colour over white."""
-        parts = (int(color[i : i + 2], 16) for i in (1, 3, 5))
-        mixed = "".join(f"{round(255 + (part - 255) * share):02x}" for part in parts)
-        self._pdf.set_fill_color(f"#{mixed}")
+        self._pdf.set_fill_color(over_white(color, share))
         self._pdf.rect(self._x(x), self._y(y), width * self._scale, height * self._scale, style="F")
 
     def text(self, x: float, y: float, text: str, *, align: str = "start", color: str = INK) -> None:
@@ -239,6 +245,53 @@ class Pen:
 
     def _y(self, y: float) -> float:
         return self._top + y * self._scale
+
+
+def _draw_axes(pen: Pen, chart: Chart) -> None:
+    frame = chart.frame
+    for tick in chart.y_ticks:
+        pen.line(frame.left, tick.at, frame.right, tick.at, LINE)
+        pen.text(frame.left - 8, tick.at + 4, tick.label, align="end", color=MUTED)
+    for tick in chart.x_ticks:
+        pen.line(tick.at, frame.top, tick.at, frame.bottom, LINE)
+        pen.text(tick.at, frame.bottom + 18, tick.label, align="middle", color=MUTED)
+    pen.text((frame.left + frame.right) / 2, frame.bottom + 42, chart.x_title, align="middle")
+    pen.text(frame.left, frame.top - 6, chart.y_title)
+
+
+def _draw_limits(pen: Pen, chart: Chart) -> None:
+    frame = chart.frame
+    if chart.limit is not None:
+        at, aside = chart.limit.x, -6 if chart.limit.anchor == "end" else 6
+        pen.line(at, frame.top, at, frame.bottom, LIMIT, dashed=True)
+        pen.text(at + aside, frame.bottom - 8, chart.limit.text, align=chart.limit.anchor, color=LIMIT)
+    for mark in chart.marks:
+        if mark.upright:
+            pen.line(mark.at, frame.top, mark.at, frame.bottom, LIMIT, dashed=True)
+            pen.text(mark.at + 5, frame.top + 12, mark.text, color=LIMIT)
+        else:
+            pen.line(frame.left, mark.at, frame.right, mark.at, LIMIT, dashed=True)
+            pen.text(frame.right - 4, mark.at - 6, mark.text, align="end", color=LIMIT)
+
+
+def _draw_series(pen: Pen, series: Series) -> None:
+    color = _color(series)
+    pen.path(series.whiskers, over_white(color, 0.35), 0.9)
+    pen.path(series.path, color, 0.5, dashed=series.dashed)
+    for point in series.points:
+        pen.dot(point.x, point.y, color, filled=point.stable)
+    for label in series.labels:
+        pen.text(label.x, label.y, label.text, align=label.anchor, color=color)
+
+
+def _color(series: Series) -> str:
+    return FAINT if series.faint else COLORS[series.style]
+
+
+def over_white(color: str, share: float) -> str:
+    """So much of a colour, the rest white."""
+    parts = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(255 + (part - 255) * share):02x}" for part in parts)
 
 
 def subpaths(path: str) -> list[list[tuple[float, float]]]:
@@ -273,7 +326,9 @@ def column_widths(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> tupl
     """No column narrower than its longest word; what is left goes to those whose cells are longer."""
     columns = [[plain(cells[i]) for cells in (headers, *rows)] for i in range(len(headers))]
     least = [max(3, *(len(word) for cell in cells for word in cell.split() or [""])) + 1 for cells in columns]
-    wanted = [max(low, max(len(cell) for cell in cells)) for low, cells in zip(least, columns, strict=True)]
+    wanted = [
+        max(low, max(len(cell) for cell in cells) + 1) for low, cells in zip(least, columns, strict=True)
+    ]
     missing = [want - low for low, want in zip(least, wanted, strict=True)]
     room = max(0, CHARACTERS - sum(least))
     share = min(1.0, room / sum(missing)) if sum(missing) else 0.0

@@ -14,7 +14,6 @@ import pytest
 from tests.analyzer.reports.test_html import measured
 from tests.pages.reading import read
 from tpx.analyzer.reports import files as files_module
-from tpx.analyzer.reports import pdf
 from tpx.analyzer.reports.files import ReportFiles, step_summary_path, write_reports
 from tpx.analyzer.reports.html import render
 from tpx.analyzer.reports.json import report_json
@@ -35,6 +34,7 @@ from tpx.analyzer.results.measurement import (
 from tpx.analyzer.results.run import Run
 from tpx.cli.analyze import main
 from tpx.errors import MeasurementError, Unsupported
+from tpx.pages import pdf
 
 Replay = Callable[..., Run]
 

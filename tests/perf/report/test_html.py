@@ -16,8 +16,9 @@ from tpx.perf.estimates import Sample, estimate
 from tpx.perf.latency import summarize
 from tpx.perf.metrics.figures import GpuFigures, MetricsFigures
 from tpx.perf.objectives import Outcome
-from tpx.perf.report.html import report_page
+from tpx.perf.report.html import render_page
 from tpx.perf.report.model import Report
+from tpx.perf.report.page import build
 from tpx.perf.report.plots import curve, histogram, spectrum, timeline
 from tpx.perf.results import LevelResult
 from tpx.perf.settings import Level
@@ -47,7 +48,7 @@ LEVELS = tuple(measured(n, 100.0 * n) for n in (1, 2, 4, 8))
 
 
 def page(made: Report) -> str:
-    return report_page(made, ["-m", "net", "--header", "a b"])
+    return render_page(build(made, ["-m", "net", "--header", "a b"]))
 
 
 def full() -> Report:
@@ -95,7 +96,9 @@ def test_objectives_metrics_errors_and_the_command_are_told() -> None:
 
 def test_answers_stand_on_the_page_as_in_the_text() -> None:
     made = report(objective(Outcome.BROKEN), words=("--slo", "p99<1ms"))
-    assert "SLO p99<1ms: no measured load meets it." in read(page(made)).text
+    text = read(page(made)).text
+    assert "SLO p99<1ms: no measured load meets it." in text
+    assert "Objective(" not in text
 
 
 def test_a_servers_words_are_escaped() -> None:

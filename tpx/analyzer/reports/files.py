@@ -12,10 +12,11 @@ from tpx.analyzer.reports.junit import junit_text
 from tpx.analyzer.reports.manner import Manner
 from tpx.analyzer.reports.markdown import markdown_text
 from tpx.analyzer.reports.page import Places
-from tpx.analyzer.reports.pdf import Engine, write_report_pdf
+from tpx.analyzer.reports.pdf import write_report_pdf
 from tpx.analyzer.results.run import ModelRun, Run
 from tpx.errors import MeasurementError, TpxError, Unsupported
 from tpx.pages.html import write_html
+from tpx.pages.pdf import Engine
 
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 

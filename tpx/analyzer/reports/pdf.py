@@ -1,8 +1,7 @@
 """The report as PDF: the HTML page by WeasyPrint, or drawn from the same view model where that cannot run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 from tpx.analyzer.reports.detail import DetailPage
 from tpx.analyzer.reports.heat import LEFT, HeatCell, HeatMap
@@ -10,16 +9,12 @@ from tpx.analyzer.reports.manner import Manner
 from tpx.analyzer.reports.page import Places, build
 from tpx.analyzer.reports.view import FailureCard, ModelPage, Page
 from tpx.analyzer.results.run import Run
-from tpx.errors import Unsupported
 from tpx.pages import html
-from tpx.pages.chart import Chart
-from tpx.pages.html import require_pdf
 from tpx.pages.paper import INK, MM_PER_PIXEL, MUTED, Paper
+from tpx.pages.pdf import Engine, draw_chart, draw_facts, draw_tiles, write_by
 from tpx.pages.styles import COLORS
-from tpx.pages.view import Fact
-from tpx.perf.report.breakdown import Breakdown
+from tpx.perf.report.pdf import draw_breakdown
 
-Engine = Literal["auto", "weasyprint", "builtin"]
 _DIFF = {"add": "#10704a", "remove": "#b3261e", "hunk": MUTED, "same": INK}
 LOG_LINES = 12
 
@@ -32,31 +27,16 @@ def write_report_pdf(
     Raises Unsupported where the engine (or, of `auto`, neither) can run; MeasurementError as `write_html`.
     """
     page = build(run, places, manner, data=False)
-    return _write(
-        path, engine, lambda: html.render("analyze_report.html.j2", page), lambda: draw_pdf(page, path)
+    return write_by(
+        engine, path, lambda: html.render("analyze_report.html.j2", page), lambda: draw_pdf(page, path)
     )
 
 
 def write_detail_pdf(page: DetailPage, path: Path, engine: Engine = "auto") -> str:
     """Write the report of a single configuration; as `write_report_pdf`."""
-    return _write(
-        path, engine, lambda: html.render("analyze_detail.html.j2", page), lambda: draw_detail_pdf(page, path)
+    return write_by(
+        engine, path, lambda: html.render("analyze_detail.html.j2", page), lambda: draw_detail_pdf(page, path)
     )
-
-
-def _write(path: Path, engine: Engine, render: Callable[[], str], draw: Callable[[], None]) -> str:
-    note = ""
-    if engine != "builtin":
-        try:
-            require_pdf()
-            html.write_pdf(render(), path)
-            return ""
-        except Unsupported as exc:
-            if engine == "weasyprint":
-                raise
-            note = f"drawn by fpdf2 ({exc})"
-    draw()
-    return note
 
 
 def draw_detail_pdf(page: DetailPage, path: Path) -> None:
@@ -67,10 +47,10 @@ def draw_detail_pdf(page: DetailPage, path: Path) -> None:
     paper.heading(page.badge)
     paper.text(page.sentence, size=12)
     paper.table(("", ""), [(tile.label, f"{tile.figure} {tile.unit}") for tile in page.tiles], (False, True))
-    _chart(paper, "Throughput and latency", page.chart)
-    _breakdown(paper, page.breakdown)
+    draw_chart(paper, "Throughput and latency", page.chart)
+    draw_breakdown(paper, page.breakdown)
     for plot in page.plots:
-        _chart(paper, plot.title, plot)
+        draw_chart(paper, plot.title, plot)
     paper.heading("Loads")
     paper.grid(page.loads)
     if page.repetitions is not None:
@@ -83,7 +63,7 @@ def draw_detail_pdf(page: DetailPage, path: Path) -> None:
     _failures(paper, page.failures)
     paper.heading("The configuration")
     paper.code([(page.command, INK)])
-    _facts(paper, "Facts", page.facts)
+    draw_facts(paper, "Facts", page.facts)
     if page.diff:
         paper.heading("Against the default")
         paper.code([(line.text, _DIFF[line.kind]) for line in page.diff])
@@ -112,7 +92,7 @@ def draw_pdf(page: Page, path: Path) -> None:
         ("Options", page.settings),
         ("Hashes", page.hashes),
     ):
-        _facts(paper, title, facts)
+        draw_facts(paper, title, facts)
     paper.save(path)
 
 
@@ -125,20 +105,18 @@ def _model(paper: Paper, model: ModelPage, *, named: bool) -> None:
     for text in (card.detail, card.caution):
         if text:
             paper.text(text, color=MUTED)
-    if card.tiles:
-        rows = [(tile.label, f"{tile.figure} {tile.unit}", tile.note) for tile in card.tiles]
-        paper.table(("", "", ""), rows, (False, True, False))
+    draw_tiles(paper, card.tiles)
     _recommendation(paper, model)
-    _chart(paper, "Throughput and latency", model.chart)
+    draw_chart(paper, "Throughput and latency", model.chart)
     for plot in model.plots:
-        _chart(paper, plot.title, plot)
+        draw_chart(paper, plot.title, plot)
     if model.configurations is not None:
         paper.heading("Configurations")
         paper.grid(model.configurations)
-    _chart(paper, "What to choose from: the Pareto front", model.pareto)
-    _breakdown(paper, model.breakdown)
+    draw_chart(paper, "What to choose from: the Pareto front", model.pareto)
+    draw_breakdown(paper, model.breakdown)
     _heat(paper, model.heat)
-    _chart(paper, "The final rounds", model.drift)
+    draw_chart(paper, "The final rounds", model.drift)
     _search(paper, model)
     if model.measurements is not None:
         paper.heading("All measurements")
@@ -154,24 +132,6 @@ def _recommendation(paper: Paper, model: ModelPage) -> None:
     paper.code([(line.text, _DIFF[line.kind]) for line in item.diff])
     if item.rows:
         paper.table(item.columns, item.rows, (False, True, True, True))
-
-
-def _chart(paper: Paper, title: str, chart: Chart | None) -> None:
-    if chart is not None:
-        paper.heading(title, needs=chart.frame.height * MM_PER_PIXEL + 22)
-        paper.chart(chart)
-
-
-def _breakdown(paper: Paper, breakdown: Breakdown | None) -> None:
-    if breakdown is None:
-        return
-    paper.heading("Where the time goes")
-    span = max(sum(s.width for s in row.segments) for row in breakdown.rows) or 1.0
-    rows = [
-        (row.name, row.total, [(segment.width / span, segment.color) for segment in row.segments])
-        for row in breakdown.rows
-    ]
-    paper.bars(rows, [(name, color) for _, name, color in breakdown.legend])
 
 
 def _heat(paper: Paper, heat: HeatMap | None) -> None:
@@ -209,8 +169,3 @@ def _failures(paper: Paper, failures: Sequence[FailureCard]) -> None:
     for failure in failures:
         paper.text(f"{failure.name} {failure.load}: {failure.reason}")
         paper.code([(line, MUTED) for line in failure.log_tail.splitlines()[-LOG_LINES:]])
-
-
-def _facts(paper: Paper, title: str, facts: tuple[Fact, ...]) -> None:
-    if facts:
-        paper.table((title, ""), [(fact.label, fact.value) for fact in facts], (False, False))

@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import Protocol
 
 from tpx.errors import MeasurementError, TpxError
-from tpx.pages.html import write_html, write_pdf
+from tpx.pages.html import write_html
 from tpx.perf.report.comparison import Compared, comparison_junit, comparison_markdown
 from tpx.perf.report.csv import CsvOptions, composing_files, csv_text
-from tpx.perf.report.html import report_page
+from tpx.perf.report.html import render_page
 from tpx.perf.report.json import json_text
 from tpx.perf.report.junit import junit_text
 from tpx.perf.report.markdown import markdown_text
 from tpx.perf.report.model import Report
+from tpx.perf.report.page import build
+from tpx.perf.report.pdf import write_page_pdf
 
 
 class ComparisonFiles(Protocol):
@@ -29,12 +31,13 @@ class ComparisonFiles(Protocol):
     def markdown(self) -> Path | None: ...
 
 
-def write_files(report: Report, argv: Sequence[str]) -> None:
-    """Write all that was asked for but what was written while measuring.
+def write_files(report: Report, argv: Sequence[str]) -> tuple[str, ...]:
+    """Write all that was asked for but what was written while measuring; returns what is to be told of it.
 
     Raises MeasurementError naming each file that could not be written; the others are there.
     """
     config = report.config
+    notes: list[str] = []
     wanted: list[tuple[Path | None, Callable[[Path], None]]] = [
         (config.csv, lambda path: _write_csv(report, path)),
         (config.json, lambda path: write_text(path, json_text(report, argv))),
@@ -42,10 +45,11 @@ def write_files(report: Report, argv: Sequence[str]) -> None:
         (config.markdown, lambda path: write_text(path, markdown_text(report))),
     ]
     if config.html is not None or config.pdf is not None:
-        page = report_page(report, argv)
-        wanted.append((config.html, lambda path: write_html(page, path)))
-        wanted.append((config.pdf, lambda path: write_pdf(page, path)))
+        page = build(report, argv)
+        wanted.append((config.html, lambda path: write_html(render_page(page), path)))
+        wanted.append((config.pdf, lambda path: notes.append(write_page_pdf(page, path))))
     write_each(wanted)
+    return tuple(f"PDF: {note}" for note in notes if note)
 
 
 def write_comparison(files: ComparisonFiles, compared: Compared, document: Mapping[str, object]) -> None:

@@ -1,12 +1,9 @@
 """The page of a run: one HTML file that needs nothing else."""
 
-from collections.abc import Sequence
-
 from tpx.pages import html
-from tpx.perf.report.model import Report
-from tpx.perf.report.page import build
+from tpx.perf.report.page import PerfPage
 
 
-def report_page(report: Report, argv: Sequence[str]) -> str:
-    """The page of a run that was started with these words."""
-    return html.render("perf_report.html.j2", build(report, argv))
+def render_page(page: PerfPage) -> str:
+    """The view model laid out as HTML."""
+    return html.render("perf_report.html.j2", page)

@@ -10,6 +10,7 @@ from tpx import __version__
 from tpx.options import fields_of
 from tpx.pages.chart import Chart
 from tpx.pages.view import Cell, Column, Fact, Grid, Row, Tile
+from tpx.perf.objectives import Objective
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.answers import answers_text
 from tpx.perf.report.breakdown import Breakdown, lay_out_breakdown
@@ -348,4 +349,6 @@ def _settings(config: PerfConfig) -> tuple[Fact, ...]:
 
 
 def _as_text(value: object) -> str:
+    if isinstance(value, Objective):
+        return value.text
     return ", ".join(map(_as_text, value)) if isinstance(value, tuple | list) else str(value)
