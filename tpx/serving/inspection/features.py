@@ -91,7 +91,10 @@ FEATURES = {
         describe=_gpu,
     ),
     "pdf": Feature(
-        what="reports as PDF", package="weasyprint", install="pip install 'tpx[report]'", describe=_pdf
+        what="reports as PDF laid out as in HTML; plainer ones need only fpdf2",
+        package="weasyprint",
+        install="pip install 'tpx[report]'",
+        describe=_pdf,
     ),
     "stores": Feature(
         what="model repositories in object stores",
