@@ -104,7 +104,11 @@ def test_a_parameter_that_cannot_be_is_told(location: Path, parameters: dict[str
         (b"", "holds no key"),
         (b"short", "holds no Fernet key: 32 bytes in URL-safe base64"),
         (b"\xff\xfe", "holds no Fernet key: it is no text"),
-        (Fernet.generate_key(), "'.*weights.fernet' was not encrypted with this key, or is damaged"),
+        pytest.param(
+            Fernet.generate_key(),
+            "'.*weights.fernet' was not encrypted with this key, or is damaged",
+            id="another key",
+        ),
     ],
 )
 def test_a_key_that_does_not_fit_is_told_and_never_shown(
