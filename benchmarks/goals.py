@@ -102,7 +102,7 @@ def _load_generators() -> Iterator[Goal]:
 
 def _analyzers() -> Iterator[Goal]:
     for kind in ("tpx", "triton"):
-        cell = f"{kind} server, at most {analyzers.BUDGET}"
+        cell = f"{kind} server, at most {analyzers.BUDGETS[0]}"
         yield Goal(bench=analyzers.NAME, cell=cell, figure="wall_s", over=analyzers.PEER, at_most=1 / 3)
         again = f"{cell}, again"
         yield Goal(bench=analyzers.NAME, cell=again, figure="throughput", over="default", at_least=1.5)

@@ -3,6 +3,7 @@
 import resource
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.journal import (
     SCHEMA,
+    Configured,
+    Failed,
     Journal,
     Measured,
     Provenance,
@@ -19,7 +22,16 @@ from tpx.analyzer.results.journal import (
     RunStarted,
     read_last_run,
 )
-from tpx.analyzer.results.measurement import GpuUse, Latency, Load, Measurement, MemoryUse
+from tpx.analyzer.results.measurement import (
+    Configuration,
+    Failure,
+    GpuUse,
+    Latency,
+    Load,
+    Measurement,
+    MemoryUse,
+    Variant,
+)
 from tpx.analyzer.results.run import Run
 from tpx.errors import MeasurementError, UsageError
 
@@ -174,3 +186,39 @@ def test_a_run_that_is_resumed_has_not_ended(tmp_path: Path) -> None:
     write(path, MEASURED, RunEnded(outcome="complete", elapsed_ns=9))
     run = Run.from_records(read_last_run(path))
     assert (run.outcome, run.elapsed_ns) == ("complete", 9)
+
+
+def configured(name: str) -> Configured:
+    return Configured(
+        configuration=Configuration(
+            variant=Variant(model="m", name=name, delta={}),
+            text="",
+            instance_group="1:CPU",
+            instances=1,
+            max_batch_size=0,
+            dynamic_batching=False,
+        )
+    )
+
+
+def repeated(variant: str, number: int) -> Measured:
+    return Measured(model="m", measurement=replace(MEASURED.measurement, variant=variant, round=number))
+
+
+FINALISTS = (configured("m_config_default"), configured("m_config_0"))
+CUT = (repeated("m_config_0", 1), repeated("m_config_default", 1), repeated("m_config_default", 2))
+
+
+def repetitions(*records: Record) -> list[int]:
+    (model,) = Run.from_records([STARTED, *FINALISTS, MEASURED, *records]).models
+    return [len(variant.repetitions) for variant in model.variants]
+
+
+def test_a_second_final_round_that_was_interrupted_does_not_count() -> None:
+    assert repetitions(*CUT) == [1, 1]
+    assert repetitions(*CUT, repeated("m_config_0", 2)) == [2, 2]
+
+
+def test_a_finalist_that_failed_takes_no_rounds_from_the_others() -> None:
+    failure = Failure(variant="m_config_0", load=Load(value=4), round=2, reason="it died")
+    assert repetitions(*CUT, Failed(model="m", failure=failure)) == [2, 1]

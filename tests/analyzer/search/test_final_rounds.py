@@ -1,5 +1,7 @@
 """The final repetitions: who takes part, in which order, and when they end."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.analyzer.search.exploring import FIXED, explore, question, server_for, space
@@ -126,3 +128,19 @@ def test_a_time_budget_keeps_time_for_the_rounds() -> None:
     asked = question(limits=Limits(budget_ns=round(300e9)))
     found = explore("budgeted", asked, server_for(asked, seed=2))
     assert sum(bool(t.round) for t in found.trials) >= 6
+
+
+@pytest.mark.parametrize("budget_s", [120, 200, 300])
+def test_rounds_that_take_longer_than_the_search_are_whole_nonetheless(budget_s: int) -> None:
+    asked = question(limits=Limits(budget_ns=round(budget_s * 1e9), final_rounds=5))
+    search, server = open_search("budgeted", asked), server_for(asked, seed=2)
+    finals: list[str] = []
+    while not isinstance(trial := search.ask(), Done):
+        outcome = server.measure(trial.variant, trial.load, trial.round)
+        if trial.round:
+            finals.append(trial.variant.name)
+            outcome = replace(outcome, cost_ns=3 * max(outcome.cost_ns, outcome.duration_ns))
+        search.tell(trial, outcome)
+    (rounds,) = {finals.count(name) for name in finals}
+    assert rounds >= 2
+    assert "m_config_default" in finals

@@ -1,5 +1,6 @@
 """A run as its journal tells it: the one input of every table and report."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -170,14 +171,30 @@ class _Fold:
             reason=self._ended.reason if self._ended else "",
         )
 
+    def _rounds_that_count(self, name: str) -> float:
+        """Until which final round: an interrupt in the second leaves some finalists with two repetitions and
+        others with one, and what was repeated must not beat what only was not."""
+        failed = {
+            variant
+            for (model, variant), found in self._failures.items()
+            if model == name and any(f.round for f in found)
+        }
+        rounds = [
+            sum(1 for m in found if m.round)
+            for (model, variant), found in self._measurements.items()
+            if model == name and variant not in failed
+        ]
+        return 1 if 1 in rounds else math.inf
+
     def _model(self, name: str, started: journal.RunStarted) -> ModelRun:
+        last = self._rounds_that_count(name)
         return ModelRun(
             model=name,
             variants=tuple(
                 VariantRun(
                     configuration=configuration,
                     measurements=tuple(m for m in self._measured(name, configuration) if not m.round),
-                    repetitions=tuple(m for m in self._measured(name, configuration) if m.round),
+                    repetitions=tuple(m for m in self._measured(name, configuration) if 0 < m.round <= last),
                     failures=tuple(self._failures.get((name, configuration.variant.name), ())),
                 )
                 for configuration in self._configurations.get(name, ())

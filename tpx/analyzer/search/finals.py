@@ -29,6 +29,8 @@ NEAR = math.log(1.05)
 """A configuration this near to the best may tie with it; the cheapest of these is a finalist too."""
 SURE = 0.02
 FEWEST_ROUNDS = 3
+COMPARABLE = 2
+"""Rounds without which nothing can be said; once begun they are made, and later ones only whole."""
 CERTAIN = 0.01
 """A difference less probable by chance than this takes a configuration out of the race."""
 FINALISTS_AT_MOST = 6
@@ -69,10 +71,7 @@ class Repeated:
             self._decide("", f"search ended after {known.measurements} measurements: {reason}")
         known.reserved = 0
         if limits.final_rounds:
-            try:
-                yield from known.through(self._finals())
-            except BudgetSpent:
-                self._decide("", "the budget ended before the final repetitions did")
+            yield from known.through(self._finals(), thrifty=False)
         return reason
 
     def _finals(self) -> Asking[None]:
@@ -84,8 +83,11 @@ class Repeated:
         self._decide("", f"final repetitions: {names}, each at its best load, in shuffled order")
         race = _Race(self._known, finalists)
         for number in range(1, self._limits.final_rounds + 1):
-            # a generator of its own for each round: an order must not depend on how many there were before
             running = race.running
+            if number > COMPARABLE and self._known.left < len(running):
+                self._decide("", "the budget ended before the final repetitions did")
+                return
+            # a generator of its own for each round: an order must not depend on how many there were before
             for variant in random.Random(f"{self._limits.seed}:{number}").sample(running, len(running)):
                 outcome = yield Trial(variant=variant, load=race.load_of(variant), round=number)
                 self._decide_all(race.take(variant, outcome))
@@ -124,7 +126,7 @@ def affordable(finalists: Sequence[Variant], left: float) -> list[Variant]:
     """As many of the finalists, the best of them and the default, as a few rounds can be paid for."""
     if math.isinf(left):
         return list(finalists)
-    places = left // FEWEST_ROUNDS if left >= 2 * FEWEST_ROUNDS else left // 2
+    places = left // FEWEST_ROUNDS if left >= 2 * FEWEST_ROUNDS else left // COMPARABLE
     if places >= len(finalists):
         return list(finalists)
     default = [variant for variant in finalists if variant.is_default]

@@ -33,14 +33,18 @@ class Known:
         self.reserved = 0
         """Measurements that are kept back from the search for what comes after it, a third of all at most."""
 
-    def through(self, steps: Asking[T]) -> Asking[T]:
-        """These steps, without the trials whose outcome is known. Raises BudgetSpent in their place."""
+    def through(self, steps: Asking[T], *, thrifty: bool = True) -> Asking[T]:
+        """These steps, without the trials whose outcome is known.
+
+        Raises BudgetSpent in place of one that the budget does not have, unless the steps mind it themselves.
+        """
         try:
             trial = next(steps)
             while True:
                 outcome = self._outcomes.get((trial.variant.name, trial.load))
                 if outcome is None or trial.round:
-                    self._check_budget()
+                    if thrifty and self.left < 1:
+                        raise BudgetSpent
                     outcome = yield trial
                     self._take(trial, outcome)
                 trial = steps.send(outcome)
@@ -88,10 +92,6 @@ class Known:
         if self._limits.budget_ns is not None and self.spent_ns:
             total = min(total, self._limits.budget_ns * self.measurements / self.spent_ns)
         return total - self.measurements - min(self.reserved, total // 3 if math.isfinite(total) else 0)
-
-    def _check_budget(self) -> None:
-        if self.left < 1:
-            raise BudgetSpent
 
     def _take(self, trial: Trial, outcome: Outcome) -> None:
         self.measurements += 1
