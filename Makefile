@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOAK_SECONDS ?= 600
 
-.PHONY: help demo test soak memory churn fuzz differential onnx check format bench schema clean system-packages
+.PHONY: help demo test test-measuring test-serving soak memory churn fuzz differential onnx check format bench schema clean system-packages
 
 help:
 	@echo "make demo    serve the example models, measure one, search its best configuration (under 3 minutes)"
@@ -49,7 +49,15 @@ test: $(VENV)/.test system-packages check
 	@command -v prometheus >/dev/null || tools/system_packages.sh prometheus
 	@command -v npm >/dev/null || tools/system_packages.sh nodejs npm
 	@command -v g++ >/dev/null || tools/system_packages.sh g++
-	$(BIN)/python -m pytest -q --hypothesis-profile=ci
+	@$(MAKE) --no-print-directory --output-sync=target --jobs=2 test-measuring test-serving
+
+# side by side, each about ten minutes
+MEASURING := tests/analyzer tests/cli tests/pages tests/perf tests/soak
+test-measuring:
+	$(BIN)/python -m pytest -q --hypothesis-profile=ci -p no:cacheprovider $(MEASURING)
+
+test-serving:
+	$(BIN)/python -m pytest -q --hypothesis-profile=ci -p no:cacheprovider $(addprefix --ignore=,$(MEASURING))
 
 # coverage guides it where atheris has a wheel; else hypothesis tries without
 fuzz: $(VENV)/.test

@@ -58,8 +58,15 @@ def test_data_excuses_the_next_ping_however_long_ago_it_was_sent() -> None:
     clock.look(5, calls=True, wrote=True)
     clock.look(6, calls=True)
     assert clock.ping_received(10 * SECOND, calls=True, wrote=False)
-    assert clock.ping_received(11 * SECOND, calls=True, wrote=False)
-    assert not clock.ping_received(12 * SECOND, calls=True, wrote=False)
+    assert clock.ping_received(20 * SECOND, calls=True, wrote=False)
+    assert not clock.ping_received(21 * SECOND, calls=True, wrote=False)
+
+
+def test_a_client_that_still_reads_what_was_sent_may_measure_its_bandwidth() -> None:
+    clock = Keepalive(KeepaliveLimits(), 0)
+    assert clock.ping_received(SECOND, calls=True, wrote=True)
+    for number in range(90):
+        assert clock.ping_received(SECOND + number * SECOND // 10, calls=True, wrote=False)
 
 
 def test_without_a_limit_pings_go_on() -> None:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 _WITHOUT_CALLS_S = 7200.0
+_PROBED_NS = 10_000_000_000
+"""A client that measures its bandwidth pings for as long as it reads, and reads on from buffers of the system
+when we have written all: pings so soon after data are no abuse (their number is bounded elsewhere)."""
 _PINGS_APART_S = 60
 """Once as many PINGs were sent without data as allowed. gRPC's older ways sent none at all any more, and so
 never noticed that a client had died."""
@@ -43,6 +46,7 @@ class Keepalive:
         "_age_s",
         "_busy",
         "_drained",
+        "_last_data_ns",
         "_last_ping_ns",
         "_last_stream",
         "_limits",
@@ -68,6 +72,7 @@ class Keepalive:
         self._wrote = False  # since the client's last PING
         self._drained = False
         self._last_ping_ns = 0
+        self._last_data_ns = -_PROBED_NS
         self._strikes = 0
         # a tenth either way, so that connections opened together do not all end together
         self._age_s = limits.max_connection_age_s * random.uniform(0.9, 1.1)
@@ -81,8 +86,8 @@ class Keepalive:
         wrote = wrote or self._wrote
         self._wrote = False
         if wrote:
-            self._pings = 0
-        if wrote or not limits.max_ping_strikes:
+            self._pings, self._last_data_ns = 0, now_ns
+        if now_ns - self._last_data_ns < _PROBED_NS or not limits.max_ping_strikes:
             self._strikes = 0
         elif too_soon:
             self._strikes += 1
