@@ -4,7 +4,7 @@ The cheaper tool leaves the server more, so that their figures differ by right; 
 where it cannot matter is the question of `agreement`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -24,16 +24,18 @@ MODELS = (Served(model=MNIST), Served(model=IDENTITY), Served(model=GAP))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One load on one server."""
+    """One load on one server; a concurrency or a rate."""
 
     kind: Kind
     served: Served
     protocol: Literal["grpc", "http"]
-    concurrency: int
+    concurrency: int = 0
+    request_rate: int = 0
 
     @property
     def name(self) -> str:
-        return f"{self.kind} server, {self.served.name} {self.protocol} c={self.concurrency}"
+        load = f"{self.request_rate}/s" if self.request_rate else f"c={self.concurrency}"
+        return f"{self.kind} server, {self.served.name} {self.protocol} {load}"
 
 
 def cases() -> Iterator[Case]:
@@ -51,22 +53,28 @@ def cases() -> Iterator[Case]:
 
 def run(setting: Setting) -> list[Cell]:
     """Every case, both servers up meanwhile."""
+    return side_by_side(NAME, setting, MODELS, cases())
+
+
+def side_by_side(bench: str, setting: Setting, models: Sequence[Served], cases: Iterator[Case]) -> list[Cell]:
+    """Both tools in turn, both servers up meanwhile."""
     tools = (tpx_perf(setting.work), perf_analyzer(setting.peers))
-    with setting.servers(KINDS, MODELS) as servers:
+    with setting.servers(KINDS, models) as servers:
         return [
-            _measure(setting, tools, servers[case.kind], case)
-            for case in cases()
+            _measure(bench, setting, tools, servers[case.kind], case)
+            for case in cases
             if case.kind in servers and setting.wants(case.name)
         ]
 
 
-def _measure(setting: Setting, tools: tuple[Tool, ...], server: Server, case: Case) -> Cell:
+def _measure(bench: str, setting: Setting, tools: Sequence[Tool], server: Server, case: Case) -> Cell:
     load = Load(
         server=server,
         served=case.served,
         protocol=case.protocol,
         concurrency=case.concurrency,
+        request_rate=case.request_rate,
         seconds=setting.seconds,
     )
     sides = {tool.name: partial(tool.measure, load, setting.work) for tool in tools}
-    return compare(NAME, case.name, sides, setting.rounds)
+    return compare(bench, case.name, sides, setting.rounds)
