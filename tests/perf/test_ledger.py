@@ -145,6 +145,23 @@ def test_a_level_without_a_success_has_no_estimates() -> None:
     assert result.slo[0].outcome is Outcome.UNDECIDED
 
 
+def test_a_streamed_request_whose_end_is_told_behind_the_border_is_of_the_window_in_which_it_is_told() -> (
+    None
+):
+    starts = np.arange(400) * 0.01
+    rows = rows_of(starts, starts + 0.001)
+    rows["end_ns"][100] = 999_900_000
+    ledger = LevelLedger(VirtualRecords(rows), PA, ONE, 1)
+    for second in range(5):
+        ns = second * 1_000_000_000
+        border = Mark(time_ns=ns, index=second * 100, server=None, cpu_ns=0, read_ns=ns)
+        ledger.close(border) if second else ledger.begin(border)
+    result = ledger.result(lambda *_: None, Ending(failures={}, failed=0, interrupted=False))
+    assert [w.requests for w in result.windows] == [100, 100, 100, 100]
+    assert result.estimates is not None
+    assert result.estimates.batches.requests.sum() == result.requests == 300
+
+
 def test_a_server_that_never_varies_is_known_exactly() -> None:
     rng = np.random.default_rng(1)
     rows = closed_loop(rng, constant(0.001), concurrency=2, servers=1, seconds=20)

@@ -78,6 +78,12 @@ def test_a_request_count_is_timed_from_the_first_start_to_the_last_end() -> None
     assert window.start_ns == 1000 * MS
 
 
+def test_the_last_end_is_the_latest_one_where_ends_are_told_late() -> None:
+    records = make_records([10, 30, 20], latency_ms=5)
+    rules = WindowRules(batch_size=1, percentile=None, clamped=True)
+    assert window_between(records, at(0, 0), at(40, 3), rules).duration_ns == 25 * MS
+
+
 def test_a_window_without_success_says_zero_to_the_stability_rule() -> None:
     records = make_records([1, 2], failed_at=[0, 1])
     window = window_between(records, at(0, 0), at(10, 2), RULES)
@@ -89,6 +95,12 @@ def test_a_count_window_ends_with_the_request_that_fills_it() -> None:
     rows = make_records([1, 2, 3, 4, 5]).since(0)
     assert full_at(rows, 3, 0) == 3 * MS
     assert full_at(rows, 6, 0) is None
+
+
+def test_a_count_window_does_not_end_before_its_floor_where_ends_are_told_late() -> None:
+    rows = make_records([10, 20, 30, 40], latency_ms=1).since(0)
+    rows["end_ns"][3] = 5 * MS
+    assert full_at(rows, 4, 25 * MS) == 30 * MS
 
 
 def test_a_count_window_is_not_filled_by_failures() -> None:

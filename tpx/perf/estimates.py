@@ -12,6 +12,7 @@ from tpx.perf.objectives import (
     Assessment,
     Counted,
     Objective,
+    Outcome,
     assess_count,
     assess_exact,
     assess_interval,
@@ -51,11 +52,15 @@ class Sample:
 
 
 def sample_of(rows: Rows, start_ns: int, end_ns: int) -> Sample:
-    """The sample of some rows; latency counts from the time at which a request should have been sent."""
+    """The sample of some rows; latency counts from the time at which a request should have been sent.
+
+    Of a streamed request the news that nothing follows may come behind `start_ns`, where its last response
+    came before: it counts as ended at the start.
+    """
     return Sample(
         start_ns=start_ns,
         end_ns=end_ns,
-        ends=np.ascontiguousarray(rows["end_ns"]),
+        ends=np.maximum(rows["end_ns"], start_ns),
         latencies=rows["end_ns"] - rows["intended_ns"],
         ok=rows["status"] == SUCCESS,
     )
@@ -142,12 +147,20 @@ def assess(
     if not objectives:
         return ()
     if not sample.requests or sample.end_ns <= sample.start_ns:
-        return tuple(assess_count(o, 0.0, _NOTHING, confidence) for o in objectives)
+        return tuple(_assess_without_success(o, sample, confidence) for o in objectives)
     estimator = Estimator(sample)
     return tuple(_assess(o, sample, estimator, batch_size, confidence) for o in objectives)
 
 
-_NOTHING = Counted(violations=0, requests=0, allowed=0.01)
+def _assess_without_success(objective: Objective, sample: Sample, confidence: float) -> Assessment:
+    """What failures alone say: how many there were, and that nothing came of them; of latencies nothing."""
+    if len(sample.ok) and objective.quantity == "error_rate":
+        return _assess_errors(objective, sample, confidence)
+    if len(sample.ok) and objective.quantity == "throughput":
+        return assess_exact(objective, 0.0)
+    return Assessment(
+        objective=objective, outcome=Outcome.UNDECIDED, value=0.0, reason="no request succeeded"
+    )
 
 
 def _assess(

@@ -67,8 +67,9 @@ def full_at(rows: Rows, wanted: int, not_before_ns: int) -> int | None:
     successes = np.flatnonzero(rows["status"] == SUCCESS)
     if len(successes) < wanted:
         return None
-    at = max(int(successes[wanted - 1]), int(np.searchsorted(rows["end_ns"], not_before_ns)))
-    return int(rows["end_ns"][at]) if at < len(rows) else None
+    ends = np.maximum.accumulate(rows["end_ns"])
+    at = max(int(successes[wanted - 1]), int(np.searchsorted(ends, not_before_ns)))
+    return int(ends[at]) if at < len(rows) else None
 
 
 def busy_between(first: Mark, last: Mark) -> float:
@@ -93,7 +94,7 @@ def window_between(records: Records, first: Mark, last: Mark, rules: WindowRules
     good = succeeded(rows)
     start_ns, end_ns = first.time_ns, last.time_ns
     if rules.clamped and len(rows):
-        start_ns, end_ns = int(rows["start_ns"].min()), int(rows["end_ns"][-1])
+        start_ns, end_ns = int(rows["start_ns"].min()), int(rows["end_ns"].max())
     latency: LatencySummary | None = None
     if len(good):
         latency = summarize(
