@@ -101,6 +101,17 @@ def test_counters_grow_from_the_look_before_to_the_look_behind() -> None:
     assert (gauge.low, gauge.high, gauge.last) == (10, 30, 30)
 
 
+def test_what_is_no_number_is_in_no_figure() -> None:
+    page = b'nv_gpu_power_usage{gpu_uuid="G"} NaN\nnv_cpu_utilization +Inf\nseen NaN\nnever NaN\n'
+    reader = PageReader(["seen", "never"])
+    scrapes = [reader.read(page.replace(b"seen NaN", b"seen %d" % n), n, 1) for n in (1, 2)]
+    found = summarize([reader.read(page, 0, 1), *scrapes], (0, 2), 0, frozenset({"seen"}))
+    (series,) = found.series
+    assert (series.name, series.mean, series.low, series.high) == ("seen", 1.5, 1, 2)
+    assert series.per_s == 1e9
+    assert (found.gpus, found.cpu_utilization) == ((), None)
+
+
 def test_a_mean_batch_is_that_of_the_executions_within_the_time() -> None:
     counts = [
         look(t, nv_inference_count=i, nv_inference_exec_count=e) for t, i, e in ((1, 100, 90), (3, 180, 110))

@@ -1,5 +1,6 @@
 """Reading a Prometheus page: only the series that somebody wants, by one expression over its bytes."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -63,9 +64,9 @@ class PageReader:
                 continue
             name, _, labels = full.partition("{")
             uuid = _UUID.search(labels)
-            if name in GPU_SERIES and uuid is not None:
+            if name in GPU_SERIES and uuid is not None and math.isfinite(value):
                 gpus.setdefault(uuid[1], {})[GPU_SERIES[name]] = value
-            elif name in _ALWAYS:
+            elif name in _ALWAYS and math.isfinite(value):
                 values[name] = values.get(name, 0.0) + value
             if any(wanted.search(full) for wanted in self._wanted):
                 series[full] = value

@@ -1,5 +1,6 @@
 """Many looks at a page, as one level's figures."""
 
+import math
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
@@ -79,9 +80,13 @@ def _gpus(scrapes: Sequence[Scrape]) -> tuple[GpuFigures, ...]:
 def _series(
     inside: Sequence[Scrape], around: Sequence[Scrape], counters: frozenset[str]
 ) -> list[SeriesFigures]:
+    """Without looks at which a series is no number, as a quantile of nothing is, and without what never is
+    one."""
     out = []
     for name in dict.fromkeys(name for s in inside for name in s.series):
-        values = [s.series[name] for s in inside if name in s.series]
+        values = [value for s in inside if math.isfinite(value := s.series.get(name, math.nan))]
+        if not values:
+            continue
         out.append(
             SeriesFigures(
                 name=name,
@@ -96,7 +101,7 @@ def _series(
 
 
 def _growth(scrapes: Sequence[Scrape], name: str) -> float | None:
-    known = [(s.time_ns, s.series[name]) for s in scrapes if name in s.series]
+    known = [(s.time_ns, value) for s in scrapes if math.isfinite(value := s.series.get(name, math.nan))]
     if len(known) < 2 or known[-1][0] <= known[0][0]:
         return None
     return (known[-1][1] - known[0][1]) * 1e9 / (known[-1][0] - known[0][0])
