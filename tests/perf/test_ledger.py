@@ -145,10 +145,19 @@ def test_a_level_without_a_success_has_no_estimates() -> None:
     assert result.slo[0].outcome is Outcome.UNDECIDED
 
 
-def test_a_streamed_request_whose_end_is_told_behind_the_border_is_of_the_window_in_which_it_is_told() -> (
-    None
-):
-    starts = np.arange(400) * 0.01
+def test_failures_alone_break_what_is_asked_of_errors_and_throughput() -> None:
+    rows = steady(0.001, seconds=4)
+    rows["status"] = 500
+    asked = parse_objectives("error_rate<1%,throughput>10,mean<1s,error_rate<=100%")
+    errors, throughput, latency, any_errors = closed(rows, replace(PA, objectives=asked), [1, 2, 3]).slo
+    assert (errors.outcome, errors.value) == (Outcome.BROKEN, 1.0)
+    assert (throughput.outcome, throughput.value) == (Outcome.BROKEN, 0.0)
+    assert (latency.outcome, latency.reason) == (Outcome.UNDECIDED, "no request succeeded")
+    assert any_errors.met
+
+
+def test_a_streamed_request_whose_end_is_told_late_is_of_the_window_in_which_it_is_told() -> None:
+    starts = np.linspace(0, 4, 400, endpoint=False)
     rows = rows_of(starts, starts + 0.001)
     rows["end_ns"][100] = 999_900_000
     ledger = LevelLedger(VirtualRecords(rows), PA, ONE, 1)
