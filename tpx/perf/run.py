@@ -133,7 +133,7 @@ async def _open_mix(config: PerfConfig, in_process: str) -> AsyncIterator[Target
             feed=MixedFeed([t.feed for t in targets], [s.weight for s in shares], config.seed),
             statistics=SumOfStatistics([m.statistics for m in members]),
             members=members,
-            notices=tuple(notice for t in targets for notice in t.notices),
+            notices=tuple(dict.fromkeys(notice for t in targets for notice in t.notices)),
         )
 
 

@@ -166,6 +166,13 @@ def test_one_request_in_a_hundred_may_be_late(delayed: int, told: bool) -> None:
     assert ("Avg send request rate" in text(paced(delayed))) is told
 
 
+def test_late_requests_are_a_share_of_all_that_were_sent_also_of_those_that_failed() -> None:
+    pace = paced(8152).open_loop
+    assert pace is not None
+    sent = replace(pace, slip=replace(pace.slip, count=4 * 8152))
+    assert " 25.00% of the requests were delayed. " in text(make_level(open_loop=sent))
+
+
 @pytest.mark.parametrize("mode", ["custom_intervals", "fixed_schedule"])
 def test_schedules_of_the_users_own_have_no_title(mode: str) -> None:
     lines = text(paced(0, level=Level(mode, 133.0))).splitlines()  # type: ignore[arg-type]
@@ -214,7 +221,7 @@ def test_what_perf_analyzer_lacks_stands_behind_its_own_lines() -> None:
     shown = text(make_level(metrics=metrics, server=server))
     assert shown.endswith(
         "  Beyond: \n"
-        "    Mean batch in the server: 8\n"
+        "    Mean batch in the server: 8.00\n"
         "    Server's processor: 50%\n"
         "    queue_us: 12.5 per second\n\n"
     )

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from tpx.perf.metrics.figures import MetricsFigures
 from tpx.perf.report.figures import percentile_name, rate, usec
-from tpx.perf.results import Estimates, LatencyEstimate, LevelResult, OpenLoop, Streaming
+from tpx.perf.results import Estimates, LatencyEstimate, LevelResult, MemberFigures, OpenLoop, Streaming
 from tpx.perf.statistics.intervals import CONFIDENCE
 
 NOTICED_DIFFERENCE = 0.05
@@ -24,25 +24,25 @@ def _lines(result: LevelResult) -> Iterator[str]:
         yield from _estimates(result.estimates, result)
     if result.open_loop is not None:
         yield from _pace(result.open_loop, result)
-    for member in result.members:
-        p99 = f", p99 latency {usec(member.latency.at(99.0))} usec" if member.latency else ""
-        failed = f", {member.failed} failed" if member.failed else ""
-        yield (
-            f"Model {member.model} (weight {member.weight:g}): {member.requests} requests, "
-            f"{rate(member.throughput_infer_per_s)} infer/sec{p99}{failed}"
-        )
+    yield from map(_member, result.members)
     if result.streaming is not None and result.streaming.inter_response is not None:
         yield from _stream(result.streaming)
     if result.server is not None and result.server.mean_batch > NO_BATCHES * result.batch_size:
-        yield f"Mean batch in the server: {rate(result.server.mean_batch)}"
-    for member in result.members:
-        if member.latency is not None:
-            yield (
-                f"Model {member.model}: {rate(member.throughput_infer_per_s)} infer/sec, "
-                f"p50 {usec(member.latency.at(50.0))} usec, p99 {usec(member.latency.at(99.0))} usec"
-            )
+        yield f"Mean batch in the server: {result.server.mean_batch:.2f}"
     if result.metrics is not None:
         yield from _metrics(result.metrics)
+
+
+def _member(member: MemberFigures) -> str:
+    latency = ""
+    if member.latency is not None:
+        p50, p99 = (usec(member.latency.at(p)) for p in (50.0, 99.0))
+        latency = f", p50 {p50} usec, p99 {p99} usec"
+    failed = f", {member.failed} failed" if member.failed else ""
+    return (
+        f"Model {member.model} (weight {member.weight:g}): {member.requests} requests, "
+        f"{rate(member.throughput_infer_per_s)} infer/sec{latency}{failed}"
+    )
 
 
 def _estimates(estimates: Estimates, result: LevelResult) -> Iterator[str]:

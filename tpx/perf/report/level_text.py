@@ -84,12 +84,12 @@ def _client_lines(result: LevelResult, latency: LatencySummary, shown: Shown) ->
 
 def _late_lines(result: LevelResult) -> list[str]:
     pace = result.open_loop
-    if pace is None or not pace.delayed > DELAYED_LIMIT * result.requests:
+    if pace is None or not pace.delayed > DELAYED_LIMIT * pace.slip.count:
         return []
     return [
         f"    Avg send request rate: {pace.sent_per_s:.2f} infer/sec",
         "    [WARNING] Perf Analyzer was not able to keep up with the desired request rate. "
-        f"{100 * pace.delayed / result.requests:.2f}% of the requests were delayed. ",
+        f"{100 * pace.delayed / pace.slip.count:.2f}% of the requests were delayed. ",
     ]
 
 

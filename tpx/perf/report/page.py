@@ -15,7 +15,7 @@ from tpx.perf.options import PerfConfig
 from tpx.perf.report.answers import answers_text
 from tpx.perf.report.breakdown import Breakdown, lay_out_breakdown
 from tpx.perf.report.conclusion import Conclusion, conclude
-from tpx.perf.report.figures import level_name, percentile_name, rate, usec
+from tpx.perf.report.figures import level_name, percentile_name, usec
 from tpx.perf.report.markdown import milliseconds
 from tpx.perf.report.model import Report
 from tpx.perf.report.plots import curve, histogram, spectrum, timeline
@@ -118,7 +118,7 @@ def _tiles(best: LevelResult) -> tuple[Tile, ...]:
                 )
             )
     if best.server is not None and best.server.execution_count:
-        batch = rate(best.server.mean_batch)
+        batch = f"{best.server.mean_batch:,.2f}"
         tiles.append(Tile(label="Mean batch", figure=batch, unit="", note="in the server"))
     failed = sum(e.count for e in best.errors)
     note = f"of {best.requests + failed:,} requests"
