@@ -5,17 +5,27 @@ from dataclasses import replace
 
 import pytest
 
-from tpx.analyzer.reports.verdict import Finding, Verdict, caution, judge
+from tpx.analyzer.limits import Limit
+from tpx.analyzer.objectives import score
+from tpx.analyzer.reports.verdict import Finding, Verdict, caution, is_about_equal, judge
+from tpx.analyzer.results.costs import joules_per_inference
 from tpx.analyzer.results.goals import Constraint, Goals, ModelGoals, Objective
 from tpx.analyzer.results.measurement import (
+    Answers,
+    Breakdown,
     Configuration,
+    EnergyUse,
+    GpuUse,
     HostUse,
     Latency,
     Load,
     Measurement,
     MemoryUse,
+    Range,
+    Spread,
     Variant,
 )
+from tpx.analyzer.results.pooled import pooled
 from tpx.analyzer.results.run import ModelRun, VariantRun
 
 QUIET = HostUse(load_average=0.5, cores=8, steal_percent=0.0, other_percent=1.0)
@@ -238,3 +248,89 @@ def test_a_models_own_goals_decide() -> None:
     assert verdict(variant("default", [100, 100, 100]), slow, goals=Goals(models=(own,))).finding is (
         Finding.DEFAULT
     )
+
+
+def test_what_ties_with_the_best_only_for_being_noisy_is_passed_over() -> None:
+    noisy = variant("0", [150, 85, 140, 95, 120])
+    sure = variant("1", [120, 121, 119, 120, 121], instances=4)
+    found = verdict(variant("default", [100, 101, 99, 100, 100]), noisy, sure)
+    assert (found.finding, found.best and found.best.name) == (Finding.BETTER, "m_config_1")
+    assert found.detail.endswith(
+        "tied with: m_config_0; the cheapest of those that surely beat the default is recommended"
+    )
+
+
+def test_a_gain_is_one_of_what_is_asked_for_wherever_it_is_told() -> None:
+    """Of half the latency at nearly the same throughput nobody should hear that the two are equal."""
+    goals = Goals(objectives=(Objective(tag="perf_latency_p99"),))
+    searched = [
+        replace(variant(name, [throughput], p99_ms=[p99_ms]), repetitions=())
+        for name, throughput, p99_ms in (("default", 100, 20.0), ("0", 99, 10.0))
+    ]
+    found = verdict(*searched, goals=goals)
+    assert found.gain_percent == pytest.approx(100)
+    assert not is_about_equal(found, 10.0)
+    assert found.sentence.endswith(
+        "`m_config_0` gives 99 infer/sec and p99 latency 10.0 ms, 100% better than the default configuration "
+        "at minimizing p99 latency (100 infer/sec and p99 latency 20.0 ms)"
+    )
+    model = ModelRun(model="m", variants=tuple(searched), decisions=(), final_rounds=5)
+    assert "the gain of 100% is the search's alone" in judge(model, goals).sentence
+
+
+def test_repetitions_are_pooled_in_everything_they_measure() -> None:
+    def measured(scale: int) -> Measurement:
+        spread = Spread(min_ns=scale, max_ns=scale, avg_ns=scale, p99_ns=scale)
+        return Measurement(
+            variant="m_config_0",
+            load=Load(value=1),
+            throughput=100,
+            answers=Answers(first=spread, between=None, throughput=scale),
+            breakdown=Breakdown(queue_ns=scale),
+            memory=MemoryUse(rss_bytes=scale),
+            gpus=(GpuUse(uuid="g", used_bytes=scale, total_bytes=90, power_w=scale),),
+            energy=EnergyUse(duration_ns=10**9, cpu_j=scale),
+            cpu_percent=scale,
+            throughput_range=Range(low=1, high=2),
+        )
+
+    found = pooled([measured(30), measured(90), measured(60)])
+    assert found.answers is not None
+    assert (found.answers.first.p99_ns, found.answers.throughput) == (60, 60)
+    assert (found.breakdown.queue_ns, found.cpu_percent) == (60, 60)
+    assert found.memory == MemoryUse(rss_bytes=90)
+    assert found.gpus == (GpuUse(uuid="g", used_bytes=90, total_bytes=90, power_w=60),)
+    assert joules_per_inference(found) == pytest.approx(0.6)
+    assert found.throughput_range is None
+
+
+def test_nothing_of_what_there_should_be_little_is_best() -> None:
+    goals = Goals(objectives=(Objective(tag="perf_server_queue"),))
+
+    def queued(queue_ns: int | None) -> float:
+        breakdown = Breakdown(queue_ns=queue_ns)
+        return score(Measurement(variant="x", load=Load(value=1), throughput=1, breakdown=breakdown), goals)
+
+    assert queued(0) == queued(900) > queued(2000) > queued(None)
+
+
+@pytest.mark.parametrize(
+    ("p99_ms", "limit", "text"),
+    [
+        (10.02, 10.0, "10.0 ms, 0.20% over"),
+        (0.0044, 0.004, "0.0044 ms, 10% over"),
+        (12.4, 10.0, "12.4 ms, 24% over"),
+    ],
+)
+def test_a_miss_is_told_with_as_many_digits_as_it_takes(p99_ms: float, limit: float, text: str) -> None:
+    asked = Limit(constraint=Constraint(tag="perf_latency_p99", bound="max", limit=limit))
+    latency = Latency(p99_ns=round(p99_ms * 1e6))
+    assert asked.miss(Measurement(variant="x", load=Load(value=1), throughput=1, latency=latency)) == (
+        f"p99 latency {text}"
+    )
+
+
+def test_goals_of_other_models_are_no_goals_of_this_one() -> None:
+    limit = Constraint(tag="perf_latency_p99", bound="max", limit=1.0)
+    goals = Goals(models=(ModelGoals(model="other", constraints=(limit,)),))
+    assert not goals.of("m").all_constraints

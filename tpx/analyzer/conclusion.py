@@ -33,6 +33,8 @@ class Conclusion:
     """The cheapest of those that tie with the best: fewest instances, least memory, lowest p99."""
     tied: tuple[str, ...]
     """Names of the others that cannot be told from the best."""
+    passes_over: bool
+    """Whether some of these are cheaper, but may be no better than the default."""
     gains: Mapping[str, Gain]
     """Of each finalist over the default, by name."""
     noise: tuple[str, ...]
@@ -69,23 +71,33 @@ def conclude(ranking: Sequence[RankedVariant], goals: Goals, model: str) -> Conc
     gains: dict[str, Gain] = {}
     if default is not None:
         gains = {r.name: _paired(scores[r.name], scores[default.name]) for r in finalists}
-    # on a noisy machine the best may tie with what is surely no better than the default
-    recommended = min((r for r in tied if r is default or not _loses(r, gains)), key=_cost, default=best)
     noise = tuple(_noise(finalists, scores))
-    gain = None if recommended is default else gains.get(recommended.name)
+    recommended = min(_worth_taking(tied, default, gains, noise), key=_cost, default=best)
     return Conclusion(
         rounds=max(len(found) for found in scores.values()),
         recommended=recommended,
         tied=tuple(r.name for r in tied if r is not recommended),
+        passes_over=min(tied, key=_cost) is not recommended,
         gains=gains,
         noise=noise,
-        inconclusive="" if gain is None else _why_inconclusive(gain, noise),
+        inconclusive="" if recommended is default else _doubt(gains.get(recommended.name), noise),
         undetermined=tuple(x for x in limits_of(goals, model) if _undetermined(recommended, x)),
     )
 
 
-def _loses(ranked: RankedVariant, gains: Mapping[str, Gain]) -> bool:
-    gain = gains.get(ranked.name)
+def _worth_taking(
+    tied: Sequence[RankedVariant],
+    default: RankedVariant | None,
+    gains: Mapping[str, Gain],
+    noise: Sequence[str],
+) -> list[RankedVariant]:
+    """Of those that tie with the best: none that surely loses to the default, and where the default is not
+    among them, none that may."""
+    kept = [r for r in tied if r is default or not _loses(gains.get(r.name))]
+    return kept if default in tied else [r for r in kept if not _doubt(gains.get(r.name), noise)]
+
+
+def _loses(gain: Gain | None) -> bool:
     return gain is not None and gain.rounds >= 2 and gain.high < 0
 
 
@@ -112,8 +124,9 @@ def _cost(ranked: RankedVariant) -> tuple[float, ...]:
     )
 
 
-def _why_inconclusive(gain: Gain, noise: Sequence[str]) -> str:
-    if gain is UNKNOWN or gain.rounds < 2:
+def _doubt(gain: Gain | None, noise: Sequence[str]) -> str:
+    """Why a gain over the default cannot be believed; empty where it can, or where nothing says so."""
+    if gain is None or gain is UNKNOWN or gain.rounds < 2:
         return ""
     if gain.low <= 0 and not gain.equal:
         return f"the gain is {gain}, which may as well be none"

@@ -40,7 +40,8 @@ class Limit:
             return f"{whose}{in_words(self.constraint.tag)} not measured"
         side = "over" if self.constraint.bound == "max" else "under"
         percent, unit = self.constraint.failure_percent(value), metric(self.constraint.tag).unit
-        return f"{whose}{in_words(self.constraint.tag)} {value:.1f} {unit}, {percent:.0f}% {side}"
+        share = f"{percent:.0f}" if percent >= 1 else figure(percent)
+        return f"{whose}{in_words(self.constraint.tag)} {figure(value)} {unit}, {share}% {side}"
 
 
 def limits_of(goals: Goals, model: str) -> tuple[Limit, ...]:
@@ -59,6 +60,13 @@ def describe_limits(limits: Sequence[Limit]) -> str:
 def describe_misses(measurement: Measurement, limits: Sequence[Limit]) -> str:
     """`p99 latency 12.4 ms, 24% over`, of the constraints that the measurement does not keep."""
     return "; ".join(text for limit in limits if (text := limit.miss(measurement)))
+
+
+def figure(value: float) -> str:
+    """`22.3`, below one `0.41`, and of what is smaller still as many digits as say something."""
+    if value >= 1:
+        return f"{value:,.1f}"
+    return f"{value:.2f}" if value >= 0.1 or not value else f"{value:.2g}"
 
 
 def in_words(tag: str) -> str:

@@ -18,6 +18,9 @@ from tpx.options import nearest
 
 NS_PER_MS = 1e6
 BYTES_PER_MB = 1e6
+LEAST = {"ms": 1e-3}
+"""By unit, what a figure of which less is better counts as where it is less: a queue in which nobody waits is
+the best there is, and two below a microsecond are alike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +225,8 @@ def score(measurement: Measurement, goals: Goals) -> float:
     """Higher is better; the difference of two scores is the logarithm of how many times better one is.
 
     Weights count relative to each other, those of objectives and those of models measured together. A
-    measurement that lacks an objective's figure (or has none above 0) ranks below all that have it.
+    measurement that lacks an objective's figure (or has 0 of what there should be much) ranks below all that
+    have it.
     """
     if measurement.members:
         weights = [goals.weight_of(model_of(member)) for member in measurement.members]
@@ -232,10 +236,19 @@ def score(measurement: Measurement, goals: Goals) -> float:
     for objective in goals.objectives:
         measured = metric(objective.tag)
         value = measured.value(measurement)
+        if value is not None and measured.better == "lower":
+            value = max(value, LEAST.get(measured.unit, 1e-9))
         if value is None or value <= 0:
             return -math.inf
         total += objective.weight * math.log(value) * (1 if measured.better == "higher" else -1)
     return total / sum(objective.weight for objective in goals.objectives)
+
+
+def gain_percent(ours: Measurement, theirs: Measurement, goals: Goals) -> float | None:
+    """By how much the first is better at what is asked for; of throughput alone the ratio of both, less one.
+    None where one of them lacks a figure."""
+    difference = score(ours, goals) - score(theirs, goals)
+    return math.expm1(difference) * 100 if math.isfinite(difference) else None
 
 
 def failure_percent(measurement: Measurement, goals: Goals) -> float:

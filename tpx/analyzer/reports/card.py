@@ -83,7 +83,7 @@ def _tiles(verdict: Verdict, run: Run, *, gpus: bool) -> tuple[Tile, ...]:
 
 
 def _gain_tile(verdict: Verdict) -> tuple[Tile, ...]:
-    """Of throughput over the default, with its interval where the final rounds leave one."""
+    """Over the default at what is asked for, with its interval where the final rounds leave one."""
     percent, gain = verdict.gain_percent, verdict.gain
     if percent is None or verdict.best is verdict.default:
         return ()

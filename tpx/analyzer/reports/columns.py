@@ -7,6 +7,7 @@ from tpx.analyzer.gains import Gain
 from tpx.analyzer.objectives import METRICS, RankedVariant
 from tpx.analyzer.reports.certainty import interval_of, interval_of_one
 from tpx.analyzer.results.costs import Prices, joules_per_inference
+from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Load, Measurement, Range
 from tpx.pages.view import Cell, Column
 
@@ -41,6 +42,7 @@ class TableContext:
 
     shown: int
     default: RankedVariant | None
+    goals: Goals
     constrained: bool
     prices: Prices = field(default_factory=Prices)
     recommended: str = ""
@@ -131,7 +133,9 @@ def _gain_cell(line: TableLine) -> Cell:
 
 GAIN = ShownColumn(
     column=Column(
-        header="vs default", numeric=True, hint="throughput over the default's, each at its own best load"
+        header="vs default",
+        numeric=True,
+        hint="better at what is asked for than the default, each at its own best load",
     ),
     cell=_gain_cell,
 )

@@ -3,7 +3,7 @@ final repetition, and one row a configuration of any model."""
 
 from collections.abc import Mapping, Sequence
 
-from tpx.analyzer.objectives import RankedVariant
+from tpx.analyzer.objectives import RankedVariant, gain_percent
 from tpx.analyzer.reports.columns import (
     GAIN,
     NAME,
@@ -39,7 +39,7 @@ def configurations_grid(ranking: Sequence[RankedVariant], context: TableContext)
             measurement=ranked.figures,
             passes=ranked.satisfies,
             style=styles.get(ranked.name),
-            gain_percent=_gain(ranked, context.default),
+            gain_percent=_gain(ranked, context),
             gain=context.gains.get(ranked.name),
             tied=ranked.name in context.tied or (bool(context.tied) and ranked.name == context.recommended),
             href=context.hrefs.get(ranked.name, ""),
@@ -122,7 +122,7 @@ def top_grid(best: Sequence[tuple[str, RankedVariant]], contexts: Mapping[str, T
             ranked=ranked,
             measurement=ranked.figures,
             passes=ranked.satisfies,
-            gain_percent=_gain(ranked, contexts[model].default),
+            gain_percent=_gain(ranked, contexts[model]),
             gain=contexts[model].gains.get(ranked.name),
             href=contexts[model].hrefs.get(ranked.name, ""),
         )
@@ -205,10 +205,11 @@ def _emphasis(ranked: RankedVariant, best: str) -> str:
     return "default" if ranked.run.variant.is_default else ""
 
 
-def _gain(ranked: RankedVariant, default: RankedVariant | None) -> float | None:
-    if default is None or ranked.run.variant.is_default or default.figures.throughput <= 0:
+def _gain(ranked: RankedVariant, context: TableContext) -> float | None:
+    default = context.default
+    if default is None or ranked.run.variant.is_default:
         return None
-    return (ranked.figures.throughput / default.figures.throughput - 1) * 100
+    return gain_percent(ranked.figures, default.figures, context.goals)
 
 
 def same_load(ranked: RankedVariant, other: Measurement) -> Measurement | None:

@@ -4,10 +4,11 @@ throughput grew."""
 from collections.abc import Sequence
 
 from tpx.analyzer.limits import limits_of
-from tpx.analyzer.objectives import METRICS, RankedVariant
+from tpx.analyzer.objectives import METRICS, RankedVariant, gain_percent
 from tpx.analyzer.reports.columns import signed_percent
 from tpx.analyzer.reports.manner import Manner
 from tpx.analyzer.reports.verdict import Finding, Verdict, caution, judge
+from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.run import ModelRun, Run
 from tpx.perf.report.markdown import sparkline
 
@@ -48,14 +49,14 @@ def _model(model: ModelRun, run: Run, *, gpus: bool) -> list[str]:
         lines += [_escaped(text), ""] if text else []
     if verdict.ranking:
         constrained = bool(limits_of(run.started.goals, model.model))
-        lines += [*_table(verdict, constrained=constrained, gpus=gpus), ""]
+        lines += [*_table(verdict, run.started.goals, constrained=constrained, gpus=gpus), ""]
         lines += [_curve(verdict.best or verdict.ranking[0]), ""]
     failures = list(dict.fromkeys(f"{f.variant} at {f.load}: {f.reason}" for f in model.failures))
     lines += [f"- {_escaped(text)}" for text in failures[:MOST_ROWS]]
     return [*lines, ""] if failures else lines
 
 
-def _table(verdict: Verdict, *, constrained: bool, gpus: bool) -> list[str]:
+def _table(verdict: Verdict, goals: Goals, *, constrained: bool, gpus: bool) -> list[str]:
     wanted = [tag for tag in _TAGS if gpus or not tag.startswith("gpu_")]
     tags = [tag for tag in wanted if any(METRICS[tag].value(r.figures) is not None for r in verdict.ranking)]
     head = ["Configuration", "Instances", "Load", "vs default", *(_TAGS[tag] for tag in tags)]
@@ -66,7 +67,10 @@ def _table(verdict: Verdict, *, constrained: bool, gpus: bool) -> list[str]:
         figures = ranked.figures
         values = [METRICS[tag].value(figures) for tag in tags]
         cells = [f"`{ranked.name}`", ranked.run.configuration.instance_group, str(figures.load)]
-        cells += [_gain(ranked, verdict), *("" if v is None else f"{v:,.1f}" for v in values)]
+        cells += [
+            _gain(ranked, verdict, goals.of(verdict.model)),
+            *("" if v is None else f"{v:,.1f}" for v in values),
+        ]
         cells += [("yes" if ranked.satisfies else "no")] if constrained else []
         lines.append("| " + " | ".join(cells) + " |")
     left = len(verdict.ranking) - len(_rows(verdict))
@@ -90,11 +94,14 @@ def _rows(verdict: Verdict) -> Sequence[RankedVariant]:
     return shown
 
 
-def _gain(ranked: RankedVariant, verdict: Verdict) -> str:
+def _gain(ranked: RankedVariant, verdict: Verdict, goals: Goals) -> str:
     default = verdict.default
-    if default is None or ranked is default or default.figures.throughput <= 0:
+    if default is None or ranked is default:
         return ""
-    text = signed_percent((ranked.figures.throughput / default.figures.throughput - 1) * 100)
+    percent = gain_percent(ranked.figures, default.figures, goals)
+    if percent is None:
+        return ""
+    text = signed_percent(percent)
     gain = verdict.conclusion.gains.get(ranked.name) if verdict.conclusion else None
     if gain is None or gain.rounds < 2:
         return text

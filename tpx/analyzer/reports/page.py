@@ -120,6 +120,7 @@ def table_context(verdict: Verdict, run: Run, hrefs: Mapping[str, str], manner: 
     return TableContext(
         shown=run.started.top,
         default=verdict.default,
+        goals=run.started.goals.of(verdict.model),
         constrained=bool(limits_of(run.started.goals, verdict.model)),
         prices=Prices.of(run),
         recommended=best.name if best is not None and best.satisfies else "",

@@ -1,13 +1,12 @@
 """What a run says about a model, in one sentence and in the figures behind it."""
 
-import math
 from dataclasses import dataclass
 from enum import Enum
 
 from tpx.analyzer.conclusion import Conclusion, conclude
 from tpx.analyzer.gains import Gain
-from tpx.analyzer.limits import describe_limits, describe_misses, in_words, limits_of
-from tpx.analyzer.objectives import RankedVariant, metric, rank, score
+from tpx.analyzer.limits import describe_limits, describe_misses, figure, in_words, limits_of
+from tpx.analyzer.objectives import RankedVariant, gain_percent, metric, rank
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.results.run import ModelRun
@@ -44,7 +43,7 @@ class Verdict:
     """The recommended configuration, or the one nearest to satisfying."""
     default: RankedVariant | None = None
     gain_percent: float | None = None
-    """Of the best configuration's throughput over the default's, both at their own best load."""
+    """Of the best configuration over the default at what is asked for, both at their own best load."""
     conclusion: Conclusion | None = None
     """What the final repetitions say; None where there were none, or one, which has no interval."""
     inconclusive: str = ""
@@ -67,10 +66,11 @@ def judge(model: ModelRun, goals: Goals) -> Verdict:
     conclusion = conclude(ranking, goals, model.model)
     best = conclusion.recommended if conclusion else ranking[0]
     default = next((r for r in ranking if r.run.variant.is_default), None)
-    finding = _finding(best, default)
+    finding, gain = _finding(best, default), _gain_percent(best, default, goals)
     inconclusive = ""
     if finding is Finding.BETTER:
-        inconclusive = _unconfirmed(model, best, default) or (conclusion.inconclusive if conclusion else "")
+        unconfirmed = _unconfirmed(model, best, default, gain)
+        inconclusive = unconfirmed or (conclusion.inconclusive if conclusion else "")
         finding = Finding.INCONCLUSIVE if inconclusive else finding
     return Verdict(
         model=model.model,
@@ -80,7 +80,7 @@ def judge(model: ModelRun, goals: Goals) -> Verdict:
         ranking=ranking,
         best=best,
         default=default,
-        gain_percent=_gain_percent(best, default),
+        gain_percent=gain,
         conclusion=conclusion,
         inconclusive=inconclusive,
     )
@@ -146,20 +146,22 @@ def _finding(best: RankedVariant, default: RankedVariant | None) -> Finding:
     return Finding.BETTER
 
 
-def _unconfirmed(model: ModelRun, best: RankedVariant, default: RankedVariant | None) -> str:
+def _unconfirmed(
+    model: ModelRun, best: RankedVariant, default: RankedVariant | None, percent: float | None
+) -> str:
     """Why a gain that the search saw is not believed; empty where it was measured again, or not to be."""
     rounds = {m.round for m in best.run.repetitions}
     made = len(rounds & {m.round for m in default.run.repetitions}) if default else 0
     if made > 1 or not model.final_rounds:
         return ""
-    gain = f"the gain of {_gain_percent(best, default) or 0.0:.0f}% is the search's alone"
+    gain = f"the gain of {percent or 0.0:.0f}% is the search's alone"
     return f"{gain}: both were measured again in {made} of {model.final_rounds} final rounds"
 
 
-def _gain_percent(best: RankedVariant, default: RankedVariant | None) -> float | None:
-    if default is None or not best.satisfies or not default.satisfies or default.figures.throughput <= 0:
+def _gain_percent(best: RankedVariant, default: RankedVariant | None, goals: Goals) -> float | None:
+    if default is None or not best.satisfies or not default.satisfies:
         return None
-    return (best.figures.throughput / default.figures.throughput - 1) * 100
+    return gain_percent(best.figures, default.figures, goals)
 
 
 def _sentence(
@@ -175,7 +177,7 @@ def _sentence(
     asked = limits_of(goals, model.model)
     limits = describe_limits(asked)
     under = f", with a {limits}" if limits else ""
-    throughput = f"{best.figures.throughput:.0f} infer/sec"
+    throughput = _figures_in_words(best, goals, model.model)
     if finding is Finding.NONE_SATISFIES:
         nearest = describe_misses(best.figures, asked)
         return f"{start}no configuration satisfies a {limits}; closest: `{best.name}` ({nearest})"
@@ -193,8 +195,19 @@ def _sentence(
     if not default.satisfies:
         miss = describe_misses(default.figures, asked)
         return f"{gives}{under}; the default configuration misses it ({miss})"
-    base = f"{default.figures.throughput:.0f} infer/sec"
+    base = _figures_in_words(default, goals, model.model)
     return f"{gives}, {_gain_in_words(model.model, best, default, goals, conclusion)} ({base}){under}"
+
+
+def _figures_in_words(ranked: RankedVariant, goals: Goals, model: str) -> str:
+    """The throughput, and what else a single model is asked for."""
+    parts = [f"{ranked.figures.throughput:.0f} infer/sec"]
+    for objective in goals.of(model).objectives if "," not in model else ():
+        measured = metric(objective.tag)
+        value = measured.value(ranked.figures)
+        if value is not None and measured.tag != "perf_throughput":
+            parts.append(f"{in_words(measured.tag)} {figure(value)} {measured.unit}")
+    return " and ".join(parts)
 
 
 def _gain_in_words(
@@ -203,10 +216,9 @@ def _gain_in_words(
     """`a 67% gain [64, 70] over the default configuration`; the interval where the repetitions leave one."""
     gain = conclusion.gains.get(best.name) if conclusion else None
     asked = {name: goals.of(name).objectives for name in model.split(",")}
+    percent = gain_percent(best.figures, default.figures, goals) or 0.0
     if {objective.tag for own in asked.values() for objective in own} == {"perf_throughput"}:
-        percent = _gain_percent(best, default) or 0.0
         return f"a {percent:.0f}% gain{_interval(gain, percent)} over the default configuration"
-    percent = math.expm1(score(best.figures, goals) - score(default.figures, goals)) * 100
     verbs = {"higher": "maximizing", "lower": "minimizing"}
     alike = len(set(asked.values())) == 1
     aims = " and ".join(
@@ -234,7 +246,8 @@ def _detail(measurement: Measurement, conclusion: Conclusion | None, *, certain:
     text = ", ".join(parts)
     if conclusion is not None and conclusion.tied:
         text += f"; tied with: {', '.join(conclusion.tied)}"
-        text += "; the cheapest of them is recommended" if certain else ""
+        those = "those that surely beat the default" if conclusion.passes_over else "them"
+        text += f"; the cheapest of {those} is recommended" if certain else ""
     return text
 
 
@@ -254,8 +267,7 @@ def _why_nothing(model: ModelRun) -> str:
 
 def milliseconds(duration_ns: int) -> str:
     """`22.3`, and below one `0.41`."""
-    value = duration_ns / 1e6
-    return f"{value:,.1f}" if value >= 1 else f"{value:.2f}"
+    return figure(duration_ns / 1e6)
 
 
 def plural(count: int, noun: str) -> str:

@@ -74,9 +74,9 @@ class Goals:
 
     def of(self, model: str) -> "Goals":
         """What is asked of one model; of several that are measured together (`a,b`) it is these goals."""
-        own = self._own(model)
-        if own is None:
+        if "," in model:
             return self
+        own = self._own(model) or ModelGoals(model=model)
         return Goals(
             objectives=self.objectives if own.objectives is None else own.objectives,
             constraints=self.constraints if own.constraints is None else own.constraints,
