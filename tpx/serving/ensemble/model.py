@@ -99,6 +99,9 @@ class Ensemble:
         else:
             run.advance()
 
+    def cancelled(self) -> None:
+        """Nobody waits for the answer to one of its requests: its run is told, and tells the models."""
+
     def _course(self, head: RequestHead) -> Course:
         """The way to the outputs that a request wants."""
         wanted = tuple([bound.spec.name for bound in head.outputs])
@@ -126,6 +129,7 @@ class Ensemble:
             run.answered = True
             self._first_response(request)
         if response.final:
+            request.pace = None  # they know each other: a cycle
             self._in_flight -= 1
             now = _clock()
             if response.error is None:

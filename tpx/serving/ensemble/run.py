@@ -274,8 +274,10 @@ class EnsembleRun:
         self.over = True
         if self._children:
             self.end()
+        self._children.clear()
         if self._flow is not None:
             self._flow.close()
+            self._flow = None  # they know each other: a cycle
         self._on_answer(self, self._request, response)
 
 

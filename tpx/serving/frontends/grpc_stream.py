@@ -186,8 +186,9 @@ class _InferStream:
         turns, self._turns = self._turns, set()
         self._ordered.clear()
         for turn in turns:
-            if turn.request is not None:
-                turn.request.cancel()
+            request, turn.request = turn.request, None
+            if request is not None:
+                request.cancel()
 
     def _stall(self, stalled: bool) -> None:
         """The client does not take what was sent, or does again."""
@@ -274,6 +275,7 @@ class _InferStream:
             self._end(turn.error)
         elif turn.done:
             self._turns.discard(turn)
+            turn.request = None  # they know each other: a cycle
 
     def _finish_if_done(self) -> None:
         if self._turns or self._ended or self._behind is not None:
