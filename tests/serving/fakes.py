@@ -28,6 +28,18 @@ def ignore(request: InferRequest, response: InferResponse) -> None:
     """A reply that nobody waits for."""
 
 
+class Bystander:
+    """What a request knows of its model, where a test plays all other parts of it."""
+
+    name, version, max_batch_size, decoupled, retired = "net", 1, 8, False, False
+
+    def submit(self, request: InferRequest) -> None:
+        raise AssertionError("requests are made here, never submitted")
+
+    def cancelled(self) -> None:
+        pass
+
+
 def request_of(
     arrived_ns: int = 0, rows: int = 1, dims: tuple[int, ...] = (2,), **parameters: Parameter
 ) -> InferRequest:
@@ -36,7 +48,7 @@ def request_of(
     spec = TensorSpec("x", "FP32", (-1,) * len(dims))
     size = rows * int(np.prod(dims)) * 4
     head = RequestHead(
-        None,  # type: ignore[arg-type]
+        Bystander(),
         "",
         (BoundInput(spec, (rows, *dims), size, data_size=size),),
         (BoundOutput(TensorSpec("y", "FP32", spec.dims), binary=True, classification=0),),

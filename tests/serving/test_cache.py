@@ -29,6 +29,9 @@ class Model:
     def submit(self, request: InferRequest) -> None:
         raise AssertionError("requests are bound here, never submitted")
 
+    def cancelled(self) -> None:
+        pass
+
 
 def outputs(size: int) -> list[Tensor]:
     return [Tensor("y", "UINT8", [size], bytes(size))]

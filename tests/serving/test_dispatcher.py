@@ -47,6 +47,9 @@ class Counting:
         self.asked += 1
         return self._scheduler.expire(now_ns)
 
+    def weed(self, now_ns: int) -> Sequence[Refusal]:
+        return self._scheduler.weed(now_ns)
+
     def wake_ns(self, now_ns: int) -> int | None:
         return self._scheduler.wake_ns(now_ns)
 
@@ -82,7 +85,7 @@ def test_a_timeout_ends_while_all_instances_are_busy() -> None:
             error = await client.answer(client.send([[2, 2]]))
             assert isinstance(error, Overloaded)
             assert error.message == "[request id: <id_unknown>] Request timeout expired"
-            assert 19 * MS < time.perf_counter_ns() - began < 2000 * MS
+            assert time.perf_counter_ns() - began > 19 * MS
             assert client.model.statistics.failures["REJECTED"] == 1
             assert fake.gate is not None
             fake.gate.release()
@@ -124,9 +127,11 @@ def test_answers_keep_the_order_of_their_requests_where_that_is_asked_for(preser
         async with serving(fake, scheduler=scheduler, instances=2, preserve_ordering=preserve) as client:
             sent = [client.send([[n, n]]) for n in (1, 2, 3)]
             await until(lambda: len(fake.executed) == 3)
-            await asyncio.sleep(0.02)
-            early = len(client.answers)
-            assert early == (0 if preserve else 2)
+            if preserve:
+                await asyncio.sleep(0.02)
+                assert not client.answers
+            else:
+                await until(lambda: len(client.answers) == 2)
             slow.set()
             await client.all_answers(sent)
             return [request.context[0][0] for request, _ in client.answers]
@@ -136,7 +141,7 @@ def test_answers_keep_the_order_of_their_requests_where_that_is_asked_for(preser
 
 def test_a_refused_request_does_not_hold_up_the_order() -> None:
     async def scene() -> None:
-        policies = QueuePolicies(default=QueuePolicy(timeout_ns=10 * MS, max_queue_size=1))
+        policies = QueuePolicies(default=QueuePolicy(timeout_ns=200 * MS, max_queue_size=1))
         fake = FakeModel(gate=closed_gate())
         scheduler = DynamicBatcher(1, (), 0, policies)
         async with serving(fake, scheduler=scheduler, preserve_ordering=True) as client:
@@ -145,7 +150,7 @@ def test_a_refused_request_does_not_hold_up_the_order() -> None:
             late = client.send([[2, 2]])
             with pytest.raises(Overloaded):
                 client.send([[3, 3]])
-            await asyncio.sleep(0.03)
+            await until(lambda: client.model.statistics.failures["REJECTED"] == 2)
             assert not client.answers
             assert fake.gate is not None
             fake.gate.release()

@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tpx.errors import Cancelled, TpxError
+from tpx.errors import TpxError
 from tpx.serving.batch import Batch
 from tpx.serving.instances.base import Instance
 from tpx.serving.instances.placement import Needs
 from tpx.serving.instances.remote import RemoteInbox, RemoteInstance, close_together
 from tpx.serving.instances.thread import Inbox, ThreadInstance
 from tpx.serving.request import InferRequest
-from tpx.serving.scheduling.base import Scheduler, SequenceScheduler
+from tpx.serving.scheduling.base import Refusal, Scheduler, SequenceScheduler
 from tpx.serving.scheduling.limiter import RateLimiter, Turn
 
 _clock = time.perf_counter_ns
@@ -26,6 +26,8 @@ _IN_HAND = 2
 """One in work, and one so that no instance waits for the loop."""
 _BATCHES_AT_ONCE = 64
 """Computed on the event loop before it turns to anything else."""
+_WEED_S = 0.05
+"""Between looks for requests that nobody waits for: clients leave many at a time, and queues are long."""
 
 
 class Lane:
@@ -111,6 +113,7 @@ class Dispatcher:
         self._dispatching = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
+        self._weeding: asyncio.TimerHandle | None = None
         self._limiter = limiter
         self._plain = self._sequences is None and limiter is None
         """Nobody needs to know that a batch is computed but those who wait for it."""
@@ -161,8 +164,9 @@ class Dispatcher:
             self._loop.call_soon_threadsafe(self._leave)
 
     def _leave(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._weeding):
+            if timer is not None:
+                timer.cancel()
         for lane in self._lanes:
             if lane.turn is not None and self._limiter is not None:
                 self._limiter.leave(lane.turn)
@@ -197,6 +201,17 @@ class Dispatcher:
             # after everything that has arrived with this request was read
             self._looking = True
             self._call_soon(self._look)
+
+    def cancelled(self) -> None:
+        """Nobody waits for some request any more: if it is in the queue, it soon is no more."""
+        if self._weeding is None and len(self._scheduler):
+            self._weeding = self._loop.call_later(_WEED_S, self._weed)
+
+    def _weed(self) -> None:
+        self._weeding = None
+        for request, error in self._scheduler.weed(_clock()):
+            self._on_refused(request, error)
+        self._look()
 
     def computed(self, batch: Batch) -> None:
         """An instance has finished a batch: first give it work, then answer."""
@@ -358,7 +373,7 @@ class Dispatcher:
         wanted = [request for request in requests if not request.cancelled]
         for request in requests:
             if request.cancelled:
-                self._on_refused(request, Cancelled("the request was cancelled"))
+                self._on_refused(*Refusal.of_cancelled(request))
                 refusals = self._sequences.dropped(request, _clock()) if self._sequences is not None else ()
                 for dependent, error in refusals:
                     self._on_refused(dependent, error)

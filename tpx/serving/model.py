@@ -249,6 +249,10 @@ class ServedModel:
             self.statistics.failed(error, 1, _clock() - request.arrived_ns)
             raise
 
+    def cancelled(self) -> None:
+        """Nobody waits for the answer to one of its requests any more."""
+        self._dispatcher.cancelled()
+
     def _answered(self, request: InferRequest) -> bool:
         """Give a request its place among the answers; from the cache, answer it."""
         if self._order is not None:

@@ -12,7 +12,8 @@ class _Place:
     __slots__ = ("request", "responses")
 
     def __init__(self, request: InferRequest) -> None:
-        self.request = request
+        self.request: InferRequest | None = request
+        """None: it was answered before its turn, because nobody waited for it."""
         self.responses: deque[InferResponse] = deque()
 
 
@@ -36,13 +37,24 @@ class ReplyOrder:
         self._row.pop()
 
     def reply(self, request: InferRequest, response: InferResponse) -> None:
-        """Answer now, or when it is this request's turn."""
-        self._by_request[id(request)].responses.append(response)
+        """Answer now, or when it is this request's turn; of one that was cancelled its place waits alone."""
+        if response.final and request.cancelled:
+            place = self._by_request.pop(id(request))
+            place.request = None
+            place.responses.clear()
+            self._reply(request, response)
+        else:
+            self._by_request[id(request)].responses.append(response)
         row = self._row
-        while row and row[0].responses:
-            first = row[0]
-            response = first.responses.popleft()
+        while row:
+            first = row[0].request
+            if first is None:
+                row.popleft()
+                continue
+            if not row[0].responses:
+                return
+            response = row[0].responses.popleft()
             if response.final:
                 row.popleft()
-                del self._by_request[id(first.request)]
-            self._reply(first.request, response)
+                del self._by_request[id(first)]
+            self._reply(first, response)

@@ -26,6 +26,8 @@ class Servant(Protocol):
     retired: bool
 
     def submit(self, request: "InferRequest") -> None: ...
+    def cancelled(self) -> None:
+        """Nobody waits for the answer to one of its requests any more."""
 
 
 class Computation(Protocol):
@@ -281,6 +283,7 @@ class InferRequest:
         self.cancelled = True
         if self.pace is not None:
             self.pace.end()
+        self.head.model.cancelled()
 
     def stall(self, stalled: bool) -> None:
         """The client does not take the responses that it has, or does again."""

@@ -63,6 +63,9 @@ class Composing:
     def bind(self, request: DecodedRequest) -> RequestHead:
         return self.signature.bind(self, request)
 
+    def cancelled(self) -> None:
+        pass
+
     def submit(self, request: InferRequest) -> None:
         self.waiting.append(request)
         if not self._late:

@@ -135,6 +135,9 @@ class StepModel:
     def bind(self, request: DecodedRequest) -> RequestHead:
         return self.signature.bind(self, request)
 
+    def cancelled(self) -> None:
+        pass
+
     def submit(self, request: InferRequest) -> None:
         driver = self._driver
         driver.calls[self.index] += 1

@@ -27,6 +27,9 @@ class Model:
     def submit(self, request: Any) -> None:
         raise AssertionError("requests are bound here, never submitted")
 
+    def cancelled(self) -> None:
+        pass
+
 
 def classes(
     values: npt.NDArray[Any], count: int, *, labels: tuple[str, ...] = (), batch: bool = True

@@ -37,7 +37,8 @@ class Rejection:
 class Replay:
     """Instances that take `service_ns(batch size)` each, a queue of events, and what came of them.
 
-    Each instance is a lane of its own where requests stick to one. `cancelled` says when who gives up.
+    Each instance is a lane of its own where requests stick to one. `cancelled` says when who gives up,
+    `weeds` whether the scheduler is told at once, or finds out when it is that one's turn.
     """
 
     def __init__(
@@ -46,6 +47,8 @@ class Replay:
         instances: int,
         service_ns: Callable[[int], int],
         cancelled: Mapping[int, int] | None = None,
+        *,
+        weeds: bool = False,
     ) -> None:
         self.departures: list[Departure] = []
         self.rejections: list[Rejection] = []
@@ -58,6 +61,7 @@ class Replay:
         """When each instance of each lane is free."""
         self._held = [0] * len(self._lanes)
         self._cancelled = cancelled or {}
+        self._weeds = weeds
         self._events: list[tuple[int, int, str, int]] = []
         self._numbers = 0
 
@@ -77,7 +81,10 @@ class Replay:
                 self._done(now, self.departures[index])
             elif kind == "cancel":
                 arrivals[index].cancel()
-                continue  # nobody tells the scheduler
+                if not self._weeds:
+                    continue
+                for request, error in self._scheduler.weed(now):
+                    self._reject(now, request, error)
             self._look(now)
         return self.departures
 

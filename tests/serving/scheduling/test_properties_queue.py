@@ -51,6 +51,7 @@ def traces(draw: st.DrawFn) -> list[InferRequest]:
     st.sampled_from([1, 40, 200]),
     st.sampled_from([0, 50]),
     st.dictionaries(st.integers(0, 19), st.integers(0, 300), max_size=3),
+    st.booleans(),
 )
 def test_a_queue_with_policies_keeps_its_promises(
     policies: QueuePolicies,
@@ -59,10 +60,11 @@ def test_a_queue_with_policies_keeps_its_promises(
     service_ns: int,
     delay_ns: int,
     cancelled: dict[int, int],
+    weeds: bool,
 ) -> None:
     cancelled = {index: at for index, at in cancelled.items() if index < len(arrivals)}
     scheduler = DynamicBatcher(4, (), delay_ns, policies)
-    replay = Replay(scheduler, instances, lambda _: service_ns, cancelled)
+    replay = Replay(scheduler, instances, lambda _: service_ns, cancelled, weeds=weeds)
     replay.run(arrivals)
 
     ended = [id(r) for r in replay.computed] + [id(r.request) for r in replay.rejections]

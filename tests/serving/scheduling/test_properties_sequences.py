@@ -88,13 +88,14 @@ def traces(draw: st.DrawFn, *, polite: bool) -> list[InferRequest]:
     settings_of_strategies,
     traces(polite=False),
     st.dictionaries(st.integers(0, 24), st.integers(0, 300), max_size=2),
+    st.booleans(),
 )
 def test_sequences_keep_their_promises(
-    setting: Setting, arrivals: list[InferRequest], cancelled: dict[int, int]
+    setting: Setting, arrivals: list[InferRequest], cancelled: dict[int, int], weeds: bool
 ) -> None:
     cancelled = {index: at for index, at in cancelled.items() if index < len(arrivals)}
     scheduler = setting.scheduler()
-    replay = Replay(scheduler, setting.lanes, lambda _: SERVICE_NS, cancelled)
+    replay = Replay(scheduler, setting.lanes, lambda _: SERVICE_NS, cancelled, weeds=weeds)
     replay.run(arrivals)
 
     ended = [id(r) for r in replay.computed] + [id(r.request) for r in replay.rejections]

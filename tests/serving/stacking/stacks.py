@@ -21,6 +21,9 @@ class Model:
     def submit(self, request: InferRequest) -> None:
         raise AssertionError("requests are bound here, never submitted")
 
+    def cancelled(self) -> None:
+        pass
+
 
 def configured(text: str, max_batch_size: int = 8) -> Any:
     """A ModelConfig as text."""

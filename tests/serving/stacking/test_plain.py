@@ -41,6 +41,9 @@ class Model:
     def submit(self, request: InferRequest) -> None:
         raise AssertionError("requests are bound here, never submitted")
 
+    def cancelled(self) -> None:
+        pass
+
 
 def bound(sig: Signature, tensor: Tensor, outputs: tuple[str, ...] = ()) -> InferRequest:
     """A request with this tensor, bound to the signature."""
@@ -111,10 +114,10 @@ def test_many_strings_are_checked_where_they_are_computed_and_not_when_they_come
     """Walking them takes seconds, which the event loop has not."""
     sig = signature("BYTES", (-1,))
     count = 1 << 18
-    began = time.perf_counter()
+    began = time.thread_time()
     good = bound(sig, Tensor("x", "BYTES", (1, count), bytes(4 * count)))
     bad = bound(sig, Tensor("x", "BYTES", (1, count), bytes(4 * count - 1)))
-    assert time.perf_counter() - began < 0.02
+    assert time.thread_time() - began < 0.02
     assert gather(Batch([good]))["x"].shape == (1, count)
     with pytest.raises(InvalidRequest) as caught:
         gather(Batch([bad]))

@@ -12,6 +12,9 @@ class Model:
     def submit(self, request: InferRequest) -> None:
         pass
 
+    def cancelled(self) -> None:
+        pass
+
 
 def request_for(rows: list[list[float]], request_id: str = "") -> InferRequest:
     asked = decoded(rows, request_id=request_id)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from tpx.errors import TpxError
+from tpx.errors import Cancelled, TpxError
 from tpx.serving.request import InferRequest
 
 
@@ -12,6 +12,11 @@ class Refusal(NamedTuple):
 
     request: InferRequest
     error: TpxError
+
+    @classmethod
+    def of_cancelled(cls, request: InferRequest) -> "Refusal":
+        """Nobody waits for its answer."""
+        return cls(request, Cancelled("the request was cancelled"))
 
 
 class Scheduler(Protocol):
@@ -34,6 +39,9 @@ class Scheduler(Protocol):
 
     def expire(self, now_ns: int) -> Sequence[Refusal]:
         """Give up the requests that have waited too long."""
+
+    def weed(self, now_ns: int) -> Sequence[Refusal]:
+        """Give up the requests that nobody waits for any more, and those that depend on them."""
 
     def wake_ns(self, now_ns: int) -> int | None:
         """The first time after `now_ns` at which `take` or `expire` may give more than now, with no new

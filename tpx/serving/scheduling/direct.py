@@ -31,6 +31,12 @@ class DirectScheduler:
     def expire(self, now_ns: int) -> Sequence[Refusal]:  # noqa: ARG002
         return ()
 
+    def weed(self, now_ns: int) -> Sequence[Refusal]:  # noqa: ARG002
+        left = [Refusal.of_cancelled(request) for request in self._queue if request.cancelled]
+        if left:
+            self._queue = deque(request for request in self._queue if not request.cancelled)
+        return left
+
     def wake_ns(self, now_ns: int) -> int | None:  # noqa: ARG002
         return None
 

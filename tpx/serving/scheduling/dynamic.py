@@ -64,6 +64,14 @@ class DynamicBatcher:
             return ()
         return [Refusal(request, _expired(request)) for request in self._policed.expire(now_ns)]
 
+    def weed(self, now_ns: int) -> Sequence[Refusal]:  # noqa: ARG002
+        left = [request for request in self._queue if request.cancelled]
+        if left and self._policed is not None:
+            self._policed.weed()
+        elif left:
+            self._queue = deque(request for request in self._queue if not request.cancelled)
+        return [Refusal.of_cancelled(request) for request in left]
+
     def wake_ns(self, now_ns: int) -> int | None:
         if not self._queue:
             return None

@@ -66,6 +66,9 @@ class IterativeSequences:
     def expire(self, now_ns: int) -> Sequence[Refusal]:
         return self._inner.expire(now_ns)
 
+    def weed(self, now_ns: int) -> Sequence[Refusal]:
+        return self._inner.weed(now_ns)
+
     def wake_ns(self, now_ns: int) -> int | None:
         return self._inner.wake_ns(now_ns)
 

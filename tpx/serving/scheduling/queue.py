@@ -85,6 +85,13 @@ class _Level:
         while (deadline_ns := self.next_deadline_ns()) is not None and deadline_ns <= now_ns:
             yield self.queue.pop(heapq.heappop(self.deadlines)[1])
 
+    def weed(self) -> None:
+        """Remove those that are cancelled."""
+        self.queue = OrderedDict((n, request) for n, request in self.queue.items() if not request.cancelled)
+        self.delayed = deque(request for request in self.delayed if not request.cancelled)
+        self.deadlines = [each for each in self.deadlines if each[1] in self.queue]
+        heapq.heapify(self.deadlines)
+
     def pop(self) -> InferRequest:
         return self.queue.popitem(last=False)[1] if self.queue else self.delayed.popleft()
 
@@ -122,6 +129,12 @@ class PolicyQueue:
                 refused += level.late(now_ns)
         self._count -= len(refused)
         return refused
+
+    def weed(self) -> None:
+        """Remove those that are cancelled."""
+        for level in self._levels.values():
+            level.weed()
+        self._count = sum(len(level) for level in self._levels.values())
 
     def next_deadline_ns(self) -> int | None:
         """When `expire` will next find something."""

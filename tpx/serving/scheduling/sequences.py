@@ -19,7 +19,7 @@ CorrelationId = int | str
 MAX_ID_CHARACTERS = 128
 _NEVER_NS = 2**63
 _FEW = 64
-"""Sequences that may wait in the backlog though nobody waits for them."""
+"""Deadlines that may be kept of sequences that are not in the backlog any more."""
 
 
 class LiveSequence:
@@ -80,8 +80,6 @@ class SequenceTable:
         """States may have other shapes after each request."""
         self._live: dict[CorrelationId, LiveSequence] = {}
         self._backlog: OrderedDict[LiveSequence, None] = OrderedDict()
-        self._crowd = _FEW
-        """So many in the backlog, and it is looked through for those that nobody waits for."""
         self._deadlines: list[tuple[int, int, LiveSequence]] = []
         """A heap; of sequences that were in the backlog, some are no longer."""
         self._idle: OrderedDict[LiveSequence, None] = OrderedDict()
@@ -147,13 +145,57 @@ class SequenceTable:
     def drop(self, request: InferRequest, now_ns: int) -> list[Refusal]:
         """A request that was taken is not computed, nobody wants it any more: that ends its sequence."""
         sequence: LiveSequence = request.sequence
-        refusals = self._give_up(sequence, Cancelled("a request of the sequence was cancelled"))
-        self._release(sequence, now_ns)
+        sequence.busy = False
+        refusals = self._cut(sequence, cut=True)
+        if sequence.queue:
+            self.on_ready(sequence)
+        else:
+            self._release(sequence, now_ns)
         return refusals
+
+    def weed(self, now_ns: int) -> list[Refusal]:
+        """Give up the requests that nobody waits for, and those of their sequences that come after them."""
+        refusals: list[Refusal] = []
+        settled = [sequence for slots in self._slots for sequence in slots if sequence is not None]
+        for sequence in (*self._backlog, *settled):
+            if any(request.cancelled for request in sequence.queue):
+                refusals += self._cut(sequence)
+                if not sequence.queue and not sequence.busy:
+                    self._leave(sequence, now_ns)
+        if len(self._deadlines) > 2 * len(self._backlog) + _FEW:
+            self._deadlines = [each for each in self._deadlines if each[2] in self._backlog]
+            heapq.heapify(self._deadlines)
+        return refusals
+
+    def _cut(self, sequence: LiveSequence, *, cut: bool = False) -> list[Refusal]:
+        """Take out what is cancelled, and what follows it up to where the client has started anew; if it has
+        not, the sequence ends. `cut`: what was before the queue was cancelled."""
+        kept: deque[InferRequest] = deque()
+        refusals: list[Refusal] = []
+        for request in sequence.queue:
+            cut = request.cancelled or (cut and not request.head.parameters.get("sequence_start"))
+            if not cut:
+                kept.append(request)
+            elif request.cancelled:
+                refusals.append(Refusal.of_cancelled(request))
+            else:
+                refusals.append(Refusal(request, Cancelled("a request of the sequence was cancelled")))
+        self.waiting -= len(refusals)
+        sequence.queue = kept
+        if cut:
+            self.end(sequence)
+        return refusals
+
+    def _leave(self, sequence: LiveSequence, now_ns: int) -> None:
+        """Nothing more of a sequence comes."""
+        if sequence.lane < 0:
+            del self._backlog[sequence]
+        else:
+            self._release(sequence, now_ns)
 
     def expire(self, now_ns: int) -> list[Refusal]:
         """End the sequences that have been idle for too long; refuse those that waited in the backlog
-        beyond the timeout of a request, and of a long backlog those that nobody waits for."""
+        beyond the timeout of a request."""
         while self._idle and now_ns - (sequence := next(iter(self._idle))).touched_ns > self._idle_ns:
             log.info("sequence %s of model '%s' was idle: ended", sequence.id, self._model_name)
             del self._idle[sequence]
@@ -166,18 +208,6 @@ class SequenceTable:
                 del self._backlog[sequence]
                 error = Overloaded("timeout of the corresponding sequence has been expired")
                 refusals += self._give_up(sequence, error)
-        if len(self._backlog) > self._crowd:
-            refusals += self._thin_out()
-            self._crowd = max(_FEW, 2 * len(self._backlog))
-        return refusals
-
-    def _thin_out(self) -> list[Refusal]:
-        """Clients may begin sequences and leave for as long as others keep all slots."""
-        left = [s for s in self._backlog if any(request.cancelled for request in s.queue)]
-        refusals: list[Refusal] = []
-        for sequence in left:
-            del self._backlog[sequence]
-            refusals += self._give_up(sequence, Cancelled("a request of the sequence was cancelled"))
         return refusals
 
     def next_event_ns(self) -> int | None:
@@ -259,7 +289,7 @@ class SequenceTable:
             self._slots[lane][slot] = None
             heapq.heappush(self._free, (slot, lane))
 
-    def _give_up(self, sequence: LiveSequence, error: Overloaded | Cancelled | None) -> list[Refusal]:
+    def _give_up(self, sequence: LiveSequence, error: Overloaded | None) -> list[Refusal]:
         """Nothing more of a sequence is computed; what is left of it gets the error."""
         sequence.busy = False
         if not sequence.ended:

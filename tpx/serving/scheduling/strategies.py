@@ -57,6 +57,9 @@ class DirectSequences:
     def expire(self, now_ns: int) -> Sequence[Refusal]:
         return self._table.expire(now_ns)
 
+    def weed(self, now_ns: int) -> Sequence[Refusal]:
+        return self._table.weed(now_ns)
+
     def wake_ns(self, now_ns: int) -> int | None:
         times = (self._table.next_event_ns(), *self._leaves_ns.values())
         return min((at for at in times if at is not None and at > now_ns), default=None)
@@ -96,6 +99,13 @@ class OldestSequences:
 
     def expire(self, now_ns: int) -> Sequence[Refusal]:
         return self._table.expire(now_ns)
+
+    def weed(self, now_ns: int) -> Sequence[Refusal]:
+        refusals = self._table.weed(now_ns)
+        left = [refusal for batcher in self._batchers for refusal in batcher.weed(now_ns)]
+        for refusal in left:
+            refusals += [refusal, *self._table.drop(refusal.request, now_ns)]
+        return refusals
 
     def wake_ns(self, now_ns: int) -> int | None:
         times = [self._table.next_event_ns(), *(batcher.wake_ns(now_ns) for batcher in self._batchers)]
