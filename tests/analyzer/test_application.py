@@ -178,23 +178,33 @@ def test_a_missing_model_and_a_damaged_configuration_are_told(repository: Path) 
 
 
 def test_all_models_of_a_variant_are_written_or_none(repository: Path) -> None:
-    members = tuple(
-        Variant(model=name, name=f"{name}_config_0", delta={"max_batch_size": 2}) for name in ("net", "other")
-    )
-    (repository / "other").mkdir()
-    (repository / "other" / "config.pbtxt").write_text('backend: "x"\n')
-    both = Configuration(
-        variant=Variant(model="ens", name="ens_config_0", members=members),
-        text="",
-        instance_group="",
-        instances=1,
-        max_batch_size=2,
-        dynamic_batching=False,
-    )
-    changes = changes_to(both, repository, {})
+    for name in ("other", "calls"):
+        (repository / name).mkdir()
+        (repository / name / "config.pbtxt").write_text('backend: "x"\n')
+    changes = changes_to(with_members({}), repository, {})
     assert [change.model for change in changes] == ["net", "other"]
     (repository / "other" / ".config.pbtxt.new").mkdir()  # the new file cannot be made
     with pytest.raises(MeasurementError, match="nothing was changed"):
         carry_out(changes)
     assert (repository / "net" / "config.pbtxt").read_text() == ORIGINAL
     assert not (repository / "net" / "config.pbtxt.backup-1").exists()
+
+
+def test_business_logic_is_applied_with_the_models_that_it_calls(repository: Path) -> None:
+    for name in ("other", "calls"):
+        (repository / name).mkdir()
+        (repository / name / "config.pbtxt").write_text('backend: "x"\n')
+    changes = changes_to(with_members({"max_batch_size": 8}), repository, {})
+    assert [change.model for change in changes] == ["calls", "net", "other"]
+    assert changes[0].after is not None
+    assert changes[0].after.endswith('backend: "x"\nmax_batch_size: 8\n')
+
+
+def with_members(delta: dict[str, Any]) -> Configuration:
+    """A variant of `calls`, with this change of its own, over variants of `net` and `other`."""
+    default = {"backend": "x"}
+    members = tuple(
+        Variant(model=name, name=f"{name}_config_0", delta={"max_batch_size": 2}) for name in ("net", "other")
+    )
+    variant_ = Variant(model="calls", name="calls_config_0", delta=delta, members=members)
+    return configure(variant_, default, {"net": default, "other": default})

@@ -8,6 +8,7 @@ import pytest
 
 from tests.analyzer.conftest import ALEXNET
 from tpx.analyzer.asking import question_of, subjects_of
+from tpx.analyzer.comparison import compare_runs
 from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options import ProfileConfig
 from tpx.analyzer.options.budget import seconds
@@ -19,6 +20,7 @@ from tpx.analyzer.runners.simulated import Noise, SimulatedRunner, SimulatedServ
 from tpx.analyzer.trial import Bench
 from tpx.analyzer.variants import ModelFacts, OutputRepository
 from tpx.errors import UsageError
+from tpx.perf.answers.compare import Strictness
 
 BATCHING = {**ALEXNET, "name": "b", "max_batch_size": 8, "dynamic_batching": {}}
 ENSEMBLE: dict[str, Any] = {
@@ -147,3 +149,22 @@ def test_values_out_of_range_are_refused(options: dict[str, Any], message: str) 
 def test_times_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected a time"):
         seconds(text)
+
+
+def test_a_name_stands_for_one_change_whichever_search_gave_it(tmp_path: Path) -> None:
+    """`b` is varied as a step of the ensemble, then by itself; both write into one output repository."""
+    whole = run(config("ens", "b", run_config_search_max_concurrency=8), tmp_path)
+    changes: dict[str, list[Any]] = {}
+    for model in whole.models:
+        for each in (part for v in model.variants for part in (v.variant, *v.variant.members)):
+            found = changes.setdefault(each.name, [])
+            if (each.delta, each.members) not in found:
+                found.append((each.delta, each.members))
+    assert {name for name, found in changes.items() if len(found) > 1} == set()
+    assert {v.variant.name for v in whole.models[1].variants} > {"b_config_default", "b_config_0"}
+
+
+def test_variants_of_an_ensemble_are_compared_by_those_of_its_steps(tmp_path: Path) -> None:
+    whole = run(config("ens", run_config_search_max_concurrency=8, final_rounds=0), tmp_path)
+    compared = {p.before for p in compare_runs(whole, whole, Strictness()).pairs}
+    assert compared == {v.variant.name for v in whole.models[0].measured}

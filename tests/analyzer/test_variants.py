@@ -176,3 +176,29 @@ def test_an_output_repository_over_the_models_is_refused(source: Path, tmp_path:
     with pytest.raises(UsageError, match="overlaps"):
         OutputRepository(tmp_path / where, source, override=True)
     assert (source / "mnist" / "1" / "model.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("own", "group", "instances", "batch"),
+    [
+        ({}, "2:CPU; 1:CPU; 3:CPU", 6, 16),
+        ({"ensemble_scheduling": {"step": [{"model_name": "a"}]}}, "1:CPU; 3:CPU", 4, 4),
+    ],
+)
+def test_business_logic_computes_beside_its_members_and_an_ensemble_only_through_them(
+    own: dict[str, Any], group: str, instances: int, batch: int
+) -> None:
+    one, three = ({"instance_group": [{"count": n, "kind": "KIND_CPU"}], "max_batch_size": 4} for n in (1, 3))
+    members = tuple(Variant(model=name, name=f"{name}_config_default") for name in ("a", "b"))
+    top = {**own, "max_batch_size": 16} | (
+        {} if own else {"instance_group": [{"count": 2, "kind": "KIND_CPU"}]}
+    )
+    found = configure(
+        Variant(model="top", name="top_config_default", members=members), top, {"a": one, "b": three}
+    )
+    assert (found.instance_group, found.instances, found.max_batch_size) == (
+        group,
+        instances,
+        batch,
+    )
+    assert [each.variant.model for each in found.files] == ["top", "a", "b"]

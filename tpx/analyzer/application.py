@@ -59,10 +59,10 @@ def changes_to(
     `measured` are the fingerprints that the models had when they were measured; a model without one is not
     checked. Raises UsageError where a model is missing or is not the measured one any more.
     """
-    variant = configuration.variant
-    wanted = [(each.model, each.delta) for each in variant.members or (variant,)]
+    name = configuration.variant.name
     found = []
-    for model, delta in wanted:
+    for each in configuration.files:
+        model = each.variant.model
         directory = repository / model
         if not directory.is_dir():
             raise UsageError(f"{repository} has no model '{model}'")
@@ -70,8 +70,7 @@ def changes_to(
             raise UsageError(
                 f"{directory} has changed since it was measured: measure it again, or apply with --force"
             )
-        whole = None if variant.members else configuration.text
-        found.append(_change(model, directory / CONFIG_FILE, delta, whole, variant.name))
+        found.append(_change(each, directory / CONFIG_FILE, name))
     return tuple(change for change in found if change.diff)
 
 
@@ -94,14 +93,13 @@ def carry_out(changes: Sequence[Change]) -> None:
         raise MeasurementError(f"cannot write {exc.filename}: {exc.strerror}; nothing was changed") from exc
 
 
-def _change(model: str, path: Path, delta: Mapping[str, Any], whole: str | None, variant: str) -> Change:
-    before = _text(path)
-    if before is not None:
-        body = _body(before, delta, str(path))
-        if body is None:
-            return Change(model=model, path=path, before=before, after=before)
-    else:
-        body = whole if whole is not None else model_config.to_text(_merged({}, delta, str(path)))
+def _change(configuration: Configuration, path: Path, variant: str) -> Change:
+    model, delta, before = configuration.variant.model, configuration.variant.delta, _text(path)
+    body: str | None = configuration.text
+    if before is not None or not delta:
+        body = _body(before or "", delta, str(path))
+    if body is None:
+        return Change(model=model, path=path, before=before, after=before)
     backup = _free_backup(path).name if before is not None else NO_FILE
     digest = hashlib.sha256(body.encode()).hexdigest()
     header = f"{_MARK}: {variant}; before: {backup}; sha256 of what follows: {digest}{newline_of(body)}"

@@ -104,7 +104,11 @@ def _models(run: Run) -> Mapping[str, ModelRun]:
 
 
 def _texts(model: ModelRun) -> Mapping[str, VariantRun]:
-    return {variant.configuration.text: variant for variant in model.measured}
+    found = {}
+    for variant in model.measured:
+        files = variant.configuration.files
+        found["\0".join(each.text for each in files)] = variant
+    return found
 
 
 def _same(before: ModelRun, after: ModelRun, strictness: Strictness) -> Iterator[Pair]:

@@ -34,7 +34,7 @@ class Conclusion:
     tied: tuple[str, ...]
     """Names of the others that cannot be told from the best."""
     passes_over: bool
-    """Whether some of these are cheaper, but may be no better than the default."""
+    """Whether some of these are cheaper, but may be worse than the default."""
     gains: Mapping[str, Gain]
     """Of each finalist over the default, by name."""
     noise: tuple[str, ...]
@@ -73,11 +73,16 @@ def conclude(ranking: Sequence[RankedVariant], goals: Goals, model: str) -> Conc
         gains = {r.name: _paired(scores[r.name], scores[default.name]) for r in finalists}
     noise = tuple(_noise(finalists, scores))
     recommended = min(_worth_taking(tied, default, gains, noise), key=_cost, default=best)
+
+    def as_good(ranked: RankedVariant) -> bool:
+        return _paired(scores[ranked.name], scores[recommended.name]).high >= -TIE_MARGIN
+
+    others = [r for r in tied if r is not recommended and as_good(r)]
     return Conclusion(
         rounds=max(len(found) for found in scores.values()),
         recommended=recommended,
-        tied=tuple(r.name for r in tied if r is not recommended),
-        passes_over=min(tied, key=_cost) is not recommended,
+        tied=tuple(r.name for r in others),
+        passes_over=any(_cost(r) < _cost(recommended) for r in others),
         gains=gains,
         noise=noise,
         inconclusive="" if recommended is default else _doubt(gains.get(recommended.name), noise),

@@ -91,6 +91,7 @@ class Profile:
         self._bench = bench
         self._journal = journal
         self._observe = observe
+        self._named: list[Variant] = []
         self._stop = asyncio.Event()
         self._started_ns = time.perf_counter_ns()
 
@@ -162,7 +163,7 @@ class Profile:
             self._observe(Remark(text=f"model '{model}' cannot be profiled: {exc.message}"))
             return
         mode, question = question_of(self._config, subject, read)
-        question = replace(question, named=self._earlier.named)
+        question = replace(question, named=(*self._earlier.named, *self._named))
         await self._search(open_search(mode, question), {name: config for name, (_, config) in read.items()})
 
     async def _read_all(self, subject: Subject) -> dict[str, tuple[ModelFacts, dict[str, Any]]]:
@@ -207,6 +208,7 @@ class Profile:
             if configuration is None:
                 configuration = configure(trial.variant, defaults.get(trial.variant.model, {}), defaults)
                 configurations[trial.variant.name] = configuration
+                self._named.append(trial.variant)  # a name stands for one change, whichever search tries it
                 if not self._earlier.knows(configuration):
                     self._journal.append(Configured(configuration=configuration))
             started = walk.started(trial)

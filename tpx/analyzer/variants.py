@@ -63,7 +63,7 @@ def configure(
     variant: Variant, default: Mapping[str, Any], defaults: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Configuration:
     """The configuration of a variant; `default` is the JSON of the model's effective default, `defaults` are
-    those of its members' models.
+    those of its members' models. Business logic computes beside its members, ensembles only through them.
 
     Raises ConfigError when the change does not fit the schema of a model configuration.
     """
@@ -71,14 +71,17 @@ def configure(
     own = _configure(variant, default)
     if not members:
         return own
-    batch_sizes = [m.max_batch_size for m in members]
+    if "," in variant.model or default.get("ensemble_scheduling"):
+        computing, batch_size = members, min(m.max_batch_size for m in members)
+    else:
+        computing, batch_size = (own, *members), own.max_batch_size
     return replace(
         own,
         members=members,
-        instance_group="; ".join(m.instance_group for m in members),
-        instances=sum(m.instances for m in members),
-        max_batch_size=min(batch_sizes),
-        dynamic_batching=any(m.dynamic_batching for m in members),
+        instance_group="; ".join(each.instance_group for each in computing),
+        instances=sum(each.instances for each in computing),
+        max_batch_size=batch_size,
+        dynamic_batching=any(each.dynamic_batching for each in computing),
     )
 
 

@@ -144,3 +144,12 @@ def test_rounds_that_take_longer_than_the_search_are_whole_nonetheless(budget_s:
     (rounds,) = {finals.count(name) for name in finals}
     assert rounds >= 2
     assert "m_config_default" in finals
+
+
+def test_a_budget_pays_for_no_more_rounds_than_were_asked_for() -> None:
+    """Two rounds of four finalists cost what three of two and a half would."""
+    asked = question(limits=Limits(max_measurements=24, final_rounds=2))
+    trials = explore("budgeted", asked, server_for(asked, seed=2)).trials
+    finals = [t.variant.name for t in trials if t.round]
+    assert {finals.count(name) for name in finals} == {2}
+    assert len(set(finals)) == 4

@@ -1,13 +1,14 @@
 """Refinement of constraints: the greatest load that keeps them, by bisection."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from tests.analyzer.search.exploring import FIXED, question, space
 from tpx.analyzer.results.goals import Constraint, Goals
 from tpx.analyzer.results.measurement import Failure, Latency, Measurement, Outcome, Trial
-from tpx.analyzer.search.base import Done, Limits, SearchSpace
+from tpx.analyzer.search.base import Done, Limits, LoadSpace, SearchSpace
 from tpx.analyzer.search.table import open_search
 
 
@@ -72,8 +73,10 @@ def test_steps_are_bounded() -> None:
     assert loads_measured(lambda c: c * 0.5, steps=0) == [1, 2, 4, 8, 16, 32]
 
 
-def test_listed_loads_are_not_refined() -> None:
-    within = space(instances=(1, 1), loads=(4, 8), until_plateau=False)
+@pytest.mark.parametrize("early_exit", [False, True])
+def test_listed_loads_are_not_refined_whatever_ends_them(early_exit: bool) -> None:
+    listed = LoadSpace(values=(4, 8), until_plateau=early_exit, listed=True)
+    within = replace(space(instances=(1, 1)), loads=listed)
     assert loads_measured(lambda c: c * 2.0, within=within) == [4, 8]
 
 

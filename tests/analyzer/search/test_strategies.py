@@ -15,6 +15,7 @@ from tpx.analyzer.search.base import Done, Extras, Limits, LoadSpace
 from tpx.analyzer.search.front import dominates, figures_of, front
 from tpx.analyzer.search.question import OptunaTrials
 from tpx.analyzer.search.table import MODES, Mode, open_search
+from tpx.analyzer.search.tpe import worth
 
 NOISY = Noise(spread=0.02, drift=0.03)
 SEARCHES: tuple[Mode, ...] = ("brute", "quick", "optuna", "pareto", "budgeted")
@@ -147,6 +148,12 @@ def test_optuna_tries_as_many_configurations_as_it_is_told() -> None:
     configurations = {t.variant.name for t in trials if not t.variant.is_default}
     assert len(configurations) <= 6
     assert len([t for t in trials if not t.variant.is_default]) == len(configurations)
+
+
+def test_for_optuna_whatever_keeps_the_constraints_is_above_what_does_not() -> None:
+    told = [worth(merit) for merit in ((False, -400.0), (False, -0.1), (True, -9.0), (True, 7.0))]
+    assert told == sorted(told)
+    assert len(set(told)) == 4
 
 
 def test_quick_search_with_noise_ends() -> None:

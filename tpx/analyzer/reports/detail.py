@@ -13,7 +13,7 @@ from tpx.analyzer.reports.latency_parts import breakdown_of_loads
 from tpx.analyzer.reports.manner import Manner
 from tpx.analyzer.reports.page import Places, duration, table_context
 from tpx.analyzer.reports.plots import DETAILED, draw_plots
-from tpx.analyzer.reports.recommendation import config_diff, paths_of
+from tpx.analyzer.reports.recommendation import config_diff, paths_of, whole_text
 from tpx.analyzer.reports.verdict import Verdict, judge, milliseconds, plural
 from tpx.analyzer.reports.view import DiffLine, FailureCard
 from tpx.analyzer.results.run import ModelRun, Run
@@ -78,7 +78,6 @@ def build_detail(run: Run, name: str, places: Places, manner: Manner) -> DetailP
     compared = (ranked,) if default is None or default is ranked else (ranked, default)
     badge, tone = _badge(ranked, verdict)
     configuration = ranked.run.configuration
-    files = configuration.members or (configuration,)
     return DetailPage(
         title=name,
         subtitle=f"{model.model} \u00b7 {plural(len(ranked.ordered), 'load')} measured \u00b7 "
@@ -99,7 +98,7 @@ def build_detail(run: Run, name: str, places: Places, manner: Manner) -> DetailP
         ),
         notes=tuple(d.text for d in model.decisions if d.variant == name),
         diff=config_diff(default.run, ranked.run) if default is not None and default is not ranked else (),
-        config_text="\n".join(each.text for each in files),
+        config_text=whole_text(configuration),
         facts=_facts(ranked, run, places),
         command=shlex.join(("tpx", "analyze", "apply", name, "--export-path", str(places.export_path))),
     )

@@ -106,7 +106,8 @@ def hashes(run: Run) -> tuple[Fact, ...]:
     ]
     for model in run.models:
         if model.default is not None:
-            digest = hashlib.sha256(model.default.configuration.text.encode()).hexdigest()
+            texts = "".join(each.text for each in model.default.configuration.files)
+            digest = hashlib.sha256(texts.encode()).hexdigest()
             facts.append(Fact(label=f"{model.model}: config.pbtxt", value=digest[:16]))
         if model.fingerprint:
             facts.append(Fact(label=f"{model.model}: files", value=model.fingerprint[:16]))

@@ -2,7 +2,6 @@
 
 import difflib
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 
 from tpx.analyzer.objectives import METRICS, RankedVariant
@@ -32,7 +31,7 @@ def recommend(
         columns=("", "Default", best.name, "Change") if default else (),
         rows=_comparison(default, best, gpus=gpus) if default else (),
         diff=config_diff(default.run, best.run) if default else (),
-        config_text=_whole_text(best.run.configuration),
+        config_text=whole_text(best.run.configuration),
         path=paths_of(best.run.configuration, repository),
         command=shlex.join(words),
         certain=verdict.finding is not Finding.INCONCLUSIVE,
@@ -73,17 +72,13 @@ def _metric_rows(before: Measurement, after: Measurement, *, gpus: bool) -> list
 
 def paths_of(configuration: Configuration, repository: Path) -> str:
     """Where its files lie; models together have a directory each, and none in common."""
-    return ", ".join(str(repository / each.variant.name / "config.pbtxt") for each in _files(configuration))
+    return ", ".join(str(repository / each.variant.name / "config.pbtxt") for each in configuration.files)
 
 
 def config_diff(default: VariantRun, best: VariantRun) -> tuple[DiffLine, ...]:
     """Unified, file by file; a configuration of several models has several files."""
-    pairs = zip(_files(default.configuration), _files(best.configuration), strict=False)
+    pairs = zip(default.configuration.files, best.configuration.files, strict=False)
     return tuple(line for old, new in pairs for line in _diff(old, new))
-
-
-def _files(configuration: Configuration) -> Sequence[Configuration]:
-    return configuration.members or (configuration,)
 
 
 def _diff(old: Configuration, new: Configuration) -> list[DiffLine]:
@@ -101,8 +96,9 @@ def _diff(old: Configuration, new: Configuration) -> list[DiffLine]:
     ]
 
 
-def _whole_text(configuration: Configuration) -> str:
-    files = _files(configuration)
+def whole_text(configuration: Configuration) -> str:
+    """Its config.pbtxt; of several files each under its path."""
+    files = configuration.files
     if len(files) == 1:
         return files[0].text
     return "\n".join(f"# {each.variant.name}/config.pbtxt\n{each.text}" for each in files)

@@ -246,7 +246,7 @@ def _detail(measurement: Measurement, conclusion: Conclusion | None, *, certain:
     text = ", ".join(parts)
     if conclusion is not None and conclusion.tied:
         text += f"; tied with: {', '.join(conclusion.tied)}"
-        those = "those that surely beat the default" if conclusion.passes_over else "them"
+        those = "those that surely are no worse than the default" if conclusion.passes_over else "them"
         text += f"; the cheapest of {those} is recommended" if certain else ""
     return text
 

@@ -63,6 +63,11 @@ class Configuration:
     members: tuple["Configuration", ...] = ()
     """Of the variant's members, in their order."""
 
+    @property
+    def files(self) -> tuple["Configuration", ...]:
+        """Those with a config.pbtxt: its own, unless it is of several models together, and its members'."""
+        return self.members if "," in self.variant.model else (self, *self.members)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:

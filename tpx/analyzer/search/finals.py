@@ -75,7 +75,8 @@ class Repeated:
         return reason
 
     def _finals(self) -> Asking[None]:
-        finalists = affordable(choose(self._known, self._limits.finalists), self._known.left)
+        enough = min(FEWEST_ROUNDS, self._limits.final_rounds)
+        finalists = affordable(choose(self._known, self._limits.finalists), self._known.left, enough)
         if len(finalists) < 2:
             self._decide("", "no final repetitions: there is nothing to compare, or no budget for it")
             return
@@ -122,11 +123,11 @@ def choose(known: Known, count: int) -> list[Variant]:
     return top + [v for v in ranked if v.is_default and v not in top]
 
 
-def affordable(finalists: Sequence[Variant], left: float) -> list[Variant]:
-    """As many of the finalists, the best of them and the default, as a few rounds can be paid for."""
+def affordable(finalists: Sequence[Variant], left: float, enough: int = FEWEST_ROUNDS) -> list[Variant]:
+    """As many of the finalists, the best of them and the default, as enough rounds can be paid for."""
     if math.isinf(left):
         return list(finalists)
-    places = left // FEWEST_ROUNDS if left >= 2 * FEWEST_ROUNDS else left // COMPARABLE
+    places = left // enough if left >= 2 * enough else left // COMPARABLE
     if places >= len(finalists):
         return list(finalists)
     default = [variant for variant in finalists if variant.is_default]
@@ -136,10 +137,9 @@ def affordable(finalists: Sequence[Variant], left: float) -> list[Variant]:
 
 def instances_of(variant: Variant) -> int:
     """Instances that a variant asks for, its members' together; 1 where it does not say."""
-    if variant.members:
-        return sum(map(instances_of, variant.members))
-    groups = variant.delta.get("instance_group") or [{}]
-    return sum(int(group.get("count", 1)) for group in groups)
+    groups = variant.delta.get("instance_group") or ([] if variant.members else [{}])
+    own = sum(int(group.get("count", 1)) * max(1, len(group.get("gpus", ()))) for group in groups)
+    return own + sum(map(instances_of, variant.members))
 
 
 class _Race:

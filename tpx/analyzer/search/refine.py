@@ -8,25 +8,19 @@ from tpx.analyzer.search.base import Limits, LoadSpace
 from tpx.analyzer.search.known import Asking, Known
 
 
-def refine(
-    variant: Variant,
-    space: LoadSpace,
-    known: Known,
-    decide: Callable[[str], None],
-    max_steps: int,
-) -> Asking[None]:
+def refine(variant: Variant, known: Known, decide: Callable[[str], None], max_steps: int) -> Asking[None]:
     """Measure between the best load that keeps the constraints and its neighbours that do not.
 
     Where not even the least load keeps them, smaller ones down to 1 are tried.
     """
     for batch_size in sorted({m.load.batch_size for m in known.of(variant.name)}):
-        for passing, failing in _boundaries(variant, space, known, batch_size):
+        for passing, failing in _boundaries(variant, known, batch_size):
             yield from _bisect(variant, known, (passing, failing), decide, max_steps)
 
 
 def refine_best(space: LoadSpace, known: Known, limits: Limits, decisions: list[Decision]) -> Asking[None]:
     """Refine the best configurations and the default, where there are constraints and no listed loads."""
-    if not space.until_plateau or not known.goals.all_constraints:
+    if space.listed or not known.goals.all_constraints:
         return
     ranked = known.ranked()
     chosen = ranked[: limits.finalists] + [v for v in ranked[limits.finalists :] if v.is_default]
@@ -35,10 +29,10 @@ def refine_best(space: LoadSpace, known: Known, limits: Limits, decisions: list[
         def decide(text: str, name: str = variant.name) -> None:
             decisions.append(Decision(variant=name, text=text))
 
-        yield from refine(variant, space, known, decide, limits.refine_steps)
+        yield from refine(variant, known, decide, limits.refine_steps)
 
 
-def _boundaries(variant: Variant, space: LoadSpace, known: Known, batch_size: int) -> list[tuple[int, Load]]:
+def _boundaries(variant: Variant, known: Known, batch_size: int) -> list[tuple[int, Load]]:
     """Loads (kept, not kept) with nothing measured between them, around the best that is kept; where none is
     kept, 0 stands for it."""
     measured = sorted(
@@ -49,7 +43,7 @@ def _boundaries(variant: Variant, space: LoadSpace, known: Known, batch_size: in
         return []
     if not any(keeps):
         least = measured[0].load
-        return [(0, least)] if least.value > 1 and space.until_plateau and _latency_binds(known) else []
+        return [(0, least)] if least.value > 1 and _latency_binds(known) else []
     best = max(range(len(measured)), key=lambda i: known.merit(measured[i]))
     sides = [i for i in (best + 1, best - 1) if 0 <= i < len(measured) and not keeps[i]]
     return [(measured[best].load.value, measured[i].load) for i in sides]

@@ -72,8 +72,7 @@ class Grid:
         self._cores = cores
         self._loads = tuple(loads)
         self._names = Names(model, named, default)
-        parts = [part for variant in named for part in variant.members]
-        self._of_members = {member: Names(member, parts) for member in members}
+        self._of_members = {member: Names(member, named) for member in members}
 
     @property
     def size(self) -> int:
@@ -226,15 +225,16 @@ class Names:
     def __init__(
         self, model: str, named: Sequence[Variant] = (), default: Mapping[str, Any] | None = None
     ) -> None:
-        """`named` are variants of this or other models that have their names already; a change that leaves
-        `default` as it is has no number."""
+        """`named` are variants of this or other models, with their members, that have their names already; a
+        change that leaves `default` as it is has no number."""
         self._model = model
         self._default = default
         prefix = f"{model}_config_"
         self._known = {
-            _key(variant.members, variant.delta): variant.name.removeprefix(prefix)
+            _key(part.members, part.delta): part.name.removeprefix(prefix)
             for variant in named
-            if variant.model == model and not variant.is_default
+            for part in (variant, *variant.members)
+            if part.model == model and not part.is_default
         }
         self._taken = set(self._known.values())
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tpx.analyzer.results.measurement import Decision
 from tpx.analyzer.search.explorer import Explorer
-from tpx.analyzer.search.known import Asking, Known
+from tpx.analyzer.search.known import Asking, Known, Merit
 from tpx.analyzer.search.question import Question
 from tpx.analyzer.search.space import Point
 from tpx.analyzer.search.walk import Steps
@@ -14,6 +14,8 @@ from tpx.errors import UsageError
 
 WITHOUT_MODEL = 5
 """So many trials are drawn at random before the estimator has anything to go by."""
+MISSED = 1e6
+"""Taken off what optuna is told of a trial that misses the constraints: more than any score is."""
 
 
 class OptunaSearch:
@@ -26,8 +28,7 @@ class OptunaSearch:
         self._explorer = Explorer(question, known)
         self._trials = question.trials
         self._seed = question.limits.seed
-        self._default_score = 0.0
-        self._first_looks: list[float] = []
+        self._first_looks: list[Merit] = []
 
     @property
     def decisions(self) -> Sequence[Decision]:
@@ -43,8 +44,7 @@ class OptunaSearch:
 
     def steps(self) -> Steps:
         explorer, size = self._explorer, self._explorer.grid.size
-        default = yield from explorer.default()
-        _, self._default_score = explorer.known.merit(default)
+        yield from explorer.default()
         least, most = self._trials.at_least(size), self._trials.at_most(size)
         study = self._study()
         best, since = (False, -math.inf), 0
@@ -65,7 +65,7 @@ class OptunaSearch:
         sampler = optuna.samplers.TPESampler(seed=self._seed, n_startup_trials=WITHOUT_MODEL)
         return optuna.create_study(direction="maximize", sampler=sampler)
 
-    def _trial(self, study: Any) -> Asking[tuple[bool, float]]:
+    def _trial(self, study: Any) -> Asking[Merit]:
         """One trial: asked, measured, told."""
         explorer, states = self._explorer, self._optuna.trial.TrialState
         trial = study.ask()
@@ -84,24 +84,29 @@ class OptunaSearch:
         if not math.isfinite(value[1]):
             study.tell(trial, state=states.FAIL)
         else:
-            study.tell(trial, value[1] - self._default_score if value[0] else -1.0 + value[1] / 100)
+            study.tell(trial, worth(value))
         return value
 
-    def _measured(self, point: Point) -> Asking[tuple[bool, float]]:
+    def _measured(self, point: Point) -> Asking[Merit]:
         explorer = self._explorer
         again = point in explorer.tried
         first = yield from explorer.once(point)
         if first is None or again:
             return explorer.merit(point)
-        _, look = explorer.merit(point)
-        median = sorted(self._first_looks)[len(self._first_looks) // 2] if self._first_looks else -math.inf
+        look, before = explorer.merit(point), sorted(self._first_looks)
         self._first_looks.append(look)
-        if look < median:
+        if before and look < before[len(before) // 2]:
             text = "pruned: below the median of the trials before at its first load"
             explorer.decide(text, explorer.name(point))
         elif not self._trials.by_formula:
             yield from explorer.climbed(point)
         return explorer.merit(point)
+
+
+def worth(merit: Merit) -> float:
+    """What optuna is told, which maximizes it: what keeps the constraints is above all that does not."""
+    kept, value = merit
+    return value if kept else value - MISSED
 
 
 def _import_optuna() -> Any:
