@@ -28,6 +28,7 @@ class Behaviour:
     config: dict[str, Any] = field(default_factory=lambda: {"max_batch_size": 8})
     has_config: bool = True
     extensions: tuple[str, ...] = ("statistics", "binary_tensor_data")
+    lists_inputs: bool = True
     infers: int = 0
     seen: list[tuple[Mapping[str, str], bytes]] = field(default_factory=list)
     """Headers (HTTP, lower case) and bodies of the first inference requests."""
@@ -83,7 +84,7 @@ class HttpServer:
         behaviour = self._behaviour
         answers: dict[str, Any] = {
             "/v2": {"name": "test", "version": "1", "extensions": list(behaviour.extensions)},
-            "/v2/models/net": METADATA,
+            "/v2/models/net": METADATA if behaviour.lists_inputs else METADATA | {"inputs": []},
             "/v2/models/net/stats": behaviour.statistics,
         }
         if behaviour.has_config:

@@ -14,7 +14,8 @@ from tpx.options import nearest
 from tpx.perf.answers.highest import bearable, highest_answer, highest_course
 from tpx.perf.capture import Capture, CapturingClient
 from tpx.perf.clients.endpoint import Connections, Endpoint, connect
-from tpx.perf.clients.model import ModelDescription, ModelKey, ServerDescription
+from tpx.perf.clients.model import ModelDescription, ModelKey
+from tpx.perf.fitting import fitted, fitting_notices, needing, with_declared
 from tpx.perf.inputs.dataset import open_data
 from tpx.perf.inputs.mix import MixedFeed
 from tpx.perf.inputs.requests import FeedSettings, make_requests
@@ -71,21 +72,23 @@ async def open_target(config: PerfConfig, in_process: str = "") -> AsyncIterator
         client = CapturingClient(client, capture)
     try:
         server = await control.server()
-        formats = formats_for(config, server)
-        if formats is not config:
-            client = _connections(formats, key, in_process).client
+        fit = fitted(config, server)
+        if fit is not config:
+            client = _connections(fit, key, in_process).client
             client = client if capture is None else CapturingClient(client, capture)
-        model = await control.model(key)
+        model = with_declared(await control.model(key), config.declare)
         _check_kind(model, config)
         if config.trace_settings:
-            await control.set_trace(config.trace_settings)
+            with needing("trace", server, "--trace-level and its like"):
+                await control.set_trace(config.trace_settings)
         tree = await model_tree(control, model, key, calls=config.bls_composing_models.keys)
         data = open_data(model, config.input_settings)
         async with shared_tensors(control, config.shared_memory, config.output_shared_memory_size) as shared:
             settings = _feed_settings(config, model, tree, shared)
             requests = await make_requests(client, model, data, settings)
             if shared is not None:
-                await shared.publish()
+                with needing(f"{config.shared_memory}_shared_memory", server, "--shared-memory"):
+                    await shared.publish()
             yield Target(
                 url=config.address,
                 protocol=config.protocol,
@@ -101,7 +104,7 @@ async def open_target(config: PerfConfig, in_process: str = "") -> AsyncIterator
                 timestamps_ns=requests.timestamps_ns,
                 capture=capture,
                 statistics=ServerStatistics(control, tree, available="statistics" in server.extensions),
-                notices=(*_kind_notices(config, formats, server), *data.notices, *requests.notices),
+                notices=(*fitting_notices(config, fit, server), *data.notices, *requests.notices),
             )
     finally:
         await client.close()
@@ -306,30 +309,6 @@ def _feed_settings(
         shared=shared,
         seed=config.seed,
     )
-
-
-def formats_for(config: PerfConfig, server: ServerDescription) -> PerfConfig:
-    """The same run with tensors in the JSON, where the server does not say that it takes others and the user
-    said nothing."""
-    chosen = config.input_tensor_format or config.output_tensor_format
-    over_http = config.service_kind == "triton" and config.protocol == "http"
-    if not over_http or chosen or "binary_tensor_data" in server.extensions:
-        return config
-    return replace(config, input_tensor_format="json", output_tensor_format="json")
-
-
-def _kind_notices(config: PerfConfig, formats: PerfConfig, server: ServerDescription) -> tuple[str, ...]:
-    if formats is not config:
-        return (
-            f"server '{server.name}' does not say that it has the extension binary_tensor_data, so tensors "
-            "go as JSON; --input-tensor-format binary and --output-tensor-format binary send bytes "
-            "all the same",
-        )
-    if config.service_kind == "inprocess":
-        return (
-            "the engine and the load generator share this process: the figures are those of both together",
-        )
-    return ()
 
 
 def _check_kind(model: ModelDescription, config: PerfConfig) -> None:

@@ -42,6 +42,7 @@ def test_a_version_that_is_missing_is_told_from_a_name_that_is() -> None:
     ("entry", "told"),
     [
         ({"name": "net"}, "; the server has it, but it is not loaded"),
+        ({"name": "net", "state": "State.READY"}, "; the server has it without versions"),
         ({"name": "net", "state": "LOADING"}, "; the server has it, but it is LOADING"),
         (
             {"name": "net", "state": "UNAVAILABLE", "reason": "no file"},

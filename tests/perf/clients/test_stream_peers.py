@@ -9,7 +9,8 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.perf.clients.running import level
+from tests.perf.clients.running import level, ran
+from tpx.errors import UsageError
 from tpx.perf.results import LevelResult
 from tpx.protocol import messages
 
@@ -32,9 +33,12 @@ def answer_of(request: Any, *, keeps_id: bool = True, final: bool | None = None,
 class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
     """A v2 server whose streams answer as a test says."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, *, name: str = "peer", single: bool = False) -> None:
         self._answer = answer
+        self._name = name
+        self._single = single
         self._count = 0
+        self.streams = 0
         self.requests: list[Any] = []
 
     def service(self, details: Any) -> Any:
@@ -45,7 +49,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         return grpc.unary_unary_rpc_method_handler(answers[verb])
 
     def _server(self, request: bytes, context: Any) -> bytes:
-        return bytes(messages.ServerMetadataResponse(name="peer").SerializeToString())
+        return bytes(messages.ServerMetadataResponse(name=self._name).SerializeToString())
 
     def _model(self, request: bytes, context: Any) -> bytes:
         response = messages.ModelMetadataResponse(name="net")
@@ -58,20 +62,23 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         return bytes(response.SerializeToString())
 
     def _stream(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        self.streams += 1
         for data in requests:
             request = messages.ModelInferRequest.FromString(data)
             self.requests.append(request)
             self._count += 1
             for response in self._answer(self._count, request, context):
                 yield response.SerializeToString()
+            if self._single:
+                return
 
 
 @contextmanager
-def peer(answer: Answer) -> Iterator[tuple[str, Service]]:
-    """A running server: host:port, and itself."""
+def peer(answer: Answer, *, name: str = "peer", single: bool = False) -> Iterator[tuple[str, Service]]:
+    """A running server: host:port, and itself; `single` takes one request from a stream."""
     with ThreadPoolExecutor(24) as pool:
         server = grpc.server(pool)
-        service = Service(answer)
+        service = Service(answer, name=name, single=single)
         server.add_generic_rpc_handlers((service,))
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()
@@ -179,3 +186,51 @@ def test_the_last_response_ends_a_request_and_not_the_news_that_it_was_the_last(
     assert result.latency is not None
     assert result.latency.max_ns < 50_000_000
     assert result.requests == 4
+
+
+def pieces(number: int, request: Any, context: Any) -> Iterator[Any]:
+    """Three bare responses of which none says that it is the last one."""
+    for _ in range(3):
+        yield answer_of(request).infer_response
+
+
+def test_a_stream_of_its_own_for_every_request_ends_with_the_last_response() -> None:
+    with peer(pieces, single=True) as (url, service):
+        where = ("-i", "grpc", "-u", url, "-m", "net", "--streaming", "--stream-per-request")
+        result = level(*where, "--request-count", "40", "--concurrency-range", "18")
+    assert result.streaming is not None
+    assert (result.requests, result.failed, result.streaming.responses) == (40, 0, 120)
+    assert service.streams == 40
+
+
+def test_a_server_that_is_known_to_take_one_request_from_a_stream_needs_no_option() -> None:
+    with peer(pieces, name="mlserver", single=True) as (url, _):
+        report = ran("-i", "grpc", "-u", url, "-m", "net", "--streaming", "--request-count", "20")
+        with pytest.raises(UsageError, match="streams that carry several requests"):
+            ran(
+                *("-i", "grpc", "-u", url, "-m", "net", "--streaming", "--profile-export-file", "never.json"),
+                *("--periodic-concurrency-range", "1:2"),
+            )
+    (result,) = report.levels
+    assert (result.requests, result.failed) == (20, 0)
+
+
+def test_a_stream_of_one_request_fails_with_its_status_and_the_next_one_goes_on() -> None:
+    def answer(number: int, request: Any, context: Any) -> Iterator[Any]:
+        yield answer_of(request).infer_response
+        if number % 4 == 0:
+            context.abort(grpc.StatusCode.INTERNAL, "halfway")
+
+    with peer(answer, single=True) as (url, _):
+        where = ("-i", "grpc", "-u", url, "-m", "net", "--streaming", "--stream-per-request")
+        result = level(*where, "--request-count", "20", "--concurrency-range", "2")
+    (error,) = result.errors
+    assert (error.code, error.message, error.count) == ("gRPC INTERNAL", "halfway", 5)
+    assert result.requests == 15
+
+
+def test_a_stream_of_one_request_that_brings_nothing_is_an_answer_without_responses() -> None:
+    with peer(lambda *_: iter(()), single=True) as (url, _):
+        where = ("-i", "grpc", "-u", url, "-m", "net", "--streaming", "--stream-per-request")
+        result = level(*where, "--request-count", "5")
+    assert (result.requests, result.failed, result.streaming) == (5, 0, None)

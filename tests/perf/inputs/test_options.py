@@ -34,6 +34,11 @@ def test_sources_are_those_of_single_inputs() -> None:
     assert [str(source) for source in config.input] == ["a=zero", "b:0=range:-1:2.5", "c=file:x=y.npy"]
 
 
+def test_a_declared_input_may_have_colons_in_its_name() -> None:
+    (spec,) = parse("--declare", "serving:0:fp32:-1,4").declare
+    assert (spec.name, spec.datatype, spec.shape) == ("serving:0", "FP32", (-1, 4))
+
+
 def test_sequences_have_perf_analyzers_defaults() -> None:
     assert parse().sequence_settings == SequenceSettings(
         first_id=1, end_id=2**32 - 1, length=20, variation=20.0, fixed=False
@@ -51,6 +56,12 @@ def test_sequences_have_perf_analyzers_defaults() -> None:
         (("--input-data", "zero", "--input-data", "."), "files and zero can not be combined"),
         (("--input", "a=zero", "--input", "a=ones"), "--input: 'a' is given more than once"),
         (("--shape", "a:1", "--shape", "a:2"), "--shape: 'a' is given more than once"),
+        (("--declare", "a:FP32:1", "--declare", "a:FP32:1"), "--declare: 'a' is given more than once"),
+        (("--declare", "a"), "The value 'a' does not match <name>:<datatype>:<d,d>."),
+        (("--declare", "a:1,2"), "The value 'a:1,2' does not match <name>:<datatype>:<d,d>."),
+        (("--declare", "a:FP31:1"), "The datatypes are BOOL, "),
+        (("--declare", "a:FP32:1,b"), "The dimensions of 'a:FP32:1,b' are no numbers."),
+        (("--declare", "a:FP32:0"), "The dimensions of 'a:FP32:0' must be > 0, or -1 where they are open."),
         (("--output", "a", "--output", "a"), "--output: 'a' is given more than once"),
         (("--fixed-schedule",), "you must provide a dataset using `--input-data`"),
         (("--fixed-schedule", "--input-data", "zero"), "'zero' is not a file. When using `--fixed-schedule`"),

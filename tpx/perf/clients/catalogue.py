@@ -30,7 +30,8 @@ def index_entries(models: Iterable[Mapping[str, Any]]) -> tuple[IndexEntry, ...]
         IndexEntry(
             name=str(model.get("name", "")),
             version=str(model.get("version", "")),
-            state=str(model.get("state", "")),
+            # MLServer's index over gRPC has the name of an enumeration before it
+            state=str(model.get("state", "")).removeprefix("State."),
             reason=str(model.get("reason", "")),
         )
         for model in models
@@ -55,6 +56,7 @@ def instead(asked: ModelKey, index: Sequence[IndexEntry]) -> str:
 def _states(entries: Sequence[IndexEntry]) -> str:
     ready = [entry.version for entry in entries if entry.state == READY]
     if ready:
-        return f"; the server has it in version {', '.join(ready)}"
+        named = ", ".join(filter(None, ready))
+        return f"; the server has it in version {named}" if named else "; the server has it without versions"
     told = [f"{entry.state}: {entry.reason}" if entry.reason else entry.state for entry in entries]
     return f"; the server has it, but it is {' / '.join(told) if any(told) else 'not loaded'}"

@@ -41,6 +41,8 @@ class WireSettings:
 
     streaming: bool = False
     """gRPC: over streams; OpenAI: answers in pieces."""
+    stream_per_request: bool = False
+    """gRPC: a stream carries one request, and ends with the last response to it."""
     compression: str = ""
     """Of gRPC messages: gzip or deflate."""
     input_binary: bool = True

@@ -24,6 +24,10 @@ from tpx.protocol.tensors import Tensor
 def connect(endpoint: Endpoint) -> Connections:
     """Connections over gRPC."""
     tls = None if endpoint.tls is None else tls_context(endpoint.tls)
+    if endpoint.wire.stream_per_request:
+        from tpx.perf.clients.grpc_single import SingleStreamClient
+
+        return Connections(SingleStreamClient(endpoint, tls), GrpcControl(endpoint, tls))
     if endpoint.wire.streaming:
         from tpx.perf.clients.grpc_stream import GrpcStreamClient
 

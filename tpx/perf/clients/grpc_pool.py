@@ -2,10 +2,10 @@
 
 import asyncio
 import ssl
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
-from tpx.perf.clients.base import Failure, Lane, nobody_listens
+from tpx.perf.clients.base import Failure, Lane, OnResponse, nobody_listens
 from tpx.perf.clients.endpoint import Endpoint
 from tpx.protocol.grpc import client as wire
 from tpx.protocol.grpc.client import GrpcClientConnection
@@ -75,11 +75,26 @@ LANES_PER_CONNECTION = 16
 """Fewer connections cost the client less, more of them let a server with a thread for each use its cores."""
 
 
-class GrpcLanes:
-    """Lanes for unary calls, some to a connection."""
+Send = Callable[[Any, OnResponse], int]
+"""Sends a request; returns the number of its call."""
 
-    def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None) -> None:
+
+def unary_send(connection: GrpcClientConnection) -> Send:
+    """The connection's own way to make a unary call."""
+    return connection.call
+
+
+class GrpcLanes:
+    """Lanes for calls, some to a connection; `sends` gives what makes a call on one."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        tls: ssl.SSLContext | None,
+        sends: Callable[[GrpcClientConnection], Send] = unary_send,
+    ) -> None:
         self._pool = GrpcPool(endpoint, tls)
+        self._sends = sends
         self._lanes: list[Lane] = []
 
     async def open(self, count: int) -> Sequence[Lane]:
@@ -88,9 +103,9 @@ class GrpcLanes:
         connections = self._pool.connections
         del self._lanes[count:]
         while len(self._lanes) < count:
-            self._lanes.append(Lane(None, connections[0].call))
+            self._lanes.append(Lane(None, self._sends(connections[0])))
         for lane, connection in spread(self._lanes, connections):
-            _attach(lane, cast("GrpcClientConnection", connection))
+            self._attach(lane, cast("GrpcClientConnection", connection))
         return self._lanes
 
     async def renew(self, lane: Lane, call: object) -> None:
@@ -102,16 +117,15 @@ class GrpcLanes:
             fresh = await self._pool.instead_of(broken)
             for each in self._lanes:
                 if each.connection is broken:
-                    _attach(each, fresh)
+                    self._attach(each, fresh)
 
     def close(self) -> None:
         self._pool.close()
+
+    def _attach(self, lane: Lane, connection: GrpcClientConnection) -> None:
+        lane.connection, lane.send = connection, self._sends(connection)
 
 
 def call_failure(response: GrpcResponse) -> Failure:
     """What an unsuccessful call says."""
     return Failure(f"gRPC {Status(response.status).name}", response.message or "(no message)")
-
-
-def _attach(lane: Lane, connection: GrpcClientConnection) -> None:
-    lane.connection, lane.send = connection, connection.call

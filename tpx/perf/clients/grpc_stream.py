@@ -98,6 +98,27 @@ class StreamedRequest:
         """Each of them a ModelStreamInferResponse."""
         self.units = 0
 
+    def take(self, data: Buffer, error: bytes, *, null: bool, now_ns: int) -> bool:
+        """A message for this request, `null` where it only says that nothing follows; whether it is a
+        response."""
+        if not (null and self.arrivals):
+            self.first_byte_ns = self.first_byte_ns or now_ns
+            self.end_ns = now_ns
+        if error:
+            self.status = ANSWERED_ERROR
+            self.message = error.decode("utf-8", "replace")
+        elif not null:
+            self.arrivals.append(now_ns)
+            self.answers.append(data)
+            return True
+        return False
+
+    def fail(self, status: int, message: str, now_ns: int) -> None:
+        """The stream has ended before its time."""
+        self.status, self.message = status, message
+        self.first_byte_ns = self.first_byte_ns or now_ns
+        self.end_ns = now_ns
+
 
 class InferStream:
     """One ModelStreamInfer call. When it ends, so do the requests in flight, with its status."""
@@ -154,18 +175,8 @@ class InferStream:
                 return
             request_id = next(iter(waiting))  # a server that does not keep the ids answers in order
         request = waiting[request_id]
-        if not (null and request.arrivals):
-            if not request.first_byte_ns:
-                request.first_byte_ns = now_ns
-            request.end_ns = now_ns
-        if error:
-            request.status = ANSWERED_ERROR
-            request.message = error.decode("utf-8", "replace")
-        elif not null:
-            request.arrivals.append(now_ns)
-            request.answers.append(data)
-            if self.on_arrival is not None:
-                self.on_arrival(self, request_id)
+        if request.take(data, error, null=null, now_ns=now_ns) and self.on_arrival is not None:
+            self.on_arrival(self, request_id)
         if final:
             del waiting[request_id]
             request.on_response(request)
@@ -175,7 +186,7 @@ class InferStream:
         self._bare = is_bare(data)
         if not self._bare:
             return data
-        return b"".join((bytes((_RESPONSE_TAG,)), encode_varint(len(data)), data))
+        return enveloped(data)
 
     def _on_end(self, response: GrpcResponse) -> None:
         self.closing = True
@@ -184,10 +195,13 @@ class InferStream:
         waiting, self._waiting = self._waiting, {}
         now_ns = perf_counter_ns()
         for request in waiting.values():
-            request.status, request.message = status, self._reason
-            request.first_byte_ns = request.first_byte_ns or now_ns
-            request.end_ns = now_ns
+            request.fail(status, self._reason, now_ns)
             request.on_response(request)
+
+
+def enveloped(data: Buffer) -> Buffer:
+    """A ModelInferResponse as a ModelStreamInferResponse."""
+    return b"".join((bytes((_RESPONSE_TAG,)), encode_varint(len(data)), data))
 
 
 def is_bare(data: Buffer) -> bool:
@@ -253,6 +267,27 @@ def _size(data: Buffer, at: int) -> tuple[int, int]:
         shift += 7
 
 
+def stream_message(endpoint: Endpoint, tensors: Sequence[Tensor], fields: RequestFields) -> StreamMessage:
+    """A request of any stream, encoded."""
+    parameters = fields.all_parameters | {EMPTY_FINAL_RESPONSE: True}
+    message = infer_message(endpoint.model, tensors, fields, parameters)
+    return StreamMessage(message, endpoint.wire.compression)
+
+
+def stream_template(endpoint: Endpoint, tensors: Sequence[Tensor], fields: RequestFields) -> StreamTemplate:
+    """The same of a sequence's request."""
+    parameters = flags_only(fields) | {EMPTY_FINAL_RESPONSE: True}
+    message = infer_message(endpoint.model, tensors, fields, parameters)
+    return StreamTemplate(message, endpoint.wire.compression)
+
+
+def stream_failure(response: StreamedRequest) -> Failure:
+    """What an unsuccessful request over a stream says."""
+    known = response.status != ANSWERED_ERROR
+    code = f"gRPC {Status(response.status).name}" if known else "gRPC stream"
+    return Failure(code, response.message or "(no message)")
+
+
 class GrpcStreamClient:
     """Implements Client."""
 
@@ -267,14 +302,10 @@ class GrpcStreamClient:
         self._replacing = asyncio.Lock()
 
     async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> StreamMessage:
-        parameters = fields.all_parameters | {EMPTY_FINAL_RESPONSE: True}
-        message = infer_message(self._endpoint.model, tensors, fields, parameters)
-        return StreamMessage(message, self._endpoint.wire.compression)
+        return stream_message(self._endpoint, tensors, fields)
 
     async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> StreamTemplate:
-        parameters = flags_only(fields) | {EMPTY_FINAL_RESPONSE: True}
-        message = infer_message(self._endpoint.model, tensors, fields, parameters)
-        return StreamTemplate(message, self._endpoint.wire.compression)
+        return stream_template(self._endpoint, tensors, fields)
 
     async def open(self, count: int) -> Sequence[Lane]:
         wanted = min(count, MOST_STREAMS)
@@ -312,9 +343,7 @@ class GrpcStreamClient:
                     _attach(each, fresh)
 
     def failure(self, response: StreamedRequest) -> Failure:
-        known = response.status != ANSWERED_ERROR
-        code = f"gRPC {Status(response.status).name}" if known else "gRPC stream"
-        return Failure(code, response.message or "(no message)")
+        return stream_failure(response)
 
     async def close(self) -> None:
         for stream in self._streams:

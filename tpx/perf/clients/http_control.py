@@ -46,10 +46,11 @@ def model_path(model: ModelKey, verb: str = "") -> str:
 
 
 def error_text(response: HttpResponse) -> str:
-    """The `error` of a v2 error body, or the body as it is."""
+    """The `error` of a v2 error body, the `detail` of one by FastAPI, or the body as it is."""
     body = bytes(response.body)
     try:
-        return str(json.loads(body)["error"])
+        answer = json.loads(body)
+        return str(answer["error"] if "error" in answer else answer["detail"])
     except (ValueError, KeyError, TypeError):
         return body[:500].decode("utf-8", "replace").strip() or "(no message)"
 

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from tpx.perf.clients.model import TensorSpec
 from tpx.perf.settings import Shape, refuse
+from tpx.protocol.datatypes import BY_NAME
 
 SourceKind = Literal["zero", "random", "ones", "range", "file", "bytes"]
 
@@ -39,6 +41,25 @@ class InputSettings:
     string_length: int = 128
     string_data: str | None = None
     seed: int = 0
+
+
+def parse_declaration(text: str) -> TensorSpec:
+    """`name:datatype:d,d`, split at the last two colons; -1 is an open dimension."""
+    flag = "--declare"
+    name, datatype, dims = [*text.rsplit(":", 2), "", ""][:3]
+    if not name or datatype.upper() not in BY_NAME:
+        refuse(
+            flag,
+            f"The value '{text}' does not match <name>:<datatype>:<d,d>. The datatypes are "
+            f"{', '.join(BY_NAME)}.",
+        )
+    try:
+        shape = tuple(int(part) for part in dims.split(","))
+    except ValueError:
+        refuse(flag, f"The dimensions of '{text}' are no numbers.")
+    if any(dim < 1 and dim != -1 for dim in shape):
+        refuse(flag, f"The dimensions of '{text}' must be > 0, or -1 where they are open.")
+    return TensorSpec(name=name, datatype=datatype.upper(), shape=shape)
 
 
 def parse_source(text: str) -> InputSource:

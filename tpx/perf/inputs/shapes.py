@@ -20,7 +20,8 @@ def resolve_shapes(model: ModelDescription, given: Sequence[Shape], batch_size: 
     _check_batch(model, batch_size)
     if not model.inputs:
         raise MeasurementError(
-            f"the metadata of model '{model.name}' lists no inputs, so no request can be made for it"
+            f"the metadata of model '{model.name}' lists no inputs, so no request can be made for it; say "
+            "what they are with --declare NAME:DATATYPE:DIMS, such as --declare x:FP32:1,4"
         )
     wanted = {shape.name: shape.dims for shape in given}
     names = [spec.name for spec in model.inputs]
@@ -59,7 +60,12 @@ def _check_batch(model: ModelDescription, batch_size: int) -> None:
     if model.scheduler == "sequence":
         raise UsageError("can not specify batch size > 1 when using a sequence model")
     if model.max_batch_size == 0:
-        raise UsageError("can not specify batch size > 1 as the model does not support batching")
+        open_first = [spec for spec in model.inputs if len(spec.shape) > 1 and spec.shape[0] == -1]
+        sizes = (
+            f"--shape {s.name}:{','.join(map(str, assumed((batch_size, *s.shape[1:]))))}" for s in open_first
+        )
+        hint = f"; larger tensors are asked for with {' '.join(sizes)}" if open_first else ""
+        raise UsageError(f"can not specify batch size > 1 as the model does not support batching{hint}")
     if batch_size > model.max_batch_size:
         raise UsageError(
             f"-b {batch_size} is more than model '{model.name}' takes "

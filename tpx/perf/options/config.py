@@ -67,6 +67,11 @@ class PerfConfig(
             raise UsageError(
                 "The --periodic-concurrency-range option requires bi-directional gRPC streaming."
             )
+        if self.periodic_concurrency_range is not None and self.stream_per_request:
+            raise UsageError(
+                "--periodic-concurrency-range needs streams that carry several requests: leave out "
+                "--stream-per-request"
+            )
         if self.periodic_concurrency_range is not None and self.profile_export_file is None:
             raise UsageError(
                 "Must provide --profile-export-file when using the --periodic-concurrency-range option."

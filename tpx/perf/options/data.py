@@ -6,7 +6,8 @@ from typing import Annotated
 
 from tpx.errors import UsageError
 from tpx.options import Option
-from tpx.perf.inputs.base import InputSettings, InputSource, parse_source
+from tpx.perf.clients.model import TensorSpec
+from tpx.perf.inputs.base import InputSettings, InputSource, parse_declaration, parse_source
 from tpx.perf.inputs.shared_memory import SharedMemoryKind
 from tpx.perf.inputs.validation import Tolerance, parse_tolerance
 from tpx.perf.settings import Shape, one_of, parse_shape, refuse
@@ -45,6 +46,17 @@ class DataOptions:
             _DATA,
             "NAME:D,D",
             parse=parse_shape,
+        ),
+    ] = ()
+    declare: Annotated[
+        tuple[TensorSpec, ...],
+        Option(
+            "an input, where the server lists none: its name, datatype and dimensions, -1 where one is open "
+            "(repeatable)",
+            (),
+            _DATA,
+            "NAME:DATATYPE:D,D",
+            parse=parse_declaration,
         ),
     ] = ()
     input_data: Annotated[
@@ -116,6 +128,7 @@ class DataOptions:
         for flag, names in (
             ("--input", [source.name for source in self.input]),
             ("--shape", [shape.name for shape in self.shape]),
+            ("--declare", [spec.name for spec in self.declare]),
             ("--output", list(self.output)),
         ):
             if len(set(names)) < len(names):

@@ -80,6 +80,15 @@ class WireOptions:
         bool,
         Option("gRPC: send over bidirectional streams; OpenAI: have answers streamed", (), _WIRE),
     ] = False
+    stream_per_request: Annotated[
+        bool,
+        Option(
+            "--streaming: a stream of its own for every request, which ends with the last response to it; "
+            "MLServer's are so without being told",
+            (),
+            _WIRE,
+        ),
+    ] = False
     input_tensor_format: Annotated[TensorFormat | None, _format("--input-tensor-format")] = None
     output_tensor_format: Annotated[TensorFormat | None, _format("--output-tensor-format")] = None
     grpc_compression_algorithm: Annotated[
@@ -123,6 +132,8 @@ class WireOptions:
             raise UsageError("Streaming is only allowed with gRPC protocol and Triton C API.")
         if self.streaming and self.sync:
             raise UsageError("can not use streaming with synchronous API")
+        if self.stream_per_request and not (self.streaming and protocol == "grpc" and kind == "triton"):
+            raise UsageError("--stream-per-request is of --streaming over gRPC (-i grpc)")
         if self.grpc_compression_algorithm != "none" and (protocol != "grpc" or kind == "inprocess"):
             raise UsageError("Using compression algorithm is only allowed with gRPC protocol.")
         formats = (self.input_tensor_format, self.output_tensor_format)
@@ -166,6 +177,7 @@ class WireOptions:
         compression = self.grpc_compression_algorithm
         return WireSettings(
             streaming=self.streaming,
+            stream_per_request=self.stream_per_request,
             compression="" if compression == "none" else compression,
             input_binary=self.input_tensor_format != "json",
             output_binary=self.output_tensor_format != "json",
