@@ -1,5 +1,6 @@
 """An HTTP server in threads of this process that answers each request by a function."""
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -51,4 +52,28 @@ def answering(answer: Answer) -> Iterator[str]:
             yield f"127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
+            thread.join()
+
+
+@contextmanager
+def no_http() -> Iterator[str]:
+    """A server that says what no HTTP client understands, as a port of gRPC does; yields host:port."""
+
+    def speak(listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                connection.sendall(b"\x00\x00\x06\x04\x00\x00\x00\x00\x00 settings\r\n")
+                connection.recv(1 << 16)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=speak, args=(listener,), daemon=True)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
             thread.join()

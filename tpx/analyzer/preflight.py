@@ -5,11 +5,11 @@ Every check is a fact with its remedy. Those that need a server are given one by
 
 import os
 import shutil
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from http.client import HTTPException
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -124,14 +124,13 @@ def _others(config: ProfileConfig, served: list[str]) -> Check:
 
 
 def _metrics(url: str) -> Check:
-    if not url.startswith(("http://", "https://")):
-        return Check(what="metrics", state=State.FAILED, found=f"{url} is no http URL")
     try:
         with urllib.request.urlopen(url, timeout=METRICS_TIMEOUT_S) as answer:
             count = sum(not line.startswith(b"#") for line in answer)
-    except (OSError, urllib.error.URLError) as exc:
+    except (OSError, HTTPException) as exc:
         remedy = "give its address with --triton-metrics-url; without it there are no GPU figures"
-        return Check(what="metrics", state=State.DOUBTFUL, found=f"{url}: {exc}", remedy=remedy)
+        why = "no page of metrics" if isinstance(exc, HTTPException) else exc
+        return Check(what="metrics", state=State.DOUBTFUL, found=f"{url}: {why}", remedy=remedy)
     return Check(what="metrics", state=State.OK, found=f"{count} figures at {url}")
 
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.answering import answering
+from tests.answering import answering, no_http
 from tpx.analyzer.monitors.base import Usage, Watch
 from tpx.analyzer.monitors.gpu import GpuProbe, open_gpu_probe
 from tpx.analyzer.monitors.page import PageProbe
@@ -320,9 +320,11 @@ def test_a_server_elsewhere_is_seen_by_its_metrics_page() -> None:
 
 
 def test_a_metrics_page_that_does_not_answer_is_not_available_and_no_fault() -> None:
-    probe = PageProbe("http://127.0.0.1:1/metrics")
-    probe.sample()
-    assert probe.usage() == Usage()
+    with no_http() as address:
+        for wrong in ("127.0.0.1:1", address):
+            probe = PageProbe(f"http://{wrong}/metrics")
+            probe.sample()
+            assert probe.usage() == Usage()
     assert open_probes(None) == ()
 
 

@@ -1,6 +1,7 @@
 """GPUs by the server's own metrics page, for a server that is not of this machine."""
 
 import urllib.request
+from http.client import HTTPException
 from time import perf_counter_ns
 
 from tpx.analyzer.monitors.base import Usage
@@ -24,7 +25,7 @@ class PageProbe:
         try:
             with urllib.request.urlopen(self._url, timeout=ANSWER_S) as answer:
                 page = answer.read()
-        except (OSError, ValueError):
+        except (OSError, ValueError, HTTPException):
             return
         self._scrapes.append(self._reader.read(page, began_ns, perf_counter_ns() - began_ns))
 

@@ -149,6 +149,10 @@ class ServerOptions:
         for flag, address in (("http", self.triton_http_endpoint), ("grpc", self.triton_grpc_endpoint)):
             if not address.rpartition(":")[2].isdecimal():
                 raise UsageError(f"--triton-{flag}-endpoint: '{address}' is not HOST:PORT")
+        if not self.triton_metrics_url.startswith(("http://", "https://")):
+            raise UsageError(
+                f"--triton-metrics-url: '{self.triton_metrics_url}' is no URL as http://HOST:PORT/metrics"
+            )
 
     @property
     def chosen_gpus(self) -> tuple[str, ...] | None:
