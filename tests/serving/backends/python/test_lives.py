@@ -25,7 +25,7 @@ def _broken(where: str) -> str:
     return SAME + f"parameters {{ key: 'where' value {{ string_value: '{where}' }} }}"
 
 
-def _until(true: object, timeout_s: float = 5) -> None:
+def _until(true: object, timeout_s: float = 20) -> None:
     assert callable(true)
     for _ in range(int(timeout_s / 0.01)):
         if true():
@@ -75,25 +75,29 @@ def test_a_death_fails_what_was_held_and_nothing_else(tmp_path: Path, how: str) 
         assert live.get("/v2/health/ready").status == 200
 
 
-def test_a_killed_process_is_back_within_seconds_and_readiness_shows_it(tmp_path: Path) -> None:
-    add(tmp_path, "say", config=SAY)
+def test_a_killed_process_is_back_and_readiness_shows_it(tmp_path: Path) -> None:
+    held = add(tmp_path, "say", config=SAY) / "held"
     with serving(tmp_path) as live:
+        held.touch()  # by the process that follows
         os.kill(int(said(say(live, "pid"))), signal.SIGKILL)
-        _until(lambda: live.get("/v2/models/say/ready").status == 400, 2)
-        began = time.perf_counter()
+        _until(lambda: live.get("/v2/models/say/ready").status == 400)
+        held.unlink()
         _until(lambda: live.get("/v2/models/say/ready").status == 200)
-        assert time.perf_counter() - began < 5
 
 
-def test_other_instances_serve_while_one_is_restarted(tmp_path: Path) -> None:
-    add(tmp_path, "say", config="instance_group { count: 2 }" + SAY)
+def test_other_instances_serve_while_one_is_restarted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = add(tmp_path, "say", config="instance_group { count: 2 }" + SAY) / "held"
     with serving(tmp_path) as live:
-        children = _children(tmp_path)
-        assert len(children) == 3
-        os.kill(children[0].pid, signal.SIGKILL)
-        time.sleep(0.05)  # until the server has seen it, a request may still be given to the dead one
-        for _ in range(20):
-            assert said(say(live, "pid"))
+        assert len(_children(tmp_path)) == 3
+        held.touch()  # by the process that follows
+        killed = said(say(live, "pid"))
+        os.kill(int(killed), signal.SIGKILL)
+        # until the server has seen it, a request may still be given to the dead one
+        _until(lambda: "has ended unexpectedly" in caplog.text)
+        assert killed not in {said(say(live, "pid")) for _ in range(20)}
+        held.unlink()
         _until(lambda: len(_children(tmp_path)) == 3)
 
 
@@ -121,7 +125,7 @@ def test_processes_that_stay_are_not_touched_when_others_join_or_leave(tmp_path:
 def test_what_a_dead_process_had_not_begun_is_computed_by_another(tmp_path: Path) -> None:
     add(tmp_path, "say", config="instance_group { count: 2 }" + SAY)
     with serving(tmp_path) as live, ThreadPoolExecutor(6) as pool:
-        busy = [pool.submit(say, live, f"sleep_as {index} 0.5") for index in range(2)]
+        busy = [pool.submit(say, live, f"sleep_as {words}") for words in ("0 50", "1 0.5")]
         _until(lambda: all((tmp_path / "say" / "1" / f"sleeps_{index}").exists() for index in range(2)))
         waiting = [pool.submit(say, live, "pid") for _ in range(4)]
         time.sleep(0.1)
@@ -133,7 +137,7 @@ def test_what_a_dead_process_had_not_begun_is_computed_by_another(tmp_path: Path
 def test_what_the_only_process_had_not_begun_waits_for_its_successor(tmp_path: Path) -> None:
     add(tmp_path, "say", config=SAY)
     with serving(tmp_path) as live, ThreadPoolExecutor(3) as pool:
-        busy = pool.submit(say, live, "sleep_as 0 5")
+        busy = pool.submit(say, live, "sleep_as 0 50")
         marker = tmp_path / "say" / "1" / "sleeps_0"
         _until(marker.exists)
         waiting = [pool.submit(say, live, "pid") for _ in range(2)]
@@ -148,12 +152,7 @@ def test_instances_start_at_the_same_time(tmp_path: Path) -> None:
     add(tmp_path, "slow_start", config="instance_group { count: 4 }" + SAME)
     with serving(tmp_path) as live:
         assert y_of(ask(live, "slow_start", 1)) == [1]
-        times = [
-            tuple(map(float, path.read_text().split()))
-            for path in (tmp_path / "slow_start" / "1").glob("start_*")
-        ]
-    assert len(times) == 4
-    assert max(began for began, _ in times) < min(ended for _, ended in times)
+    assert len(list((tmp_path / "slow_start" / "1").glob("begins_*"))) == 4
 
 
 def test_the_others_are_not_waited_for_when_an_instance_cannot_start(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Python models in a server in this process: what clients see of them."""
 
 import json
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.serving.backends.python.asking import ask, facts, floats, said, say, y_of
+from tests.serving.frontends.streams import eventually
 from tests.serving.live import Live, outputs_of
 
 
@@ -259,13 +259,9 @@ def test_a_cancelled_request_is_told_to_the_model(live: Live, tmp_path: Path) ->
     raw.sendall(
         b"POST /v2/models/say/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
     )
-    time.sleep(0.1)
+    eventually(marker.with_name("seen.asked").exists)
     raw.close()
-    for _ in range(200):
-        if marker.exists():
-            return
-        time.sleep(0.01)
-    raise AssertionError("the model was not told")
+    eventually(marker.exists)
 
 
 def test_metrics_of_a_model_are_on_the_page_while_it_holds_them(live: Live) -> None:

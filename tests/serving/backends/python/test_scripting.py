@@ -14,6 +14,7 @@ from tests.serving import onnx_files
 from tests.serving.backends.python.asking import ask, said, say, y_of
 from tests.serving.backends.python.conftest import ONE, SAY
 from tests.serving.backends.python.zoo import MODELS, SAME, add
+from tests.serving.frontends.streams import eventually
 from tests.serving.live import Live, serving
 from tests.serving.onnx_files import write_model
 from tpx.serving.tracing.flags import trace_flag
@@ -69,7 +70,8 @@ def test_responses_that_a_caller_does_not_read_hold_back_who_makes_them(live: Li
         answer = pool.submit(
             ask, live, "bls", 200, 50_000, model="flood", decoupled=True, enough=30, pause=0.02
         )
-        time.sleep(0.4)
+        eventually(sent.exists)
+        time.sleep(0.2)
         assert int(sent.read_text()) < 100  # of 200 KB each: some megabytes on the way, and no more
         assert len(y_of(answer.result())) == 30 * 50_000
 

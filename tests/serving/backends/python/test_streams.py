@@ -67,13 +67,12 @@ def test_responses_come_in_order_and_then_the_final_one(live: Live) -> None:
 
 def test_requests_overlap_because_execute_returns_at_once(live: Live) -> None:
     with streaming(live) as stream:
-        began = time.perf_counter()
-        for index in range(3):
-            stream.send("repeat", _repeat(2, 100), request_id=str(index))
-        got = [stream.next().get_response().id for _ in range(6)]
-        took = time.perf_counter() - began
-    assert sorted(got) == ["0", "0", "1", "1", "2", "2"]
-    assert took < 0.5
+        stream.send("repeat", _repeat(1, 800), request_id="late")
+        for index in range(2):
+            stream.send("repeat", _repeat(2), request_id=str(index))
+        got = [stream.next().get_response().id for _ in range(5)]
+    assert sorted(got[:4]) == ["0", "0", "1", "1"]
+    assert got[4] == "late"
 
 
 def test_an_async_execute_streams(live: Live) -> None:
@@ -109,12 +108,13 @@ def test_large_responses_arrive_whole(live: Live) -> None:
 
 def test_a_model_that_nobody_reads_stops_after_a_few_megabytes(live: Live, zoo: Path) -> None:
     sent = zoo / "flood" / "1" / "sent"
+    sent.unlink(missing_ok=True)
     body = json.dumps({"x": [2000, 50_000]}).encode()
     raw = live.raw_http()
     head = b"POST /v2/models/flood/generate_stream HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
     raw.sendall(head % len(body) + body)
     seen, same = -1, 0
-    for _ in range(150):
+    for _ in range(1000):
         time.sleep(0.02)
         now = int(sent.read_text() or "0") if sent.exists() else 0
         same = same + 1 if now == seen and now else 0

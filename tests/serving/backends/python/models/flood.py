@@ -17,8 +17,10 @@ class TritonPythonModel:
                 sender.send(
                     pb_utils.InferenceResponse([pb_utils.Tensor("y", np.full(size, index, np.float32))])
                 )
-                with open(os.path.join(pb_utils.get_model_dir(), "sent"), "w") as file:
+                path = os.path.join(pb_utils.get_model_dir(), "sent")
+                with open(path + ".new", "w") as file:
                     file.write(str(index + 1))
+                os.replace(path + ".new", path)
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
         if count == 0:
             raise RuntimeError("nothing to send")

@@ -17,6 +17,8 @@ class TritonPythonModel:
     def initialize(self, args):
         self.args = args
         self.kept = []
+        while os.path.exists(os.path.join(pb_utils.get_model_dir(), "held")):
+            time.sleep(0.01)
 
     def execute(self, requests):
         return [self.answer(request) for request in requests]
@@ -109,7 +111,8 @@ class TritonPythonModel:
         return "slept"
 
     def cancelled(self, request, rest):
-        for _ in range(500):
+        open(rest + ".asked", "w").close()
+        for _ in range(2000):
             if request.is_cancelled():
                 open(rest, "w").close()
                 error = pb_utils.TritonError("given up", pb_utils.TritonError.CANCELLED)
