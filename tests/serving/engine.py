@@ -38,7 +38,7 @@ class Client:
         self.model.submit(infer)
         return infer
 
-    async def answer(self, request: InferRequest, timeout_s: float = 5.0) -> Rows | TpxError:
+    async def answer(self, request: InferRequest, timeout_s: float = 20.0) -> Rows | TpxError:
         """The rows or the error of a request that was sent; fails if it is not answered exactly once."""
         await until(lambda: bool(self._of(request)), timeout_s)
         [response] = self._of(request)
@@ -134,7 +134,7 @@ async def entered(fake: FakeModel, count: int = 1) -> None:
         await until(lambda: fake.entered.acquire(blocking=False))
 
 
-async def until(true: Callable[[], bool], timeout_s: float = 5.0) -> None:
+async def until(true: Callable[[], bool], timeout_s: float = 20.0) -> None:
     """Wait for a condition; fails if it does not come true in time."""
     for _ in range(int(timeout_s / 0.0005)):
         if true():

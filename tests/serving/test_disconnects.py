@@ -19,17 +19,17 @@ from tpx.protocol import messages
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2_json import encode_infer_request
 
-DELAY_S = 0.25
+DELAY_S = 0.6
 
 
 @pytest.fixture(scope="module")
 def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """A server with a model that collects requests for a quarter of a second, and one that computes long."""
+    """A server with a model that collects requests for some time, and one that computes long."""
     repository = tmp_path_factory.mktemp("models")
     write_models(repository)
     delay = f"max_queue_delay_microseconds: {int(DELAY_S * 1e6)}"
     write_model(repository, "patient", config=f"max_batch_size: 8 dynamic_batching {{ {delay} }}")
-    write_model(repository, "busy", busy(), "max_batch_size: 8 instance_group [{ count: 1 }]")
+    write_model(repository, "busy", busy(rounds=120), "max_batch_size: 8 instance_group [{ count: 1 }]")
     with serving(repository) as running:
         yield running
 
@@ -41,7 +41,7 @@ def counters(live: Live, model: str) -> tuple[int, int, int]:
     return statistics.durations()["success"].count, statistics.failures["CANCELED"], served.in_flight
 
 
-def eventually(true: Callable[[], bool], timeout_s: float = 5.0) -> None:
+def eventually(true: Callable[[], bool], timeout_s: float = 20.0) -> None:
     """Wait until it is so."""
     ends = time.perf_counter() + timeout_s
     while not true():
@@ -105,18 +105,19 @@ def test_a_grpc_call_that_is_cancelled_while_it_waits_cancels_its_request(patien
 def test_a_grpc_deadline_that_passes_while_it_waits_cancels_its_request(patient: Live) -> None:
     success, cancelled, _ = counters(patient, "patient")
     with grpc.insecure_channel(f"127.0.0.1:{patient.ports['GRPCInferenceService']}") as channel:
+        grpc.channel_ready_future(channel).result(timeout=10)
         call = channel.unary_unary(SERVICE + "ModelInfer", None, None)
         with pytest.raises(grpc.RpcError) as caught:
-            call(infer_message("patient", {"x": floats([7, 7])}), timeout=DELAY_S / 3)
+            call(infer_message("patient", {"x": floats([7, 7])}), timeout=DELAY_S / 2)
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     eventually(lambda: counters(patient, "patient") == (success, cancelled + 1, 0))
 
 
 def test_clients_that_go_while_their_batch_is_computed_leave_the_others_their_answers(patient: Live) -> None:
     first = patient.raw_http()
+    connections = [patient.raw_http() for _ in range(6)]
     first.sendall(http_request("busy", [0, 0]))
     eventually(lambda: counters(patient, "busy")[2] == 1)
-    connections = [patient.raw_http() for _ in range(6)]
     for n, connection in enumerate(connections):
         connection.sendall(http_request("busy", [n, -n], close=True))
     eventually(lambda: counters(patient, "busy")[2] == 7)

@@ -93,7 +93,7 @@ def test_as_many_models_load_at_once_as_told(
                 most = max(most, inside)
                 if most == 2:
                     both.set()
-            both.wait(0.3)
+            both.wait(10 if threads == 2 else 0.3)
             super().__init__(*words, **more)
             with lock:
                 inside -= 1

@@ -196,7 +196,7 @@ def counters(live: Live, model: str) -> dict[str, int]:
     }
 
 
-def eventually(true: Callable[[], bool], timeout_s: float = 5.0) -> None:
+def eventually(true: Callable[[], bool], timeout_s: float = 20.0) -> None:
     """Wait until it is so."""
     ends = time.perf_counter() + timeout_s
     while not true():

@@ -162,15 +162,15 @@ async def test_a_response_has_the_time_since_the_one_before_and_not_that_of_wait
     async with serving(slowly) as reader:
         infer = reader.send(0, 0)
         infer.stall(True)
-        await asyncio.sleep(0.25)
+        await asyncio.sleep(0.6)
         assert reader.got[infer] == []
         infer.stall(False)
         await reader.all_of(infer)
         for index in range(3):
             kept = reader.model.statistics.responses[index].as_dict()
-            assert 30e6 <= kept["compute_infer"]["ns"] < 150e6
+            assert 30e6 <= kept["compute_infer"]["ns"] < 600e6
             assert kept["success"]["ns"] == kept["compute_infer"]["ns"] + kept["compute_output"]["ns"]
-            assert kept["compute_output"]["ns"] < 30e6
+            assert kept["compute_output"]["ns"] < 600e6
 
 
 @on_a_loop
