@@ -9,23 +9,32 @@ from onnx import numpy_helper
 from tests.serving.onnx_files import graph, node, value
 
 SLOW_MS = 60
+_SLOW = f"parameters {{ key: 'execute_delay_ms' value: {{ string_value: '{SLOW_MS}' }} }}"
 
 
-def slow(repository: Path, name: str, batching: str, more: str = "", max_batch_size: int = 1) -> None:
+def slow(repository: Path, name: str, batching: str, more: str = "") -> None:
     """y = x after a while, on one instance unless `more` says otherwise."""
+    _write(repository, name, "identity", batching, f"max_batch_size: 1 {_SLOW} {more}")
+
+
+def gated(repository: Path, name: str, batching: str, max_batch_size: int = 1) -> None:
+    """y = x once the gate is open, on one instance."""
+    _write(repository, name, "gated", batching, f"max_batch_size: {max_batch_size}")
+
+
+def _write(repository: Path, name: str, backend: str, batching: str, more: str) -> None:
     (repository / name / "1").mkdir(parents=True)
     io = "data_type: TYPE_FP32 dims: [ 1 ]"
     text = (
-        f"backend: 'identity' max_batch_size: {max_batch_size} dynamic_batching {{ {batching} }} "
-        f"input [{{ name: 'x' {io} }}] output [{{ name: 'y' {io} }}] parameters {{ key: 'execute_delay_ms' "
-        f"value: {{ string_value: '{SLOW_MS}' }} }} {more}"
+        f"backend: '{backend}' dynamic_batching {{ {batching} }} "
+        f"input [{{ name: 'x' {io} }}] output [{{ name: 'y' {io} }}] {more}"
     )
     (repository / name / "config.pbtxt").write_text(text, encoding="utf-8")
 
 
 RAGGED = """
 max_batch_size: 8
-dynamic_batching { max_queue_delay_microseconds: 100000 }
+dynamic_batching { max_queue_delay_microseconds: 20000000 }
 input [{ name: 'x' data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true }]
 output [
   { name: 'y' data_type: TYPE_FP32 dims: [ -1 ] },
