@@ -2,8 +2,11 @@
 
 import os
 import signal
-import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -22,6 +25,7 @@ import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
     def execute(self, requests):
+        print("executes", flush=True)
         time.sleep(1.0)
         tensors = [pb_utils.Tensor("y", request.inputs()[0].as_numpy()) for request in requests]
         return [pb_utils.InferenceResponse([tensor]) for tensor in tensors]
@@ -36,7 +40,7 @@ def _models_of(child: Child) -> list[psutil.Process]:
 
 
 def _gone(processes: list[psutil.Process]) -> bool:
-    _, alive = psutil.wait_procs(processes, timeout=5)
+    _, alive = psutil.wait_procs(processes, timeout=20)
     return not alive
 
 
@@ -46,15 +50,27 @@ def _input() -> client.InferInput:
     return given
 
 
+def _infer(child: Child, model: str) -> Any:
+    with client.InferenceServerClient(f"127.0.0.1:{child.port('HTTPService')}") as http:
+        return http.infer(model, [_input()]).as_numpy("y").tolist()
+
+
+@contextmanager
+def executing(child: Child, model: str) -> Iterator[Future[Any]]:
+    """A request that its model computes."""
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(_infer, child, model)
+        child.wait_for("executes")
+        yield answer
+
+
 def test_killing_the_server_leaves_no_model_behind(tmp_path: Path) -> None:
     add(tmp_path, "double")
     file = add(tmp_path, "busy", code="double") / "model.py"
     file.write_text(SLOW.replace("time.sleep(1.0)", "time.sleep(600)"), encoding="utf-8")
     with serve("--model-repository", tmp_path) as child:
         child.ready()
-        with client.InferenceServerClient(f"127.0.0.1:{child.port('HTTPService')}") as http:
-            http.async_infer("busy", [_input()])
-            time.sleep(0.2)
+        with executing(child, "busy"):
             models = _models_of(child)
             assert len(models) == 2
             child.send(signal.SIGKILL)
@@ -68,14 +84,12 @@ def test_a_terminal_interrupt_lets_models_answer_first(tmp_path: Path, number: s
     with serve("--model-repository", tmp_path) as child:
         child.ready()
         models = _models_of(child)
-        with client.InferenceServerClient(f"127.0.0.1:{child.port('HTTPService')}", concurrency=1) as http:
-            waiting = http.async_infer("slow", [_input()])
-            time.sleep(0.3)
+        with executing(child, "slow") as answer:
             child.send(number)
             for model in models:  # a terminal tells the whole group, were they in it
                 assert os.getpgid(model.pid) != os.getpgid(child.pid)
-            assert waiting.get_result().as_numpy("y").tolist() == [1, 2]
-        assert child.ended(10) == 0
+            assert answer.result() == [1, 2]
+        assert child.ended(20) == 0
         assert "finalized" in child.text
         assert _gone(models)
 
@@ -86,11 +100,9 @@ def test_a_model_that_hangs_does_not_hold_the_server_for_ever(tmp_path: Path) ->
     with serve("--model-repository", tmp_path, "--exit-timeout-secs", "1") as child:
         child.ready()
         models = _models_of(child)
-        with client.InferenceServerClient(f"127.0.0.1:{child.port('HTTPService')}") as http:
-            http.async_infer("busy", [_input()])
-            time.sleep(0.2)
+        with executing(child, "busy"):
             child.send(signal.SIGTERM)
-            assert child.ended(10) == 1
+            assert child.ended(20) == 1
         assert _gone(models)
 
 
