@@ -136,7 +136,7 @@ def by_triton_grpc(server: Guarded, who: Identity) -> bool:
         server.grpc, ssl=True, root_certificates=str(who.authority), **files
     ) as client:
         try:
-            return bool(client.is_server_ready(client_timeout=2))
+            return bool(client.is_server_ready(client_timeout=20))
         except InferenceServerException:
             return False
 
@@ -146,7 +146,7 @@ def by_grpcio(server: Guarded, who: Identity) -> bool:
     credentials = grpc.ssl_channel_credentials(who.authority.read_bytes(), **files)
     with grpc.secure_channel(server.grpc, credentials) as channel:
         try:
-            channel.unary_unary("/inference.GRPCInferenceService/ServerLive")(b"", timeout=2)
+            channel.unary_unary("/inference.GRPCInferenceService/ServerLive")(b"", timeout=20)
         except grpc.RpcError:
             return False
         return True
