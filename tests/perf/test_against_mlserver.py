@@ -43,7 +43,7 @@ TENSORS = {
     "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}],
     "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 4]}],
 }
-MODELS = {
+MODELS: dict[str, dict[str, object]] = {
     "double": {"implementation": "runtime.Doubling"} | TENSORS,
     "silent": {"implementation": "runtime.Doubling"},
     "stutter": {"implementation": "runtime.Stuttering"} | TENSORS,
