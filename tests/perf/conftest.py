@@ -35,10 +35,19 @@ from tpx.protocol.tensors import Tensor
 
 @dataclass
 class FakeResponse:
-    """An answer of FakeClient."""
+    """An answer of FakeClient: all of it comes at once."""
 
     status: int
     first_byte_ns: int
+    units: int = 0
+
+    @property
+    def end_ns(self) -> int:
+        return self.first_byte_ns
+
+    @property
+    def arrivals(self) -> list[int]:
+        return [self.first_byte_ns]
 
 
 class FakeConnection:

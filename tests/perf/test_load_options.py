@@ -150,6 +150,22 @@ def test_a_file_of_intervals_without_them_is_refused(tmp_path: Path, content: st
             "--request-count 5 --fixed-schedule",
             "Cannot specify `--request-count` when using `--fixed-schedule`.",
         ),
+        (
+            "--concurrency-range 2 --session-concurrency 2",
+            "Session concurrency mode is only supported with OpenAI service kind.",
+        ),
+        (
+            "--concurrency-range 2 --session-concurrency 2 --service-kind openai --endpoint x",
+            "Cannot use both Concurrency and SessionConcurrency inference load modes.",
+        ),
+        (
+            "--session-concurrency 0 --service-kind openai --endpoint x",
+            "Failed to parse --session-concurrency. Session concurrency must be > 0.",
+        ),
+        (
+            "--session-concurrency 2 --service-kind openai --endpoint x",
+            "When using `--session-concurrency`, you must provide a dataset using `--input-data`.",
+        ),
         ("--request-rate-range 50 --request-count 9", "--request-count can not be less than request rate"),
         ("--gamma-shape 2", "--gamma-shape is of --request-distribution gamma"),
         ("--burst-size 2", "--burst-size is of --request-distribution burst"),

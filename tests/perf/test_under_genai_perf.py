@@ -9,7 +9,7 @@ import string
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,9 @@ class TritonPythonModel:
                 sender.send(pb_utils.InferenceResponse([text]))
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
+
+
+SESSIONS, SESSION_TURNS = 5, 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,12 +111,19 @@ def with_our_perf_analyzer(directory: Path) -> dict[str, str]:
     return os.environ | {"PATH": f"{directory}:{os.environ['PATH']}", "HF_HUB_OFFLINE": "1"}
 
 
-def profiled(genai_perf: str, tokenizer: Path, directory: Path, *words: str, beside: str = "") -> Outcome:
-    """One `genai-perf profile`, of prompts with `beside` in their JSON; our figures are of the same run."""
-    prompts = directory / "prompts.jsonl"
-    prompts.write_text("".join(f'{{"text_input": "What is {n}?"{beside}}}\n' for n in range(8)))
+def prompts(directory: Path, beside: str = "") -> tuple[str, ...]:
+    """A file of prompts with `beside` in their JSON, as an option."""
+    file = directory / "prompts.jsonl"
+    file.write_text("".join(f'{{"text_input": "What is {n}?"{beside}}}\n' for n in range(8)))
+    return "--input-file", str(file)
+
+
+def profiled(genai_perf: str, tokenizer: Path, directory: Path, *words: str) -> Outcome:
+    """One `genai-perf profile`, of prompts unless other inputs are named; our figures are of the same run."""
     command = [genai_perf, "profile", "-m", "llm", "--tokenizer", str(tokenizer)]
-    command += ["--input-file", str(prompts), "--artifact-dir", str(directory / "artifacts"), *words]
+    command += ["--artifact-dir", str(directory / "artifacts"), *words]
+    if not {"--input-file", "--num-sessions"} & set(words):
+        command += prompts(directory)
     command += ["--", "--json", str(directory / "own.json")]
     environment = with_our_perf_analyzer(directory / "bin")
     done = subprocess.run(
@@ -201,7 +211,7 @@ def test_bodies_of_other_kinds_are_read_too(
     image = ', "image": "http://nowhere.test/a.png"' if kind == "multimodal" else ""
     with openai_server(script) as url:
         words = ("-u", url, "--endpoint-type", kind, "--request-count", str(REQUESTS))
-        outcome = profiled(genai_perf, tokenizer, tmp_path, *words, beside=image)
+        outcome = profiled(genai_perf, tokenizer, tmp_path, *words, *prompts(tmp_path, image))
     assert ("nowhere.test" in json.dumps(script.bodies[-1])) is bool(image)
     theirs = outcome.theirs["request_latency"]
     assert theirs["avg"] == pytest.approx(outcome.ours["latency_us"]["mean"] / 1000, abs=0.001)
@@ -224,3 +234,50 @@ def test_generate_stream_is_measured_as_a_service_of_text(
     where = ("-u", f"127.0.0.1:{triton['HTTPService']}", "--endpoint", "v2/models/llm/generate_stream")
     words = (*where, "--endpoint-type", "generate", "--streaming", "--request-count", str(REQUESTS))
     assert_the_same_figures(profiled(genai_perf, tokenizer, tmp_path, *words))
+
+
+def assert_conversations_were_held(script: Script, outcome: Outcome) -> None:
+    """Every turn was asked once behind the turns before it, and each session has its own figures."""
+    turns = [len(body["messages"]) // 2 for body in script.bodies]
+    assert sorted(turns) == sorted(list(range(SESSION_TURNS)) * SESSIONS)
+    assert outcome.ours["sessions"] == {"total": SESSIONS, "finished": SESSIONS, "unsent_turns": 0}
+    assert outcome.theirs["request_count"]["avg"] == outcome.ours["requests"] == SESSIONS * SESSION_TURNS
+    sessions = outcome.theirs["sessions"].values()
+    assert len(sessions) == SESSIONS
+    means = [session["request_latency"]["avg"] for session in sessions]
+    assert sum(means) / SESSIONS == pytest.approx(outcome.ours["latency_us"]["mean"] / 1000, abs=0.001)
+    at = outcome.words.index("--session-concurrency")
+    assert outcome.words[at + 1] == "2"
+    assert script.most_at_once <= 2
+
+
+def test_sessions_that_it_makes_up_are_conversations(
+    genai_perf: str, tokenizer: Path, tmp_path: Path
+) -> None:
+    script = replace(SCRIPT, bodies=[], replies=True)
+    length = ("--synthetic-input-tokens-mean", "20", "--session-turns-mean", str(SESSION_TURNS))
+    delay = ("--session-turn-delay-mean", "20", "--session-turns-stddev", "0")
+    with openai_server(script) as url:
+        words = ("-u", url, "--endpoint-type", "chat", "--session-concurrency", "2")
+        sessions = ("--num-sessions", str(SESSIONS), *length, *delay)
+        outcome = profiled(genai_perf, tokenizer, tmp_path, *words, *sessions)
+    assert_conversations_were_held(script, outcome)
+
+
+def test_sessions_of_a_file_are_streamed_conversations(
+    genai_perf: str, tokenizer: Path, tmp_path: Path
+) -> None:
+    script = replace(SCRIPT, bodies=[])
+    file = tmp_path / "sessions.jsonl"
+    turns = [
+        {"text": f"What of {n}?", "session_id": f"session {n}"} | ({} if last else {"delay": 10})
+        for last in (False, False, True)
+        for n in range(SESSIONS)
+    ]
+    file.write_text("\n".join(map(json.dumps, turns)))
+    with openai_server(script) as url:
+        words = ("-u", url, "--endpoint-type", "chat", "--streaming", "--session-concurrency", "2")
+        outcome = profiled(genai_perf, tokenizer, tmp_path, *words, "--input-file", f"payload:{file}")
+    assert_conversations_were_held(script, outcome)
+    assert_the_same_figures(outcome)
+    assert set(outcome.theirs["sessions"]) == {f"session {n}" for n in range(SESSIONS)}

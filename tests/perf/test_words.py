@@ -66,7 +66,7 @@ def test_what_is_not_here_is_refused_by_name_with_what_there_is(name: str, form:
 
 
 def test_an_abbreviation_of_what_is_not_here_is_refused_too() -> None:
-    assert message("--session-c", "4").startswith("tpx perf has no --session-concurrency: ")
+    assert message("--enable-m").startswith("tpx perf has no --enable-mpi: ")
 
 
 @pytest.mark.parametrize(
@@ -113,6 +113,7 @@ def test_a_deprecated_option_says_what_replaces_it(words: str, successor: str) -
         ("--concurrency-range 4", "Concurrency"),
         ("--request-rate-range 4", "RequestRate"),
         ("--fixed-schedule --input-data zero", "FixedSchedule"),
+        ("--session-concurrency 4", "SessionConcurrency"),
     ],
 )
 def test_deprecated_concurrency_is_a_mode_of_its_own(other: str, mode: str) -> None:

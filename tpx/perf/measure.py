@@ -3,13 +3,14 @@
 import asyncio
 import gc
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter_ns
 
 import numpy as np
 
+from tpx.perf.inputs.conversations import Conversation
 from tpx.perf.inputs.feed import Feed
 from tpx.perf.latency import rank
 from tpx.perf.ledger import Ending, LevelLedger
@@ -17,11 +18,12 @@ from tpx.perf.load.base import Load
 from tpx.perf.load.endings import unfinished
 from tpx.perf.load.figures import open_loop_figures
 from tpx.perf.load.opening import open_load
+from tpx.perf.load.sessions import session_figures
 from tpx.perf.members import Stretch, member_figures
 from tpx.perf.observer import SILENT, Observer, Progress
 from tpx.perf.recording import LevelRecords
 from tpx.perf.records import Rows, succeeded
-from tpx.perf.results import LevelResult
+from tpx.perf.results import LevelResult, Sessions
 from tpx.perf.scenarios import validity
 from tpx.perf.seeds import level_number
 from tpx.perf.self_check import LoopProbe
@@ -72,6 +74,8 @@ async def measure_level(
         result = replace(result, seed=level_number(settings.load.seed, level))
         if target.sequences:
             result = replace(result, sequences=measurement.ended_sequences(target.feed))
+        if target.conversations:
+            result = replace(result, sessions=measurement.sessions(target.conversations))
         if target.metrics is not None:
             await target.metrics.look()
             result = replace(result, metrics=target.metrics.figures(measurement.span_ns))
@@ -210,6 +214,10 @@ class LevelMeasurement:
         """How many ended in the time that the figures are of."""
         cut_short = unfinished(feed, self._load)
         return ended_sequences(self._load.records, self._ledger.kept_index(), cut_short)
+
+    def sessions(self, conversations: Sequence[Conversation]) -> Sessions:
+        """What became of them."""
+        return session_figures(self._ledger.kept_rows(), conversations)
 
     def records(self) -> LevelRecords:
         """The requests of all windows."""

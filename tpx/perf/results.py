@@ -177,6 +177,16 @@ class Streaming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sessions:
+    """What became of a level's conversations: how many had their last turn answered, and how many turns were
+    not sent, because one before them failed or the level ended."""
+
+    total: int
+    finished: int
+    unsent_turns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     """One window of a level; throughput and latency are those of the requests that succeeded in it."""
 
@@ -297,6 +307,8 @@ class LevelResult:
     """None where the load is no scenario of MLPerf."""
     sequences: int | None = None
     """How many sequences ended in the kept windows; None where requests belong to none."""
+    sessions: Sessions | None = None
+    """None where requests are no turns of conversations."""
 
     @property
     def meets_slo(self) -> bool:

@@ -16,6 +16,7 @@ from tpx.perf.capture import Capture, CapturingClient
 from tpx.perf.clients.endpoint import Connections, Endpoint, connect
 from tpx.perf.clients.model import ModelDescription, ModelKey
 from tpx.perf.fitting import fitted, fitting_notices, needing, with_declared
+from tpx.perf.inputs.conversations import check_conversations
 from tpx.perf.inputs.dataset import open_data
 from tpx.perf.inputs.mix import MixedFeed
 from tpx.perf.inputs.requests import FeedSettings, make_requests
@@ -102,6 +103,7 @@ async def open_target(config: PerfConfig, in_process: str = "") -> AsyncIterator
                 data=requests.data,
                 sequences=tree.takes_sequences,
                 timestamps_ns=requests.timestamps_ns,
+                conversations=requests.conversations,
                 capture=capture,
                 statistics=ServerStatistics(control, tree, available="statistics" in server.extensions),
                 notices=(*fitting_notices(config, fit, server), *data.notices, *requests.notices),
@@ -124,7 +126,7 @@ async def _open_mix(config: PerfConfig, in_process: str) -> AsyncIterator[Target
             for share in shares
         ]
         for target in targets:
-            if target.sequences or target.timestamps_ns:
+            if target.sequences or target.timestamps_ns or target.conversations:
                 name = target.model.name
                 raise UsageError(f"--models: requests of '{name}' belong together, or to a schedule")
         members = tuple(
@@ -262,6 +264,8 @@ def _undivided(config: PerfConfig) -> str:
         return "an engine in this process is not reached from others"
     if config.levels.mode == "periodic_concurrency":
         return "a periodic concurrency grows by the answers to all of its requests, which one process sees"
+    if config.levels.mode == "session_concurrency":
+        return "the next conversation is begun by whoever ends one first, in one process"
     if config.levels.mode == "multi_stream":
         return "a query of several requests is sent by one process"
     if config.profile_export_file is not None:
@@ -278,6 +282,9 @@ def run_settings(config: PerfConfig, target: Target) -> LevelSettings:
         settings = replace(settings, load=replace(settings.load, sequences=0))
     if config.periodic_concurrency_range is not None:
         return replace(settings, request_count=config.periodic_concurrency_range.end)
+    if config.session_concurrency is not None:
+        check_conversations(target.conversations, config.session_concurrency)
+        return replace(settings, request_count=sum(map(len, target.conversations)))
     if not config.fixed_schedule:
         return settings
     check_timestamps(target.timestamps_ns)
@@ -305,6 +312,7 @@ def _feed_settings(
         batch_size=config.batch_size,
         sequences=config.sequence_settings if tree.takes_sequences else None,
         scheduled=config.fixed_schedule,
+        conversing=config.session_concurrency is not None,
         tolerance=config.tolerance,
         shared=shared,
         seed=config.seed,

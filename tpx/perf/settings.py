@@ -36,11 +36,13 @@ LoadMode = Literal[
     "custom_intervals",
     "fixed_schedule",
     "periodic_concurrency",
+    "session_concurrency",
     "single_stream",
     "multi_stream",
     "offline",
 ]
-"""What is held at a level: requests in flight, requests per second, a schedule, or a scenario of MLPerf."""
+"""What is held at a level: requests in flight, requests per second, a schedule, conversations at a time, or a
+scenario of MLPerf."""
 
 OPEN_LOOP: frozenset[LoadMode] = frozenset({"request_rate", "custom_intervals", "fixed_schedule", "offline"})
 """The modes in which requests have a time of their own, whatever becomes of those before them."""
@@ -106,6 +108,7 @@ class LevelRange:
             "custom_intervals": "--request-intervals",
             "fixed_schedule": "--fixed-schedule",
             "periodic_concurrency": "--periodic-concurrency-range",
+            "session_concurrency": "--session-concurrency",
         }
         return flags.get(self.mode, "--concurrency-range")
 

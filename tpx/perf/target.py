@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from tpx.perf.capture import Capture
 from tpx.perf.clients.base import Client, Control
 from tpx.perf.clients.model import ModelDescription, ServerDescription
+from tpx.perf.inputs.conversations import Conversation
 from tpx.perf.inputs.feed import Feed
 from tpx.perf.load.workers import WorkerPool
 from tpx.perf.members import Member
@@ -39,6 +40,8 @@ class Target:
     """The processes that send; None where this one does."""
     timestamps_ns: tuple[int, ...] = ()
     """When each step of the data is to be sent, from the beginning; only `--fixed-schedule` asks."""
+    conversations: tuple[Conversation, ...] = ()
+    """What the steps of the data are turns of, with `--session-concurrency`."""
 
     capture: Capture | None = None
     """Keeps what requests carried and what came back; None where nobody wants it."""

@@ -24,6 +24,14 @@ class Script:
     """Whether the body is chunked, or ends with the connection."""
     splits: bool = False
     """Whether events come in pieces that end anywhere."""
+    replies: bool = False
+    """Whether an answer names the message that it answers."""
+    refuses: str = ""
+    """A message that is answered with status 500."""
+    silent: bool = False
+    """Whether a stream of a chat lacks the event that names the role."""
+    most_at_once: int = 0
+    """Requests that were being answered at the same time."""
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[str] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
@@ -34,21 +42,36 @@ class OpenAiServer:
 
     def __init__(self, script: Script) -> None:
         self._script = script
+        self._busy = 0
 
     async def answer(self, request: Request, writer: asyncio.StreamWriter) -> bool:
+        self._busy += 1
+        self._script.most_at_once = max(self._script.most_at_once, self._busy)
+        try:
+            return await self._answer(request, writer)
+        finally:
+            self._busy -= 1
+
+    async def _answer(self, request: Request, writer: asyncio.StreamWriter) -> bool:
         script = self._script
         body = json.loads(request.body)
         script.bodies.append(body)
         script.headers.append(request.headers.get("authorization", ""))
         script.paths.append(request.path)
-        if script.status != 200:
+        last = body["messages"][-1]["content"] if body.get("messages") else ""
+        if script.refuses and last == script.refuses:
+            self._whole(writer, 500, {"error": {"message": f"cannot say {last}"}})
+        elif script.status != 200:
             self._whole(writer, script.status, {"error": {"message": "no such model", "type": "x"}})
         elif body.get("stream"):
-            return await self._stream(writer, chat="messages" in body)
+            return await self._stream(
+                writer, f"to {last}: " if script.replies else "", chat="messages" in body
+            )
         else:
             await asyncio.sleep(script.first_s)
             usage = {"usage": {"completion_tokens": script.tokens}} if script.usage else {}
-            made = {"message": {"content": "all"}} if "messages" in body else {"text": "all"}
+            text = f"to {last}: all" if script.replies else "all"
+            made = {"message": {"content": text}} if "messages" in body else {"text": text}
             kind = "chat.completion" if "messages" in body else "text_completion"
             self._whole(writer, 200, {"object": kind, "choices": [made], **usage})
         return True
@@ -58,12 +81,12 @@ class OpenAiServer:
         head = b"HTTP/1.1 %d X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
         writer.write(head % (status, len(data)) + data)
 
-    async def _stream(self, writer: asyncio.StreamWriter, *, chat: bool) -> bool:
+    async def _stream(self, writer: asyncio.StreamWriter, before: str, *, chat: bool) -> bool:
         script = self._script
         framing = b"Transfer-Encoding: chunked" if script.chunked else b"Connection: close"
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n" + framing + b"\r\n\r\n")
         kind = {"object": "chat.completion.chunk" if chat else "text_completion"}
-        if chat:
+        if chat and not script.silent:
             await self._event(writer, kind | {"choices": [{"delta": {"role": "assistant", "content": ""}}]})
         await asyncio.sleep(script.first_s)
         for number in range(script.tokens):
@@ -72,7 +95,8 @@ class OpenAiServer:
             if number == script.breaks_after:
                 await self._event(writer, {"error": {"message": "out of memory"}})
                 break
-            piece = {"delta": {"content": f"t{number}"}} if chat else {"text": f"t{number}"}
+            text = f"t{number}" if number else f"{before}t0"
+            piece = {"delta": {"content": text}} if chat else {"text": text}
             await self._event(writer, kind | {"choices": [piece]})
         if script.usage:
             await self._event(

@@ -117,6 +117,7 @@ class Empty:
     client = FakeClient()
     feed = RoundRobin([])
     timestamps_ns = ()
+    conversations = ()
 
 
 @asynccontextmanager

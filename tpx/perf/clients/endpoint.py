@@ -57,6 +57,8 @@ class ServiceSettings:
     kind: ServiceKind = "triton"
     path: str = ""
     """OpenAI: what follows host:port, such as v1/chat/completions."""
+    sessions: bool = False
+    """OpenAI: whether requests are the turns of conversations."""
     signature: str = "serving_default"
     """TensorFlow Serving: which of a model's signatures."""
     repositories: tuple[Path, ...] = ()

@@ -14,17 +14,22 @@ import orjson
 
 from tpx.errors import UsageError
 from tpx.perf.clients.base import PLAIN, Failure, Lane, OnResponse, RequestFields, Template
+from tpx.perf.clients.chat import NO_MESSAGE, ChatTurn
 from tpx.perf.clients.endpoint import Connections, Endpoint
 from tpx.perf.clients.events import EventConnection, EventParser
 from tpx.perf.clients.http_control import host_header, user_headers
 from tpx.perf.clients.http_lanes import HttpLanes, Send
+from tpx.perf.clients.model import TensorSpec
 from tpx.perf.clients.static_control import StaticControl
 from tpx.perf.clients.tls import tls_context
 from tpx.protocol.http1.client import HttpClientConnection, HttpConnector, HttpResponse, encode_request
 from tpx.protocol.tensors import Buffer, Tensor, decode_bytes
 
-INPUT = "payload"
+INPUT = TensorSpec(name="payload", datatype="BYTES", shape=(1,))
 """A whole request body, as the data of genai-perf has it, or only the text to answer."""
+SESSION = TensorSpec(name="session_id", datatype="BYTES", shape=(1,))
+DELAY = TensorSpec(name="delay", datatype="UINT64", shape=(1,), optional=True)
+"""Of a turn: which conversation it belongs to, and the milliseconds from its answer to the next turn."""
 REFUSED_IN_STREAM = -100
 """The status of an answer that began well and then told of an error."""
 _DONE = b"[DONE]"
@@ -38,7 +43,8 @@ def connect(endpoint: Endpoint) -> Connections:
     """Connections to a service with OpenAI's API."""
     tls = None if endpoint.tls is None else tls_context(endpoint.tls)
     connector = HttpConnector(endpoint.host, endpoint.port, tls=tls, kind=EventConnection)
-    return Connections(OpenAiClient(connector, endpoint), StaticControl(connector, "openai", INPUT))
+    inputs = (INPUT, SESSION, DELAY) if endpoint.service.sessions else (INPUT,)
+    return Connections(OpenAiClient(connector, endpoint), StaticControl(connector, "openai", *inputs))
 
 
 class OpenAiAnswer:
@@ -80,6 +86,10 @@ class OpenAiAnswer:
                 self.arrivals.append(now_ns)
             self.units = tokens(event) or self.units
 
+    def refuse(self, reason: str) -> None:
+        """What came is no success after all."""
+        self.status, self.error = REFUSED_IN_STREAM, reason
+
     def finish(self, response: HttpResponse, told: int) -> None:
         """The whole response is there; `told` bytes of it have been taken."""
         self.status, self.body = response.status, response.body
@@ -93,7 +103,7 @@ class OpenAiAnswer:
             self.units = tokens(_json(response.body))
             self.arrivals.append(now_ns)
         if self.error and self.status == OpenAiClient.success:
-            self.status = REFUSED_IN_STREAM
+            self.refuse(self.error)
         arrivals = self.arrivals
         self.units = self.units or len(arrivals) * self.streamed
         self.first_byte_ns, self.end_ns = (arrivals[0], arrivals[-1]) if arrivals else (now_ns, now_ns)
@@ -109,17 +119,19 @@ class OpenAiClient:
     def __init__(self, connector: HttpConnector, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._lanes = HttpLanes(connector, _sends)
+        self._sessions: dict[bytes, list[ChatTurn]] = {}
 
-    async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> bytes:
+    async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> bytes | ChatTurn:
+        """Of a session the turns have to be prepared in the order in which they are sent."""
         if fields.sequence or fields.shared_inputs or fields.outputs:
             raise UsageError("--service-kind openai knows neither sequences nor outputs nor shared memory")
-        (tensor,) = tensors
-        (content,) = decode_bytes(tensor.data, 1)
-        endpoint = self._endpoint
-        body = orjson.dumps(payload(content, endpoint))
-        headers = {"Content-Type": "application/json"} | user_headers(endpoint)
-        path = f"/{endpoint.service.path}".removesuffix("/.") or "/"
-        return b"".join(encode_request("POST", path, host_header(endpoint), headers, [body]))
+        data = {tensor.name: tensor.data for tensor in tensors}
+        (content,) = decode_bytes(data[INPUT.name], 1)
+        body = payload(content, self._endpoint)
+        if SESSION.name not in data:
+            return self._encode(orjson.dumps(body))
+        (session,) = decode_bytes(data[SESSION.name], 1)
+        return ChatTurn(body, self._sessions.setdefault(session, []), self._encode)
 
     async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> Template:  # noqa: ARG002
         raise UsageError("--service-kind openai knows no sequences")
@@ -137,17 +149,38 @@ class OpenAiClient:
     async def close(self) -> None:
         self._lanes.close()
 
+    def _encode(self, body: bytes) -> bytes:
+        endpoint = self._endpoint
+        headers = {"Content-Type": "application/json"} | user_headers(endpoint)
+        path = f"/{endpoint.service.path}".removesuffix("/.") or "/"
+        return b"".join(encode_request("POST", path, host_header(endpoint), headers, [body]))
+
 
 def _sends(connection: HttpClientConnection) -> Send:
     events = cast("EventConnection", connection)
 
-    def send(request: bytes, on_response: OnResponse) -> None:
+    def send(request: bytes | ChatTurn, on_response: OnResponse) -> None:
+        if isinstance(request, ChatTurn):
+            on_response = _heard(request, on_response)
+            request = request.encoded
         answer = OpenAiAnswer(on_response)
         events.told = 0
         connection.send(request, lambda response: answer.finish(response, events.told))
         events.on_piece = answer.take
 
     return send
+
+
+def _heard(turn: ChatTurn, on_response: OnResponse) -> OnResponse:
+    """Have a turn's answer go into its conversation before the load hears of it."""
+
+    def hear(answer: OpenAiAnswer) -> None:
+        succeeded = answer.status == OpenAiClient.success
+        if succeeded and not turn.answered(answer.body, streamed=answer.streamed):
+            answer.refuse(NO_MESSAGE)
+        on_response(answer)
+
+    return hear
 
 
 def payload(content: bytes, endpoint: Endpoint) -> dict[str, Any]:
@@ -198,9 +231,9 @@ def generated(body: Buffer) -> Iterator[bytes]:
             yield b"data: " + data.replace(b"\n", b" ") + _END
 
 
-def sent(request: bytes) -> bytes:
+def sent(request: bytes | ChatTurn) -> bytes:
     """The body of a prepared request, which says more than the text that it was made of."""
-    return request.partition(b"\r\n\r\n")[2]
+    return request.body if isinstance(request, ChatTurn) else request.partition(b"\r\n\r\n")[2]
 
 
 def tokens(answer: Mapping[str, Any]) -> int:

@@ -8,12 +8,12 @@ from tpx.protocol.http1.client import HttpConnector
 
 
 class StaticControl:
-    """Implements Control: a model has one input, a value of BYTES."""
+    """Implements Control: every model has the same inputs."""
 
-    def __init__(self, connector: HttpConnector, kind: str, input_name: str) -> None:
+    def __init__(self, connector: HttpConnector, kind: str, *inputs: TensorSpec) -> None:
         self._connector = connector
         self._kind = kind
-        self._input = TensorSpec(name=input_name, datatype="BYTES", shape=(1,))
+        self._inputs = inputs
 
     async def server(self) -> ServerDescription:
         """Raises WireError where nobody listens."""
@@ -21,7 +21,7 @@ class StaticControl:
         return ServerDescription(name=self._kind, version="", extensions=frozenset())
 
     async def model(self, model: ModelKey) -> ModelDescription:
-        return ModelDescription(name=model.name, platform=self._kind, inputs=(self._input,))
+        return ModelDescription(name=model.name, platform=self._kind, inputs=self._inputs)
 
     async def statistics(self, model: ModelKey) -> tuple[ModelCounters, ...]:  # noqa: ARG002 (there are none)
         return ()

@@ -11,11 +11,12 @@ from tpx.perf.clients.endpoint import Connections, Endpoint
 from tpx.perf.clients.http import http_connector
 from tpx.perf.clients.http_control import host_header, user_headers
 from tpx.perf.clients.http_lanes import HttpLanes, plain_send
+from tpx.perf.clients.model import TensorSpec
 from tpx.perf.clients.static_control import StaticControl
 from tpx.protocol.http1.client import HttpConnector, HttpResponse, encode_request
 from tpx.protocol.tensors import Tensor, decode_bytes
 
-INPUT = "TORCHSERVE_INPUT"
+INPUT = TensorSpec(name="TORCHSERVE_INPUT", datatype="BYTES", shape=(1,))
 """The path of a file to send, or its content."""
 _BOUNDARY = b"tpx-0b5a9c2f7e4d41c8-tpx"
 _LONGEST_PATH = 4096
@@ -82,7 +83,7 @@ def form(content: bytes) -> bytes:
     if path is not None:
         name, data = path.name, path.read_bytes()
     if b"--" + _BOUNDARY in data:
-        raise UsageError(f"input '{INPUT}' holds the line that ends a form")
+        raise UsageError(f"input '{INPUT.name}' holds the line that ends a form")
     quoted = name.replace("\\", "\\\\").replace('"', '\\"').encode()
     disposition = b'Content-Disposition: form-data; name="data"; filename="%b"\r\n' % quoted
     head = b"--%b\r\n%bContent-Type: application/octet-stream\r\n\r\n" % (_BOUNDARY, disposition)

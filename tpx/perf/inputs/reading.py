@@ -8,6 +8,7 @@ import orjson
 from tpx.errors import UsageError
 from tpx.options import nearest
 from tpx.perf.clients.model import ModelDescription, TensorSpec
+from tpx.perf.clients.openai import DELAY, SESSION
 from tpx.perf.inputs.makers import Maker
 from tpx.perf.inputs.shapes import Dims
 from tpx.perf.inputs.steps import Step
@@ -84,6 +85,8 @@ def _entries(value: Any, known: Sequence[str], where: str) -> Mapping[str, Any]:
             continue
         if name == PAYLOAD:
             raise UsageError(f"{where}: 'payload' is for services that take JSON (--service-kind openai)")
+        if name in (SESSION.name, DELAY.name):
+            raise UsageError(f"{where}: '{name}' is of a turn of a conversation (--session-concurrency)")
         raise UsageError(
             f"{where}: The input or output '{name}' is not found in the model configuration"
             f"{nearest(name, known)} (has: {', '.join(known)})"

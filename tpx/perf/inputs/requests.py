@@ -8,6 +8,7 @@ import psutil
 from tpx.errors import UsageError
 from tpx.perf.clients.base import PLAIN, Prepared, RequestFields, Template, Writer
 from tpx.perf.clients.model import ModelDescription, TensorSpec
+from tpx.perf.inputs.conversations import Conversation, conversations
 from tpx.perf.inputs.dataset import DataSet
 from tpx.perf.inputs.feed import Check, Feed, RoundRobin, batches
 from tpx.perf.inputs.sequences import (
@@ -33,14 +34,15 @@ NOTICED_BYTES = GIB
 class FeedSettings:
     """How requests are made of the data.
 
-    `sequences` is for models that take them; `scheduled` steps go by their timestamps. Responses are compared
-    with what the data expects of them, within `tolerance`; None is exactly.
+    `sequences` is for models that take them; `scheduled` steps go by their timestamps, `conversing` ones are
+    turns. Responses are compared with what the data expects of them, within `tolerance`; None is exactly.
     """
 
     fields: RequestFields = PLAIN
     batch_size: int = 1
     sequences: SequenceSettings | None = None
     scheduled: bool = False
+    conversing: bool = False
     tolerance: Tolerance | None = None
     shared: SharedTensors | None = None
     """Where tensors go that the server is to find in shared memory."""
@@ -49,11 +51,13 @@ class FeedSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requests:
-    """What is sent, and, where that was asked for, when each step is due in ns from the beginning."""
+    """What is sent, and, where that was asked for, when each step is due in ns from the beginning, or the
+    conversations that steps are turns of."""
 
     feed: Feed
     data: DataSummary
     timestamps_ns: tuple[int, ...] = ()
+    conversations: tuple[Conversation, ...] = ()
     notices: tuple[str, ...] = ()
 
 
@@ -78,8 +82,13 @@ async def make_requests(
         await maker.request(number, [steps[order[i % len(order)]] for i in batch])
         for number, batch in enumerate(batches(len(order), settings.batch_size))
     ]
-    feed = RoundRobin(requests, maker.check())
-    return Requests(feed=feed, data=maker.summary(data), timestamps_ns=times, notices=maker.notices)
+    return Requests(
+        feed=RoundRobin(requests, maker.check()),
+        data=maker.summary(data),
+        timestamps_ns=times,
+        conversations=conversations(data, requests) if settings.conversing else (),
+        notices=maker.notices,
+    )
 
 
 def _schedule(steps: Stream) -> tuple[tuple[int, ...], Sequence[int]]:

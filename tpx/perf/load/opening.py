@@ -9,12 +9,14 @@ import numpy as np
 
 from tpx.errors import UsageError
 from tpx.perf.clients.base import Client
+from tpx.perf.inputs.conversations import Conversation
 from tpx.perf.inputs.feed import Feed
 from tpx.perf.load.base import Load
 from tpx.perf.load.concurrency import ConcurrencyLoad
 from tpx.perf.load.periodic import PeriodicLoad
 from tpx.perf.load.rate import OpenLoopSettings, RateLoad
 from tpx.perf.load.schedules import ALL, Offsets, Share, at_once, listed, offsets
+from tpx.perf.load.sessions import SessionLoad
 from tpx.perf.load.together import QueryLoad
 from tpx.perf.plan import LoadPlan
 from tpx.perf.records import Records
@@ -38,6 +40,10 @@ class Loadable(Protocol):
     @property
     def timestamps_ns(self) -> tuple[int, ...]:
         """Of `--fixed-schedule`, when each step of the data is due, from the beginning of the run."""
+
+    @property
+    def conversations(self) -> tuple[Conversation, ...]:
+        """Of `--session-concurrency`, in the order in which they begin."""
 
 
 async def open_load(
@@ -63,6 +69,9 @@ async def open_load(
     if level.mode == "periodic_concurrency" and plan.periodic is not None:
         lanes = await client.open(plan.periodic.end)
         return PeriodicLoad(client, lanes, target.feed, plan.periodic, settings.timeout_s)
+    if level.mode == "session_concurrency":
+        lanes = await client.open(int(level.value))
+        return SessionLoad(client, lanes, target.conversations, settings.timeout_s)
     if not level.open_loop:
         lanes = await client.open(share.part(int(level.value)))
         return ConcurrencyLoad(client, lanes, target.feed, settings.timeout_s, records)

@@ -204,6 +204,7 @@ class _Part:
     def __init__(self, target: Loadable, share: Share) -> None:
         self.client = target.client
         self.timestamps_ns = target.timestamps_ns
+        self.conversations = target.conversations
         self.feed = deal(target.feed, share)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from tpx.errors import UsageError
-from tpx.perf.clients.endpoint import DEFAULT_PORTS, Address, parse_address
+from tpx.perf.clients.endpoint import DEFAULT_PORTS, Address, ServiceSettings, parse_address
 from tpx.perf.options.answers import AnswerOptions
 from tpx.perf.options.course import CourseOptions
 from tpx.perf.options.data import DataOptions
@@ -51,13 +51,15 @@ class PerfConfig(
         if not self.self_test:
             self.check_target()
         self.check_service(self.protocol)
+        if self.session_concurrency is not None and self.service_kind != "openai":
+            raise UsageError("Session concurrency mode is only supported with OpenAI service kind.")
         self.check_wire(self.protocol, self.service_kind)
         if self.service_kind != "inprocess":
             self.tls(self.protocol, secure=self.parsed_address.secure)
         self.check_load()
         self.check_measurement()
         self.check_answers()
-        self.check_data(scheduled=self.fixed_schedule)
+        self.check_data(needing=self._needs_files)
         self.check_sequences()
         self.check_pace()
         self.check_metrics(self.service_kind)
@@ -125,6 +127,18 @@ class PerfConfig(
                 raise UsageError(f"--scenario {self.scenario} is a load of its own: leave out {levels.flag}")
             return own
         return LevelRange(start=1, end=0) if self.slo and not levels.given else levels
+
+    @property
+    def _needs_files(self) -> str:
+        """The option that takes its whole load from the data's files; empty where none does."""
+        if self.session_concurrency is not None:
+            return "--session-concurrency"
+        return "--fixed-schedule" if self.fixed_schedule else ""
+
+    @property
+    def service(self) -> ServiceSettings:
+        """What the connections are told, also whether requests are turns of conversations."""
+        return replace(super().service, sessions=self.session_concurrency is not None)
 
     @property
     def address(self) -> str:

@@ -55,7 +55,7 @@ class CourseOptions:
             refuse("--cooldown-seconds", "The value must be >= 0.")
         if self.warmup_seconds and warmup_requests:
             raise UsageError("--warmup-seconds and --warmup-request-count can not both end the warm-up")
-        once = ("fixed_schedule", "periodic_concurrency", "offline")
+        once = ("fixed_schedule", "periodic_concurrency", "session_concurrency", "offline")
         if self.warmup_seconds and levels.mode in once:
             raise UsageError(
                 f"--warmup-seconds needs a load that goes on: {levels.mode.replace('_', ' ')} is sent once"

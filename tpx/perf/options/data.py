@@ -110,8 +110,9 @@ class DataOptions:
     ] = ()
     seed: Annotated[int, Option("seed of data, arrivals and sequences", (), _DATA)] = 0
 
-    def check_data(self, *, scheduled: bool = False) -> None:
-        """Raise UsageError for a value out of range, data of two kinds, or a schedule without its files."""
+    def check_data(self, *, needing: str = "") -> None:
+        """Raise UsageError for a value out of range, data of two kinds, or without the files that the option
+        `needing` takes everything from."""
         if self.batch_size <= 0:
             refuse("-b (batch size)", "The value must be > 0.")
         if self.string_length <= 0:
@@ -123,8 +124,8 @@ class DataOptions:
         kinds = {text if text in ("zero", "random") else "files" for text in self.input_data}
         if len(kinds) > 1:
             raise UsageError(f"--input-data: {' and '.join(sorted(kinds))} can not be combined; see --input")
-        if scheduled:
-            self._check_scheduled()
+        if needing:
+            self._check_files(needing)
         for flag, names in (
             ("--input", [source.name for source in self.input]),
             ("--shape", [shape.name for shape in self.shape]),
@@ -135,16 +136,14 @@ class DataOptions:
                 twice = next(name for name in names if names.count(name) > 1)
                 raise UsageError(f"{flag}: '{twice}' is given more than once")
 
-    def _check_scheduled(self) -> None:
+    def _check_files(self, needing: str) -> None:
         if not self.input_data:
-            raise UsageError(
-                "When using `--fixed-schedule`, you must provide a dataset using `--input-data`."
-            )
+            raise UsageError(f"When using `{needing}`, you must provide a dataset using `--input-data`.")
         for text in self.input_data:
             if not Path(text).is_file():
                 raise UsageError(
-                    f"'{text}' is not a file. When using `--fixed-schedule`, all paths passed to "
-                    "--input-data must be files."
+                    f"'{text}' is not a file. When using `{needing}`, all paths passed to --input-data must "
+                    "be files."
                 )
 
     @property

@@ -65,6 +65,16 @@ class LoadOptions:
     request_period: Annotated[
         int, Option("responses of each of the newest requests before concurrency grows again", (), _LOAD)
     ] = 10
+    session_concurrency: Annotated[
+        int | None,
+        Option(
+            "conversations at a time, of --service-kind openai: the steps of the input data with one "
+            "session_id, each sent with the answers before it",
+            (),
+            _LOAD,
+            "N",
+        ),
+    ] = None
     binary_search: Annotated[
         bool, Option("halve the range to find the highest load under the latency threshold", (), _LOAD)
     ] = False
@@ -87,6 +97,8 @@ class LoadOptions:
             refuse("--request-count", "The value must be > 0.")
         if self.request_period <= 0:
             refuse("--request-period", "The value must be > 0")
+        if self.session_concurrency is not None and self.session_concurrency <= 0:
+            refuse("--session-concurrency", "Session concurrency must be > 0.")
         names = [name for name, _ in self._kinds()]
         if len(names) > 1:
             raise UsageError(f"Cannot use both {names[0]} and {names[1]} inference load modes.")
@@ -134,6 +146,9 @@ class LoadOptions:
         if self.periodic_concurrency_range is not None:
             last = self.periodic_concurrency_range.end
             kinds.append(("PeriodicConcurrency", LevelRange(mode="periodic_concurrency", start=last)))
+        if self.session_concurrency is not None:
+            held = self.session_concurrency
+            kinds.append(("SessionConcurrency", LevelRange(mode="session_concurrency", start=held)))
         if self.fixed_schedule:
             kinds.append(("FixedSchedule", LevelRange(mode="fixed_schedule", start=0)))
         return kinds

@@ -47,8 +47,6 @@ REFUSED: Mapping[str, str] = {
     "--proto": "only services of Triton's protocol are called over gRPC (-i grpc)",
     "--repeat": "a level that is listed several times is measured as often: --concurrency-range 4,4,4",
     "--search": "--slo 'p99<20ms' finds the highest concurrency, with --request-rate-range the highest rate",
-    "--session-concurrency": "conversations of several turns are not measured; --service-kind openai with "
-    "--concurrency-range measures single ones",
     "--step": "a geometric range is --concurrency-range 1:64:x2",
     "--target": "several servers are measured in turns with --ab URL1 URL2",
 }
@@ -99,14 +97,19 @@ def read_words(argv: Sequence[str]) -> Wanted:
     """The run that these words describe. Raises UsageError for words that describe none."""
     chosen = given_in_argv(PerfWords, spelled_out(argv))
     chosen.pop("version", None)
-    needless = f"--triton-server-directory changes nothing: {_NEEDLESS}"
-    found = (needless,) if chosen.pop("triton_server_directory", None) is not None else ()
-    warnings = found + tuple(
+    found: list[str] = []
+    if chosen.pop("triton_server_directory", None) is not None:
+        found.append(f"--triton-server-directory changes nothing: {_NEEDLESS}")
+    if chosen.get("session_concurrency") and chosen.get("request_count"):
+        found.append(
+            "--request-count changes nothing: --session-concurrency sends every turn of the data once"
+        )
+    found += (
         f"{name} is deprecated and will be removed in an upcoming version. Use {successor} instead."
         for field, (name, successor) in _SUCCESSORS.items()
         if field in chosen
     )
-    return Wanted(config=build(PerfConfig, _modern(chosen)), warnings=warnings)
+    return Wanted(config=build(PerfConfig, _modern(chosen)), warnings=tuple(found))
 
 
 def spelled_out(argv: Sequence[str]) -> list[str]:
@@ -158,5 +161,6 @@ _MODES = {
     "request_rate_range": "RequestRate",
     "request_intervals": "CustomIntervals",
     "periodic_concurrency_range": "PeriodicConcurrency",
+    "session_concurrency": "SessionConcurrency",
     "fixed_schedule": "FixedSchedule",
 }

@@ -10,6 +10,7 @@ from tpx.perf.results import LevelResult, Validity
 _UNITS = {
     "concurrency": "concurrency",
     "request_rate": "request rate",
+    "session_concurrency": "session concurrency",
     "single_stream": "queries in flight",
     "multi_stream": "samples a query",
     "offline": "samples",

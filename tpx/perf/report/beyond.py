@@ -5,7 +5,15 @@ from collections.abc import Iterator
 
 from tpx.perf.metrics.figures import MetricsFigures
 from tpx.perf.report.figures import percentile_name, rate, usec
-from tpx.perf.results import Estimates, LatencyEstimate, LevelResult, MemberFigures, OpenLoop, Streaming
+from tpx.perf.results import (
+    Estimates,
+    LatencyEstimate,
+    LevelResult,
+    MemberFigures,
+    OpenLoop,
+    Sessions,
+    Streaming,
+)
 from tpx.perf.statistics.intervals import CONFIDENCE
 
 NOTICED_DIFFERENCE = 0.05
@@ -24,6 +32,8 @@ def _lines(result: LevelResult) -> Iterator[str]:
         yield from _estimates(result.estimates, result)
     if result.open_loop is not None:
         yield from _pace(result.open_loop, result)
+    if result.sessions is not None:
+        yield _sessions(result.sessions)
     yield from map(_member, result.members)
     if result.streaming is not None and result.streaming.inter_response is not None:
         yield from _stream(result.streaming)
@@ -31,6 +41,11 @@ def _lines(result: LevelResult) -> Iterator[str]:
         yield f"Mean batch in the server: {result.server.mean_batch:.2f}"
     if result.metrics is not None:
         yield from _metrics(result.metrics)
+
+
+def _sessions(sessions: Sessions) -> str:
+    missing = f", {sessions.unsent_turns} turns not sent" if sessions.unsent_turns else ""
+    return f"Conversations: {sessions.finished} of {sessions.total} finished{missing}"
 
 
 def _member(member: MemberFigures) -> str:

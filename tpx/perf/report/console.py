@@ -68,6 +68,8 @@ def _course_lines(config: PerfConfig, *, asynchronous: bool) -> list[str]:
     """What ends a level."""
     if config.scenario:
         return _scenario_lines(config)
+    if config.session_concurrency is not None:
+        return ["  Sending every conversation of the input data once"]
     if config.request_count:
         return [f"  Sending {_requests(config.request_count, 'benchmark')}"]
     return _windows_lines(config, asynchronous=asynchronous)

@@ -63,6 +63,8 @@ def _rows(results: Sequence[LevelResult]) -> list[LevelResult]:
 
 def _level_column(results: Sequence[LevelResult]) -> str:
     held = {r.level.mode for r in results}
+    if held == {"session_concurrency"}:
+        return "Session Concurrency"
     return "Concurrency" if held <= {"concurrency"} else "Request Rate"
 
 

@@ -3,6 +3,7 @@ machine."""
 
 import os
 import platform
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ def observed(result: LevelResult) -> dict[str, Any]:
     return {
         "streaming": None if result.streaming is None else _streaming(result.streaming),
         "sequences": result.sequences,
+        "sessions": None if result.sessions is None else asdict(result.sessions),
         "metrics": None if result.metrics is None else _metrics(result.metrics),
         "hdr": None if result.estimates is None else _histogram(result.estimates),
     }

@@ -44,6 +44,8 @@ def _data(config: PerfConfig, target: Target) -> Iterator[str]:
         if config.sequence_length is not None or not config.data_files:
             length = f"of {sequences.length} requests +- {sequences.variation:g}%"
         yield f"Sequences: {length}, ids {sequences.first_id} to before {sequences.end_id}"
+    if target.conversations:
+        yield f"Conversations: {len(target.conversations)}, each sent once"
     if config.shared_memory != "none":
         yield f"Shared memory: {config.shared_memory}"
     if target.feed.check is not None:

@@ -105,8 +105,9 @@ class ProfileExport:
         if key not in self._inputs:
             tensors = self._capture.inputs[key]
             if self._service[0] == "openai":
-                body = sent(self._capture.requests[key])
-                tensors = (Tensor(INPUT, "BYTES", (1,), encode_bytes([body])),)
+                body = encode_bytes([sent(self._capture.requests[key])])
+                whole = Tensor(INPUT.name, INPUT.datatype, INPUT.shape, body)
+                tensors = tuple(whole if t.name == INPUT.name else t for t in tensors)
             self._inputs[key] = tensors_json(tensors)
         return self._inputs[key]
 
