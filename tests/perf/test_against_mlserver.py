@@ -39,14 +39,14 @@ class Stuttering(Doubling):
         for _ in range(3):
             yield await self.predict(payload)
 """
-TENSORS = {
+TENSORS: dict[str, object] = {
     "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}],
     "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 4]}],
 }
 MODELS: dict[str, dict[str, object]] = {
-    "double": {"implementation": "runtime.Doubling"} | TENSORS,
+    "double": {"implementation": "runtime.Doubling", **TENSORS},
     "silent": {"implementation": "runtime.Doubling"},
-    "stutter": {"implementation": "runtime.Stuttering"} | TENSORS,
+    "stutter": {"implementation": "runtime.Stuttering", **TENSORS},
 }
 PROTOCOLS = pytest.mark.parametrize("protocol", ["http", "grpc"])
 DECLARED = ("--shape", "x:1,4")
