@@ -168,3 +168,15 @@ def test_variants_of_an_ensemble_are_compared_by_those_of_its_steps(tmp_path: Pa
     whole = run(config("ens", run_config_search_max_concurrency=8, final_rounds=0), tmp_path)
     compared = {p.before for p in compare_runs(whole, whole, Strictness()).pairs}
     assert compared == {v.variant.name for v in whole.models[0].measured}
+
+
+def test_what_does_not_go_with_one_model_leaves_what_others_showed(tmp_path: Path) -> None:
+    few = {"run_config_search_max_concurrency": 4, "final_rounds": 0}
+    stranger = (ModelToProfile(name="nobody"),)
+    whole = run(config("alexnet", "ens", ensemble_composing_models=stranger, **few), tmp_path)
+    assert [bool(model.measured) for model in whole.models] == [True, False]
+    assert whole.models[1].unavailable is not None
+    assert "'nobody' is no step of ensemble 'ens'" in whole.models[1].unavailable.reason
+    assert whole.outcome == "complete"
+    with pytest.raises(UsageError, match="is no step of ensemble"):
+        run(config("ens", "alexnet", ensemble_composing_models=stranger, **few), tmp_path / "first")

@@ -26,7 +26,15 @@ from tpx.analyzer.results.journal import (
     RunStarted,
     ServerMeasured,
 )
-from tpx.analyzer.results.measurement import Configuration, Decision, Failure, Outcome, Trial, Variant
+from tpx.analyzer.results.measurement import (
+    Configuration,
+    Decision,
+    Failure,
+    Measurement,
+    Outcome,
+    Trial,
+    Variant,
+)
 from tpx.analyzer.resume import Earlier
 from tpx.analyzer.runners.base import Preparation
 from tpx.analyzer.search.base import Done, Search
@@ -92,6 +100,7 @@ class Profile:
         self._journal = journal
         self._observe = observe
         self._named: list[Variant] = []
+        self._measured = False
         self._stop = asyncio.Event()
         self._started_ns = time.perf_counter_ns()
 
@@ -150,17 +159,27 @@ class Profile:
             self._journal.append(ServerMeasured(server=server))
 
     async def _subject(self, subject: Subject) -> None:
-        model = subject.name
-        if model in self._earlier.unavailable:
+        if subject.name in self._earlier.unavailable:
             return
+        try:
+            await self._profile(subject)
+        except UsageError as exc:
+            if not self._measured:
+                raise
+            self._give_up(subject, exc)  # what does not go with one model is no end of what others showed
+
+    def _give_up(self, subject: Subject, error: TpxError) -> None:
+        tail = self._bench.log_tail()
+        self._journal.append(ModelFailed(model=subject.name, reason=error.message, log_tail=tail))
+        self._observe(Remark(text=f"model '{subject.name}' cannot be profiled: {error.message}"))
+
+    async def _profile(self, subject: Subject) -> None:
         try:
             read = await self._read_all(subject)
         except (UsageError, ServerLost):
             raise
         except TpxError as exc:
-            tail = self._bench.log_tail()
-            self._journal.append(ModelFailed(model=model, reason=exc.message, log_tail=tail))
-            self._observe(Remark(text=f"model '{model}' cannot be profiled: {exc.message}"))
+            self._give_up(subject, exc)
             return
         mode, question = question_of(self._config, subject, read)
         question = replace(question, named=(*self._earlier.named, *self._named))
@@ -216,6 +235,7 @@ class Profile:
             if outcome is None:
                 self._observe(started)
                 outcome = await self._measure(configuration, trial)
+            self._measured = self._measured or isinstance(outcome, Measurement)
             search.tell(trial, outcome)
             for decision in walk.new_decisions():
                 if not self._earlier.skips_decision(trial.variant.model):

@@ -260,3 +260,14 @@ def test_request_rates_stay_request_rates_through_all_phases(mode: Mode) -> None
         )
     assert seen <= set(rates)
     assert max(seen) > 64
+
+
+def test_a_budget_never_leaves_fewer_configurations_than_were_tried() -> None:
+    asked = question(limits=Limits(max_measurements=6, final_rounds=0))
+    search, server = open_search("budgeted", asked), server_for(asked, seed=1)
+    tried: set[str] = set()
+    while not isinstance(trial := search.ask(), Done):
+        tried.add(trial.variant.name)
+        assert len(tried) <= search.configurations_at_most
+        search.tell(trial, server.measure(trial.variant, trial.load))
+    assert len(tried) > 2

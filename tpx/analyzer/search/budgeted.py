@@ -42,8 +42,8 @@ class BudgetedSearch:
 
     @property
     def configurations_at_most(self) -> int:
-        size = 1 + self._explorer.grid.size
-        return int(min(size, self._known.left)) if math.isfinite(self._known.left) else size
+        size, left = 1 + self._explorer.grid.size, self._known.left
+        return int(min(size, len(self._known.variants) + left)) if math.isfinite(left) else size
 
     @property
     def loads_at_most(self) -> int:
