@@ -27,3 +27,11 @@ def test_a_death_now_and_then_goes_on_for_ever() -> None:
     delays = {restarts.died(index * 61 * S) for index in range(100)}
     assert len(delays) == 1
     assert not restarts.given_up
+
+
+def test_what_could_not_be_started_for_want_of_something_has_not_died() -> None:
+    restarts = Restarts()
+    for index in range(100):
+        assert restarts.died(index) is not None
+        assert restarts.pardon() >= 1
+    assert not restarts.given_up

@@ -1,6 +1,7 @@
 """The server's end of the socket to the process of a model: on the event loop, never waiting."""
 
 import asyncio
+import logging
 import os
 import socket
 from collections import deque
@@ -9,6 +10,8 @@ from collections.abc import Callable
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.backends.python.worker.frames import HEADER, Buffer
 from tpx.serving.backends.python.worker.rings import GrowingRing, Segment, create_segment
+
+log = logging.getLogger(__name__)
 
 _READ_BYTES = 256 << 10
 _PROGRESS_BYTES = 4096
@@ -80,9 +83,22 @@ class Connection:
     def _grow(self, size: int) -> Segment:
         return self._share(size, frames.FROM_SERVER)
 
+    def _grant(self, size: int) -> None:
+        """The model asks for memory to answer with. Without any its answer becomes an error."""
+        try:
+            self._incoming = self._share(size, frames.FROM_MODEL)
+        except OSError as exc:
+            log.error("no shared memory of %d bytes for what a model answers: %s", size, exc.strerror)
+            self._flush()
+            self._write(frames.framed(frames.SEGMENT, [frames.SEGMENT_BODY.pack(frames.FROM_MODEL, 0)]), [])
+
     def _share(self, size: int, purpose: int) -> Segment:
         fd = create_segment(size)
-        segment = Segment(fd, size)
+        try:
+            segment = Segment(fd, size)
+        except OSError:
+            os.close(fd)
+            raise
         self._flush()
         body = frames.SEGMENT_BODY.pack(purpose, size)
         self._write(frames.framed(frames.SEGMENT, [body]), [fd])
@@ -156,7 +172,7 @@ class Connection:
                 break
             body = view[at + start : at + start + size]
             if kind == frames.GROW:
-                self._incoming = self._share(frames.NUMBER.unpack(body)[0], frames.FROM_MODEL)
+                self._grant(frames.NUMBER.unpack(body)[0])
             else:
                 self._on_frame(kind, body)
                 if not self.open:

@@ -10,12 +10,12 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import Any
 
-from tpx.errors import LoadError, NotReady
+from tpx.errors import Code, LoadError, NotReady
 from tpx.serving.backends.base import RemoteOutcomes
 from tpx.serving.backends.python.connection import Connection
 from tpx.serving.backends.python.encoding import Answers, encode_request
 from tpx.serving.backends.python.held import Held, HeldBatch
-from tpx.serving.backends.python.process import ChildProcess
+from tpx.serving.backends.python.process import ChildProcess, short_of
 from tpx.serving.backends.python.restarts import Restarts
 from tpx.serving.backends.python.sequences import SequenceTensors
 from tpx.serving.backends.python.services import Services
@@ -96,7 +96,14 @@ class PythonExecutor:
             await self._loop.run_in_executor(None, process.end, 1.0)
             raise LoadError(f"{self._settings.name} is not wanted any more")
         self._initialized = self._loop.create_future()
-        connection = Connection(self._loop, process.socket, self._frame, self._gone)
+        try:
+            connection = Connection(self._loop, process.socket, self._frame, self._gone)
+        except OSError as exc:
+            process.socket.close()
+            process.kill()
+            raise LoadError(
+                f"no shared memory for {self._settings.name}: {exc.strerror}", code=short_of(exc)
+            ) from exc
         self._connection = connection
         self._services = Services(connection, self._host, self._settings.model)
         connection.send(frames.INITIALIZE, [json.dumps(self._settings.words).encode()])
@@ -203,6 +210,8 @@ class PythonExecutor:
                     await self.start()
                 except LoadError as exc:
                     log.error("cannot restart %s: %s", name, exc.message)
+                    if exc.code is Code.RESOURCE_EXHAUSTED:
+                        await asyncio.sleep(self._restarts.pardon())
                     continue
                 log.warning("restarted the process of %s", name)
                 return

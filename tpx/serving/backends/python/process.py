@@ -1,5 +1,6 @@
 """Starting and ending the process of a model."""
 
+import errno
 import logging
 import os
 import socket
@@ -9,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tpx.errors import LoadError
+from tpx.errors import Code, LoadError
 
 log = logging.getLogger(__name__)
 
+_SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM))
 _CHILD = Path(__file__).parent / "worker" / "child.py"
 
 
@@ -30,7 +32,10 @@ class ChildProcess:
 
     def __init__(self, interpreter: Interpreter, directory: Path) -> None:
         """Blocks for as long as starting a process takes. Raises LoadError."""
-        ours, theirs = socket.socketpair()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as exc:
+            raise _cannot_start(interpreter, exc) from exc
         with theirs:
             try:
                 self._process = subprocess.Popen(
@@ -43,7 +48,7 @@ class ChildProcess:
                 )
             except OSError as exc:
                 ours.close()
-                raise LoadError(f"cannot start '{interpreter.path}': {exc.strerror}") from exc
+                raise _cannot_start(interpreter, exc) from exc
         self.socket = ours
 
     @property
@@ -61,3 +66,12 @@ class ChildProcess:
     def kill(self) -> None:
         """End it now."""
         self._process.kill()
+
+
+def short_of(exc: OSError) -> Code | None:
+    """RESOURCE_EXHAUSTED for what may work once others have given something back."""
+    return Code.RESOURCE_EXHAUSTED if exc.errno in _SHORTAGES else None
+
+
+def _cannot_start(interpreter: Interpreter, exc: OSError) -> LoadError:
+    return LoadError(f"cannot start '{interpreter.path}': {exc.strerror}", code=short_of(exc))

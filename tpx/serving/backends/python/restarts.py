@@ -16,6 +16,12 @@ class Restarts:
         self._deaths: deque[int] = deque(maxlen=_MOST)
         self.given_up = False
 
+    def pardon(self) -> float:
+        """The last death was none: there was no memory or no descriptor to start it with. How many seconds to
+        wait for others to give some back."""
+        self._deaths.pop()
+        return _LONGEST_DELAY_S
+
     def died(self, now_ns: int) -> float | None:
         """How many seconds to wait before the next start; None: it is not started again."""
         self._deaths.append(now_ns)

@@ -38,7 +38,7 @@ class Channel:
         self._reading = False
         self._rest = b""
         self._fds: list[int] = []
-        self._granted: list[Segment] = []
+        self._granted: list[Segment | None] = []
         self._ring = GrowingRing(self._grow)
         self._incoming: Segment | None = None
         self._begun: memoryview | None = None
@@ -87,10 +87,14 @@ class Channel:
             raise ServerGone from exc
 
     def _grow(self, size: int) -> Segment:
-        """Called while sending: nobody else sends anything that lies in the segment before."""
+        """Called while sending: nobody else sends anything that lies in the segment before. Raises
+        MemoryError."""
         self._sendall(frames.framed(frames.GROW, [frames.NUMBER.pack(size)]))
         self.wait(lambda: bool(self._granted))
-        return self._granted.pop()
+        segment = self._granted.pop()
+        if segment is None:
+            raise MemoryError(f"the server has no shared memory of {size} bytes for the tensors")
+        return segment
 
     def begin(self, batch: int) -> None:
         """Whatever happens from now on, the server knows that this batch was begun."""
@@ -203,6 +207,9 @@ class Channel:
 
     def _use_segment(self, body: memoryview) -> None:
         purpose, size = frames.SEGMENT_BODY.unpack(body)
+        if not size:
+            self._granted.append(None)
+            return
         fd = self._fds.pop(0)
         segment = Segment(fd, size)
         os.close(fd)

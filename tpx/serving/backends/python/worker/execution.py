@@ -107,16 +107,16 @@ class Execution:
         except BaseException as exc:  # noqa: BLE001 (whatever a model raises is the answer)
             computed_ns = _clock()
             failed = True
-            text = str(exc) if isinstance(exc, _WrongReturn) else described(exc)
-            message = text.encode(errors="replace")
-            entries = [([frames.SIZE.pack(len(message)), message], [])]
+            entries = _failure(str(exc) if isinstance(exc, _WrongReturn) else described(exc))
             for request in requests:
                 if request._sender is not None:
                     request._sender._close()
-        start = frames.ANSWER.pack(batch, began_ns - take_ns, began_ns, computed_ns, len(requests), failed)
-        self.channel.send_entries(
-            frames.ANSWERS, start, entries, keep=self._is_kept(began_ns, computed_ns, more=more)
-        )
+        times = (batch, began_ns - take_ns, began_ns, computed_ns, len(requests))
+        keep = self._is_kept(began_ns, computed_ns, more=more)
+        try:
+            self.channel.send_entries(frames.ANSWERS, frames.ANSWER.pack(*times, failed), entries, keep=keep)
+        except MemoryError as exc:
+            self.channel.send_entries(frames.ANSWERS, frames.ANSWER.pack(*times, True), _failure(str(exc)))
         for request in requests:
             if request._sender is None or request._sender._closed:
                 self._forget(request._handle)
@@ -262,16 +262,18 @@ class Execution:
     def respond(self, handle: int, response: InferenceResponse | None, *, final: bool) -> None:
         """Send a response of a request; waits while the client is far behind."""
         flags = frames.FINAL if final else 0
-        parts: list[Buffer]
-        tensors: list[Buffer] = []
         if response is None:
-            parts = [frames.RESPONSE_START.pack(handle, flags | frames.EMPTY)]
+            self.channel.send(frames.RESPONSE, [frames.RESPONSE_START.pack(handle, flags | frames.EMPTY)])
         else:
+            start = frames.RESPONSE_START.pack(handle, flags)
             own, tensors = self._encoded(response)
-            parts = [frames.RESPONSE_START.pack(handle, flags), *own]
             if self._decoupled:
                 self._pace(handle, sum(len(data) for data in tensors) + frames.RESPONSE_BYTES)
-        self.channel.send(frames.RESPONSE, parts, tensors)
+            try:
+                self.channel.send(frames.RESPONSE, [start, *own], tensors)
+            except MemoryError as exc:
+                own, _ = self._encoded(InferenceResponse(error=TritonError(str(exc))))
+                self.channel.send(frames.RESPONSE, [start, *own])
         if final:
             self._forget(handle)
 
@@ -295,3 +297,9 @@ class Execution:
         self._live.discard(handle)
         self._cancelled.discard(handle)
         self._ahead.pop(handle, None)
+
+
+def _failure(text: str) -> list[Entry]:
+    """In place of the entries of a batch: one error for all of it."""
+    message = text.encode(errors="replace")
+    return [([frames.SIZE.pack(len(message)), message], [])]

@@ -43,7 +43,7 @@ RESPONSE_BYTES = 1 << 10
 CREDIT_BYTES = 256 << 10
 """It is told in lumps what has gone."""
 SEGMENT_BODY = struct.Struct("<BQ")
-"""SEGMENT: what it is for; its size."""
+"""SEGMENT: what it is for; its size, 0 where there is no memory."""
 FROM_SERVER, FROM_MODEL, PROGRESS = range(3)
 """What a segment is for: tensors in one direction, or the number of the batch that the model began last."""
 NUMBER = struct.Struct("<Q")

@@ -31,8 +31,12 @@ def create_segment(size: int) -> int:
             os.ftruncate(file.fileno(), size)
             return os.dup(file.fileno())
     fd = os.memfd_create("tpx_backend", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(fd, size)
-    _seal(fd)
+    try:
+        os.ftruncate(fd, size)
+        _seal(fd)
+    except OSError:
+        os.close(fd)
+        raise
     return fd
 
 

@@ -1,0 +1,75 @@
+"""No descriptor is left, because of a crowd of clients, say: what needs one fails, and nothing else."""
+
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.serving.backends.python.asking import ask, said, say, y_of
+from tests.serving.backends.python.conftest import SAY
+from tests.serving.backends.python.zoo import DECOUPLED, SAME, add
+from tests.serving.live import Live, serving
+
+LARGE = 2_000_000
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    repository = tmp_path_factory.mktemp("models")
+    add(repository, "say", config=SAY)
+    add(repository, "grows")
+    add(repository, "streams", "grows", SAME + DECOUPLED)
+    with serving(repository) as running:
+        yield running
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Neither this process nor the server in it can open anything; what is open stays."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def generate(live: Live, count: int) -> tuple[int, bytes]:
+    answer = live.http("POST", "/v2/models/streams/generate", b'{"x": [%d]}' % count)
+    return answer.status, answer.body
+
+
+def test_an_answer_without_memory_to_go_through_is_an_error_and_its_model_goes_on(live: Live) -> None:
+    assert y_of(ask(live, "grows", 2)) == [0, 0]
+    with no_descriptors():
+        answer = ask(live, "grows", LARGE)
+        assert answer.status == 500
+        assert "the server has no shared memory" in answer.error
+        assert y_of(ask(live, "grows", 2)) == [0, 0]
+    assert len(y_of(ask(live, "grows", 50_000))) == 50_000
+
+
+def test_a_response_without_memory_to_go_through_is_an_error_and_its_model_goes_on(live: Live) -> None:
+    assert generate(live, 2)[0] == 200
+    with no_descriptors():
+        status, body = generate(live, LARGE)
+        assert status == 500
+        assert b"the server has no shared memory" in body
+        assert generate(live, 2)[0] == 200
+    assert generate(live, 50_000)[0] == 200
+
+
+@pytest.mark.slow  # it is tried again after five seconds
+def test_a_process_that_could_not_be_started_is_started_when_there_are_descriptors_again(
+    live: Live, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = said(say(live, "pid"))
+    with no_descriptors():
+        assert say(live, "die").status == 503
+        ends = time.monotonic() + 5
+        while "cannot restart say" not in caplog.text:
+            assert time.monotonic() < ends
+            time.sleep(0.01)
+    assert said(say(live, "pid")) != before
