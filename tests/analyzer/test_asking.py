@@ -69,6 +69,16 @@ def test_options_choose_the_strategy(options: dict[str, Any], mode: str) -> None
     assert mode_of(config(**options)) == mode
 
 
+def test_of_a_server_that_is_left_as_it_is_the_default_alone_is_measured() -> None:
+    left = {"triton_launch_mode": "remote", "reload_model_disable": True}
+    for options in ({}, {"run_config_search_mode": "quick"}, {"search_threads": True}):
+        given = config(**left, **options)
+        facts = ModelFacts(model="alexnet", max_batch_size=8, steps=("a",))
+        mode, question = question_of(given, subjects_of(given)[0], {"alexnet": (facts, {})})
+        assert (mode, question.deltas, question.members) == ("manual", (), ())
+        assert len(question.space.loads.values) > 1
+
+
 def test_an_ensemble_is_searched_quickly_as_in_model_analyzer() -> None:
     assert mode_of(config(), steps=("a", "b")) == "quick"
 

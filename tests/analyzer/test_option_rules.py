@@ -54,6 +54,13 @@ def read(tmp_path: Path, text: str, *words: str) -> ProfileConfig:
         ("run_config_search_min_model_batch_size: 64\nrun_config_search_max_model_batch_size: 2", "64 is"),
         ("optuna_min_trials: 9\noptuna_max_trials: 3", "--optuna-min-trials 9 is above"),
         ("weighting: 2", "weighting is of one model"),
+        ("reload_model_disable: true", "goes with --triton-launch-mode remote only"),
+        ("constraints: {gpu_used_memory: {min: 5}}", "a min of GPU Memory Usage is no constraint"),
+        ("constraints: {time_to_first_token_p99: {min: 5}}", "is no constraint: it takes max"),
+        ("constraints: 'output_token_throughput<=5'", "is no constraint: it takes min"),
+        ("seed: 1\nconcurrency: 4\nseed: 2", ":3: seed stands here for the second time, after line 1"),
+        ("profile_models:\n  a:\n    cpu_only: true\n  b:\n  a:\n    cpu_only: false",
+         ":5: a stands here for the second time, after line 2"),
         ("triton_server_flags: {http-prt: 1}", "unknown option 'http-prt' .did you mean 'http-port'"),
     ],
 )  # fmt: skip
@@ -96,6 +103,19 @@ def test_falsy_values_of_a_file_are_values(tmp_path: Path) -> None:
         (TOGETHER + "profile_models: {a: {parameters: {batch_sizes: [2, 8]}}, b: }",
          ["model 'a': together with others only batch size 2 is measured"]),
         (TOGETHER + "profile_models: {a: {parameters: {concurrency: [2, 8]}, weighting: 3}, b: }", []),
+        ("triton_http_endpoint: here:1",
+         ["--triton-http-endpoint changes nothing with --triton-launch-mode local: it is for remote"]),
+        ("triton_launch_mode: remote\ntriton_http_endpoint: here:1", []),
+        ("triton_launch_mode: c_api\ntriton_server_flags: {log-verbose: 1}",
+         ["--triton-server-flags changes nothing with --triton-launch-mode inprocess: it is for local and "
+          "docker and remote"]),
+        ("optuna_max_trials: 9",
+         ["--optuna-max-trials changes nothing: it is for --run-config-search-mode optuna"]),
+        (QUICK + "pareto: perf_throughput,gpu_used_memory",
+         ["--pareto changes nothing with --run-config-search-mode quick"]),
+        ("search_threads: true\nprofile_models: {a: {model_config_parameters: {max_batch_size: [1, 2]}}}",
+         ["--search-threads changes nothing where configurations are listed: list its values there"]),
+        ("queue_delays: 100\nprofile_models: a", []),
     ],
 )  # fmt: skip
 def test_settings_that_nothing_reads_are_warned_of_by_name(

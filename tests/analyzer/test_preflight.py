@@ -145,7 +145,9 @@ def test_a_server_without_model_control_is_told_with_both_ways_out() -> None:
     found = by_name(asyncio.run(check_remote(config(), control)))
     assert found["models are loaded by request"].state is State.FAILED
     assert "--reload-model-disable" in found["models are loaded by request"].remedy
-    as_it_is = by_name(asyncio.run(check_remote(config(reload_model_disable=True), control)))
+    as_it_is = by_name(
+        asyncio.run(check_remote(config(reload_model_disable=True, triton_launch_mode="remote"), control))
+    )
     assert as_it_is["models are loaded by request"].state is State.OK
 
 

@@ -62,8 +62,9 @@ def question_of(
     """
     first = subject.models[0]
     facts, default = read[first.name]
-    names = members_of(config, subject, facts)
     together = len(subject.models) > 1
+    as_it_is = config.reload_model_disable and not together
+    names = () if as_it_is else members_of(config, subject, facts)
     members = tuple(_member(config, read[name][0], together=together) for name in names)
     searched = members or config.run_config_search_mode in ("quick", "optuna")
     question = Question(
@@ -76,7 +77,7 @@ def question_of(
             refine_steps=config.run_config_search_max_binary_search_steps,
             sweep_best=not config.concurrency_sweep_disable,
         ),
-        deltas=None if searched else _listed(config, first),
+        deltas=() if as_it_is else None if searched else _listed(config, first),
         members=members,
         sweep=ConfigSweep() if together or first.name in names else first.sweep,
         in_ranges=not config.run_config_search_disable,
@@ -91,7 +92,7 @@ def question_of(
             sweep_best=not config.concurrency_sweep_disable,
         ),
     )
-    return _mode(config, question), question
+    return "manual" if as_it_is else _mode(config, question), question
 
 
 def _mode(config: ProfileConfig, question: Question) -> Mode:

@@ -10,6 +10,7 @@ from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options.budget import BudgetOptions
 from tpx.analyzer.options.genai_flags import language_model, language_warnings
 from tpx.analyzer.options.goals import GoalOptions
+from tpx.analyzer.options.idle import idle_warnings
 from tpx.analyzer.options.measurement import MeasurementOptions
 from tpx.analyzer.options.output import OutputOptions
 from tpx.analyzer.options.perf_flags import checked_perf_words, perf_warnings
@@ -84,7 +85,7 @@ class ProfileConfig(
         asked += [m.genai_perf_flags for m in self.profile_models if m.genai_perf_flags is not None]
         lines = [line for flags in sets for line in perf_warnings(flags)]
         lines += [line for flags in asked for line in language_warnings(flags, self.model_type)]
-        return tuple(dict.fromkeys(inert + lines + list(member_warnings(self))))
+        return tuple(dict.fromkeys([*inert, *idle_warnings(self), *lines, *member_warnings(self)]))
 
     def _perf_words(self) -> dict[str, tuple[str, ...]]:
         """Further options of tpx perf, by model."""

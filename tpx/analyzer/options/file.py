@@ -77,14 +77,41 @@ def read_yaml(path: Path) -> Mapping[Any, Any]:
     except ImportError as exc:
         raise UsageError("--config-file needs the package pyyaml: pip install pyyaml") from exc
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        content = yaml.safe_load(text)
     except OSError as exc:
         raise UsageError(f"--config-file {path}: {exc.strerror}") from exc
     except (yaml.YAMLError, UnicodeDecodeError) as exc:
         raise UsageError(f"--config-file {path}: not YAML: {' '.join(str(exc).split())}") from exc
     if not isinstance(content, Mapping):
         raise UsageError(f"--config-file {path}: expected options as `key: value` lines")
+    _refuse_twice(path, yaml.compose(text, Loader=yaml.SafeLoader))
     return content
+
+
+def _refuse_twice(path: Path, node: Any) -> None:
+    """Raise UsageError for a key that stands twice in a mapping, of which YAML would take the last."""
+    import yaml
+
+    values, seen = [node], set()
+    while values:
+        node = values.pop()
+        if id(node) in seen:
+            continue  # an anchor, which may lead to itself
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            values += node.value
+        if not isinstance(node, yaml.MappingNode):
+            continue
+        lines: dict[str, int] = {}
+        for key, value in node.value:
+            values.append(value)
+            name, line = str(key.value), key.start_mark.line + 1
+            if name in lines and name != "<<":
+                raise UsageError(
+                    f"{path}:{line}: {name} stands here for the second time, after line {lines[name]}"
+                )
+            lines[name] = line
 
 
 def _from_file(path: Path) -> dict[str, Any]:

@@ -143,6 +143,11 @@ class ServerOptions:
         """Raise UsageError for a value out of range, or one that the launch mode has no use for."""
         if self.client_max_retries < 1:
             raise UsageError(f"--client-max-retries must be at least 1, not {self.client_max_retries}")
+        if self.reload_model_disable and self.triton_launch_mode != "remote":
+            raise UsageError(
+                "--reload-model-disable goes with --triton-launch-mode remote only: a server that is started "
+                "here has no models by itself"
+            )
         for mount in self.triton_docker_mounts:
             if mount.count(":") != 2 or not all(mount.split(":")):
                 raise UsageError(f"--triton-docker-mounts: '{mount}' is not HOST:DEST:MODE")
