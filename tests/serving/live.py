@@ -98,6 +98,12 @@ class Live:
             raise self._failure
         return self
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that it runs on."""
+        assert self._loop is not None
+        return self._loop
+
     def ask_to_stop(self) -> None:
         """What a signal does."""
         assert self._loop is not None

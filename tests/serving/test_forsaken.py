@@ -2,7 +2,9 @@
 
 import asyncio
 import gc
+import gzip
 import json
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -189,3 +191,37 @@ def test_clients_that_leave_take_their_requests_along_while_a_model_computes_for
         assert counters(live, "say")[0] == computed, "the model was to compute all the time"
         occupant.cancel()
     eventually(lambda: counters(live, "say")[2] == 0)
+
+
+@contextmanager
+def no_thread_is_free(live: Live) -> Iterator[None]:
+    """Whatever the event loop leaves to threads waits."""
+    loop, free = live.loop, threading.Event()
+
+    async def occupy() -> None:
+        for _ in range(64):
+            loop.run_in_executor(None, free.wait, 20)
+
+    asyncio.run_coroutine_threadsafe(occupy(), loop).result(5)
+    try:
+        yield
+    finally:
+        free.set()
+
+
+def test_a_body_that_waits_to_be_inflated_goes_with_its_client(live: Live) -> None:
+    tensor = {"name": "say", "datatype": "BYTES", "shape": [1], "data": ["pid" + " " * 1_000_000]}
+    body = gzip.compress(json.dumps({"inputs": [tensor]}).encode())
+    head = b"POST /v2/models/say/infer HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\n"
+    before = kept()
+    with no_thread_is_free(live):
+        connections = [live.raw_http() for _ in range(MANY)]
+        for connection in connections:
+            connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        eventually(lambda: kept() >= before + MANY)
+        assert live.get("/v2/models/say/ready").status == 200
+        for connection in connections[1:]:
+            reset(connection)
+        eventually(lambda: kept() <= before + 2)
+    with connections[0] as stays:
+        assert stays.recv(100).startswith(b"HTTP/1.1 200 OK")

@@ -8,6 +8,9 @@ from tpx.protocol.tensors import Buffer
 
 ENCODINGS = ("gzip", "deflate")
 
+SHORT_BYTES = 64 << 10
+"""Inflating to so much takes no time worth a thread."""
+
 _WINDOW_BITS = {"gzip": 31, "deflate": 15}
 
 
@@ -27,6 +30,8 @@ def inflate(data: Buffer, encoding: str, limit: int) -> bytes:
         out = inflater.decompress(data, limit + 1)
     except zlib.error as exc:
         raise InvalidRequest(f"body is not valid {encoding} data: {exc}") from exc
+    except MemoryError:
+        raise InvalidRequest("no memory for the decompressed body", code=Code.RESOURCE_EXHAUSTED) from None
     if len(out) > limit:
         raise InvalidRequest(
             f"decompressed body exceeds the maximum allowed input size of {limit} bytes",
@@ -35,6 +40,18 @@ def inflate(data: Buffer, encoding: str, limit: int) -> bytes:
     if not inflater.eof or inflater.unused_data:
         raise InvalidRequest(f"body is not one complete {encoding} stream")
     return out
+
+
+def inflate_if_short(data: Buffer, encoding: str, limit: int) -> bytes | None:
+    """As `inflate`, for the event loop: None where the result is longer than SHORT_BYTES."""
+    if len(data) > SHORT_BYTES:
+        return None
+    try:
+        return inflate(data, encoding, min(limit, SHORT_BYTES))
+    except InvalidRequest as exc:
+        if exc.code is Code.RESOURCE_EXHAUSTED and limit > SHORT_BYTES:
+            return None
+        raise
 
 
 def deflate(data: Buffer, encoding: str, level: int = 6) -> bytes:

@@ -10,13 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpx.errors import Code, InvalidRequest
-from tpx.protocol.grpc.framing import MessageReader, frame_message, pack_prefix, whole_message
+from tpx.protocol.grpc.framing import MessageReader, Packed, frame_message, pack_prefix, whole_message
+from tpx.protocol.tensors import Buffer
 
 messages = st.lists(st.binary(max_size=40), max_size=6)
 
 
 def read(reader: MessageReader, pieces: list[bytes]) -> list[bytes]:
-    return [bytes(m) for piece in pieces for m in reader.feed(piece, 0, len(piece))]
+    return [unpacked(m) for piece in pieces for m in reader.feed(piece, 0, len(piece))]
+
+
+def unpacked(message: Buffer | Packed | None) -> bytes:
+    assert message is not None
+    return message.unpack() if isinstance(message, Packed) else bytes(message)
 
 
 def cut(data: bytes, at: list[int]) -> list[bytes]:
@@ -54,7 +60,7 @@ def test_reading_straight_into_the_message_changes_nothing(
             landing = reader.landing(end - at)
             if landing is None:
                 piece = stream[at : min(end, at + land)]
-                out += [bytes(m) for m in reader.feed(piece, 0, len(piece))]
+                out += [unpacked(m) for m in reader.feed(piece, 0, len(piece))]
                 at += len(piece)
                 continue
             count = min(len(landing), 1 + land * 999)
@@ -62,7 +68,7 @@ def test_reading_straight_into_the_message_changes_nothing(
             at += count
             message = reader.landed(count)
             if message is not None:
-                out.append(bytes(message))
+                out.append(unpacked(message))
     assert out == large
 
 
@@ -81,6 +87,7 @@ def test_a_large_message_lies_where_its_tensor_is_aligned() -> None:
     framed = frame_message(bytes(100_000))
     assert read(reader, [framed[:100]]) == []
     (message,) = reader.feed(framed, 100, len(framed))
+    assert isinstance(message, memoryview)
     address = np.frombuffer(message, np.uint8).__array_interface__["data"][0]
     assert (address + 37) % 64 == 0
 
@@ -155,3 +162,13 @@ def test_memory_that_cannot_be_had_is_an_error_of_the_call() -> None:
 def test_only_a_message_that_is_alone_and_plain_is_taken_as_it_is(data: bytes, whole: bool) -> None:
     assert whole_message(data, 0, len(data)) is whole
     assert whole_message(b"xx" + data + b"yy", 2, 2 + len(data)) is whole
+
+
+def test_a_long_compressed_message_is_given_as_it_is() -> None:
+    long, short = bytes(1 << 20), b"short"
+    reader = MessageReader(1 << 20, "gzip")
+    framed = b"".join(pack_prefix(1, len(p)) + p for p in (gzip.compress(long), gzip.compress(short)))
+    first, second = reader.feed(framed, 0, len(framed))
+    assert isinstance(first, Packed)
+    assert first.unpack() == long
+    assert second == short

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from tpx.errors import RequestError
-from tpx.protocol.grpc.framing import MessageReader
+from tpx.protocol.grpc.framing import MessageReader, Packed
 from tpx.protocol.grpc.status import Status, from_code
 from tpx.protocol.http2.sender import Sender
 from tpx.protocol.http2.stream import Stream
@@ -103,7 +103,16 @@ class IntakeConnection(Protocol):
 class Intake:
     """The DATA of one call on its way to messages."""
 
-    __slots__ = ("_call", "_connection", "on_drain", "on_stall", "paused", "reader", "stalled")
+    __slots__ = (
+        "_call",
+        "_connection",
+        "_unpacking",
+        "on_drain",
+        "on_stall",
+        "paused",
+        "reader",
+        "stalled",
+    )
 
     def __init__(self, call: IntakeCall, connection: IntakeConnection, reader: MessageReader) -> None:
         self._call = call
@@ -113,6 +122,8 @@ class Intake:
         """Whoever takes the messages has enough for now."""
         self.stalled = False
         """The client does not take what was sent."""
+        self._unpacking: asyncio.Future[bytes] | None = None
+        """A long compressed message on its way through another thread; what follows it waits."""
         self.on_stall: Callable[[bool], None] | None = None
         self.on_drain: Callable[[], None] | None = None
 
@@ -159,7 +170,7 @@ class Intake:
         call, reader = self._call, self.reader
         try:
             for message in reader.feed(data, start, stop):
-                call.take(message)
+                self._take(message)
                 if call.we_ended:
                     break
                 if self._must_wait:
@@ -168,12 +179,34 @@ class Intake:
             call.give_up(from_code(exc.code), exc.message)
         return stop
 
+    def _take(self, message: Buffer | Packed) -> None:
+        call = self._call
+        if not isinstance(message, Packed):
+            call.take(message)
+            return
+        if call.withheld is None:
+            call.withheld = bytearray()
+        self._unpacking = asyncio.get_running_loop().run_in_executor(None, message.unpack)
+        self._unpacking.add_done_callback(self._unpacked)
+
+    def _unpacked(self, unpacking: asyncio.Future[bytes]) -> None:
+        self._unpacking = None
+        if unpacking.cancelled():
+            return
+        try:
+            message = unpacking.result()
+        except RequestError as exc:
+            self._call.give_up(from_code(exc.code), exc.message)
+            return
+        self._call.take(message)
+        self.read_on()
+
     @property
     def _must_wait(self) -> bool:
-        return self.stalled or self.paused or self._connection.room.full
+        return self.stalled or self.paused or self._unpacking is not None or self._connection.room.full
 
     def _wait(self) -> None:
-        if not self.stalled and not self.paused:
+        if not self.stalled and not self.paused and self._unpacking is None:
             self._connection.room.wait(self._call)
 
     def absorb(self, data: bytes, start: int, stop: int) -> bool:
@@ -191,11 +224,13 @@ class Intake:
             self._call.give_up(from_code(exc.code), exc.message)
             return
         if message is not None:
-            self._call.take(message)
+            self._take(message)
 
     def drop(self) -> None:
         """The call has ended: nobody reads what was kept."""
         call = self._call
+        if self._unpacking is not None:
+            self._unpacking.cancel()
         if call.withheld is not None:
             self._connection.received(len(call.withheld))
             call.withheld = None

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Protocol, cast
 
-from tpx.protocol.grpc.framing import PREFIX_BYTES, MessageReader, pack_prefix, whole_message
+from tpx.protocol.grpc.framing import PREFIX_BYTES, MessageReader, Packed, pack_prefix, whole_message
 from tpx.protocol.grpc.metadata import ResponseHead
 from tpx.protocol.grpc.status import Status, from_http
 from tpx.protocol.http2 import frames
@@ -102,13 +102,13 @@ class ClientCall(Stream):
         if self.reader is None:
             self.reader = MessageReader(MAX_RESPONSE_BYTES, self.head.encoding if self.head else "")
         for message in self.reader.feed(data, start, stop):
-            self.take(message)
+            self._take(message)
 
     def landed(self, count: int) -> None:
         """`count` bytes came into the landing. Raises InvalidRequest."""
         message = cast("MessageReader", self.reader).landed(count)
         if message is not None:
-            self.take(message)
+            self._take(message)
 
     def outcome(self, trailers: ResponseHead) -> tuple[int, str]:
         """The status of the call, and its words."""
@@ -144,6 +144,9 @@ class ClientCall(Stream):
     def cancel(self) -> None:
         """End the call; `on_response` gets status CANCELLED."""
         self._connection.cancel(self.id)
+
+    def _take(self, message: Buffer | Packed) -> None:
+        self.take(message.unpack() if isinstance(message, Packed) else message)
 
     def take(self, message: Buffer) -> None:
         if self.on_message is not None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from tpx.errors import Code, InvalidRequest
 from tpx.protocol.buffers import aligned
-from tpx.protocol.compression import inflate
+from tpx.protocol.compression import inflate, inflate_if_short
 from tpx.protocol.tensors import Buffer
 
 PREFIX_BYTES = 5
@@ -33,8 +33,23 @@ def whole_message(data: bytes, start: int, stop: int) -> bool:
     return not flag and size == stop - start - PREFIX_BYTES
 
 
+class Packed:
+    """A compressed message that is long."""
+
+    __slots__ = ("_data", "_encoding", "_limit")
+
+    def __init__(self, data: Buffer, encoding: str, limit: int) -> None:
+        self._data = data
+        self._encoding = encoding
+        self._limit = limit
+
+    def unpack(self) -> bytes:
+        """The message; takes its time, in any thread. Raises InvalidRequest."""
+        return inflate(self._data, self._encoding, self._limit)
+
+
 class MessageReader:
-    """Assembles the messages of one stream."""
+    """Assembles the messages of one stream. Compressed ones that are long are given as they are."""
 
     __slots__ = (
         "_begun",
@@ -69,7 +84,7 @@ class MessageReader:
         """Differs from what it was whenever a byte of a message has come."""
         return self._begun, self._filled, len(self._prefix)
 
-    def feed(self, data: bytes, start: int, stop: int) -> Iterator[Buffer]:
+    def feed(self, data: bytes, start: int, stop: int) -> Iterator[Buffer | Packed]:
         """Take DATA; yields the messages it completes, those before an error first.
 
         Raises InvalidRequest: RESOURCE_EXHAUSTED for a message over the limit, INTERNAL for a bad prefix.
@@ -111,7 +126,7 @@ class MessageReader:
         room = min(len(self._buffer) - self._filled, remaining)
         return self._buffer[self._filled : self._filled + room] if room >= _LAND_FROM_BYTES else None
 
-    def landed(self, count: int) -> Buffer | None:
+    def landed(self, count: int) -> Buffer | Packed | None:
         """`count` bytes came into the landing; returns the message they completed."""
         buffer = self._buffer
         self._filled += count
@@ -144,5 +159,8 @@ class MessageReader:
                 f"no memory for a message of {size} bytes", code=Code.RESOURCE_EXHAUSTED
             ) from None
 
-    def _end(self, message: Buffer) -> Buffer:
-        return inflate(message, self._encoding, self._limit) if self._compressed else message
+    def _end(self, message: Buffer) -> Buffer | Packed:
+        if not self._compressed:
+            return message
+        short = inflate_if_short(message, self._encoding, self._limit)
+        return Packed(message, self._encoding, self._limit) if short is None else short

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from tpx.errors import Code, TpxError
+from tpx.errors import Cancelled, Code, TpxError
 from tpx.protocol.compression import ENCODINGS, deflate
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.protocol.tensors import Buffer
@@ -56,19 +56,22 @@ def answer_compressed(request: HttpRequest, headers: bytes, parts: Sequence[Buff
     """Answer 200 with a compressed body."""
     headers += f"Content-Encoding: {encoding}\r\n".encode()
     body = b"".join(parts)
-    apart(request, lambda packed: request.respond(200, headers, (packed,)), deflate, body, encoding)
+    if len(body) <= _SHORT_BYTES:
+        request.respond(200, headers, (deflate(body, encoding),))
+    else:
+        apart(request, lambda packed: request.respond(200, headers, (packed,)), deflate, body, encoding)
 
 
 def apart(
-    request: HttpRequest, then: Callable[[bytes], None], work: Callable[..., bytes], data: Buffer, *more: Any
-) -> None:
-    """Give `work(data, *more)` to `then`: at once where there is little data, else from another thread, so
-    that a large body of one client holds up no other. What either raises then is answered."""
-    if len(data) <= _SHORT_BYTES:
-        then(work(data, *more))
-        return
+    request: HttpRequest, then: Callable[[bytes], None], work: Callable[..., bytes], *data: Any
+) -> Callable[[], None]:
+    """Give `work(*data)` to `then` from another thread, so that a large body of one client holds up no other.
+    What either raises is answered. Returns what calls it off."""
 
     def done(future: asyncio.Future[bytes]) -> None:
+        if future.cancelled():
+            answer_error(request, Cancelled("the request was cancelled"))
+            return
         try:
             then(future.result())
         except TpxError as exc:
@@ -76,7 +79,13 @@ def apart(
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
             answer_failure(request, work.__name__, exc)
 
-    asyncio.get_running_loop().run_in_executor(None, work, data, *more).add_done_callback(done)
+    future = asyncio.get_running_loop().run_in_executor(None, work, *data)
+    future.add_done_callback(done)
+
+    def call_off() -> None:
+        future.cancel()
+
+    return call_off
 
 
 def when_loaded(request: HttpRequest, absent: NotLoaded, work: Callable[[], None]) -> None:

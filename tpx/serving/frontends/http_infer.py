@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from tpx.errors import InvalidRequest, TpxError, Unsupported
-from tpx.protocol.compression import ENCODINGS, inflate
+from tpx.protocol.compression import ENCODINGS, inflate, inflate_if_short
 from tpx.protocol.http1.head import Head
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.protocol.json_values import json_data
@@ -94,14 +94,13 @@ class HttpInference:
         if not route.encoding:
             self._compute(request, route, request.body)
         elif route.encoding in ENCODINGS:
-            apart(
-                request,
-                partial(self._compute_inflated, request, route),
-                inflate,
-                request.body,
-                route.encoding,
-                self._max_input_bytes,
-            )
+            packed = request.body, route.encoding, self._max_input_bytes
+            short = inflate_if_short(*packed)
+            if short is not None:
+                self._compute(request, route, short)
+            else:
+                compute = partial(self._compute_inflated, request, route)
+                request.on_gone = apart(request, compute, inflate, *packed)
         else:
             error = Unsupported("Unsupported compression type")
             answer_error(request, error, b"Accept-Encoding: gzip, deflate\r\n")
