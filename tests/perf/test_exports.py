@@ -163,3 +163,30 @@ def test_a_disk_that_is_full_costs_a_file_and_not_the_measurement(
     assert "Concurrency: 1, throughput: " in out
     assert json.loads(summary.read_text())["error"].startswith("cannot write")
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+SECRET = "Bearer s3cr3t"
+SHARED = ("--json", "--html", "--junit", "--markdown", "-f", "--jsonl", "--profile-export-file")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("-H", f"Authorization: {SECRET}"),
+        (f"-HAuthorization: {SECRET}",),
+        (f"--header=x-api-key :{SECRET}",),
+    ],
+    ids=" ".join,
+)
+def test_what_lets_somebody_in_is_sent_and_stands_in_no_file(
+    tmp_path: Path, words: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+) -> None:
+    behaviour = Behaviour()
+    files = [part for flag in SHARED for part in (flag, str(tmp_path / f"out{flag}"))]
+    with http_server(behaviour) as url:
+        assert main(["-m", "net", "-u", url, "--request-count", "3", *words, *files]) == 0
+    assert SECRET in behaviour.seen[0][0].values()
+    told = [path.read_text() for path in tmp_path.iterdir()] + list(capfd.readouterr())
+    assert len(told) == len(SHARED) + 2
+    assert [text for text in told if "s3cr3t" in text] == []
+    assert ":***" in (tmp_path / "out--json").read_text()

@@ -23,6 +23,7 @@ from tpx.perf.report.files import write_files
 from tpx.perf.report.model import Report
 from tpx.perf.run import dry_run, event_loop, run
 from tpx.perf.self_test import self_test, self_test_text
+from tpx.perf.settings import without_secrets
 
 IN_PROCESS = "tpx.cli.inprocess"
 NOBODY_THERE = "start one with `tpx serve`, or say with -u where it is"
@@ -57,6 +58,7 @@ def main(argv: Sequence[str]) -> int:
         if config.pdf is not None:
             require_engine()
         _allow_many_connections()
+        argv = without_secrets(argv, config.header)
         with every_step(config.verbose):
             if config.dry_run:
                 return _dry_run(config)

@@ -38,7 +38,7 @@ def with_declared(model: ModelDescription, declared: tuple[TensorSpec, ...]) -> 
     if not declared:
         return model
     if model.inputs:
-        listed = ", ".join(f"{spec.name} {spec.datatype} {list(spec.shape)}" for spec in model.inputs)
+        listed = ", ".join(map(str, model.inputs))
         raise UsageError(f"--declare: the server lists the inputs of model '{model.name}' itself: {listed}")
     return replace(model, inputs=declared)
 

@@ -31,6 +31,9 @@ class Intervals:
     path: Path
     gaps_ns: tuple[int, ...]
 
+    def __str__(self) -> str:
+        return str(self.path)
+
     @property
     def rate(self) -> float:
         """Requests per second over a whole turn."""
@@ -44,6 +47,9 @@ class ModelShare:
     name: str
     weight: float = 1.0
 
+    def __str__(self) -> str:
+        return f"{self.name}:{self.weight:g}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeriodicRange:
@@ -54,6 +60,9 @@ class PeriodicRange:
     end: int
     step: int = 1
     period: int = 10
+
+    def __str__(self) -> str:
+        return f"{self.start}:{self.end}:{self.step}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,9 @@
 """Values that a user sets and several layers read: levels, shapes, headers, the error budget, the rules of
 a level."""
 
-from collections.abc import Callable
+import math
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NoReturn
 
@@ -10,6 +12,9 @@ from tpx.perf.objectives import Objective
 from tpx.perf.plan import LoadPlan
 from tpx.perf.statistics.intervals import SAFE_CONFIDENCE
 
+SECRET_WORDS = ("auth", "cookie", "key", "password", "secret", "token")
+"""What the names of headers have in them that carry credentials."""
+HIDDEN = "***"
 FEWEST_SAMPLES = 30
 """A window that goes into a confidence interval has at least so many requests."""
 
@@ -142,13 +147,34 @@ class Shape:
     name: str
     dims: tuple[int, ...]
 
+    def __str__(self) -> str:
+        return f"{self.name}:{','.join(map(str, self.dims))}"
+
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """One `-H NAME:VALUE`; the value is sent as it was written."""
+    """One `-H NAME:VALUE`; the value is sent as it was written, and told to nobody who should not know it."""
 
     name: str
     value: str
+
+    @property
+    def secret(self) -> bool:
+        """Whether it lets somebody in."""
+        return any(word in self.name.lower() for word in SECRET_WORDS)
+
+    def __str__(self) -> str:
+        return f"{self.name}:{HIDDEN if self.secret else self.value}"
+
+
+def without_secrets(argv: Sequence[str], headers: Sequence[Header]) -> list[str]:
+    """The words of a command line for files that are passed on: without the values of secret headers."""
+    words = list(argv)
+    for header in headers:
+        if header.secret:
+            written = re.compile(re.escape(header.name) + r"\s*:" + re.escape(header.value))
+            words = [written.sub(f"{header.name}:{HIDDEN}", word) for word in words]
+    return words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,6 +306,6 @@ def parse_budget(text: str) -> ErrorBudget:
         budget = ErrorBudget(count=int(number)) if number == text else ErrorBudget(percent=float(number))
     except ValueError:
         refuse("--max-errors", f"The value '{text}' is neither a count nor a percentage such as 1%.")
-    if number.startswith("-"):
+    if number.startswith("-") or not (budget.percent is None or math.isfinite(budget.percent)):
         refuse("--max-errors", "The value must be >= 0.")
     return budget

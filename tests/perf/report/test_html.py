@@ -11,11 +11,13 @@ import pytest
 from tests.pages.reading import read
 from tests.perf.conftest import make_level, make_window
 from tests.perf.report.test_summaries import DEAD, OVER, UNSTABLE, objective, report
+from tpx.options import from_argv
 from tpx.pages.html import write_pdf
 from tpx.perf.estimates import Sample, estimate
 from tpx.perf.latency import summarize
 from tpx.perf.metrics.figures import GpuFigures, MetricsFigures
 from tpx.perf.objectives import Outcome
+from tpx.perf.options import PerfConfig
 from tpx.perf.report.html import render_page
 from tpx.perf.report.model import Report
 from tpx.perf.report.page import build
@@ -92,6 +94,53 @@ def test_objectives_metrics_errors_and_the_command_are_told() -> None:
     assert reader.rows["errors"][1][:3] == ["8", "3", "HTTP 500"]
     assert "tpx perf -m net --header 'a b'" in reader.text
     assert "This run was interrupted" in reader.text
+
+
+def test_options_stand_on_the_page_as_they_are_written() -> None:
+    words = (
+        *(
+            "-H",
+            "A:b",
+            "-H",
+            "X-Token:abc",
+            "--shape",
+            "x:1,2",
+            "--declare",
+            "y:fp32:-1,4",
+            "--labels",
+            "k=v",
+        ),
+        *(
+            "--input",
+            "x=range:1:2",
+            "--request-parameter",
+            "p:1:int",
+            "--tolerance",
+            "1e-3",
+            "--max-errors",
+            "2%",
+        ),
+        *("--bls-composing-models", "a:1", "--slo", "p99<1s", "--request-rate-range", "1:8:x2"),
+    )
+    told = {fact.label: fact.value for fact in build(report(*LEVELS, words=words), []).settings}
+    assert {value for value in told.values() if "(" in value} == set()
+    assert told["--header"] == "A:b, X-Token:***"
+    assert (told["--shape"], told["--declare"]) == ("x:1,2", "y FP32 [-1, 4]")
+    assert (told["--labels"], told["--request-parameter"]) == ("k=v", "p:1")
+    assert told["--request-rate-range"] == "1:8:x2"
+
+
+def test_several_models_and_growing_loads_stand_on_the_page_as_they_are_written(tmp_path: Path) -> None:
+    (tmp_path / "gaps").write_text("1000")
+    periodic = ("-i", "grpc", "--streaming", "--profile-export-file", str(tmp_path / "p"))
+    for words, shown in (
+        (("--models", "a:3,b"), "a:3, b:1"),
+        (("-m", "a", "--request-intervals", str(tmp_path / "gaps")), str(tmp_path / "gaps")),
+        (("-m", "a", "--periodic-concurrency-range", "1:9:2", *periodic), "1:9:2"),
+    ):
+        config = from_argv(PerfConfig, list(words))
+        told = {fact.value for fact in build(replace(report(*LEVELS), config=config), []).settings}
+        assert shown in told
 
 
 def test_answers_stand_on_the_page_as_in_the_text() -> None:

@@ -19,6 +19,9 @@ class TensorSpec:
     shape_tensor: bool = False
     """Its values are one for a whole batch, which has no dimension in it."""
 
+    def __str__(self) -> str:
+        return f"{self.name} {self.datatype} {list(self.shape)}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerDescription:

@@ -17,6 +17,9 @@ class Label:
     key: str
     value: str
 
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}"
+
 
 def parse_label(text: str) -> Label:
     """`key=value`, split at the first equals sign."""

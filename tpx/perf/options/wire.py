@@ -41,6 +41,9 @@ class RequestParameter:
     name: str
     value: Parameter
 
+    def __str__(self) -> str:
+        return f"{self.name}:{self.value}"
+
 
 def parse_request_parameter(text: str) -> RequestParameter:
     """`name:value:type`; the value may hold further colons."""
