@@ -19,7 +19,7 @@ from tpx.perf.objectives import (
 )
 from tpx.perf.records import SUCCESS, Rows
 from tpx.perf.results import Estimates, LatencyEstimate
-from tpx.perf.statistics.batches import Integers, batch_count, cut
+from tpx.perf.statistics.batches import FEWEST_BATCHES, Integers, batch_count, cut
 from tpx.perf.statistics.intervals import (
     CONFIDENCE,
     Interval,
@@ -100,7 +100,13 @@ class Estimator:
         )
 
     def mean(self, confidence: float = CONFIDENCE) -> Interval:
-        """Of latency, in ns."""
+        """Of latency, in ns. Requests that are too few for batches count as independent of each other; of a
+        single one nothing follows."""
+        count = len(self._good)
+        if count < FEWEST_BATCHES * 2:
+            if count == 1:
+                return Interval(value=float(self._good[0]), low=0.0, high=None, confidence=confidence)
+            return ratio_interval(self._good.astype(np.float64), np.ones(count), confidence)
         sums = np.bincount(self._place, weights=self._good, minlength=self._count)
         return ratio_interval(sums, self._requests, confidence)
 
@@ -123,7 +129,9 @@ class Estimator:
     def latency(self, percentile: float | None) -> LatencyEstimate:
         """A percentile, or the mean for None."""
         if percentile is None:
-            return LatencyEstimate(percentile=None, interval=self.mean())
+            interval = self.mean()
+            note = "" if interval.high is not None else "n too small for the mean (need >= 2)"
+            return LatencyEstimate(percentile=None, interval=interval, note=note)
         return self.quantile(percentile)
 
 
