@@ -74,6 +74,10 @@ def test_without_a_range_objectives_are_searched_from_one_upwards() -> None:
         (["--min-effect", "100%"], "Failed to parse --min-effect. The value must be >= 0% and below 100%."),
         (["--ab", "a:1"], "--ab compares from two to 26 servers: --ab URL1 URL2"),
         (["--ab", "a:1", "--ab", "b:1", "--slo", "p99<1s"], "--ab compares servers at given loads"),
+        (["--slo-confidence", "0.9"], "--slo-confidence is of the objectives of --slo"),
+        (["--ab-blocks", "5"], "--ab-blocks is of --ab URL1 URL2"),
+        (["--alpha", "0.1"], "--alpha is of --ab URL1 URL2, or of `tpx perf compare`"),
+        (["--min-effect", "5%"], "--min-effect is of --ab URL1 URL2"),
         (["--ab-blocks", "3"], "Failed to parse --ab-blocks. The value must be >= 4"),
         (
             ["--slo", "p99<1s", "--binary-search", "--concurrency-range", "1:8"],
@@ -86,8 +90,9 @@ def test_bad_values_have_their_message(words: list[str], text: str) -> None:
 
 
 def test_shares_are_percent_or_fractions() -> None:
-    assert parse("--min-effect", "3%").min_effect == pytest.approx(0.03)
-    assert parse("--min-effect", "0.05").min_effect == pytest.approx(0.05)
+    servers = ("--ab", "a:1", "--ab", "b:1")
+    assert parse(*servers, "--min-effect", "3%").min_effect == pytest.approx(0.03)
+    assert parse(*servers, "--min-effect", "0.05").min_effect == pytest.approx(0.05)
 
 
 OK, UNSTABLE, ERRORS, BOUND = Verdict.OK, Verdict.UNSTABLE, Verdict.ERRORS, Verdict.CLIENT_BOUND

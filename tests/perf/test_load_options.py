@@ -65,13 +65,22 @@ def test_a_periodic_range_takes_its_period_from_its_own_option() -> None:
 
 def test_pace_options_reach_the_plan() -> None:
     words = "--request-distribution GAMMA --gamma-shape 0.5 --on-late skip --max-connections 7 --seed 3"
-    plan = parse(*words.split(), "--num-of-sequences", "9", "--serial-sequences").load_plan
+    rate = ("--request-rate-range", "9", "--num-of-sequences", "9", "--serial-sequences")
+    plan = parse(*words.split(), *rate).load_plan
     assert plan.arrivals == Arrivals(distribution="gamma", shape=0.5)
     assert (plan.late, plan.max_connections, plan.seed, plan.sequences, plan.serial) == (
         "skip", 7, 3, 9, True,
     )  # fmt: skip
     burst = parse("--request-distribution", "burst", "--burst-size", "8").load_plan.arrivals
     assert (burst.distribution, burst.burst) == ("burst", 8)
+
+
+@pytest.mark.parametrize("words", ["--max-connections 7", "--on-late skip"])
+def test_a_closed_loop_has_no_use_for_what_is_of_an_open_one(words: str) -> None:
+    flag = words.split()[0]
+    assert message(*words.split()) == (
+        f"{flag} is of loads with times of their own, such as --request-rate-range"
+    )
 
 
 @pytest.mark.parametrize(("words", "workers"), [((), 0), (("--workers", "auto"), 0), (("--workers", "3"), 3)])

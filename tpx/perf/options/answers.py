@@ -105,23 +105,35 @@ class AnswerOptions:
     ] = 0.02
 
     def check_answers(self) -> None:
-        """Raise UsageError for a value out of range."""
+        """Raise UsageError for a value out of range, or one that says something of what is not asked."""
         if self.ci_width is not None and not 0 < self.ci_width < 1:
             refuse("--ci-width", "The value must be above 0% and below 100%.")
         if self.ci_width is not None and self.stability == "pa":
             raise UsageError("--ci-width is of --stability ci, and --stability pa has no intervals")
         if not 0.5 < self.slo_confidence < 1:
             refuse("--slo-confidence", "The value must be in range (0.5, 1).")
+        if self.slo_confidence != AnswerOptions.slo_confidence and not self.slo:
+            raise UsageError("--slo-confidence is of the objectives of --slo")
+        self._check_comparing()
+
+    def _check_comparing(self) -> None:
         if not 0 < self.alpha < 0.5:
             refuse("--alpha", "The value must be in range (0, 0.5).")
         if not 0 <= self.min_effect < 1:
             refuse("--min-effect", "The value must be >= 0% and below 100%.")
+        if self.ab_blocks < 4:
+            refuse("--ab-blocks", "The value must be >= 4: fewer blocks cannot show a difference.")
         if len(self.ab) == 1 or len(set(self.ab)) > 26:
             raise UsageError("--ab compares from two to 26 servers: --ab URL1 URL2")
         if self.ab and self.slo:
             raise UsageError("--ab compares servers at given loads; it does not search for --slo")
-        if self.ab_blocks < 4:
-            refuse("--ab-blocks", "The value must be >= 4: fewer blocks cannot show a difference.")
+        for flag, differs in (
+            ("--ab-blocks", self.ab_blocks != AnswerOptions.ab_blocks),
+            ("--alpha", self.alpha != AnswerOptions.alpha),
+            ("--min-effect", self.min_effect != AnswerOptions.min_effect),
+        ):
+            if differs and not self.ab:
+                raise UsageError(f"{flag} is of --ab URL1 URL2, or of `tpx perf compare`")
 
     @property
     def rule(self) -> Literal["pa", "ci"]:

@@ -19,7 +19,7 @@ from tpx.perf.options.service import ServiceOptions
 from tpx.perf.options.target import TargetOptions
 from tpx.perf.options.wire import WireOptions
 from tpx.perf.plan import LoadPlan
-from tpx.perf.settings import LevelRange, LevelSettings
+from tpx.perf.settings import OPEN_LOOP, LevelRange, LevelSettings
 
 _OF_COMPARISONS = frozenset({"--json", "--junit", "--markdown"})
 
@@ -61,7 +61,7 @@ class PerfConfig(
         self.check_answers()
         self.check_data(needing=self._needs_files)
         self.check_sequences()
-        self.check_pace()
+        self.check_pace(open_loop=self.levels.mode in OPEN_LOOP)
         self.check_metrics(self.service_kind)
         self.check_output()
         self._check_ab()

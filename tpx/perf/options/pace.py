@@ -80,8 +80,8 @@ class PaceOptions:
         """How the requests of a rate are spread over time."""
         return Arrivals(distribution=self.request_distribution, shape=self.gamma_shape, burst=self.burst_size)
 
-    def check_pace(self) -> None:
-        """Raise UsageError for a value out of range."""
+    def check_pace(self, *, open_loop: bool) -> None:
+        """Raise UsageError for a value out of range, or one that says something of another load."""
         if not 0 < self.gamma_shape < float("inf"):
             refuse("--gamma-shape", "The value must be > 0.")
         if self.gamma_shape != 1 and self.request_distribution != "gamma":
@@ -93,6 +93,12 @@ class PaceOptions:
         ):
             if value <= 0:
                 refuse(flag, "The value must be > 0.")
+        for flag, differs in (
+            ("--max-connections", self.max_connections != PaceOptions.max_connections),
+            ("--on-late", self.on_late != PaceOptions.on_late),
+        ):
+            if differs and not open_loop:
+                raise UsageError(f"{flag} is of loads with times of their own, such as --request-rate-range")
         if self.burst_size != 1 and self.request_distribution != "burst":
             raise UsageError("--burst-size is of --request-distribution burst")
         if self.max_threads < 0:

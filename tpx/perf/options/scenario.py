@@ -52,6 +52,7 @@ class ScenarioOptions:
         ):
             if not 0 < value < float("inf"):
                 refuse(flag, "The value must be > 0.")
+        self._check_whose()
         if not self.scenario:
             return
         if request_count:
@@ -60,6 +61,22 @@ class ScenarioOptions:
             raise UsageError("--scenario server needs its target rate: --request-rate-range")
         if self.scenario == "server" and distribution not in ("constant", "poisson"):
             raise UsageError("--scenario server has Poisson arrivals: leave out --request-distribution")
+
+    def _check_whose(self) -> None:
+        """Raise UsageError for what is said of a scenario that is not the run's."""
+        timed = ("single-stream", "multi-stream", "server")
+        for flag, differs, scenarios in (
+            ("--min-duration", self.min_duration != ScenarioOptions.min_duration, timed),
+            ("--min-query-count", self.min_query_count != ScenarioOptions.min_query_count, timed),
+            (
+                "--samples-per-query",
+                self.samples_per_query != ScenarioOptions.samples_per_query,
+                ("multi-stream",),
+            ),
+            ("--offline-samples", self.offline_samples != ScenarioOptions.offline_samples, ("offline",)),
+        ):
+            if differs and self.scenario not in scenarios:
+                raise UsageError(f"{flag} is of --scenario {', '.join(scenarios)}")
 
     def scenario_levels(self) -> LevelRange | None:
         """The level of a scenario that has one of its own."""
