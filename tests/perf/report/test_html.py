@@ -97,31 +97,12 @@ def test_objectives_metrics_errors_and_the_command_are_told() -> None:
 
 
 def test_options_stand_on_the_page_as_they_are_written() -> None:
-    words = (
-        *(
-            "-H",
-            "A:b",
-            "-H",
-            "X-Token:abc",
-            "--shape",
-            "x:1,2",
-            "--declare",
-            "y:fp32:-1,4",
-            "--labels",
-            "k=v",
-        ),
-        *(
-            "--input",
-            "x=range:1:2",
-            "--request-parameter",
-            "p:1:int",
-            "--tolerance",
-            "1e-3",
-            "--max-errors",
-            "2%",
-        ),
-        *("--bls-composing-models", "a:1", "--slo", "p99<1s", "--request-rate-range", "1:8:x2"),
+    text = (
+        "-H A:b -H X-Token:abc --shape x:1,2 --declare y:fp32:-1,4 --labels k=v --input x=range:1:2 "
+        "--request-parameter p:1:int --tolerance 1e-3 --max-errors 2% --bls-composing-models a:1 "
+        "--slo p99<1s --request-rate-range 1:8:x2"
     )
+    words = tuple(text.split())
     told = {fact.label: fact.value for fact in build(report(*LEVELS, words=words), []).settings}
     assert {value for value in told.values() if "(" in value} == set()
     assert told["--header"] == "A:b, X-Token:***"
