@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from io import TextIOWrapper
+from typing import TextIO
 
 from tpx.errors import UsageError
 from tpx.serving.logs import LogControl, LogFormat, LogSettings
@@ -67,6 +68,28 @@ class _LogFile(logging.FileHandler):
             super().close()
 
 
+class _Console(logging.StreamHandler[TextIO]):
+    """A stream that may lead to a full disk, or to nobody: that is told once, and the server goes on."""
+
+    _told = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802 (logging's name)
+        if not self._told:
+            self._told = True
+            with suppress(OSError):
+                print(f"log to {self.stream.name}: {sys.exc_info()[1]}", file=sys.stderr)
+
+
+def finish() -> None:
+    """What the streams have not taken by now they never will: an orderly end is one all the same."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def configure(control: LogControl) -> None:
     """Log as `control` says, now and after each of its changes. Raises UsageError.
 
@@ -92,9 +115,9 @@ def _handlers(log_file: str) -> list[logging.Handler]:
             return [_LogFile(log_file, encoding="utf-8", errors="backslashreplace")]
         except OSError as exc:
             raise UsageError(f"Failed to open log file '{log_file}': {exc.strerror}") from exc
-    out = logging.StreamHandler(sys.stdout)
+    out = _Console(sys.stdout)
     out.addFilter(lambda record: record.levelno < logging.WARNING)
-    err = logging.StreamHandler(sys.stderr)
+    err = _Console(sys.stderr)
     err.setLevel(logging.WARNING)
     return [out, err]
 

@@ -7,12 +7,13 @@ import resource
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 from tpx import __version__
-from tpx.cli.logs import configure
+from tpx.cli.logs import configure, finish
 from tpx.cli.startup import log_models, log_options
 from tpx.errors import TpxError
 from tpx.options import fields_of, from_argv, inert_flags
@@ -45,7 +46,9 @@ def main(argv: Sequence[str]) -> int:
         _allow_many_connections(config.max_connections)
         keep_few_pools()
         with asyncio.Runner(loop_factory=_event_loop()) as runner:
-            return runner.run(_serve(config, logs))
+            status = runner.run(_serve(config, logs))
+        finish()
+        return status
     except TpxError as exc:
         print(f"error: creating server: {exc.code.value} - {exc}", file=sys.stderr)
         return 1
@@ -146,9 +149,7 @@ async def _serve(config: ServeConfig, logs: LogControl) -> int:
 def _exit_at_once(status: int) -> NoReturn:
     """End the process although threads load or compute: they cannot be interrupted, an orderly end of the
     interpreter would wait for them or pull it from under their feet."""
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    finish()
     os._exit(status)
 
 
@@ -163,7 +164,6 @@ def _signalled(number: int, stop: asyncio.Event) -> None:
 
 def _print_ready(endpoints: Sequence[Endpoint]) -> None:
     urls = {endpoint.service: endpoint.where for endpoint in endpoints}
-    if "HTTPService" in urls:
-        print(f"tpx {__version__} is ready: http://{urls['HTTPService']}/v2", flush=True)
-    else:
-        print(f"tpx {__version__} is ready", flush=True)
+    where = f": http://{urls['HTTPService']}/v2" if "HTTPService" in urls else ""
+    with suppress(OSError):  # a full disk, or nobody reads: the log has told
+        print(f"tpx {__version__} is ready{where}", flush=True)
