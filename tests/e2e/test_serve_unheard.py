@@ -1,4 +1,4 @@
-"""`tpx serve` whose words go to a full disk, or to a reader that has gone: it serves on,ends in order."""
+"""`tpx serve` whose words go to a full disk, or to a reader that has gone: it serves on."""
 
 import os
 import signal
