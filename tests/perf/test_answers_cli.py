@@ -134,7 +134,20 @@ def test_ab_writes_what_ci_reads_and_shows_every_block_when_verbose(
     fast, slow = Behaviour(delay_s=lambda _: 0.001), Behaviour(delay_s=lambda _: 0.004)
     files = ["--junit", str(junit), "--markdown", str(markdown)]
     with http_server(fast) as one, http_server(slow) as two:
-        words = ["-m", "net", "--ab", one, two, "--ab-blocks", "4", "--request-count", "12", "-v"]
+        words = [
+            "-m",
+            "net",
+            "--ab",
+            one,
+            two,
+            "--ab-blocks",
+            "4",
+            "--request-count",
+            "12",
+            "-v",
+            "--alpha",
+            "0.06",
+        ]
         assert main([*words, *files]) == 5
     blocks = [line for line in capfd.readouterr().err.splitlines() if line.startswith("  round ")]
     assert len(blocks) == 8

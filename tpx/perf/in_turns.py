@@ -53,7 +53,7 @@ async def run_in_turns(
     values = _values(config.levels)
     async with AsyncExitStack() as stack:
         targets = [
-            await stack.enter_async_context(open_target(replace(config, url=url, ab=()), in_process))
+            await stack.enter_async_context(open_target(_of_one(config, url), in_process))
             for url in config.ab
         ]
         settings = _block_settings(config, targets[0])
@@ -72,6 +72,18 @@ async def run_in_turns(
         differences=tuple(differences(levels, n, strictness) for n in range(1, len(config.ab))),
         strictness=strictness,
         interrupted=stop.is_set(),
+    )
+
+
+def _of_one(config: PerfConfig, url: str) -> PerfConfig:
+    """The run of one of the servers, without what is said of the comparison."""
+    return replace(
+        config,
+        url=url,
+        ab=(),
+        ab_blocks=PerfConfig.ab_blocks,
+        alpha=PerfConfig.alpha,
+        min_effect=PerfConfig.min_effect,
     )
 
 
