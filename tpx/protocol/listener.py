@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 LINGER_S = 3
 """How long a connection that we have ended may take to end on the other side."""
 
+_TCP_ESTABLISHED = 1
 _ANSWERED = 128
 """So many connections beyond a limit are told that they are too many; more are only closed."""
 
@@ -62,6 +63,13 @@ def _in_kernel(transport: asyncio.Transport) -> int:
     """Bytes that the kernel has taken and the other side not yet: they tell a slow client from a deaf one."""
     size = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
     return int.from_bytes(size, sys.byteorder)
+
+
+def has_left(transport: asyncio.Transport) -> bool:
+    """Whether the other side has ended its half, or all of it, of a connection that is not read from: nobody
+    else would notice."""
+    state = transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+    return bool(state != _TCP_ESTABLISHED)
 
 
 def address_of(transport: asyncio.BaseTransport) -> str:

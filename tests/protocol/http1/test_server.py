@@ -239,6 +239,38 @@ async def test_a_client_that_goes_away_is_told_to_whoever_works_for_it() -> None
         server.service.release()  # into the void
 
 
+@pytest.mark.parametrize("linger", [None, struct.pack("ii", 1, 0)], ids=["in order", "with a reset"])
+async def test_a_client_that_goes_away_behind_a_pipelined_request_is_told_to_whoever_works_for_it(
+    linger: bytes | None,
+) -> None:
+    async with serving() as server:
+        async with await Bare.connect(server.port) as client:
+            client.get("/hold")
+            await asyncio.sleep(0.02)
+            client.get("/echo")
+            await server.pass_seconds(3)
+            assert server.service.gone == []
+            if linger is not None:
+                client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        await server.pass_seconds(2)
+        assert server.service.gone == [b"/hold"]
+        server.service.release()
+        await server.empty()
+
+
+async def test_of_the_pipeline_of_a_client_that_ends_its_half_only_one_is_withdrawn() -> None:
+    async with serving() as server, await Bare.connect(server.port) as client:
+        for _ in range(3):
+            client.get("/hold")
+        client.writer.write_eof()
+        for _ in range(3):
+            await server.pass_seconds(1)
+            server.service.release()
+            assert (await client.answer()).body == b"released"
+        assert len(server.service.gone) == 1
+        assert await client.closed()
+
+
 async def test_an_answer_of_another_length_than_the_request_wanted_is_still_framed() -> None:
     async with serving() as server, await Bare.connect(server.port) as client:
         client.get("/hold")

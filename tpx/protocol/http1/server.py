@@ -11,7 +11,7 @@ from http import HTTPStatus
 
 from tpx.protocol.http1.connection import HttpConnection
 from tpx.protocol.http1.head import Head, HeadCache, HttpError, parse_request_head
-from tpx.protocol.listener import LINGER_S, Listener, WriteWatch, address_of
+from tpx.protocol.listener import LINGER_S, Listener, WriteWatch, address_of, has_left
 from tpx.protocol.tensors import Buffer
 
 STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
@@ -132,6 +132,7 @@ class HttpServerConnection(HttpConnection):
         self._writing_paused = False
         self._in_message = False
         self._half_closed = False
+        self._deaf = False
         self._began_ns = 0
 
     @property
@@ -173,8 +174,9 @@ class HttpServerConnection(HttpConnection):
         the same is sent, for a client that only closed its half."""
         if self._head is not None:
             self._bad_message(HttpError(400, "the connection ended before the announced body was complete"))
-        self._half_closed = True
-        self._tell_gone()
+        if not self._half_closed:  # we hear it again whenever we read on: those in the pipeline are answered
+            self._half_closed = True
+            self._tell_gone()
         owing = self._request is not None or (self._writing_paused and self._pending != b"")
         return owing and self._transport.can_write_eof()  # TLS has no half-closed connections
 
@@ -218,12 +220,14 @@ class HttpServerConnection(HttpConnection):
     def _hold_back(self, nbytes: int) -> None:
         """A pipelined request: keep the bytes, read no more until the request in flight is answered."""
         self._pending += bytes(self._scratch[:nbytes])
+        self._deaf = True
         self._transport.pause_reading()
 
     def _go_on(self) -> None:
         """Read what was held back, if nothing stands in its way any more."""
         if self._in_message or not self._pending or not self._may_read_on():
             return
+        self._deaf = False
         self._transport.resume_reading()
         self._stage = _Stage.IDLE
         self._resume()
@@ -366,6 +370,8 @@ class HttpServerConnection(HttpConnection):
             self._bad_message(HttpError(408, f"no byte of the announced body for {limits.body_timeout_s} s"))
         elif self._stage is _Stage.IDLE and waited > limits.idle_timeout_s:
             self._end()
+        elif self._stage is _Stage.ANSWER and self._deaf and has_left(self._transport):
+            self._tell_gone()
         elif self._stage is _Stage.CLOSED and waited > LINGER_S:
             self._transport.close()
 
