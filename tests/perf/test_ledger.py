@@ -156,6 +156,26 @@ def test_failures_alone_break_what_is_asked_of_errors_and_throughput() -> None:
     assert any_errors.met
 
 
+def test_a_counted_level_whose_server_went_is_an_error_with_the_reason_alone() -> None:
+    rows = steady(0.001, seconds=1)
+    rows["status"][-40:] = 500
+    ledger = LevelLedger(VirtualRecords(rows), replace(PA, request_count=10**6), ONE, 1)
+    for time_ns, index in ((0, 0), (20_000_000_000, len(rows))):
+        border = Mark(time_ns=time_ns, index=index, server=None, cpu_ns=0, read_ns=time_ns)
+        ledger.close(border) if index else ledger.begin(border)
+    failures = {500: Failure("HTTP 500", "broken")}
+    lost = "the last 40 requests failed, over 19 s"
+    result = ledger.result(
+        lambda *_: None, Ending(failures=failures, failed=40, interrupted=False, lost=lost)
+    )
+    assert (result.verdict, result.warnings) == (Verdict.ERRORS, ())
+    assert result.reason == (
+        "The server does not answer any more: the last 40 requests failed, over 19 s. "
+        "The first: HTTP 500: broken"
+    )
+    assert result.requests == len(rows) - 40
+
+
 def test_a_streamed_request_whose_end_is_told_late_is_of_the_window_in_which_it_is_told() -> None:
     starts = np.linspace(0, 4, 400, endpoint=False)
     rows = rows_of(starts, starts + 0.001)

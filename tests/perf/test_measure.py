@@ -9,8 +9,9 @@ import pytest
 from tests.perf.conftest import FakeClient, FakeControl, make_target
 from tpx.errors import WireError
 from tpx.perf.clients.model import ModelKey
-from tpx.perf.measure import HOPELESS_FAILURES, measure_level
+from tpx.perf.measure import measure_level
 from tpx.perf.observer import Progress, Silent
+from tpx.perf.pulse import HOPELESS_FAILURES
 from tpx.perf.results import LevelResult, Verdict
 from tpx.perf.settings import ErrorBudget, Level, LevelSettings
 

@@ -13,7 +13,7 @@ from tpx.perf.estimates import Sample, assess, estimate, joined, sample_of
 from tpx.perf.objectives import Assessment, Outcome
 from tpx.perf.recording import LevelRecords
 from tpx.perf.records import SUCCESS, Records, Rows
-from tpx.perf.results import ClientCheck, ErrorCount, LevelResult, ServerBreakdown, Window
+from tpx.perf.results import ClientCheck, ErrorCount, LevelResult, ServerBreakdown, Verdict, Window
 from tpx.perf.rules import LOOK_GROWTH, Standing, rule_for
 from tpx.perf.self_check import client_bound, slip_p99_ns
 from tpx.perf.server_statistics import Snapshot
@@ -42,6 +42,8 @@ class Ending:
     failures: Mapping[int, Failure]
     failed: int
     interrupted: bool
+    lost: str = ""
+    """Why nothing more was waited for; empty where requests succeeded to the end."""
     loop_lag_p99_ns: int = 0
 
 
@@ -142,9 +144,12 @@ class LevelLedger:
             stable=standing.stable,
             moved=standing.moved,
             over_budget=over_budget,
+            lost=ending.lost,
             client_bound=self._client_bound(check, merged),
         )
         judgement = judge(self._level, findings, self._settings)
+        # what fails for a while contradicts everything, which its errors say better
+        dead = judgement.verdict is Verdict.ERRORS
         evidence = Evidence(
             level=self._level,
             requests=merged.requests,
@@ -179,7 +184,7 @@ class LevelLedger:
             estimates=estimate(self._kept_sample(merged), self._rules.batch_size, self._settings.percentile),
             in_flight=in_flight,
             client_check=check,
-            warnings=(*([standing.warning] if standing.warning else ()), *doubts(evidence)),
+            warnings=() if dead else (*filter(None, [standing.warning]), *doubts(evidence)),
             slo=self._assessments(),
         )
 

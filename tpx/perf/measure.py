@@ -21,6 +21,7 @@ from tpx.perf.load.opening import open_load
 from tpx.perf.load.sessions import session_figures
 from tpx.perf.members import Stretch, member_figures
 from tpx.perf.observer import SILENT, Observer, Progress
+from tpx.perf.pulse import Pulse
 from tpx.perf.recording import LevelRecords
 from tpx.perf.records import Rows, succeeded
 from tpx.perf.results import LevelResult, Sessions
@@ -43,8 +44,6 @@ ABORTED_DRAIN_S = 0.25
 """Also whoever wants to end at once waits so long: requests that are given up may stay in the server."""
 LONGEST_WINDOW = 10
 """So many times its length a window by confidence intervals may wait for its samples."""
-HOPELESS_FAILURES = 50
-"""So many failures without one success end a level before its window is over."""
 
 
 async def measure_level(
@@ -109,11 +108,12 @@ def _quiet_memory() -> Iterator[None]:
 
 
 async def _warm_up(load: Load, settings: LevelSettings, stop: asyncio.Event) -> None:
+    pulse = Pulse(load)
     try:
         load.start(settings.warmup_requests or None)
         done = asyncio.ensure_future(load.finished())
         end_ns = perf_counter_ns() + settings.warmup_s * 1e9 if settings.warmup_s else math.inf
-        while not (done.done() or stop.is_set() or _is_hopeless(load) or perf_counter_ns() >= end_ns):
+        while not (done.done() or stop.is_set() or pulse.lost or perf_counter_ns() >= end_ns):
             await asyncio.wait([done], timeout=min(TICK_S, (end_ns - perf_counter_ns()) / 1e9))
         await _ended(done)
     finally:
@@ -125,11 +125,6 @@ async def _ended(done: asyncio.Future[None]) -> None:
     if done.done():
         await done
     done.cancel()
-
-
-def _is_hopeless(load: Load) -> bool:
-    """Whether many requests have failed and not one succeeded."""
-    return load.failed >= HOPELESS_FAILURES and load.failed == len(load.records)
 
 
 def _patience_s(settings: LevelSettings, stop: asyncio.Event) -> float:
@@ -148,6 +143,7 @@ class LevelMeasurement:
         batch_size: int,
     ) -> None:
         self._load = load
+        self._pulse = Pulse(load)
         self._statistics = statistics
         self._settings = settings
         self._level = level
@@ -188,6 +184,7 @@ class LevelMeasurement:
             failures=self._load.failures(),
             failed=self._load.failed,
             interrupted=stop.is_set(),
+            lost=self._pulse.lost,
             loop_lag_p99_ns=self._probe.p99_ns(*ledger.kept_span_ns()),
         )
         result = ledger.result(self._statistics.between, ending)
@@ -276,7 +273,7 @@ class LevelMeasurement:
         return perf_counter_ns()
 
     def _ends_early(self, stop: asyncio.Event) -> bool:
-        return stop.is_set() or _is_hopeless(self._load) or self._over_count()
+        return stop.is_set() or bool(self._pulse.lost) or self._over_count()
 
     def _over_count(self) -> bool:
         allowed = self._settings.max_errors.count

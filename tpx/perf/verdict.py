@@ -31,6 +31,8 @@ class Findings:
     moved: str = ""
     """Why it is not stable."""
     over_budget: bool = False
+    lost: str = ""
+    """Why nothing more was waited for."""
     client_bound: str = ""
     """Why the client limited it; empty where it did not."""
 
@@ -43,6 +45,9 @@ def judge(level: Level, findings: Findings, settings: LevelSettings) -> Judgemen
         return Judgement(verdict=Verdict.ERRORS, stable=stable, reason=_budget_message(errors, settings))
     if merged.latency is None or is_dead(windows[-1]):
         return Judgement(verdict=Verdict.ERRORS, stable=False, reason=_no_valid_request(windows[-1], errors))
+    if findings.lost:
+        reason = f"The server does not answer any more: {findings.lost}.{_first(errors)}"
+        return Judgement(verdict=Verdict.ERRORS, stable=False, reason=reason)
     limit = settings.latency_limit_ms
     over = limit > 0 and merged.latency.at(settings.percentile) // NANOSECONDS_PER_MS >= limit
     if over or (not stable and is_over_limit([w.observation for w in windows], limit)):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tpx.perf.answers.highest import falls_behind
 from tpx.perf.answers.knee import Knee, Scalability, find_knee
 from tpx.perf.report.model import Report
-from tpx.perf.results import LevelResult, Validity
+from tpx.perf.results import LevelResult, Validity, Verdict
 
 _UNITS = {
     "concurrency": "concurrency",
@@ -64,6 +64,8 @@ def _objectives(report: Report) -> list[str]:
             f"{a.objective.show(a.value)} ({a.reason})"
             for a in result.slo
         ]
+        if result.verdict is Verdict.ERRORS and result.reason:
+            lines.append(f"  {level_name(result)}: {result.reason}")
         if falls_behind(result):
             lines.append(f"  {level_name(result)}: falls behind, fewer answers came than requests were due")
         if result.failed and not any(a.objective.quantity == "error_rate" for a in result.slo):
