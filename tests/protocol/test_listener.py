@@ -2,11 +2,12 @@
 
 import asyncio
 import socket
+import ssl
 from typing import cast
 
 import pytest
 
-from tpx.protocol.listener import Listener, WriteWatch
+from tpx.protocol.listener import Listener, WriteWatch, has_left
 
 
 class Plain(asyncio.Protocol):
@@ -123,3 +124,18 @@ async def test_what_the_client_takes_counts_and_what_it_leaves_does_not() -> Non
             assert watch.stalled_s(transport, size, 60) == 0
             assert watch.stalled_s(transport, size, 99) == 0, "with nothing to send nothing stalls"
         transport.close()
+
+
+async def test_a_connection_with_tls_that_was_lost_this_moment_owes_nothing() -> None:
+    class Lost(asyncio.Transport):
+        """As a transport with TLS is between the loss of what is below it and the word of it."""
+
+        def get_write_buffer_size(self) -> int:
+            return 0
+
+        def get_extra_info(self, name: str, default: object = None) -> object:
+            return ssl.create_default_context() if name == "sslcontext" else default
+
+    watch = WriteWatch()
+    assert [watch.stalled_s(Lost(), 100, tick) for tick in (1, 2, 90)] == [0, 0, 0]
+    assert has_left(Lost())

@@ -61,13 +61,23 @@ class WriteWatch:
 
 def _in_kernel(transport: asyncio.Transport) -> int:
     """Bytes that the kernel has taken and the other side not yet: they tell a slow client from a deaf one."""
-    size = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
-    return int.from_bytes(size, sys.byteorder)
+    descriptor = _descriptor(transport)
+    if descriptor < 0:
+        return 0
+    return int.from_bytes(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+
+
+def _descriptor(transport: asyncio.Transport) -> int:
+    """Below 0 when it is closed, of which a connection with TLS hears a turn of the loop later."""
+    found = transport.get_extra_info("socket")
+    return -1 if found is None else int(found.fileno())
 
 
 def has_left(transport: asyncio.Transport) -> bool:
     """Whether the other side has ended its half, or all of it, of a connection that is not read from: nobody
     else would notice."""
+    if _descriptor(transport) < 0:
+        return True
     state = transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
     return bool(state != _TCP_ESTABLISHED)
 
