@@ -156,6 +156,9 @@ def test_an_interrupt_ends_the_window_and_keeps_what_was_measured() -> None:
 
     result = asyncio.run(scene())
     assert result.interrupted
+    assert result.reason == (
+        "Concurrency 2 was interrupted in window 1, before it was stable. (3 windows are needed, there were 1)"
+    )
     assert result.requests > 0
     assert result.duration_ns < 1_000_000_000
     assert not result.meets_limits
@@ -237,6 +240,15 @@ def test_server_counters_are_those_of_the_measured_windows() -> None:
     assert result.server.inference_count == 40
 
 
+def test_an_interrupt_before_the_first_answer_is_told_as_that() -> None:
+    stop = asyncio.Event()
+    stop.set()
+    target = make_target(FakeClient(answer=lambda _: None))
+    result = asyncio.run(measure_level(target, at(1), QUICK, stop=stop))
+    assert (result.verdict, result.interrupted) == (Verdict.ERRORS, True)
+    assert result.reason == "Concurrency 1 was interrupted before a request was answered."
+
+
 class Listener(Silent):
     """Remembers what it was told."""
 
@@ -262,6 +274,16 @@ def test_an_observer_sees_throughput_and_p99_while_the_level_runs() -> None:
     assert look.window >= 1
     assert look.throughput_infer_per_s > 100
     assert look.percentiles_ns[99.0] > 1_900_000
+
+
+def test_an_observer_sees_the_warm_up_as_no_window() -> None:
+    listener = Listener()
+    settings = replace(QUICK, warmup_s=0.25)
+    asyncio.run(measure_level(make_target(FakeClient()), at(2), settings, observer=listener))
+    windows = [look.window for look in listener.looks]
+    assert windows == sorted(windows)
+    assert set(windows) >= {0, 1}
+    assert next(look for look in listener.looks if not look.window).throughput_infer_per_s > 0
 
 
 def test_missing_statistics_are_a_notice_and_not_the_end() -> None:

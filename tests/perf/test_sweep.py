@@ -11,7 +11,7 @@ from tpx.perf.answers.highest import highest_course
 from tpx.perf.levels import parse_concurrency, parse_rates
 from tpx.perf.results import LevelResult, Verdict
 from tpx.perf.settings import ErrorBudget, Level, LevelRange, LevelSettings
-from tpx.perf.sweep import Levels, sweep
+from tpx.perf.sweep import Levels, Manner, sweep
 
 
 class Ladder:
@@ -177,7 +177,13 @@ def test_a_server_that_was_never_there_is_an_error() -> None:
 def test_an_unstable_level_ends_a_sweep_only_where_that_was_asked_for(text: str) -> None:
     ladder = Ladder({2: Verdict.UNSTABLE})
     halted = asyncio.run(
-        sweep(parse_concurrency(text), LevelSettings(), ladder.measure, ladder.stop, stop_on_unstable=True)
+        sweep(
+            parse_concurrency(text),
+            LevelSettings(),
+            ladder.measure,
+            ladder.stop,
+            Manner(stop_on_unstable=True),
+        )
     )
     assert [r.level.value for r in halted.results] == [1, 2]
     assert len(Ladder({2: Verdict.UNSTABLE}).climb(parse_concurrency(text))) > 2
@@ -187,7 +193,25 @@ def test_a_search_goes_on_below_a_level_that_failed() -> None:
     ladder = Ladder({8: Verdict.ERRORS})
     ladder.limit = 4
     found = asyncio.run(
-        sweep(parse_concurrency("1:64"), LevelSettings(), ladder.measure, ladder.stop, search=highest_course)
+        sweep(
+            parse_concurrency("1:64"),
+            LevelSettings(),
+            ladder.measure,
+            ladder.stop,
+            Manner(search=highest_course),
+        )
     )
     assert ladder.seen == [1, 2, 4, 8, 6, 5]
     assert found.answer == Level("concurrency", 4)
+
+
+def test_nothing_is_measured_any_more_when_the_pause_between_two_levels_is_interrupted() -> None:
+    ladder = Ladder()
+
+    async def interrupted() -> Levels:
+        asyncio.get_running_loop().call_later(0.05, ladder.stop.set)
+        levels = parse_concurrency("1:4")
+        return await sweep(levels, LevelSettings(), ladder.measure, ladder.stop, Manner(pause_s=30))
+
+    assert len(asyncio.run(interrupted()).results) == 1
+    assert ladder.seen == [1]

@@ -145,6 +145,7 @@ class LevelLedger:
             moved=standing.moved,
             over_budget=over_budget,
             lost=ending.lost,
+            interrupted=ending.interrupted,
             client_bound=self._client_bound(check, merged),
         )
         judgement = judge(self._level, findings, self._settings)

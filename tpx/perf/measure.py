@@ -8,22 +8,19 @@ from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter_ns
 
-import numpy as np
-
 from tpx.perf.inputs.conversations import Conversation
 from tpx.perf.inputs.feed import Feed
-from tpx.perf.latency import rank
 from tpx.perf.ledger import Ending, LevelLedger
 from tpx.perf.load.base import Load
 from tpx.perf.load.endings import unfinished
 from tpx.perf.load.figures import open_loop_figures
 from tpx.perf.load.opening import open_load
 from tpx.perf.load.sessions import session_figures
+from tpx.perf.looks import Looks
 from tpx.perf.members import Stretch, member_figures
-from tpx.perf.observer import SILENT, Observer, Progress
+from tpx.perf.observer import SILENT, Observer
 from tpx.perf.pulse import Pulse
 from tpx.perf.recording import LevelRecords
-from tpx.perf.records import Rows, succeeded
 from tpx.perf.results import LevelResult, Sessions
 from tpx.perf.scenarios import validity
 from tpx.perf.seeds import level_number
@@ -36,8 +33,6 @@ from tpx.perf.windows import Mark, ended_sequences, full_at, mark
 
 TICK_S = 0.1
 COUNT_TICK_S = 0.01
-WATCHED = (50.0, 90.0, 99.0)
-"""Percentiles that are told while a level is measured."""
 DRAIN_S = 60.0
 INTERRUPTED_DRAIN_S = 2.0
 ABORTED_DRAIN_S = 0.25
@@ -62,14 +57,17 @@ async def measure_level(
     observer.level_started(level)
     with _quiet_memory():
         if settings.warmup_requests or settings.warmup_s:
-            await _warm_up(await _open(target, level, settings, warming=True), settings, stop)
+            warming = await _open(target, level, settings, warming=True)
+            looks = _looks(warming, observer, level, settings, target.batch_size)
+            await _warm_up(warming, settings, stop, looks)
         load = await _open(target, level, settings)
         if target.recorder is not None:
             target.recorder.begin(load.records)
         if target.metrics is not None:
             await target.metrics.begin()
+        looks = _looks(load, observer, level, settings, target.batch_size)
         measurement = LevelMeasurement(load, target.statistics, settings, level, target.batch_size)
-        result = await measurement.run(observer, stop)
+        result = await measurement.run(looks, stop)
         result = replace(result, seed=level_number(settings.load.seed, level))
         if target.sequences:
             result = replace(result, sequences=measurement.ended_sequences(target.feed))
@@ -94,6 +92,21 @@ async def _open(target: Target, level: Level, settings: LevelSettings, *, warmin
     return await open_load(target, level, settings, warming=warming)
 
 
+def _looks(load: Load, observer: Observer, level: Level, settings: LevelSettings, batch_size: int) -> Looks:
+    return Looks(
+        load,
+        observer,
+        level,
+        max_windows=settings.max_windows,
+        batch_size=batch_size * requests_of_row(level),
+    )
+
+
+def requests_of_row(level: Level) -> int:
+    """A row of a multi-stream load is a query of several requests."""
+    return int(level.value) if level.mode == "multi_stream" else 1
+
+
 @contextmanager
 def _quiet_memory() -> Iterator[None]:
     """No garbage collection while a level is measured; nothing in the hot path makes cycles."""
@@ -107,7 +120,7 @@ def _quiet_memory() -> Iterator[None]:
         gc.unfreeze()
 
 
-async def _warm_up(load: Load, settings: LevelSettings, stop: asyncio.Event) -> None:
+async def _warm_up(load: Load, settings: LevelSettings, stop: asyncio.Event, looks: Looks) -> None:
     pulse = Pulse(load)
     try:
         load.start(settings.warmup_requests or None)
@@ -115,6 +128,7 @@ async def _warm_up(load: Load, settings: LevelSettings, stop: asyncio.Event) -> 
         end_ns = perf_counter_ns() + settings.warmup_s * 1e9 if settings.warmup_s else math.inf
         while not (done.done() or stop.is_set() or pulse.lost or perf_counter_ns() >= end_ns):
             await asyncio.wait([done], timeout=min(TICK_S, (end_ns - perf_counter_ns()) / 1e9))
+            looks.look(window=0)
         await _ended(done)
     finally:
         await load.stop(_patience_s(settings, stop))
@@ -147,25 +161,22 @@ class LevelMeasurement:
         self._statistics = statistics
         self._settings = settings
         self._level = level
-        # a row of a multi-stream load is a query of several requests
-        batch_size *= int(level.value) if level.mode == "multi_stream" else 1
+        batch_size *= requests_of_row(level)
         self._batch_size = batch_size
         self._ledger = LevelLedger(load.records, settings, level, batch_size)
         self._probe = LoopProbe()
-        self._looked_ns = 0
-        self._looked_index = 0
 
-    async def run(self, observer: Observer, stop: asyncio.Event) -> LevelResult:
+    async def run(self, looks: Looks, stop: asyncio.Event) -> LevelResult:
         """Measure until the level is stable, hopeless, interrupted, or has had all its windows."""
         server = await self._statistics.read()
-        start_ns = self._looked_ns = perf_counter_ns()
+        start_ns = perf_counter_ns()
         ledger = self._ledger
         ledger.begin(self._mark(start_ns, 0, server))
         self._probe.start()
         try:
             self._load.start(self._settings.request_count or None)
             while True:
-                end_ns = await self._window_end(observer, stop)
+                end_ns = await self._window_end(looks, stop)
                 await self._load.settled(end_ns)
                 index = ledger.index_at(end_ns)
                 border = self._mark(end_ns, index, await self._statistics.read())
@@ -234,16 +245,16 @@ class LevelMeasurement:
     def _mark(self, time_ns: int, index: int, server: Snapshot | None) -> Mark:
         return mark(time_ns, index, server, self._load.processor_ns)
 
-    async def _window_end(self, observer: Observer, stop: asyncio.Event) -> int:
+    async def _window_end(self, looks: Looks, stop: asyncio.Event) -> int:
         """Wait for the window to be over; returns when it was."""
         settings, begun = self._settings, self._ledger.last_mark
         if settings.request_count:
-            return await self._all_answered(observer, stop)
+            return await self._all_answered(looks, stop)
         counting = settings.mode == "count_windows"
         floor_ns = begun.time_ns + (
             settings.count_window_floor_ms * 1_000_000 if counting else settings.window_ns
         )
-        await self._until(floor_ns, observer, stop)
+        await self._until(floor_ns, looks, stop)
         if not settings.window_samples:
             return min(perf_counter_ns(), floor_ns)
         last_ns = None if counting else begun.time_ns + LONGEST_WINDOW * settings.window_ns
@@ -254,23 +265,27 @@ class LevelMeasurement:
                 return end_at_ns
             if last_ns is not None and perf_counter_ns() > last_ns:
                 return last_ns
-            await self._until(perf_counter_ns() + int(COUNT_TICK_S * 1e9), observer, stop)
+            await self._until(perf_counter_ns() + int(COUNT_TICK_S * 1e9), looks, stop)
         return perf_counter_ns()
 
-    async def _until(self, end_ns: int, observer: Observer, stop: asyncio.Event) -> None:
+    async def _until(self, end_ns: int, looks: Looks, stop: asyncio.Event) -> None:
         """Sleep until `end_ns`, or until the level has to end."""
         while (left_ns := end_ns - perf_counter_ns()) > 0 and not self._ends_early(stop):
             await asyncio.sleep(min(left_ns / 1e9, TICK_S))
             await self._load.settled(self._ledger.last_mark.time_ns)
-            self._look(observer)
+            self._look(looks)
 
-    async def _all_answered(self, observer: Observer, stop: asyncio.Event) -> int:
+    async def _all_answered(self, looks: Looks, stop: asyncio.Event) -> int:
         done = asyncio.ensure_future(self._load.finished())
         while not (done.done() or self._ends_early(stop)):
             await asyncio.wait([done], timeout=TICK_S)
-            self._look(observer)
+            self._look(looks)
         await _ended(done)
         return perf_counter_ns()
+
+    def _look(self, looks: Looks) -> None:
+        ledger = self._ledger
+        looks.look(len(ledger.windows) + 1, lambda: ledger.last_server(self._statistics.between))
 
     def _ends_early(self, stop: asyncio.Event) -> bool:
         return stop.is_set() or bool(self._pulse.lost) or self._over_count()
@@ -281,32 +296,3 @@ class LevelMeasurement:
 
     def _over_budget(self) -> bool:
         return self._settings.max_errors.exceeded(failed=self._load.failed, sent=len(self._load.records))
-
-    def _look(self, observer: Observer) -> None:
-        """Tell the observer how it goes, as often as it wants to know."""
-        now_ns = perf_counter_ns()
-        elapsed_ns = now_ns - self._looked_ns
-        if not observer.progress_interval_s or elapsed_ns < observer.progress_interval_s * 1e9:
-            return
-        good = succeeded(self._load.records.since(self._looked_index))
-        self._looked_ns, self._looked_index = now_ns, len(self._load.records)
-        observer.progress(
-            Progress(
-                level=self._level,
-                window=len(self._ledger.windows) + 1,
-                max_windows=self._settings.max_windows,
-                throughput_infer_per_s=len(good) * self._batch_size * 1e9 / elapsed_ns,
-                percentiles_ns=_percentiles(good),
-                failed=self._load.failed,
-                failures=tuple(f"{f.code}: {f.message}" for f in self._load.failures().values()),
-                server=self._ledger.last_server(self._statistics.between),
-            )
-        )
-
-
-def _percentiles(rows: Rows) -> dict[float, int]:
-    if not len(rows):
-        return {}
-    places = {p: rank(p, len(rows)) for p in WATCHED}
-    ordered = np.partition(rows["end_ns"] - rows["intended_ns"], tuple(places.values()))
-    return {p: int(ordered[place]) for p, place in places.items()}

@@ -2,7 +2,6 @@
 here."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -37,7 +36,7 @@ from tpx.perf.report.recorders import open_recorders
 from tpx.perf.results import LevelResult
 from tpx.perf.server_statistics import ModelTree, ServerStatistics, SumOfStatistics, model_tree
 from tpx.perf.settings import Level, LevelSettings
-from tpx.perf.sweep import sweep, within_limits
+from tpx.perf.sweep import Manner, sweep, within_limits
 from tpx.perf.target import Target
 from tpx.protocol.v2 import RequestedOutput
 
@@ -187,12 +186,7 @@ async def run(
         for notice in target.notices:
             observer.notice(notice)
 
-        begun: list[Level] = []
-
         async def measured(level: Level, settings: LevelSettings) -> LevelResult:
-            if begun and config.cooldown_seconds:
-                await _pause(config.cooldown_seconds, stop)
-            begun.append(level)
             return await measure_level(target, level, settings, observer=observer, stop=stop)
 
         levels = await sweep(
@@ -200,9 +194,12 @@ async def run(
             rules,
             measured,
             stop,
-            meets=bearable if config.slo else within_limits,
-            search=highest_course if config.slo else None,
-            stop_on_unstable=config.stop_on_unstable,
+            Manner(
+                meets=bearable if config.slo else within_limits,
+                search=highest_course if config.slo else None,
+                stop_on_unstable=config.stop_on_unstable,
+                pause_s=config.cooldown_seconds,
+            ),
         )
         report = Report(
             config=config,
@@ -217,12 +214,6 @@ async def run(
             offset_ns=offset_ns,
         )
     return replace(report, error="; ".join(filter(None, (report.error, *problems))))
-
-
-async def _pause(seconds: float, stop: asyncio.Event) -> None:
-    """Wait, unless the run is to end."""
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(stop.wait(), seconds)
 
 
 @asynccontextmanager

@@ -1,6 +1,7 @@
 """Going from level to level, along a range or by halving it."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 
@@ -29,24 +30,34 @@ def within_limits(result: LevelResult) -> bool:
     return result.verdict not in (Verdict.OVER_LIMIT, Verdict.ERRORS)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manner:
+    """How one level follows another."""
+
+    meets: Callable[[LevelResult], bool] = within_limits
+    """Whether more load may be tried after a level."""
+    search: Callable[[LevelRange], Course] | None = None
+    """For the highest level that `meets`; None goes along the range."""
+    stop_on_unstable: bool = False
+    pause_s: float = 0.0
+    """For so long nothing is sent between two levels."""
+
+
 async def sweep(
     levels: LevelRange,
     settings: LevelSettings,
     measure: Measure,
     stop: asyncio.Event,
-    *,
-    meets: Callable[[LevelResult], bool] = within_limits,
-    search: Callable[[LevelRange], Course] | None = None,
-    stop_on_unstable: bool = False,
+    manner: Manner = Manner(),
 ) -> Levels:
-    """Measure level after level, as `course` has them, or a `search` for the highest that meets the limits.
+    """Measure level after level, as `course` has them, or a search for the highest that meets the limits.
 
     Ends early with one where every request failed or the error budget was spent, or an interrupt. An
     unstable level does not end it, as it does in perf_analyzer.
     """
     results: list[LevelResult] = []
-    searching = levels.binary or search is not None
-    steps = search(levels) if search else course(levels)
+    searching = levels.binary or manner.search is not None
+    steps = manner.search(levels) if manner.search else course(levels)
     value = next(steps, None)
     error = ""
     while value is not None and not stop.is_set():
@@ -61,13 +72,21 @@ async def sweep(
         settings = replace(settings, max_errors=settings.max_errors.after(result.failed))
         if result.verdict is Verdict.ERRORS and not searching:
             break
-        if stop_on_unstable and result.verdict is Verdict.UNSTABLE:
+        if manner.stop_on_unstable and result.verdict is Verdict.UNSTABLE:
             break
         try:
-            value = steps.send(meets(result))
+            value = steps.send(manner.meets(result))
         except StopIteration:
             value = None
-    return Levels(tuple(results), error, _answer(results, meets) if searching else None)
+        if value is not None and manner.pause_s:
+            await _pause(manner.pause_s, stop)
+    return Levels(tuple(results), error, _answer(results, manner.meets) if searching else None)
+
+
+async def _pause(seconds: float, stop: asyncio.Event) -> None:
+    """Wait, unless the run is to end."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(stop.wait(), seconds)
 
 
 def _answer(results: list[LevelResult], meets: Callable[[LevelResult], bool]) -> Level | None:

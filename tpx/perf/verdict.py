@@ -33,6 +33,7 @@ class Findings:
     over_budget: bool = False
     lost: str = ""
     """Why nothing more was waited for."""
+    interrupted: bool = False
     client_bound: str = ""
     """Why the client limited it; empty where it did not."""
 
@@ -43,6 +44,9 @@ def judge(level: Level, findings: Findings, settings: LevelSettings) -> Judgemen
     stable = findings.stable and merged.latency is not None
     if findings.over_budget:
         return Judgement(verdict=Verdict.ERRORS, stable=stable, reason=_budget_message(errors, settings))
+    if findings.interrupted and merged.latency is None and not errors:
+        reason = f"{str(level).capitalize()} was interrupted before a request was answered."
+        return Judgement(verdict=Verdict.ERRORS, stable=False, reason=reason)
     if merged.latency is None or is_dead(windows[-1]):
         return Judgement(verdict=Verdict.ERRORS, stable=False, reason=_no_valid_request(windows[-1], errors))
     if findings.lost:
@@ -54,7 +58,7 @@ def judge(level: Level, findings: Findings, settings: LevelSettings) -> Judgemen
         reason = f"Measured latency went over the set limit of {limit} msec."
         return Judgement(verdict=Verdict.OVER_LIMIT, stable=stable, reason=reason)
     if not stable:
-        reason = _unstable(level, findings.moved, settings)
+        reason = _unstable(level, findings, settings)
         return Judgement(verdict=Verdict.UNSTABLE, stable=False, reason=reason)
     if findings.client_bound:
         reason = f"{str(level).capitalize()} is client-bound: {findings.client_bound}."
@@ -82,9 +86,12 @@ def _no_valid_request(window: Window, errors: Sequence[ErrorCount]) -> str:
     return "No valid requests recorded within time interval. Please use a larger time window."
 
 
-def _unstable(level: Level, moved: str, settings: LevelSettings) -> str:
+def _unstable(level: Level, findings: Findings, settings: LevelSettings) -> str:
+    if findings.interrupted:
+        name, count = str(level).capitalize(), len(findings.windows)
+        return f"{name} was interrupted in window {count}, before it was stable. ({findings.moved})"
     option = "request-count" if settings.mode == "count_windows" else "interval"
     return (
         f"Failed to obtain stable measurement within {settings.max_windows} measurement windows "
-        f"for {level}. Please try to increase the --measurement-{option}. ({moved})"
+        f"for {level}. Please try to increase the --measurement-{option}. ({findings.moved})"
     )

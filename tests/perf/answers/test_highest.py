@@ -12,7 +12,7 @@ from tpx.perf.answers.highest import bearable, falls_behind, highest_answer, hig
 from tpx.perf.objectives import Assessment, Outcome, parse_objectives
 from tpx.perf.results import LevelResult, Verdict
 from tpx.perf.settings import Level, LevelRange, LevelSettings
-from tpx.perf.sweep import sweep
+from tpx.perf.sweep import Manner, sweep
 
 
 def tried(levels: LevelRange, limit: float) -> list[float]:
@@ -61,7 +61,7 @@ def searched(levels: LevelRange, expression: str, seed: int, service_s: float) -
         return measured(rows, level, settings)
 
     found = asyncio.run(
-        sweep(levels, settings, measure, asyncio.Event(), meets=bearable, search=highest_course)
+        sweep(levels, settings, measure, asyncio.Event(), Manner(meets=bearable, search=highest_course))
     )
     answer = highest_answer(found.results)
     return next((r for r in found.results if r.level == answer), None)

@@ -78,7 +78,7 @@ def test_verdicts_of_levels_so_far_stay() -> None:
 def test_the_level_after_begins_with_nothing_of_the_one_before() -> None:
     dashboard = board()
     dashboard.level_started(Level("concurrency", 8), 20 * SECOND)
-    assert lines(dashboard)[1] == "  warming up"
+    assert lines(dashboard)[1] == "  no answers yet"
 
 
 @pytest.mark.parametrize("width", [40, 80, 140])
@@ -122,3 +122,34 @@ def test_an_interval_needs_three_looks() -> None:
     assert found is not None
     assert found.value == 2.0
     assert found.give == pytest.approx(2.484, abs=1e-3)
+
+
+def test_a_warm_up_is_told_and_none_of_it_is_in_the_figures_of_the_level() -> None:
+    dashboard = board(looks=0)
+    for _ in range(4):
+        dashboard.look(replace(look(9000), window=0))
+    assert lines(dashboard)[0].startswith("concurrency 4  level 1 of 1  warming up  0:02")
+    assert "mean 9000" in lines(dashboard)[1]
+    for _ in range(3):
+        dashboard.look(replace(look(5000), window=1))
+    assert "window 1, at most 10" in lines(dashboard)[0]
+    assert "mean 5000 \u00b1 0" in lines(dashboard)[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        ("-p 1000", "0:01"),
+        ("-p 1000 --warmup-seconds 20", "0:21"),
+        ("--scenario single-stream", "0:08"),
+        ("--measurement-mode count_windows", "0:01"),
+        ("-p 1000 --concurrency-range 1:2 --cooldown-seconds 30", "0:35"),
+    ],
+)
+def test_what_is_left_counts_all_that_a_level_takes(words: str, left: str) -> None:
+    assert lines(board(*words.split()))[0].endswith(f"about {left} left")
+
+
+@pytest.mark.parametrize("width", range(60, 140, 7))
+def test_the_servers_bar_never_leaves_its_line(width: int) -> None:
+    assert all("\u2026" not in line for line in lines(board(), width) if "\u2588\u2588" in line)

@@ -86,6 +86,10 @@ class Dashboard:
 
     def look(self, progress: Progress) -> None:
         """How the level goes."""
+        warmed_up = self._progress is not None and not self._progress.window and progress.window
+        if warmed_up:
+            self._rates.clear()
+            self._latencies.clear()
         self._progress = progress
         self._rates.append(progress.throughput_infer_per_s)
         for percentile, ns in progress.percentiles_ns.items():
@@ -114,11 +118,18 @@ class Dashboard:
         knows."""
         if self._planned is None or self._config.request_count:
             return None
-        settings = self._config.level_settings
-        fewest = settings.window_ns * STABILITY_WINDOWS
-        usual = sum(self._took_ns) // len(self._took_ns) if self._took_ns else fewest
+        usual = sum(self._took_ns) // len(self._took_ns) if self._took_ns else self._fewest_ns()
         here = max(0, usual - (now_ns - self._level_begun_ns))
-        return here + usual * max(0, self._planned - len(self._results) - 1)
+        pause = int(self._config.cooldown_seconds * 1e9)
+        return here + (usual + pause) * max(0, self._planned - len(self._results) - 1)
+
+    def _fewest_ns(self) -> int:
+        """How long a level takes that settles at once."""
+        settings = self._config.level_settings
+        floor_ns = settings.count_window_floor_ms * 1_000_000
+        window_ns = floor_ns if settings.mode == "count_windows" else settings.window_ns
+        windows = 1 if settings.one_window else STABILITY_WINDOWS
+        return int(settings.warmup_s * 1e9) + window_ns * windows
 
     def _headline(self, now_ns: int) -> Text:
         level, progress = self._level, self._progress
@@ -127,7 +138,9 @@ class Dashboard:
         number = len(self._results) + 1
         of = f" of {self._planned}" if self._planned else ""
         line = Text.assemble((_name(level), "bold"), (f"  level {number}{of}", "dim"))
-        if progress is not None and not self._config.request_count:
+        if progress is not None and not progress.window:
+            line.append("  warming up", "dim")
+        elif progress is not None and not self._config.request_count:
             line.append(f"  window {progress.window}, at most {progress.max_windows}", "dim")
         line.append(f"  {_clock(now_ns - self._begun_ns)}", "dim")
         left = self.left_ns(now_ns)
@@ -137,7 +150,7 @@ class Dashboard:
 
     def _throughput(self, width: int) -> Text:
         if not self._rates:
-            return Text("  warming up", "dim")
+            return Text("  no answers yet", "dim")
         found = sure(self._rates)
         give = f" \u00b1 {rate(found.give)}" if found is not None else ""
         line = Text.assemble(("  infer/s ", "dim"), (f"{rate(self._rates[-1]):>9}", "bold green"))
@@ -195,8 +208,12 @@ def _server(server: ServerBreakdown, width: int) -> Text:
     room = min(40, width - line.cell_len)
     whole = sum(times.values()) or 1
     if room > 10:
+        drawn = through = 0
         for name, style in _PARTS:
-            line.append("\u2588" * round(room * times[name] / whole), style)
+            through += times[name]
+            until = room * through // whole
+            line.append("\u2588" * (until - drawn), style)
+            drawn = until
     return line
 
 
