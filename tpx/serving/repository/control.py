@@ -115,6 +115,7 @@ class ModelControl:
             self.retirement.retire(self._repository.unload(model))
         await self.tasks.finish()
         self._versions.shutdown()
+        self.retirement.shutdown()
 
     # verbs
 

@@ -5,6 +5,7 @@ import gc
 import logging
 import sys
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 from tpx.serving.heap import give_memory_back
 from tpx.serving.instances.base import Instance
@@ -17,6 +18,7 @@ from tpx.serving.served import Served
 log = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 0.01
+_CLOSED_AT_ONCE = 32
 _A_BACKEND_OF_MODULES = 20
 _RECLAIM_AFTER_S = 0.2
 """Many that are unloaded at once are swept up together."""
@@ -30,10 +32,16 @@ class Retirement:
         self._on_end = on_end
         self._draining: list[Served] = []
         self._held: set[Custody] = set()
+        self._pool = ThreadPoolExecutor(_CLOSED_AT_ONCE, thread_name_prefix="retirement")
+        """Its own: Python models may take half a minute to end, and requests need the threads of the loop."""
         self._reclaiming = False
         self._modules = len(sys.modules)
         self.last = False
         """The server ends: its memory need not be swept."""
+
+    def shutdown(self) -> None:
+        """Nothing more will be closed."""
+        self._pool.shutdown(wait=False)
 
     @property
     def draining(self) -> list[Served]:
@@ -54,7 +62,7 @@ class Retirement:
     def drop(self, regroups: Iterable[Regroup]) -> None:
         """End instances that never computed."""
         for regroup in regroups:
-            self._tasks.start(_in_thread(regroup.drop))
+            self._tasks.start(self._in_thread(regroup.drop))
 
     def dismiss(self, instances: Iterable[Instance]) -> None:
         """End instances that compute no longer than what they have begun."""
@@ -64,7 +72,7 @@ class Retirement:
     async def _dismiss(self, instance: Instance) -> None:
         while not instance.drained:  # noqa: ASYNC110 (an event would cost every batch a test)
             await asyncio.sleep(_LOOK_EVERY_S)
-        await _in_thread(instance.close)
+        await self._in_thread(instance.close)
         log.info("instance %s has ended", instance.name)
         self._reclaim_soon()
 
@@ -89,12 +97,12 @@ class Retirement:
         if custody is not None and custody.release():
             self._held.discard(custody)
             if not custody.empty:
-                await _in_thread(custody.end)
+                await self._in_thread(custody.end)
 
     async def _drain(self, loaded: Loaded) -> None:
         served, custody = loaded.served, loaded.custody
         if custody is not None and custody.agents:
-            await _in_thread(custody.unload)
+            await self._in_thread(custody.unload)
         # what was bound to it before the swap is submitted by the time the loop comes back here
         await asyncio.sleep(_LOOK_EVERY_S)
         while self._is_needed(served):  # noqa: ASYNC110 (an event would cost every request a test)
@@ -115,7 +123,7 @@ class Retirement:
 
     async def _close(self, loaded: Loaded) -> None:
         try:
-            await _in_thread(loaded.served.close)
+            await self._in_thread(loaded.served.close)
         finally:
             await self.release(loaded.custody)
             self._reclaim_soon()
@@ -128,8 +136,7 @@ class Retirement:
     async def _reclaim(self) -> None:
         await asyncio.sleep(_RECLAIM_AFTER_S)
         self._reclaiming = False
-        await _in_thread(give_memory_back)
+        await self._in_thread(give_memory_back)
 
-
-async def _in_thread(work: Callable[[], None]) -> None:
-    await asyncio.get_running_loop().run_in_executor(None, work)
+    async def _in_thread(self, work: Callable[[], None]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._pool, work)
