@@ -110,6 +110,7 @@ class DecoupledInstance:
                     return
                 pass_on(self._inbox)
                 continue
+            batch.started_ns = _clock()
             for request in batch.requests:
                 self._compute(request, self._push)
             self._completions.push(self._callbacks.on_done, batch)

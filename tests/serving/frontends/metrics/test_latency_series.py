@@ -1,8 +1,8 @@
 """Latencies as summaries and histograms, and requests that wait."""
 
 import queue
-import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 
+from tests.serving.frontends import streams
 from tests.serving.frontends.metrics.pages import PHASES, page_until, scrape
 from tests.serving.live import Live, floats, serving
 from tests.serving.onnx_files import write_model
@@ -144,12 +145,13 @@ def test_the_first_response_is_measured_of_decoupled_models_only(measured: Live)
 def test_requests_are_pending_until_an_instance_begins(measured: Live) -> None:
     name, labels = "nv_inference_pending_request_count", {"model": "stream", "version": "1"}
     assert scrape(measured).value(name, **labels) == 0
-    streams = [threading.Thread(target=stream, args=(measured, [250])) for _ in range(3)]
-    for each in streams:
-        each.start()
-    # one is computed, one is in the instance's hand, one is in the queue
-    page_until(measured, name, 2, **labels)
-    page_until(measured, name, 1, **labels)
-    page_until(measured, name, 0, **labels)
-    for each in streams:
-        each.join(20)
+    with ExitStack() as stack:
+        calls = [stack.enter_context(streams.stream(measured)) for _ in range(3)]
+        for asked, call in enumerate(calls, 1):
+            call.send(streams.request("stream", streams.repeat([1], delay=50_000)))
+            streams.eventually(lambda: streams.counters(measured, "stream")["in_flight"] == asked)  # noqa: B023
+        # one is computed, one is in the instance's hand, one is in the queue
+        page_until(measured, name, 2, **labels)
+        for call, waiting in zip(calls, (1, 0), strict=False):
+            call.call.cancel()
+            page_until(measured, name, waiting, **labels)
