@@ -8,6 +8,7 @@ from tests.protocol.grpc import service as grpc_service
 from tests.protocol.http1 import service as http_service
 from tests.protocol.http1.service import Bare
 from tests.protocol.http2.raw import RawPeer, grpc_headers
+from tests.protocol.turns import pause
 from tpx.protocol.grpc.framing import frame_message
 from tpx.protocol.grpc.server import GrpcLimits
 from tpx.protocol.http1.server import HttpLimits
@@ -153,7 +154,7 @@ async def test_damaged_http_2_ends_a_connection_at_the_most() -> None:
         async with await RawPeer.connect(server.port) as peer:
             peer.call(1, grpc_service.ECHO, b"alive")
             assert (await peer.answer(1)).message == b"alive"
-        await asyncio.sleep(0.05)
+        await pause(0.05)
         server.pass_seconds(20)
         await server.empty()
         assert all(not connection.streams for connection in server.connections)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.protocol.certificates import certificates
 from tests.protocol.http1.service import Bare, WireServer, serving
+from tests.protocol.turns import pause
 from tpx.protocol.handshakes import client_of
 from tpx.protocol.listener import Listener
 
@@ -39,7 +40,7 @@ async def until(true: Callable[[], bool]) -> None:
     for _ in range(200):
         if true():
             return
-        await asyncio.sleep(0.05)
+        await pause(0.05)
 
 
 async def served(server: WireServer) -> int:
@@ -55,7 +56,7 @@ async def test_silent_sockets_are_held_up_to_the_limit(limits: dict[str, int]) -
     async with serving(tls=tls, **limits) as server:  # type: ignore[arg-type]
         crowd = silent(server.port, 150)
         await until(lambda: left(crowd) >= 150 - (2 + 128))
-        await asyncio.sleep(0.2)
+        await pause(0.2)
         assert left(crowd) == 150 - (2 + 128)
         for client in crowd:
             client.close()
@@ -70,10 +71,10 @@ async def test_what_is_no_tls_is_closed_and_forgotten() -> None:
                 [client] = silent(server.port, 1)
                 client.sendall(words)
                 client.shutdown(socket.SHUT_WR)
-                await asyncio.sleep(0.03)
+                await pause(0.03)
                 assert left([client]) == 1 or client.recv(100).startswith(b"\x15")  # a TLS alert
                 client.close()
-        await asyncio.sleep(0.05)
+        await pause(0.05)
         assert server.listener.connections == 0
         assert await served(server) == 200
 
@@ -81,10 +82,10 @@ async def test_what_is_no_tls_is_closed_and_forgotten() -> None:
 async def test_a_server_that_ends_closes_what_has_not_shaken_hands() -> None:
     async with serving(tls=certificates().server_context("http/1.1")) as server:
         crowd = silent(server.port, 5)
-        await asyncio.sleep(0.1)
+        await pause(0.1)
         assert left(crowd) == 0
         server.listener.stop_accepting()
-        await asyncio.sleep(0.1)
+        await pause(0.1)
         assert left(crowd) == 5
         with pytest.raises(OSError, match=r"refused|Connect"):
             silent(server.port, 1)

@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 
+from tests.protocol.turns import pause
 from tpx.protocol.listener import Listener, WriteWatch, has_left
 
 
@@ -55,9 +56,9 @@ async def test_one_connection_too_many_is_closed_and_room_is_made_by_the_next_to
     assert await clients[2][0].read() == b"the server has 2 connections, as many as it takes"
     assert listener.connections == 2
     clients[0][1].close()
-    await asyncio.sleep(0.02)
+    await pause(0.02)
     clients.append(await asyncio.open_connection("127.0.0.1", port))
-    await asyncio.sleep(0.02)
+    await pause(0.02)
     assert listener.connections == 2
     listener.stop_accepting()
     assert [connection.drained for connection in made] == [0, 1, 0, 1]
@@ -66,7 +67,7 @@ async def test_one_connection_too_many_is_closed_and_room_is_made_by_the_next_to
     listener.close()
     for _, writer in clients:
         writer.close()
-    await asyncio.sleep(0.02)
+    await pause(0.02)
     assert listener.connections == 0
 
 
@@ -74,7 +75,7 @@ async def test_time_goes_on_for_the_others_when_one_connection_has_a_defect() ->
     listener = Listener()
     port = await listener.start(lambda: Plain(listener), "127.0.0.1", 0)
     _, writer = await asyncio.open_connection("127.0.0.1", port)
-    await asyncio.sleep(0.02)
+    await pause(0.02)
     listener.advance()
     with pytest.raises(RuntimeError, match="defect"):
         listener.advance()
@@ -109,10 +110,10 @@ async def test_what_the_client_takes_counts_and_what_it_leaves_does_not() -> Non
             assert watch.stalled_s(transport, 0, 7) == 0
             size = 20 << 20
             transport.write(bytes(size))
-            await asyncio.sleep(0.05)
+            await pause(0.05)
             assert [watch.stalled_s(transport, size, tick) for tick in (10, 11, 14)] == [0, 1, 4]
             client.recv(1 << 20)
-            await asyncio.sleep(0.05)
+            await pause(0.05)
             assert watch.stalled_s(transport, size, 20) == 0
             assert watch.stalled_s(transport, size, 21) == 1
             client.setblocking(False)

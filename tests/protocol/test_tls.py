@@ -14,6 +14,7 @@ from tests.protocol.grpc import service as grpc_service
 from tests.protocol.grpc.service import ECHO
 from tests.protocol.http1 import service as http_service
 from tests.protocol.http2.raw import RawPeer
+from tests.protocol.turns import pause
 from tpx.errors import ResponseError, WireError
 from tpx.protocol.grpc.client import connect
 from tpx.protocol.grpc.client_call import GrpcResponse
@@ -110,7 +111,7 @@ async def test_the_end_of_a_tls_client_in_the_middle_of_a_request_is_noticed() -
     async with http_service.serving(tls=tls.server_context("http/1.1")) as server:
         async with await http_service.Bare.connect(server.port, tls=tls.client_context()) as client:
             client.get("/hold")
-            await asyncio.sleep(0.05)
+            await pause(0.05)
         await server.empty()
         assert server.service.gone == [b"/hold"]
 
@@ -199,7 +200,7 @@ async def test_an_answer_to_a_connection_that_was_just_cut_goes_nowhere(secure: 
         await http_service.Bare.connect(web.port, tls=tls.client_context() if secure else None) as client,
     ):
         client.get("/hold")
-        await asyncio.sleep(0.05)
+        await pause(0.05)
         web.connections[0].abort()
         assert web.service.gone == [b"/hold"]
         web.service.release()
@@ -229,7 +230,7 @@ async def test_a_deaf_client_is_cut_off_over_tls_too(service: str) -> None:
                 "127.0.0.1", web.port, ssl=tls.client_context(), limit=1024
             )
             writer.write(b"GET /big?50000000 HTTP/1.1\r\nHost: a\r\n\r\n")
-            await asyncio.sleep(0.3)
+            await pause(0.3)
             await web.pass_seconds(3)
             assert web.listener.connections == 1
             await web.pass_seconds(2)
@@ -244,7 +245,7 @@ async def test_a_deaf_client_is_cut_off_over_tls_too(service: str) -> None:
         call = connection.open(grpc_service.FLOOD, lambda message: None, ended.set_result)
         connection._transport.pause_reading()
         call.send(b"80 1000000")
-        await asyncio.sleep(0.3)
+        await pause(0.3)
         server.pass_seconds(3)
         assert server.listener.connections == 1
         server.pass_seconds(2)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from tests.protocol.grpc.service import ECHO
 from tests.protocol.http2.raw import Header, RawPeer
+from tests.protocol.turns import pause
 from tpx.protocol.grpc.client import GrpcClientConnection, connect
 from tpx.protocol.grpc.client_call import GrpcResponse
 from tpx.protocol.http2 import frames
@@ -70,7 +71,7 @@ async def scripted(
             yield connection
         finally:
             connection.close()
-            await asyncio.sleep(0.01)
+            await pause(0.01)
     assert failures == []
 
 

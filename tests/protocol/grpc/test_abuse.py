@@ -13,6 +13,7 @@ import pytest
 
 from tests.protocol.grpc.service import CHAT, ECHO, FLOOD, HOLD, WireServer, serving
 from tests.protocol.http2.raw import Frame, RawPeer, grpc_headers
+from tests.protocol.turns import pause
 from tpx.protocol.grpc.framing import frame_message, pack_prefix
 from tpx.protocol.grpc.server import GrpcLimits
 from tpx.protocol.grpc.status import Status
@@ -298,7 +299,7 @@ async def test_a_connection_that_does_not_begin_is_closed_however_it_drips(drips
         for second in range(3):
             if second < drips:
                 await silent.send(PREFACE[second : second + 1])
-                await asyncio.sleep(0.01)
+                await pause(0.01)
             server.pass_seconds(1)
         assert server.listener.connections == 1
         server.pass_seconds(1)
@@ -324,7 +325,7 @@ async def test_a_client_that_stops_in_the_middle_of_a_frame_is_closed(what: str)
         server.pass_seconds(10)
         assert server.listener.connections == 1, "between frames it may rest"
         await client.send(PARTIAL[what])
-        await asyncio.sleep(0.05)
+        await pause(0.05)
         server.pass_seconds(4)
         assert server.listener.connections == 1
         server.pass_seconds(1)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.protocol.grpc.scripted import OK, TRAILERS, Calls, RawServer, scripted
 from tests.protocol.grpc.service import CHAT, ECHO, HOLD, serving
+from tests.protocol.turns import pause
 from tpx.errors import WireError
 from tpx.protocol.grpc.client import GrpcClientConnection, connect
 from tpx.protocol.grpc.client_call import GrpcResponse
@@ -109,7 +110,7 @@ async def test_a_call_that_gave_up_waiting_is_never_made() -> None:
 
     async def script(peer: RawServer) -> None:
         requests.append(await peer.request())
-        await asyncio.sleep(0.1)
+        await pause(0.1)
         peer.respond(requests[0], b"late")
         requests.append(await peer.request())
         peer.respond(requests[1], b"second")
@@ -137,7 +138,7 @@ async def test_an_unary_call_that_is_cancelled_is_reset() -> None:
 
     async with scripted(script) as connection:
         task = asyncio.ensure_future(connection.unary(ECHO, b"x"))
-        await asyncio.sleep(0.01)
+        await pause(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -175,7 +176,7 @@ async def test_a_server_with_a_smaller_header_table_is_told_that_ours_is_empty()
 
     async with scripted(script, {Setting.HEADER_TABLE_SIZE: 0}) as connection:
         calls = Calls(connection)
-        await asyncio.sleep(0.02)
+        await pause(0.02)
         for number in range(2):
             calls.make()
             assert bytes((await calls.ended(number + 1)).data) == b"ok"

@@ -7,6 +7,7 @@ import pytest
 from tests.protocol.grpc.scripted import OK, TRAILERS, Calls, RawServer, scripted
 from tests.protocol.grpc.service import ECHO, HOLD, serving
 from tests.protocol.http2.raw import Header
+from tests.protocol.turns import pause
 from tpx.errors import Code, ResponseError, WireError
 from tpx.protocol.grpc.client import connect
 from tpx.protocol.grpc.client_call import GrpcResponse
@@ -221,7 +222,7 @@ async def test_closing_in_a_callback_ends_the_other_calls_as_unavailable() -> No
         connection.call(connection.prepare(HOLD, b"x"), lambda r: ends.append(r.status))
         connection.call(connection.prepare(ECHO, b"x"), lambda r: connection.close())
         await server.empty()
-        await asyncio.sleep(0.01)
+        await pause(0.01)
         assert ends == [Status.UNAVAILABLE]
         assert server.service.gone == [1]
 
@@ -231,7 +232,7 @@ async def test_cancel_reaches_the_server_and_the_callback() -> None:
         connection = await connect("127.0.0.1", server.port)
         ends: list[GrpcResponse] = []
         stream_id = connection.call(connection.prepare(HOLD, b"x"), ends.append)
-        await asyncio.sleep(0.01)
+        await pause(0.01)
         connection.cancel(stream_id)
         connection.cancel(stream_id)
         assert [end.status for end in ends] == [Status.CANCELLED]

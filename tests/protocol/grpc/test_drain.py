@@ -9,6 +9,7 @@ import pytest
 
 from tests.protocol.grpc.service import ECHO, FLOOD, HOLD, QUIT, WireServer, serving
 from tests.protocol.http2.raw import RawPeer
+from tests.protocol.turns import pause
 from tpx.errors import WireError
 from tpx.protocol.grpc.client import GrpcClientConnection, connect
 from tpx.protocol.grpc.client_call import GrpcResponse
@@ -136,11 +137,11 @@ async def test_no_call_fails_when_a_server_drains_under_load(size: int) -> None:
         async with asyncio.TaskGroup() as group:
             for _ in range(16):
                 group.create_task(load.caller(b"m" * size))
-            await asyncio.sleep(0.1)
+            await pause(0.1)
             first.listener.stop_accepting()
             await first.empty()
             before = load.done
-            await asyncio.sleep(0.1)
+            await pause(0.1)
             load.stopping = True
         load.close()
         assert load.failures == []
@@ -213,7 +214,7 @@ async def test_the_messages_of_a_stream_all_come_while_the_server_drains() -> No
         sizes: list[int] = []
         call = connection.open(FLOOD, lambda message: sizes.append(len(message)), ended.set_result)
         call.send(b"50 300000")
-        await asyncio.sleep(0.01)
+        await pause(0.01)
         server.listener.stop_accepting()
         response = await asyncio.wait_for(ended, 5)
         assert (response.status, sizes) == (0, [300_000] * 50)

@@ -10,6 +10,7 @@ import pytest
 from tests.protocol.grpc.scripted import OK, Calls, RawServer, scripted
 from tests.protocol.grpc.service import CHAT, ECHO, FLOOD, HOLD, serving
 from tests.protocol.http2.raw import RawPeer
+from tests.protocol.turns import pause
 from tpx.protocol.grpc.client import GrpcClientConnection, connect
 from tpx.protocol.grpc.client_call import GrpcResponse
 from tpx.protocol.grpc.framing import frame_message, pack_prefix
@@ -166,4 +167,4 @@ async def test_a_large_broken_response_ends_its_call() -> None:
         calls = Calls(connection)
         calls.make()
         assert (await calls.ended()).status == Status.INTERNAL
-        await asyncio.sleep(0.02)
+        await pause(0.02)

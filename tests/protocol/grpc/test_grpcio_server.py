@@ -27,6 +27,7 @@ class Oracle(grpc.GenericRpcHandler):  # type: ignore[misc]
     metadata: list[dict[str, Any]] = field(default_factory=list)
     remaining: list[float] = field(default_factory=list)
     cancelled: threading.Event = field(default_factory=threading.Event)
+    holding: threading.Event = field(default_factory=threading.Event)
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         unary = {"Echo": self._echo, "Fail": self._fail, "Hold": self._hold, "Trailers": self._trailers}
@@ -50,6 +51,7 @@ class Oracle(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def _hold(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         context.add_callback(self.cancelled.set)
+        self.holding.set()
         self.cancelled.wait(10)
         return b""
 
@@ -161,7 +163,7 @@ async def test_our_cancellation_reaches_its_server() -> None:
         connection = await connect("127.0.0.1", port)
         ends: list[GrpcResponse] = []
         stream_id = connection.call(connection.prepare(HOLD, b""), ends.append)
-        await asyncio.sleep(0.1)
+        assert await asyncio.to_thread(handler.holding.wait, 20)
         connection.cancel(stream_id)
         assert await asyncio.to_thread(handler.cancelled.wait, 5)
         assert [end.status for end in ends] == [Status.CANCELLED]
@@ -195,7 +197,7 @@ async def test_its_shutdown_ends_our_connection_and_no_call() -> None:
         server.start()
         connection = await connect("127.0.0.1", port)
         held = asyncio.ensure_future(connection.unary(HOLD, b""))
-        await asyncio.sleep(0.1)
+        assert await asyncio.to_thread(handler.holding.wait, 20)
         stopped = server.stop(10)
         while not connection.closing:  # noqa: ASYNC110
             await asyncio.sleep(0.005)

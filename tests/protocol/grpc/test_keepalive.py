@@ -1,11 +1,10 @@
 """The clock of one connection, and what the server does when it rings."""
 
-import asyncio
-
 import pytest
 
 from tests.protocol.grpc.service import ECHO, HOLD, serving
 from tests.protocol.http2.raw import RawPeer
+from tests.protocol.turns import pause
 from tpx.protocol.grpc.keepalive import Action, Keepalive, KeepaliveLimits
 from tpx.protocol.grpc.server import GrpcLimits
 from tpx.protocol.http2 import frames
@@ -228,7 +227,7 @@ async def test_an_idle_connection_is_asked_to_end_and_a_busy_one_is_not() -> Non
         server.pass_seconds(2)
         assert await idle.closed()
         idle.writer.close()
-        await asyncio.sleep(0.02)
+        await pause(0.02)
         assert server.listener.connections == 1
         server.service.release()
         assert (await busy.answer(1)).message == b"done"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
+from tests.protocol.turns import pause
 from tpx.protocol.http1.server import HttpLimits, HttpRequest, HttpServerConnection, connection_factory
 from tpx.protocol.listener import Listener
 
@@ -59,7 +60,7 @@ class WireServer:
 
     async def pass_seconds(self, count: int) -> None:
         """Let what was sent arrive, and the deadlines see `count` seconds go by."""
-        await asyncio.sleep(0.02)
+        await pause(0.02)
         for _ in range(count):
             self.listener.advance()
 

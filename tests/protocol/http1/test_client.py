@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.protocol.http1.service import serving
+from tests.protocol.turns import pause
 from tpx.errors import WireError
 from tpx.protocol.http1.client import (
     HttpClientConnection,
@@ -143,7 +144,7 @@ async def test_a_response_nobody_asked_for_ends_the_connection() -> None:
         lost: list[WireError] = []
         connection.on_lost = lost.append
         assert (await fetch(connection, REQUEST)).status == 200
-        await asyncio.sleep(0.01)
+        await pause(0.01)
         assert connection.closing
 
 
@@ -171,7 +172,7 @@ async def test_no_answer_in_time_closes_the_connection() -> None:
 async def test_a_fetch_that_is_cancelled_closes_the_connection() -> None:
     async with saying(b"HTTP/1.1 200 OK\r\n") as connection:
         task = asyncio.ensure_future(fetch(connection, REQUEST))
-        await asyncio.sleep(0.01)
+        await pause(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -252,5 +253,5 @@ async def test_after_close_no_callback_is_called_any_more() -> None:
 
         connection.on_lost = lost.append
         connection.send(REQUEST, close)
-        await asyncio.sleep(0.03)
+        await pause(0.03)
         assert (answers, lost) == ([200], [])

@@ -6,6 +6,7 @@ import socket
 import pytest
 
 from tests.protocol.http1.service import Bare, serving
+from tests.protocol.turns import pause
 from tpx.protocol.http1.server import HttpLimits
 
 
@@ -83,7 +84,7 @@ async def test_a_draining_server_answers_what_it_has_taken_and_closes() -> None:
             sending.send(b"12")
             idle.get("/echo")
             await idle.answer()
-            await asyncio.sleep(0.02)
+            await pause(0.02)
             server.listener.stop_accepting()
             assert await idle.closed()
             sending.send(b"34")
@@ -121,7 +122,7 @@ async def test_a_client_that_takes_no_answers_gets_no_more_of_them() -> None:
     request = b"GET /big?1000000 HTTP/1.1\r\nHost: a\r\n\r\n"
     async with serving(HttpLimits(write_timeout_s=5)) as server, Deaf(server.port) as deaf:
         await deaf.send(request * 1000)
-        await asyncio.sleep(0.1)
+        await pause(0.1)
         assert len(server.service.requests) < 20
         await server.pass_seconds(5)
         assert server.listener.connections == 1
@@ -150,7 +151,7 @@ async def test_a_connection_that_we_ended_does_not_stay_because_its_client_is_de
     async with serving(HttpLimits(write_timeout_s=5)) as server, Deaf(server.port) as deaf:
         last = b"Connection: close\r\n" if ending == "answered" else b""
         await deaf.send(b"GET /big?9000000 HTTP/1.1\r\nHost: a\r\n" + last + b"\r\n")
-        await asyncio.sleep(0.05)
+        await pause(0.05)
         if ending == "refused":
             server.listener.stop_accepting()
         await server.pass_seconds(8)

@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from tests.protocol.http1.service import Bare, serving
+from tests.protocol.turns import pause
 from tpx.protocol.http1.head import MAX_HEAD_BYTES, MAX_HEADERS, MAX_TARGET_BYTES
 from tpx.protocol.http1.server import HttpLimits
 
@@ -172,7 +173,7 @@ async def test_a_connection_too_many_is_told_so_and_closed(limits: dict[str, int
         await Bare.connect(server.port) as first,
         await Bare.connect(server.port) as second,
     ):
-        await asyncio.sleep(0.01)
+        await pause(0.01)
         async with await Bare.connect(server.port) as third:
             third.get("/echo")
             answer = await third.answer()
@@ -182,7 +183,7 @@ async def test_a_connection_too_many_is_told_so_and_closed(limits: dict[str, int
         first.get("/echo")
         assert (await first.answer()).status == 200
         second.writer.close()
-        await asyncio.sleep(0.02)
+        await pause(0.02)
         async with await Bare.connect(server.port) as fourth:
             fourth.get("/echo")
             assert (await fourth.answer()).status == 200
@@ -193,11 +194,11 @@ async def test_of_very_many_connections_too_many_most_are_only_closed(
 ) -> None:
     async with serving(max_connections=1) as server, await Bare.connect(server.port) as first:
         crowd = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(160)]
-        await asyncio.sleep(0.1)
+        await pause(0.1)
         assert server.listener.connections <= 1 + 128
         assert caplog.text.count("refusing connections") == 1
         await server.pass_seconds(5)
-        await asyncio.sleep(0.05)
+        await pause(0.05)
         assert server.listener.connections == 1
         first.get("/echo")
         assert (await first.answer()).status == 200

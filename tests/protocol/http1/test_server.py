@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.protocol.http1.service import PLAIN, Bare, serving
+from tests.protocol.turns import pause
 from tpx.protocol.http1.server import HttpLimits
 
 
@@ -29,7 +30,7 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
             client.post(("/echo", "/soon", "/hold")[number % 3] if number < 3 else "/echo", b"%d" % number)
         for number in range(2):
             assert (await client.answer()).body == b"%d" % number
-        await asyncio.sleep(0.01)
+        await pause(0.01)
         assert len(server.service.requests) == 3, "one request in flight holds back the next"
         server.service.release(b"2")
         for number in range(2, 300):
@@ -185,7 +186,7 @@ async def test_a_client_that_ends_its_half_still_gets_every_answer() -> None:
         ):
             client.post(path, body)
         client.writer.write_eof()
-        await asyncio.sleep(0.02)
+        await pause(0.02)
         server.service.release(b"1")
         assert [(await client.answer()).body for _ in range(5)] == [b"1", b"2", b"3", b"4", b"5"]
         assert await client.closed()
@@ -196,7 +197,7 @@ async def test_half_a_request_behind_the_last_answer_ends_with_it() -> None:
         client.get("/hold")
         client.send(b"GET /never")
         client.writer.write_eof()
-        await asyncio.sleep(0.02)
+        await pause(0.02)
         server.service.release()
         assert (await client.answer()).body == b"released"
         assert await client.closed()
@@ -218,9 +219,9 @@ async def test_a_body_that_ends_too_early_is_answered_400(framing: str) -> None:
 async def test_a_client_that_closes_in_flight_is_told_and_still_gets_what_comes() -> None:
     async with serving() as server, await Bare.connect(server.port) as client:
         client.get("/hold")
-        await asyncio.sleep(0.02)
+        await pause(0.02)
         client.writer.write_eof()
-        await asyncio.sleep(0.02)
+        await pause(0.02)
         assert server.service.gone == [b"/hold"]
         server.service.release()
         assert (await client.answer()).body == b"released"
@@ -231,7 +232,7 @@ async def test_a_client_that_goes_away_is_told_to_whoever_works_for_it() -> None
     async with serving() as server:
         async with await Bare.connect(server.port) as client:
             client.get("/hold")
-            await asyncio.sleep(0.02)
+            await pause(0.02)
             linger = struct.pack("ii", 1, 0)
             client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         await server.empty()
@@ -246,7 +247,7 @@ async def test_a_client_that_goes_away_behind_a_pipelined_request_is_told_to_who
     async with serving() as server:
         async with await Bare.connect(server.port) as client:
             client.get("/hold")
-            await asyncio.sleep(0.02)
+            await pause(0.02)
             client.get("/echo")
             await server.pass_seconds(3)
             assert server.service.gone == []
@@ -274,7 +275,7 @@ async def test_of_the_pipeline_of_a_client_that_ends_its_half_only_one_is_withdr
 async def test_an_answer_of_another_length_than_the_request_wanted_is_still_framed() -> None:
     async with serving() as server, await Bare.connect(server.port) as client:
         client.get("/hold")
-        await asyncio.sleep(0.02)
+        await pause(0.02)
         (request,) = server.service.held
         request.respond(404, PLAIN, [b"a", memoryview(b"bc"), bytearray(b"def")])
         request.respond(200, PLAIN, [b"twice"])
@@ -303,7 +304,7 @@ async def test_a_client_that_leaves_takes_its_memory_with_it() -> None:
             async with await Bare.connect(server.port) as client:
                 client.get("/echo", "Content-Length: 9000000", method="POST")
                 client.send(bytes(1_000_000))
-                await asyncio.sleep(0.03)
+                await pause(0.03)
                 body = server.connections[0]._body
                 assert body is not None
                 owner = weakref.ref(body.obj)

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from tests.protocol.http1.service import PLAIN, Bare
+from tests.protocol.turns import pause
 from tpx.protocol.http1.server import HttpLimits, HttpRequest, connection_factory
 from tpx.protocol.listener import Listener
 
@@ -77,7 +78,7 @@ async def test_requests_behind_a_stream_wait_for_its_end() -> None:
         client.get("/plain")
         request = await producer.asked()
         request.send(b"a")
-        await asyncio.sleep(0.02)
+        await pause(0.02)
         assert len(producer.requests) == 1
         request.finish()
         await client.reader.readuntil(b"0\r\n\r\n")
