@@ -16,8 +16,8 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 from tests.e2e.batching_models import OPTIONAL, RAGGED, gated, optional, ragged, slow
-from tests.e2e.gated import GATE, installed
 from tests.serving.frontends.streams import eventually
+from tests.serving.gated import GATE, installed
 from tests.serving.live import Live, serving
 from tests.serving.onnx_files import write_model
 
@@ -46,7 +46,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     gated(
         repository,
         "prefers",
-        "preferred_batch_size: [ 2 ] max_queue_delay_microseconds: 90000000",  # longer than a test may take
+        "preferred_batch_size: [ 2 ] max_queue_delay_microseconds: 900000000",  # longer than a test may take
         max_batch_size=4,
     )
     (repository / "in_turn" / "1").mkdir(parents=True)

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.serving.gated import GATE, installed
 from tests.serving.live import Live, floats, serving
-from tests.serving.repository.composed import ensemble, house, slow
+from tests.serving.repository.composed import ensemble, gated, house
 from tpx.serving.tracing.flags import trace_flag
 
 
@@ -22,15 +23,18 @@ def trace_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def live(tmp_path_factory: pytest.TempPathFactory, trace_file: Path) -> Iterator[Live]:
     repository = tmp_path_factory.mktemp("models")
     house(repository)
-    slow(repository, "slow", delay_ms=400)
+    gated(repository, "slow")
     ensemble(repository, "late", "slow", "two")
-    with serving(
-        repository,
-        model_control_mode="explicit",
-        load_model=("top", "late"),
-        metrics_config=("histogram_latencies=true",),
-        trace_config=(trace_flag(f"triton,file={trace_file}"),),
-    ) as running:
+    with (
+        installed(tmp_path_factory.mktemp("site")),
+        serving(
+            repository,
+            model_control_mode="explicit",
+            load_model=("top", "late"),
+            metrics_config=("histogram_latencies=true",),
+            trace_config=(trace_flag(f"triton,file={trace_file}"),),
+        ) as running,
+    ):
         yield running
 
 
@@ -50,7 +54,7 @@ def statistics(live: Live, name: str) -> Any:
     return found
 
 
-def until(true: Any, timeout_s: float = 5) -> None:
+def until(true: Any, timeout_s: float = 20) -> None:
     for _ in range(int(timeout_s / 0.01)):
         if true():
             return
@@ -125,10 +129,14 @@ def test_a_client_that_goes_away_ends_its_steps(live: Live) -> None:
     head = json.dumps(
         {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
     ).encode()
+    GATE.close()
     with live.raw_http() as connection:
         request = f"POST /v2/models/late/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(head)}\r\n\r\n"
         connection.sendall(request.encode() + head)
-        time.sleep(0.1)
+        until(lambda: [each.in_flight for each in live.server.plane.served() if each.name == "slow"] == [1])
+    for _ in range(2):  # by then the server has seen that the other connection is closed
+        assert live.get("/v2/health/live").status == 200
+    GATE.open()
     until(lambda: statistics(live, "late")["inference_stats"]["fail"]["count"] == 1)
     assert statistics(live, "late")["inference_count"] == before["inference_count"]
     assert statistics(live, "two")["execution_count"] == behind

@@ -50,13 +50,10 @@ def house(repository: Path) -> None:
 WHOLE = {f"{name}:1": "READY" for name in ("two", "three", "five", "inner", "top")}
 
 
-def slow(repository: Path, name: str, delay_ms: int = 300) -> None:
-    """A model that gives back what it gets, after a while."""
+def gated(repository: Path, name: str) -> None:
+    """A model that gives back what it gets once the gate is open (tests/serving/gated.py)."""
     (repository / name / "1").mkdir(parents=True)
-    (repository / name / "config.pbtxt").write_text(
-        f"backend: 'identity' max_batch_size: 8 {IO} "
-        f"parameters {{ key: 'execute_delay_ms' value {{ string_value: '{delay_ms}' }} }}"
-    )
+    (repository / name / "config.pbtxt").write_text(f"backend: 'gated' max_batch_size: 8 {IO}")
 
 
 async def answers(it: Scene, name: str, shape: tuple[int, ...]) -> InferResponse:

@@ -2,54 +2,75 @@
 
 import asyncio
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.serving.gated import GATE, Gate, installed
 from tests.serving.onnx_files import write_model
-from tests.serving.repository.composed import IO, answers, chain, ensemble, house, model, send, slow
-from tests.serving.repository.controlled import ask, controlled, play, times, write
+from tests.serving.repository.composed import IO, answers, chain, ensemble, gated, house, model, send
+from tests.serving.repository.controlled import Scene, ask, controlled, play, times, write
 from tpx.errors import NotFound
 from tpx.protocol.tensors import Tensor
 
 
+@pytest.fixture
+def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
+    """A closed one."""
+    with installed(tmp_path_factory.mktemp("site")):
+        GATE.close()
+        yield GATE
+        GATE.open()
+
+
+async def begun(it: Scene) -> "asyncio.Task[float]":
+    """A request to the ensemble whose first step waits at the gate."""
+    asked = asyncio.create_task(ask(it.repository.get("top")))
+    slow = it.repository.get("slow")
+    await it.until(lambda: (slow.in_flight, slow.pending) == (1, 0))
+    return asked
+
+
 def test_a_model_that_is_loaded_again_serves_at_the_next_step_of_requests_on_their_way(
-    tmp_path: Path,
+    tmp_path: Path, gate: Gate
 ) -> None:
     async def scene() -> None:
-        slow(tmp_path, "slow")
+        gated(tmp_path, "slow")
         model(tmp_path, "two", 2)
         ensemble(tmp_path, "top", "slow", "two")
         async with controlled(tmp_path) as it:
             await it.load("top")
-            asked = asyncio.create_task(ask(it.repository.get("top")))
-            await asyncio.sleep(0.02)
+            asked = await begun(it)
             write(tmp_path, 3, name="two")
             await it.load("two")
             assert not asked.done()
+            gate.open()
             assert await asked == 3
 
     play(scene)
 
 
 @pytest.mark.parametrize("gone", [["two"], ["top"], ["two", "slow"], ["inner", "two"]])
-def test_requests_on_their_way_are_answered_whatever_is_unloaded(tmp_path: Path, gone: list[str]) -> None:
+def test_requests_on_their_way_are_answered_whatever_is_unloaded(
+    tmp_path: Path, gate: Gate, gone: list[str]
+) -> None:
     async def scene() -> None:
-        slow(tmp_path, "slow")
+        gated(tmp_path, "slow")
         model(tmp_path, "two", 2)
         ensemble(tmp_path, "inner", "two")
         ensemble(tmp_path, "top", "slow", "inner")
         async with controlled(tmp_path) as it:
             await it.load("top")
-            asked = asyncio.create_task(ask(it.repository.get("top")))
-            await asyncio.sleep(0.02)
+            asked = await begun(it)
             for name in gone:
                 await it.control.unload(name, unload_dependents=True)
             with pytest.raises(NotFound):
                 it.repository.get("top")
             await asyncio.sleep(0.1)
             assert not asked.done()
+            gate.open()
             assert await asked == 2
             await it.until(lambda: not it.control.retirement.draining)
 
