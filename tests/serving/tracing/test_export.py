@@ -31,15 +31,16 @@ class FakeCollector:
         self.closed = False
 
     def send(self, traces: Sequence[Trace]) -> str:
+        why = self.why
         self.asked.release()
         self.released.acquire()
         if self.called_off:
             return "called off"
         if self.error is not None:
             raise self.error
-        if not self.why:
+        if not why:
             self.batches.append([trace.id for trace in traces])
-        return self.why
+        return why
 
     def call_off(self) -> None:
         self.called_off = True
