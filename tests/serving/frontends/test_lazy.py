@@ -4,7 +4,6 @@ import gzip
 import json
 import os
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,14 @@ import grpc
 import numpy as np
 import pytest
 
-from tests.serving.frontends.streams import Stream, repeat, repeat_body, request, write_streaming_models
+from tests.serving.frontends.streams import (
+    Stream,
+    eventually,
+    repeat,
+    repeat_body,
+    request,
+    write_streaming_models,
+)
 from tests.serving.live import Live, infer_message, outputs_of, serving
 from tests.serving.onnx_files import slow_to_load, write_model
 from tpx.protocol import messages
@@ -144,10 +150,7 @@ def test_a_failure_is_told_and_the_load_is_not_tried_again_at_once(live: Live) -
     with live.channel() as channel:
         assert channel.outcome("ModelInfer", infer_message("broken", ONE)) == "UNAVAILABLE"
     write_model(live.root, "broken")  # type: ignore[attr-defined]
-    ends = time.perf_counter() + 10
-    while live.infer("broken", BODY).status != 200:
-        assert time.perf_counter() < ends
-        time.sleep(0.05)
+    eventually(lambda: live.infer("broken", BODY).status == 200)
 
 
 def test_an_unknown_model_is_not_found(live: Live) -> None:
@@ -178,6 +181,7 @@ def test_a_request_waits_no_longer_than_it_may(tmp_path: Path) -> None:
         assert answer.status == 503
         assert "is still being loaded after 1 s (--lazy-load-timeout-secs)" in answer.error
         (directory / "labels").write_text("cat")
+        eventually(lambda: live.infer("slow", BODY).status == 200)
         assert live.infer("slow", BODY).json["outputs"][0]["data"] == [2, 4]
 
 
@@ -255,10 +259,7 @@ def test_a_stop_is_not_held_up_by_those_who_wait(tmp_path: Path) -> None:
     ):
         call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer", None, None)
         future = call.future(infer_message("slow", ONE), timeout=30)
-        ends = time.perf_counter() + 10
-        while not live.server.control.busy and not future.done():
-            assert time.perf_counter() < ends
-            time.sleep(0.005)
+        eventually(lambda: bool(live.server.control.busy) or future.done())
         live.ask_to_stop()
         assert outputs_of(messages.ModelInferResponse.FromString(future.result())) == {"y": [[2, 4]]}
     assert live.finished

@@ -17,7 +17,7 @@ import tritonclient.http
 
 from tests.serving.backends.python.conftest import SAY
 from tests.serving.backends.python.zoo import SAME, add
-from tests.serving.frontends.streams import repeat_body
+from tests.serving.frontends.streams import eventually, repeat_body
 from tests.serving.live import Live, floats, serving
 from tests.serving.onnx_files import doubling, write_model
 from tests.serving.repository.composed import house
@@ -363,9 +363,9 @@ def test_a_collector_that_refuses_is_told_once_and_once_that_it_is_over(
     caplog.set_level("INFO", "tpx.serving.tracing")
     collector.status = 400
     with traced(repository, collector) as live:
-        for _ in range(3):
+        for refused in range(1, 4):
             http_infer(live)
-            time.sleep(0.1)
+            eventually(lambda: collector.asked >= refused)  # noqa: B023
         collector.status = 200
         http_infer(live)
         collector.spans(3)

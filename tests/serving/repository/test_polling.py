@@ -77,9 +77,13 @@ def test_a_model_that_is_still_being_written_waits(
             whole = path.read_bytes()
             path.write_bytes(whole[:50])
             looking = asyncio.create_task(it.control.poll())
-            await asyncio.sleep(0.1)
-            path.write_bytes(whole)
+            for size in range(1, len(whole)):
+                path.write_bytes(whole[:size])
+                await asyncio.sleep(0.01)
+                if looking.done():
+                    break
             await looking
+            path.write_bytes(whole)
             assert it.states == {}
             await it.control.poll()
             assert it.states == {"net:1": "READY"}

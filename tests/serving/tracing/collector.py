@@ -39,6 +39,8 @@ class Collector:
         self.open = threading.Event()
         """While it is not set, requests wait."""
         self.open.set()
+        self.asked = 0
+        """Requests that were answered, in whatever way."""
         self.batches: list[int] = []
         self.resources: list[dict[str, Any]] = []
         self.url = ""
@@ -77,6 +79,7 @@ def collecting() -> Iterator[Collector]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             collector.open.wait(30)
+            collector.asked += 1
             if collector.status == 200 and self.path == "/v1/traces":
                 collector.take(body)
             answer = ExportTraceServiceResponse().SerializeToString()

@@ -158,11 +158,9 @@ def test_instances_start_at_the_same_time(tmp_path: Path) -> None:
 def test_the_others_are_not_waited_for_when_an_instance_cannot_start(tmp_path: Path) -> None:
     add(tmp_path, "slow_start", config="instance_group { count: 3 }" + SAME)
     (tmp_path / "slow_start" / "1" / "fails").touch()
-    began = time.perf_counter()
     with serving(tmp_path, exit_on_error=False) as live:
         assert "RuntimeError: the first one fails" in _reason(live, "slow_start")
-        assert not _children(tmp_path)
-    assert time.perf_counter() - began < 20
+        _until(lambda: not _children(tmp_path))
 
 
 def _children(repository: Path) -> list[psutil.Process]:
@@ -208,7 +206,7 @@ def test_a_model_that_cannot_be_initialized_is_not_loaded(tmp_path: Path, where:
     add(tmp_path, "broken", config=_broken(where))
     with serving(tmp_path, exit_on_error=False) as live:
         assert reason in _reason(live, "broken")
-        assert not _children(tmp_path)
+        _until(lambda: not _children(tmp_path))
 
 
 def test_what_a_model_cannot_import_is_told_with_its_own_line_alone(tmp_path: Path) -> None:

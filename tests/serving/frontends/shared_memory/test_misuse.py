@@ -100,7 +100,7 @@ def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     repository = tmp_path_factory.mktemp("models")
     delay = "dynamic_batching { max_queue_delay_microseconds: 150000 }"
     write_model(repository, "patient", config=f"max_batch_size: 8 {delay}")
-    write_model(repository, "busy", busy(), "max_batch_size: 8")
+    write_model(repository, "busy", busy(rounds=120), "max_batch_size: 8")
     (repository / "repeat" / "1").mkdir(parents=True)
     (repository / "repeat" / "config.pbtxt").write_text("backend: 'repeat'", encoding="utf-8")
     with serving(repository) as running:
@@ -137,9 +137,8 @@ def test_nothing_is_written_for_a_client_that_has_gone(patient: Live) -> None:
         assert register(patient, "r", key=file.name).status == 200
         call = channel._channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         asked = call.future(grpc_request(None, in_region(32), model="busy").SerializeToString(), timeout=10)
-        while not model.in_flight:
-            pass
-        time.sleep(0.02)  # it computes: to be cancelled in the queue would be another thing
+        # it computes: to be cancelled in the queue would be another thing
+        eventually(lambda: (model.in_flight, model.pending) == (1, 0))
         asked.cancel()
         while model.in_flight:
             time.sleep(0.001)
