@@ -29,18 +29,18 @@ def streaming_of(result: LevelResult) -> Streaming:
 @pytest.mark.parametrize("splits", [False, True])
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
 def test_the_times_of_the_first_token_and_between_tokens_are_the_services(path: str, splits: bool) -> None:
-    script = Script(tokens=4, first_s=0.03, gap_s=0.01, splits=splits)
+    script = Script(tokens=4, first_s=0.06, gap_s=0.03, splits=splits)
     result = asked(script, "--streaming", "--request-count", "8", "--concurrency-range", "2", path=path)
     streaming = streaming_of(result)
     assert (result.requests, streaming.responses) == (8, 32)
     # lower bounds are the script's own; above them is whatever the machine is busy with
-    assert 0.030 <= streaming.first_response.min_ns / 1e9 < 0.060
+    assert 0.060 <= streaming.first_response.min_ns / 1e9 < 0.150
     gaps = streaming.inter_response
     assert gaps is not None
     assert gaps.count == 24
-    assert 0.005 <= gaps.percentiles_ns[50.0] / 1e9 < 0.030
+    assert 0.015 <= gaps.percentiles_ns[50.0] / 1e9 < 0.150
     assert result.latency is not None
-    assert result.latency.min_ns / 1e9 >= 0.060
+    assert result.latency.min_ns / 1e9 >= 0.150
     assert streaming.first_response.mean_ns + 3 * gaps.mean_ns == pytest.approx(
         result.latency.mean_ns, rel=0.01
     )

@@ -37,6 +37,7 @@ def test_every_sequence_begins_goes_on_and_ends(
     service = "HTTPService" if protocol == "http" else "GRPCInferenceService"
     target = ("-m", "sums", "-i", protocol, "-u", f"127.0.0.1:{live.ports[service]}")
     ids = ("--sequence-length", "5", "--sequence-id-range", "1000:9000")
-    result = level(*target, *further, *load, *ids)
+    windows = ("--measurement-mode", "count_windows", "--measurement-request-count", "30")
+    result = level(*target, *further, *load, *ids, *windows)
     assert (result.failed, result.errors) == (0, ())
     assert result.requests > 50

@@ -179,12 +179,12 @@ def test_the_last_response_ends_a_request_and_not_the_news_that_it_was_the_last(
     def answer(number: int, request: Any, context: Any) -> Iterator[Any]:
         for _ in range(responses):
             yield answer_of(request, final=False)
-        time.sleep(0.05)
+        time.sleep(0.6)
         yield answer_of(request, final=True, outputs=0)
 
     result, _ = streamed(answer, "--request-count", "4")
     assert result.latency is not None
-    assert result.latency.max_ns < 50_000_000
+    assert result.latency.max_ns < 600_000_000
     assert result.requests == 4
 
 

@@ -61,7 +61,9 @@ def test_an_ordinary_model_has_one_response_over_a_stream_too(live: Live) -> Non
 
 
 def test_a_rate_goes_over_streams(live: Live) -> None:
-    result = level(*stream(live, "-m", "repeat", *FOUR, "--request-rate-range", "200"))
+    result = level(
+        *stream(live, "-m", "repeat", *FOUR, "--request-rate-range", "200", "--request-count", "300")
+    )
     assert result.verdict is Verdict.OK
     assert result.throughput_infer_per_s == pytest.approx(200, rel=0.1)
     assert result.streaming is not None

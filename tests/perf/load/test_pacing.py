@@ -94,6 +94,7 @@ def test_a_nearer_instant_leaves_nothing_of_the_one_before(make: Make) -> None:
         clock = make(rings)
         clock.set(perf_counter_ns() + 8_000_000)
         clock.set(perf_counter_ns() + 5_000)
+        await asyncio.wait_for(rings.rung.wait(), 5)
         await asyncio.sleep(0.02)
         clock.close()
         assert len(rings.times) == 1

@@ -41,12 +41,12 @@ def ran(protocol: str, behaviour: Behaviour, *words: str, observer: Silent | Non
 def test_two_workers_measure_what_one_does(protocol: str) -> None:
     results: list[LevelResult] = []
     for workers in ("1", "2"):
-        behaviour = Behaviour(delay_s=lambda _: 0.02)
-        words = ["--concurrency-range", "3", "--request-count", "60", "--workers", workers]
+        behaviour = Behaviour(delay_s=lambda _: 0.1)
+        words = ["--concurrency-range", "3", "--request-count", "30", "--workers", workers]
         (level,) = ran(protocol, behaviour, *words).levels
-        assert (behaviour.infers, level.requests, level.failed) == (60, 60, 0)
+        assert (behaviour.infers, level.requests, level.failed) == (30, 30, 0)
         assert level.server is not None
-        assert level.server.success_count == 60
+        assert level.server.success_count == 30
         results.append(level)
     one, two = results
     assert two.throughput_infer_per_s == pytest.approx(one.throughput_infer_per_s, rel=0.25)
