@@ -88,7 +88,7 @@ class Siege:
         line = next(line for line in status.splitlines() if line.startswith(name))
         return int(line.split()[1]) * 1024
 
-    def settles(self, holds: Callable[[Footprint], bool], timeout_s: float = 8) -> Footprint:
+    def settles(self, holds: Callable[[Footprint], bool], timeout_s: float = 30) -> Footprint:
         """What is held once `holds` says that it is right, or when the time is over: connections linger for
         seconds."""
         ends = time.perf_counter() + timeout_s
@@ -167,9 +167,9 @@ def write_good_models(repository: Path) -> None:
         [value("sum", "FP32", "batch", 2)],
     )
     write_model(repository, "two", adding, "max_batch_size: 8")
-    delay = "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 300000 }"
+    delay = "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 800000 }"
     write_model(repository, "patient", onnx_files.doubling("batch", "n"), delay)
-    queue = "max_queue_delay_microseconds: 500000 default_queue_policy { max_queue_size: 2 }"
+    queue = "max_queue_delay_microseconds: 2000000 default_queue_policy { max_queue_size: 2 }"
     narrow = f"max_batch_size: 8 dynamic_batching {{ {queue} }}"
     write_model(repository, "narrow", onnx_files.doubling("batch", "n"), narrow)
     (repository / "repeat" / "1").mkdir(parents=True)

@@ -26,11 +26,12 @@ def test_g9_a_call_that_is_cancelled_is_computed_for_nobody(siege: Siege) -> Non
     with grpc.insecure_channel(f"127.0.0.1:{siege.grpc}") as channel:
         method = channel.unary_unary(SERVICE + "ModelInfer", identity, identity)
         calls = [method.future(inference()) for _ in range(6)]
-        time.sleep(0.05)
+        while pending(siege) < 6:
+            time.sleep(0.005)
         for call in calls[::2]:
             call.cancel()
         assert all(call.code() is grpc.StatusCode.CANCELLED for call in calls[::2])
-        assert all(call.result(timeout=5) for call in calls[1::2])
+        assert all(call.result(timeout=30) for call in calls[1::2])
     assert settled(siege)
     siege.alive()
 
@@ -39,7 +40,7 @@ def test_g9_a_deadline_that_passes_ends_its_call_only(siege: Siege) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{siege.grpc}") as channel:
         method = channel.unary_unary(SERVICE + "ModelInfer", identity, identity)
         short = [method.future(inference(), timeout=0.05) for _ in range(3)]
-        long = [method.future(inference(), timeout=5) for _ in range(3)]
+        long = [method.future(inference(), timeout=30) for _ in range(3)]
         assert all(call.code() is grpc.StatusCode.DEADLINE_EXCEEDED for call in short)
         assert all(call.result() for call in long)
     assert settled(siege)
@@ -87,7 +88,7 @@ def test_g9_a_stream_that_is_cancelled_takes_its_requests_along(siege: Siege) ->
 
 
 def test_l1_a_full_queue_refuses_and_answers_those_it_has(siege: Siege) -> None:
-    """Two wait for half a second; who comes meanwhile is refused at once."""
+    """Two wait for some time; who comes meanwhile is refused at once."""
     socks = [wire.connect(siege.http) for _ in range(2)]
     for sock in socks:
         sock.sendall(wire.post_request("/v2/models/narrow/infer", GOOD))

@@ -11,7 +11,7 @@ import pytest
 
 from tests.hostile import wire
 from tests.hostile.siege import GOOD, SERVICE, Siege, besieged, write_good_models
-from tests.hostile.test_crowds import CALL, leave_with_reset
+from tests.hostile.test_crowds import CALL, leave_with_reset, pending
 from tests.protocol.certificates import certificates
 from tests.protocol.http2.raw import grpc_headers
 from tpx.protocol.http2 import frames
@@ -50,12 +50,11 @@ def test_f7_sigterm_ends_a_server_whose_connections_are_held_open(models: Path) 
             held.append(sock)
         busy = wire.connect(siege.http)
         busy.sendall(wire.post_request("/v2/models/patient/infer", GOOD))
-        time.sleep(0.1)
-        began = time.perf_counter()
+        while pending(siege) < 1:
+            time.sleep(0.005)
         siege.child.send(signal.SIGTERM)
         assert wire.read_answer(busy).status == 200
-        assert siege.child.ended(6) == 0
-        assert time.perf_counter() - began < 6
+        assert siege.child.ended(25) == 0
         for sock in [*held, busy]:
             sock.close()
 
@@ -76,7 +75,7 @@ def test_a_server_without_descriptors_serves_those_it_has_and_then_everyone_agai
             time.sleep(0.05)
         for sock in (*crowd, known):
             sock.close()
-        _serves_within(siege, 5)
+        _serves_within(siege, 30)
         resource.prlimit(siege.child.pid, resource.RLIMIT_NOFILE, old)
         after = siege.settles(lambda now: now.descriptors <= before.descriptors)
         assert after.descriptors <= before.descriptors
