@@ -170,7 +170,9 @@ def test_curl_is_told_over_http2_what_grpc_is_not(grpc_address: str) -> None:
     page = f"http://{grpc_address}/{INFER}"
     said = ("--write-out", "%{http_code} %{http_version}")
     assert curl_http2(*said, page).stdout == b"405 2"
-    assert curl_http2(*said, "--data", "x", page).stdout == b"415 2"
+    # without a body: curl 7 forgets an answer that comes while it still has something to send
+    words = ("--request", "POST", "--header", "Content-Type: application/json")
+    assert curl_http2(*said, *words, page).stdout == b"415 2"
 
 
 # load
