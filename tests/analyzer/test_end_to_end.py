@@ -17,7 +17,7 @@ from tpx.analyzer.results.journal import read_last_run
 from tpx.analyzer.results.run import Run
 from tpx.protocol import model_config
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(180)]
 
 Wrap = Callable[[Path], Sequence[str]]
 
@@ -74,7 +74,7 @@ def test_a_whole_run_leaves_tables_report_and_configurations_and_no_server(
     )
     more = ("--run-config-search-max-model-batch-size", "1", "--collect-cpu-metrics")
     done = subprocess.run(
-        command(models, *words, *more), cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        command(models, *words, *more), cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "In 6 measurements across 3 configurations, " in done.stdout
@@ -116,7 +116,7 @@ def test_ctrl_c_finishes_the_measurement_and_writes_everything(models: Path, tmp
         assert "add_sub_config_default at concurrency 1" in first
         servers = servers_of(psutil.Process(process.pid))
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=120)
     finally:
         process.kill()
     assert process.returncode == 6, err
@@ -176,7 +176,7 @@ def test_bad_days_of_a_server_are_rows_with_their_reasons_and_the_run_goes_on(tm
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -205,7 +205,7 @@ def test_a_model_that_cannot_be_served_is_status_one_with_the_servers_reason(tmp
     directory.mkdir(parents=True)
     (directory / "model.onnx").write_bytes(b"not a model")
     done = subprocess.run(
-        command(tmp_path / "models"), cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        command(tmp_path / "models"), cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False
     )
     assert done.returncode == 1
     assert "`add_sub` cannot be profiled" in done.stdout
@@ -226,7 +226,7 @@ def test_a_killed_analyzer_leaves_no_server_and_a_readable_journal(models: Path,
     process.stderr.readline()
     servers = servers_of(psutil.Process(process.pid))
     os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
     assert servers
     wait_until(lambda: not any(s.is_running() for s in servers), "the server has ended")
     run = Run.from_records(read_last_run(tmp_path / "results" / "run.jsonl"))

@@ -151,6 +151,7 @@ def test_flags_reach_whom_they_are_for_and_what_changes_nothing_is_said() -> Non
 
 @pytest.mark.e2e
 @pytest.mark.slow
+@pytest.mark.timeout(180)
 def test_the_command_of_the_quick_start_measures_five_configurations_twice(tmp_path: Path) -> None:
     examples.write(tmp_path / "quick-start", ["add_sub"])
     words = [
@@ -162,7 +163,7 @@ def test_the_command_of_the_quick_start_measures_five_configurations_twice(tmp_p
     short = ["--measurement-interval=50", "--max-trials=3", "--duration-seconds=0", "--final-rounds=0"]
     done = subprocess.run(
         [sys.executable, "-m", "tpx", "analyze", "-m", "online", "profile", *words, *short],
-        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+        cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     results = tmp_path / "analysis_results" / "results"
@@ -182,6 +183,7 @@ def test_the_command_of_the_quick_start_measures_five_configurations_twice(tmp_p
 
 @pytest.mark.e2e
 @pytest.mark.slow
+@pytest.mark.timeout(180)
 def test_listed_configurations_of_a_file_are_measured_as_listed(tmp_path: Path) -> None:
     examples.write(tmp_path / "models", ["add_sub"])
     text = (FILES / "manual.yml").read_text(encoding="utf-8").replace("resnet", "add_sub")
@@ -193,7 +195,7 @@ def test_listed_configurations_of_a_file_are_measured_as_listed(tmp_path: Path) 
     short = ["--measurement-interval=50", "--max-trials=3", "--duration-seconds=0", "--final-rounds=0"]
     done = subprocess.run(
         [sys.executable, "-m", "tpx", "analyze", "profile", "-f", "config.yml", *short, *names],
-        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+        cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     [model] = Run.from_records(read_last_run(tmp_path / "checkpoints" / "run.jsonl")).models

@@ -12,7 +12,7 @@ from tpx.analyzer.objectives import metric
 from tpx.analyzer.results.journal import read_last_run
 from tpx.analyzer.results.run import ModelRun, Run
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(180)]
 
 ECHO = """
 import triton_python_backend_utils as pb_utils
@@ -92,7 +92,7 @@ def profile(models: Path, directory: Path, *words: str) -> ModelRun:
         cwd=directory,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=150,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -142,7 +142,7 @@ def analyze(directory: Path, *words: str) -> "subprocess.CompletedProcess[str]":
         cwd=directory,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=150,
         check=False,
     )
 
@@ -157,7 +157,7 @@ def measured(directory: Path) -> Mapping[str, list[int]]:
     }
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_variants_are_loaded_into_a_remote_server_and_it_is_left_as_it_was(
     peer: Peer, tmp_path: Path, protocol: str
@@ -177,7 +177,7 @@ def test_variants_are_loaded_into_a_remote_server_and_it_is_left_as_it_was(
     assert peer.ask("GET", "/v2/models/mine/config") == before
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_a_remote_server_that_disappears_interrupts_the_run_and_resume_goes_on(
     peer: Peer, tmp_path: Path
 ) -> None:
@@ -190,7 +190,7 @@ def test_a_remote_server_that_disappears_interrupts_the_run_and_resume_goes_on(
     while "concurrency 2" not in process.stderr.readline():
         assert process.poll() is None
     peer.stop(signal.SIGKILL)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=150)
     assert process.returncode == 6, err
     assert "does not answer any more" in out
     assert "--resume goes on" in out
@@ -209,7 +209,7 @@ def test_a_remote_server_that_disappears_interrupts_the_run_and_resume_goes_on(
     assert len(trials) == len(set(trials))
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_a_server_that_does_not_load_by_request_is_measured_as_it_is_or_refused(
     loading_all: Peer, tmp_path: Path
 ) -> None:
@@ -227,7 +227,7 @@ def test_a_server_that_does_not_load_by_request_is_measured_as_it_is_or_refused(
     assert loading_all.states() == {"mine": "READY", "asked": "READY"}
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_a_model_that_may_not_be_loaded_cannot_be_profiled(peer: Peer, tmp_path: Path) -> None:
     done = analyze(tmp_path, *peer.options(), "--profile-models=asked", "-c=1", "--reload-model-disable")
     assert done.returncode == 1

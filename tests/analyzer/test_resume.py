@@ -63,8 +63,9 @@ def command(directory: Path, pause_s: float) -> tuple[str, ...]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)
 def test_a_run_that_is_killed_again_and_again_ends_with_the_table_of_one_that_was_not(tmp_path: Path) -> None:
-    subprocess.run(command(tmp_path / "whole", 0), check=True, timeout=60)
+    subprocess.run(command(tmp_path / "whole", 0), check=True, timeout=150)
     chance = random.Random(7)
     directory, kills = tmp_path / "killed", 0
     while True:

@@ -10,7 +10,7 @@ from tpx import examples
 from tpx.analyzer.results.journal import read_last_run
 from tpx.analyzer.results.run import Run
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 def test_a_budget_with_threads_and_graph_levels_ends_in_a_verdict_with_rounds(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_a_budget_with_threads_and_graph_levels_ends_in_a_verdict_with_rounds(tm
         ],
         capture_output=True,
         text=True,
-        timeout=55,
+        timeout=150,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -101,8 +101,9 @@ def test_a_wrong_word_is_told(capsys: pytest.CaptureFixture[str], words: list[st
 
 @pytest.mark.e2e
 @pytest.mark.slow
+@pytest.mark.timeout(180)
 def test_the_command_tells_of_this_machine() -> None:
-    ended = tpx("doctor", "--json", "--require=python,onnxruntime", timeout_s=55)
+    ended = tpx("doctor", "--json", "--require=python,onnxruntime", "--timeout-secs=120", timeout_s=150)
     assert ended.returncode == 0, ended.stderr
     told = {each["name"]: each for each in json.loads(ended.stdout)["backends"]}
     assert told["python"]["state"] == "usable"

@@ -32,7 +32,7 @@ def imported(*words: str) -> set[str]:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=True,
     )
     return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if "|" in line}
@@ -114,7 +114,7 @@ def test_a_reader_that_leaves_is_no_error() -> None:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     assert done.stderr == ""

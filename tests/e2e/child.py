@@ -15,7 +15,7 @@ ANY_PORTS = ("--http-port=0", "--grpc-port=0", "--metrics-port=0")
 
 
 def tpx(
-    *words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout_s: float = 30
+    *words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout_s: float = 120
 ) -> "subprocess.CompletedProcess[str]":
     """Run a command to its end."""
     return subprocess.run(
@@ -69,7 +69,7 @@ class Child:
     def text(self) -> str:
         return "\n".join([*self.out, *self.err])
 
-    def wait_for(self, pattern: str, timeout_s: float = 20) -> "re.Match[str]":
+    def wait_for(self, pattern: str, timeout_s: float = 60) -> "re.Match[str]":
         """Wait until the output matches."""
         ends = time.perf_counter() + timeout_s
         while True:
@@ -100,7 +100,7 @@ class Child:
             reader.join(5)
         return status
 
-    def stop(self, timeout_s: float = 20) -> int:
+    def stop(self, timeout_s: float = 25) -> int:
         """End it as an orchestrator does; returns the exit status."""
         self.send(signal.SIGTERM)
         status = self.ended(timeout_s)

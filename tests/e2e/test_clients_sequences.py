@@ -15,6 +15,7 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
+from tests.serving.frontends.streams import eventually
 from tests.serving.live import Live, serving
 from tests.serving.onnx_files import accumulator, write_model
 
@@ -61,7 +62,7 @@ def write(repository: Path) -> None:
     write_model(repository, "strings", accumulator("BYTES"), batching(corrid="STRING", more=TWO))
     one_slot = batching(more=ONE).replace("max_batch_size: 4", "max_batch_size: 1")
     write_model(repository, "one_slot", accumulator(), one_slot)
-    write_model(repository, "impatient", accumulator(), one_slot.replace("20000000", "100000"))
+    write_model(repository, "impatient", accumulator(), one_slot.replace("20000000", "800000"))
     begin = "initial_state { name: 'begin' data_type: TYPE_FP32 dims: [ 1 ] data_file: 'begin' }"
     directory = write_model(repository, "begun", accumulator(resets=False), batching(state=begin))
     (directory / "initial_state").mkdir()
@@ -296,8 +297,9 @@ def test_a_client_that_goes_away_takes_its_sequence_with_it(live: Live) -> None:
         client.async_stream_infer(
             "one_slot", gone.inputs(tritonclient.grpc, 1), sequence_id=2, sequence_start=start
         )
-    _wait_for_pending(live, "one_slot", 2)
+    eventually(lambda: live.server.repository.get("one_slot").pending == 2)
     client.stop_stream(cancel_requests=True)
+    eventually(lambda: live.server.repository.get("one_slot").pending == 0)
     caller.step("one_slot", 1, sequence_id=1, sequence_end=True)
     run(caller, "one_slot", 3, range(1, 4))
     failures = live.server.repository.get("one_slot").statistics.failures
@@ -305,16 +307,6 @@ def test_a_client_that_goes_away_takes_its_sequence_with_it(live: Live) -> None:
     assert all(result is None for result, _ in list(answers.queue))
     caller.close()
     gone.close()
-
-
-def _wait_for_pending(live: Live, model: str, count: int) -> None:
-    served = live.server.repository.get(model)
-    waiting = threading.Event()
-    for _ in range(4000):
-        if served.pending >= count:
-            return
-        waiting.wait(0.002)
-    raise AssertionError("the requests did not come")
 
 
 def test_sequences_are_computed_together_and_counted_one_by_one(live: Live) -> None:

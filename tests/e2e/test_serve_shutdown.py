@@ -79,7 +79,7 @@ def connect(child: Child, service: str = "HTTPService") -> socket.socket:
 def test_a_signal_ends_it_in_order_and_well(child: Child, number: signal.Signals) -> None:
     post(child, "net")
     child.send(number)
-    assert child.ended(10) == 0
+    assert child.ended(25) == 0
     lines = [
         f"Signal ({int(number)}) received.",
         "Waiting for in-flight requests to complete.",
@@ -107,7 +107,7 @@ def test_requests_in_flight_are_answered_and_new_ones_refused(child: Child) -> N
             assert (status, body["outputs"][0]["data"]) == (200, [2, 4])  # type: ignore[index]
         response = messages.ModelInferResponse.FromString(over_grpc.result())
         assert outputs_of(response) == {"y": [[6, 8]]}
-    assert child.ended(10) == 0
+    assert child.ended(25) == 0
 
 
 def test_idle_connections_do_not_hold_it_up(child: Child) -> None:
@@ -225,6 +225,6 @@ def test_a_signal_while_models_are_loading_ends_it_at_once(tmp_path: Path) -> No
         child.wait_for("loading: slow:1")
         time.sleep(0.3)
         child.send(signal.SIGTERM)
-        assert child.ended(15) == 0, child.text
+        assert child.ended(25) == 0, child.text
         assert "stopped while models were loading" in child.text
         assert "is ready" not in child.text
