@@ -5,14 +5,12 @@ import gc
 import sys
 import threading
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.serving.repository.controlled import ask, controlled, play, write
-from tpx.serving.repository.records import Loaded
 from tpx.serving.repository.retirement import Retirement
 from tpx.serving.repository.tasks import Tasks
 
@@ -93,31 +91,3 @@ def test_a_model_is_closed_only_when_its_last_request_is_answered(tmp_path: Path
             await it.until(lambda: model.retired)
 
     play(scene)
-
-
-def test_models_that_take_long_to_end_take_no_thread_that_requests_need() -> None:
-    class Slow:
-        """A version that ends when the test says so."""
-
-        def __init__(self) -> None:
-            self.may_end = threading.Event()
-
-        def close(self) -> None:
-            assert self.may_end.wait(10)
-
-    async def scene() -> None:
-        loop, tasks = asyncio.get_running_loop(), Tasks()
-        loop.set_default_executor(ThreadPoolExecutor(1))
-        retirement = Retirement(tasks, lambda _: None)
-        ended = [Slow() for _ in range(4)]
-        slow: list[Any] = [Loaded(served=one, recipe=None, custody=None) for one in ended]  # type: ignore[arg-type]
-        retirement.discard(slow)
-        await asyncio.sleep(0)
-        assert await asyncio.wait_for(loop.run_in_executor(None, lambda: "free"), 5) == "free"
-        assert len(tasks) == 4
-        for one in ended:
-            one.may_end.set()
-        await tasks.finish()
-        retirement.shutdown()
-
-    asyncio.run(scene())

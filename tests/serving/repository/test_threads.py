@@ -1,0 +1,73 @@
+"""Threads of the event loop are for requests: what control of models does for long takes none of them."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tests.serving.repository.controlled import controlled, play
+from tpx.serving.model_id import ModelId
+from tpx.serving.repository.records import Loaded
+from tpx.serving.repository.retirement import Retirement
+from tpx.serving.repository.tasks import Tasks
+from tpx.serving.repository.turns import Round
+
+
+def _parts() -> Round:
+    async def load(model: ModelId, parts: Round) -> None:
+        raise AssertionError("these models have no parts")
+
+    return Round(load)
+
+
+def test_models_that_take_long_to_end_take_no_thread_that_requests_need() -> None:
+    class Slow:
+        """A version that ends when the test says so."""
+
+        def __init__(self) -> None:
+            self.may_end = threading.Event()
+
+        def close(self) -> None:
+            assert self.may_end.wait(10)
+
+    async def scene() -> None:
+        loop, tasks = asyncio.get_running_loop(), Tasks()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        retirement = Retirement(tasks, lambda _: None)
+        ended = [Slow() for _ in range(4)]
+        slow: list[Any] = [Loaded(served=one, recipe=None, custody=None) for one in ended]  # type: ignore[arg-type]
+        retirement.discard(slow)
+        await asyncio.sleep(0)
+        assert await asyncio.wait_for(loop.run_in_executor(None, lambda: "free"), 5) == "free"
+        assert len(tasks) == 4
+        for one in ended:
+            one.may_end.set()
+        await tasks.finish()
+        retirement.shutdown()
+
+    asyncio.run(scene())
+
+
+def test_a_look_that_takes_long_takes_no_thread_that_requests_need(tmp_path: Path) -> None:
+    found = threading.Event()
+
+    def look() -> None:
+        assert found.wait(10)
+
+    async def scene() -> None:
+        loop = asyncio.get_running_loop()
+        async with controlled(tmp_path) as it:
+            loop.set_default_executor(ThreadPoolExecutor(1))
+            loads = [
+                asyncio.ensure_future(it.control._load(ModelId(name), look, _parts()))
+                for name in ("store", "agent", "disk")
+            ]
+            await asyncio.sleep(0)
+            assert await asyncio.wait_for(loop.run_in_executor(None, lambda: "free"), 5) == "free"
+            assert it.control.busy == 3
+            found.set()
+            for refused in await asyncio.gather(*loads, return_exceptions=True):
+                assert "failed to poll" in str(refused)
+
+    play(scene)
