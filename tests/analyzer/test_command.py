@@ -94,12 +94,15 @@ def test_progress_tells_every_measurement_and_every_failure(capsys: pytest.Captu
             started,
             TrialEnded(trial=trial, outcome=measured),
             TrialEnded(trial=trial, outcome=failed),
+            replace(started, trial=replace(trial, round=3)),
+            TrialEnded(trial=trial, outcome=replace(measured, stable=True)),
             Remark(text="no GPU"),
         ):
             progress.observe(event)
     assert capsys.readouterr().err.splitlines() == [
         "[2/6] m_config_0 at concurrency 8: 1001.8 infer/s, p99 8.27 ms  (not stable)",
         "[2/6] m_config_0 at concurrency 8: failed: the server [died]",
+        "[final round 3] m_config_0 at concurrency 8: 1001.8 infer/s, p99 8.27 ms",
         "note: no GPU",
     ]
 

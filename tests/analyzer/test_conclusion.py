@@ -334,3 +334,16 @@ def test_goals_of_other_models_are_no_goals_of_this_one() -> None:
     limit = Constraint(tag="perf_latency_p99", bound="max", limit=1.0)
     goals = Goals(models=(ModelGoals(model="other", constraints=(limit,)),))
     assert not goals.of("m").all_constraints
+
+
+def test_a_default_that_misses_a_constraint_only_perhaps_is_cautioned_about() -> None:
+    goals = Goals(constraints=(Constraint(tag="perf_latency_p99", bound="max", limit=10.0),))
+    kept = variant("0", [200, 201, 202], p99_ms=[5.0, 5.1, 5.2])
+    for p99_ms, said in (([3.0, 20.0, 8.0], True), ([20.0, 20.1, 20.2], False)):
+        run = ModelRun(
+            model="m", variants=(variant("default", [100, 101, 99], p99_ms=p99_ms), kept), decisions=()
+        )
+        found = judge(run, goals)
+        assert found.finding is Finding.DEFAULT_FAILS
+        words = "Undetermined whether the default misses p99 latency of at most 10 ms"
+        assert (words in caution(found, run, 10.0)) == said

@@ -43,6 +43,8 @@ class Conclusion:
     """Why nothing can be recommended; empty where it can."""
     undetermined: tuple[Limit, ...]
     """Constraints of which it is not certain whether the recommended configuration keeps them."""
+    missed_perhaps: tuple[Limit, ...]
+    """Constraints that the default misses, of which that is not certain."""
 
     @property
     def gain(self) -> Gain | None:
@@ -87,6 +89,13 @@ def conclude(ranking: Sequence[RankedVariant], goals: Goals, model: str) -> Conc
         noise=noise,
         inconclusive="" if recommended is default else _doubt(gains.get(recommended.name), noise),
         undetermined=tuple(x for x in limits_of(goals, model) if _undetermined(recommended, x)),
+        missed_perhaps=tuple(
+            limit
+            for ranked in ranking
+            if ranked.run.variant.is_default
+            for limit in limits_of(goals, model)
+            if not limit.kept_by(ranked.figures) and _undetermined(ranked, limit)
+        ),
     )
 
 

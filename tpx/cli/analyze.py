@@ -187,7 +187,10 @@ class Progress:
             case ModelStarted(model=model):
                 self._show(f"loading {model}")
             case TrialStarted():
-                self._place = f"[{event.number}/{event.configurations_at_most}] {event.trial.variant.name}"
+                place = f"final round {event.trial.round}"
+                if not event.trial.round:
+                    place = f"{event.number}/{event.configurations_at_most}"
+                self._place = f"[{place}] {event.trial.variant.name}"
                 self._show(f"{self._place} at {event.trial.load}  {_times(event)}")
             case TrialEnded(trial=trial, outcome=outcome):
                 if isinstance(outcome, Failure):

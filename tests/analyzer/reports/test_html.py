@@ -2,14 +2,16 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from tests.pages.reading import read
+from tpx.analyzer.reports.columns import number
 from tpx.analyzer.reports.html import render
-from tpx.analyzer.results.measurement import Latency, Load, Measurement
+from tpx.analyzer.results.measurement import Latency, Load, Measurement, Range
 from tpx.analyzer.results.run import Run
 from tpx.errors import MeasurementError
 from tpx.pages.html import write_html, write_pdf
@@ -86,7 +88,7 @@ def test_the_verdict_the_change_and_the_search_trace_are_told(replay: Replay) ->
     assert "- count: 1" in text
     assert "+ count: 5" in text
     assert "plateau after concurrency 128: +1.7% over the last 4 loads" in text
-    assert "At the same load concurrency 8 concurrency 8" in text
+    assert "At the same load, once concurrency 8 concurrency 8" in text
     assert "tpx analyze profile" in text
 
 
@@ -157,3 +159,29 @@ def test_the_same_page_becomes_a_pdf(replay: Replay, tmp_path: Path) -> None:
     content = (tmp_path / "pdf" / "report.pdf").read_bytes()
     assert content.startswith(b"%PDF-")
     assert len(content) > 10_000
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "note"),
+    [(90.0, 110.0, "\u00b1 10.0"), (0.0, 260.0, "0.0 to 260.0"), (99.99, 100.01, "")],
+)
+def test_an_interval_is_told_by_its_ends_where_the_value_is_not_in_its_middle(
+    low: float, high: float, note: str
+) -> None:
+    assert number(100.0, 1, Range(low=low, high=high)).note == note
+
+
+def test_under_the_same_load_both_are_as_the_search_measured_them(replay: Replay) -> None:
+    """What was repeated in the final rounds must not be held against what was measured once."""
+    run = replay()
+    (model,) = run.models
+    slower = tuple(
+        replace(v, repetitions=tuple(replace(m, throughput=m.throughput / 2) for m in v.repetitions))
+        if v.variant.is_default
+        else v
+        for v in model.variants
+    )
+    page = render(replace(run, models=(replace(model, variants=slower),)), REPOSITORY)
+    text = " ".join(read(page).text.split())
+    _, _, same = text.partition("At the same load, once concurrency 8 concurrency 8")
+    assert same.strip().startswith("Throughput, infer/s 1,001.8")

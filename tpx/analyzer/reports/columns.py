@@ -12,6 +12,8 @@ from tpx.analyzer.results.measurement import Load, Measurement, Range
 from tpx.pages.view import Cell, Column
 
 _DASH = "\u2013"
+LOPSIDED = 0.1
+"""An interval whose middle is further from the value, as a share of half of it, is told by its ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +63,11 @@ def number(value: float | None, digits: int = 1, interval: Range | None = None) 
         return Cell(text=_DASH, sort="", numeric=True)
     note = ""
     if interval is not None and interval.high is not None:
-        half = f"{(interval.high - interval.low) / 2:,.{digits}f}"
-        note = f"\u00b1 {half}" if float(half.replace(",", "")) else ""
+        half = (interval.high - interval.low) / 2
+        if abs((interval.high + interval.low) / 2 - value) > half * LOPSIDED:
+            note = f"{interval.low:,.{digits}f} to {interval.high:,.{digits}f}"
+        elif float(f"{half:.{digits}f}"):
+            note = f"\u00b1 {half:,.{digits}f}"
     return Cell(
         text=f"{value:,.{digits}f}",
         sort=repr(round(float(value), 6)),

@@ -22,7 +22,6 @@ from tpx.analyzer.reports.columns import (
     verdict_columns,
 )
 from tpx.analyzer.reports.plots import Mode
-from tpx.analyzer.results.measurement import Measurement
 from tpx.pages.styles import STYLES
 from tpx.pages.view import Column, Grid, Row
 
@@ -210,8 +209,3 @@ def _gain(ranked: RankedVariant, context: TableContext) -> float | None:
     if default is None or ranked.run.variant.is_default:
         return None
     return gain_percent(ranked.figures, default.figures, context.goals)
-
-
-def same_load(ranked: RankedVariant, other: Measurement) -> Measurement | None:
-    """This configuration's measurement under the load of another's."""
-    return next((m for m in ranked.ordered if m.load == other.load), None)

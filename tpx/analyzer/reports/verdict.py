@@ -125,6 +125,10 @@ def _caution_of_rounds(verdict: Verdict) -> list[str]:
         f"Undetermined whether it keeps {limit}: the repetitions lie on both sides of it."
         for limit in conclusion.undetermined
     ]
+    parts += [
+        f"Undetermined whether the default misses {limit}: its repetitions lie on both sides of it."
+        for limit in conclusion.missed_perhaps
+    ]
     return parts
 
 
