@@ -347,3 +347,10 @@ def test_a_default_that_misses_a_constraint_only_perhaps_is_cautioned_about() ->
         assert found.finding is Finding.DEFAULT_FAILS
         words = "Undetermined whether the default misses p99 latency of at most 10 ms"
         assert (words in caution(found, run, 10.0)) == said
+
+
+def test_what_is_cheaper_but_falls_behind_the_default_does_not_take_its_place() -> None:
+    worse = variant("0", [20, 90], instances=1)
+    found = verdict(variant("default", [100, 102], instances=2), worse)
+    assert found.finding is Finding.DEFAULT
+    assert "tied with: m_config_0" in found.detail

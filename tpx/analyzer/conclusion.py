@@ -105,14 +105,15 @@ def _worth_taking(
     gains: Mapping[str, Gain],
     noise: Sequence[str],
 ) -> list[RankedVariant]:
-    """Of those that tie with the best: none that surely loses to the default, and where the default is not
-    among them, none that may."""
-    kept = [r for r in tied if r is default or not _loses(gains.get(r.name))]
+    """Of those that tie with the best: none that falls behind the default, and where the default is not among
+    them, none that may."""
+    kept = [r for r in tied if r is default or not _falls_behind(gains.get(r.name))]
     return kept if default in tied else [r for r in kept if not _doubt(gains.get(r.name), noise)]
 
 
-def _loses(gain: Gain | None) -> bool:
-    return gain is not None and gain.rounds >= 2 and gain.high < 0
+def _falls_behind(gain: Gain | None) -> bool:
+    """Surely, or by more than the margin as far as it is known."""
+    return gain is not None and gain.rounds >= 2 and (gain.high < 0 or gain.value < -TIE_MARGIN)
 
 
 def _scores(ranked: RankedVariant, goals: Goals) -> dict[int, float]:

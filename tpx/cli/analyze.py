@@ -1,7 +1,9 @@
 """`tpx analyze`: options in, tables and the verdict on stdout, progress on stderr, exit status out."""
 
 import asyncio
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from importlib import import_module
@@ -227,17 +229,26 @@ def _times(event: TrialStarted) -> str:
 
 
 def _print_results(run: Run, verdicts: Sequence[Verdict], files: CsvFiles) -> None:
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for table in tables_of(run, files):
         if table.rows:
-            print(table.to_console(), end="\n\n")
+            print(table.to_console(width), end="\n\n")
     for model, verdict in zip(run.models, verdicts, strict=True):
-        print(f"{verdict.sentence}.")
+        print(_wrapped(f"{verdict.sentence}.", width))
         for line in (verdict.detail, caution(verdict, model, run.started.tolerance_percent)):
             if line:
-                print(f"  {line}")
+                print(_wrapped(f"  {line}", width))
     if run.outcome != "complete":
         why = f": {run.reason}" if run.reason else ""
-        print(f"The run was interrupted{why}. The space was not searched to its end: --resume goes on.")
+        told = f"The run was interrupted{why}. The space was not searched to its end: --resume goes on."
+        print(_wrapped(told, width))
+
+
+def _wrapped(text: str, width: int | None) -> str:
+    """Broken between words, where there is a terminal to break it for."""
+    if width is None:
+        return text
+    return textwrap.fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def _csv_files(config: ProfileConfig) -> CsvFiles:

@@ -190,3 +190,18 @@ def test_loads_of_requests_a_second_have_their_own_column(replay: Replay) -> Non
     table = inference_table(replace(run, models=(replace(model, variants=tuple(rated)),)), with_memory=False)
     assert table.headers[2] == "Request Rate"
     assert table.rows[0][2] == "100"
+
+
+def test_on_a_narrow_terminal_a_table_says_once_what_is_the_same_in_every_row(two: Run) -> None:
+    table = inference_table(two, with_memory=False)
+    assert table.to_console(200) == table.to_console()
+    lines = table.to_console(80).splitlines()
+    assert lines == [
+        "Models (Inference), all with Model alexnet, Batch 1, Concurrency 4, Instance",
+        "Group 1:GPU, Max Batch Size 0:",
+        "Model Config Path       Satisfies    Throughput   p99",
+        "                        Constraints  (infer/sec)  Latency",
+        "                                                  (ms)",
+        "alexnet_config_default  Yes          100.1        9.9",
+        "alexnet_config_0        No           250.0        31.2",
+    ]

@@ -2,6 +2,8 @@
 
 import csv
 import io
+import itertools
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -31,17 +33,35 @@ class Table:
         writer.writerows(self.rows)
         return out.getvalue() + "\n"
 
-    def to_console(self) -> str:
-        """Title and aligned columns."""
-        widths = [
-            max(len(cells[i]) for cells in (self.headers, *self.rows)) + PADDING
-            for i in range(len(self.headers))
+    def to_console(self, width: int | None = None) -> str:
+        """Title and aligned columns. What is wider than `width` has headers of several lines, and leaves out
+        the columns that say the same in every row."""
+        lines = _aligned((self.headers, *self.rows), PADDING)
+        if width is None or max(map(len, lines)) <= width:
+            return "\n".join((f"{self.title}:", *lines))
+        kept = [i for i in range(len(self.headers)) if len({row[i] for row in self.rows}) != 1]
+        alike = [f"{header} {self.rows[0][i]}" for i, header in enumerate(self.headers) if i not in kept]
+        title = f"{self.title}, all with {', '.join(alike)}:" if alike and kept else f"{self.title}:"
+        kept = kept or list(range(len(self.headers)))
+        rows = [tuple(row[i] for i in kept) for row in self.rows]
+        stacked = [
+            _stacked(self.headers[i], max(len(row[place]) for row in rows)) for place, i in enumerate(kept)
         ]
-        lines = [
-            " ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
-            for cells in (self.headers, *self.rows)
-        ]
-        return "\n".join((f"{self.title}:", *lines))
+        heads = itertools.zip_longest(*stacked, fillvalue="")
+        return "\n".join((*textwrap.wrap(title, width), *_aligned((*heads, *rows), 1)))
+
+
+def _aligned(rows: Sequence[Sequence[str]], padding: int) -> list[str]:
+    widths = [max(map(len, column)) + padding for column in zip(*rows, strict=True)]
+    return [
+        " ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+        for cells in rows
+    ]
+
+
+def _stacked(header: str, width: int) -> list[str]:
+    """A header in lines as narrow as its words and the cells below allow."""
+    return textwrap.wrap(header, max(width, *map(len, header.split())))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
