@@ -11,20 +11,19 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from tests.perf.conftest import make_level
 from tests.perf.servers import Behaviour, grpc_server, http_server
-from tpx.cli.perf import PROXIES, Interrupts, exit_status, main
-from tpx.cli.perf_terminal import Terminal
+from tpx.cli.interrupts import Interrupts
+from tpx.cli.perf import PROXIES, exit_status, main
 from tpx.perf.clients.model import ModelDescription, ServerDescription
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.model import Report
 from tpx.perf.results import LevelResult, Verdict
-from tpx.perf.settings import Level
 
 QUICK = ["-m", "net", "-p", "40", "-s", "500"]
 
@@ -208,30 +207,41 @@ def test_a_server_whose_model_has_dynamic_shapes_is_met_with_a_warning(
     assert "WARNING: input 'x' has dynamic dimensions [-1, 4]" in capfd.readouterr().err
 
 
+@dataclass
+class Interrupted:
+    """What interrupts at these milliseconds did to a run."""
+
+    cancelled: bool = False
+    stopped: bool = False
+    told: tuple[str, ...] = ()
+
+
+def interrupted(*at_ms: int, begun: bool = True) -> Interrupted:
+    async def scene() -> Interrupted:
+        told: list[str] = []
+        times = iter([ms * 1_000_000 for ms in at_ms])
+        interrupts = Interrupts(lambda: begun, told.append, clock=lambda: next(times))
+        work: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        for _ in at_ms:
+            interrupts.interrupt(work)
+        return Interrupted(work.cancelled(), interrupts.stop.is_set(), tuple(told))
+
+    return asyncio.run(scene())
+
+
 def test_the_first_interrupt_asks_to_finish_and_the_second_cancels() -> None:
-    async def scene() -> None:
-        interrupts = Interrupts()
-        work: asyncio.Future[Report] = asyncio.get_running_loop().create_future()
-        terminal = Terminal(PerfConfig(model="net"))
-        terminal.level_started(Level("concurrency", 1))
-        interrupts.interrupt(work, terminal)
-        assert interrupts.stop.is_set()
-        assert not work.cancelled()
-        interrupts.interrupt(work, terminal)
-        assert work.cancelled()
-
-    asyncio.run(scene())
+    once = interrupted(0)
+    assert (once.cancelled, once.stopped, len(once.told)) == (False, True, 1)
+    twice = interrupted(0, 300)
+    assert (twice.cancelled, twice.stopped, len(twice.told)) == (True, True, 1)
 
 
-def test_an_interrupt_before_any_level_has_nothing_to_finish(capfd: pytest.CaptureFixture[str]) -> None:
-    async def scene() -> None:
-        interrupts = Interrupts()
-        work: asyncio.Future[Report] = asyncio.get_running_loop().create_future()
-        interrupts.interrupt(work, Terminal(PerfConfig(model="net")))
-        assert work.cancelled()
+def test_a_signal_that_comes_to_the_group_too_is_one() -> None:
+    assert not interrupted(0, 5, 90).cancelled
 
-    asyncio.run(scene())
-    assert "finishing" not in capfd.readouterr().err
+
+def test_an_interrupt_before_any_level_has_nothing_to_finish() -> None:
+    assert interrupted(0, begun=False) == Interrupted(cancelled=True, stopped=True, told=())
 
 
 def test_a_port_of_something_else_is_asked_about(capfd: pytest.CaptureFixture[str]) -> None:
@@ -273,12 +283,15 @@ def wait_for_requests(behaviour: Behaviour, count: int) -> None:
 
 
 @pytest.mark.e2e
-def test_one_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_ctrl_c_keeps_what_was_measured_and_so_does_a_supervisor(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     behaviour = Behaviour()
     with http_server(behaviour) as url:
         process = started(url, "--json", str(tmp_path / "a.json"), "--concurrency-range", "2:4")
         wait_for_requests(behaviour, 50)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, err = process.communicate(timeout=20)
     assert process.returncode == 0
     assert "press Ctrl-C again" in err

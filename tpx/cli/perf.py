@@ -3,13 +3,13 @@
 import asyncio
 import os
 import resource
-import signal
 import sys
 from collections.abc import Sequence
 from enum import IntEnum
 
 from tpx import __version__
 from tpx.cli import comparing, perf_ab, perf_compare
+from tpx.cli.interrupts import Interrupts
 from tpx.cli.perf_terminal import Terminal, tell
 from tpx.cli.perf_trace import every_step
 from tpx.errors import TpxError, UsageError
@@ -139,11 +139,11 @@ def exit_status(report: Report) -> Exit:
 
 async def _run(config: PerfConfig) -> Report | None:
     """The report, or None when the run was interrupted twice."""
-    interrupts = Interrupts()
     with Terminal(config) as terminal:
+        interrupts = Interrupts(lambda: terminal.measuring, terminal.notice)
         measuring = run(config, observer=terminal, stop=interrupts.stop, in_process=IN_PROCESS)
         work = asyncio.ensure_future(measuring)
-        interrupts.watch(work, terminal)
+        interrupts.watch(work)
         try:
             return await work
         except asyncio.CancelledError:
@@ -151,28 +151,7 @@ async def _run(config: PerfConfig) -> Report | None:
                 raise
             return None
         finally:
-            asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
-
-
-class Interrupts:
-    """The first Ctrl-C ends the level and writes what was measured, the second ends the run at once; so does
-    the first where no level has begun."""
-
-    def __init__(self) -> None:
-        self.stop = asyncio.Event()
-        self.at_once = False
-
-    def watch(self, work: "asyncio.Future[Report]", terminal: "Terminal") -> None:
-        """Listen for SIGINT while `work` is done."""
-        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self.interrupt, work, terminal)
-
-    def interrupt(self, work: "asyncio.Future[Report]", terminal: "Terminal") -> None:
-        if terminal.measuring and not self.stop.is_set():
-            terminal.notice("interrupted: finishing this level; press Ctrl-C again to stop at once")
-        else:
-            self.at_once = True
-            work.cancel()
-        self.stop.set()
+            interrupts.unwatch()
 
 
 def _allow_many_connections() -> None:

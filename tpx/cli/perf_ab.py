@@ -1,11 +1,11 @@
 """`tpx perf --ab URL1 URL2 ...`: two or more servers in turns, and whether they differ."""
 
 import asyncio
-import signal
 import sys
 from collections.abc import Sequence
 
 from tpx.cli.comparing import REGRESSION
+from tpx.cli.interrupts import Interrupts
 from tpx.cli.perf_terminal import tell
 from tpx.errors import UsageError
 from tpx.perf.answers.compare import Comparison, comparison_text, difference_json
@@ -52,9 +52,6 @@ def main(config: PerfConfig, argv: Sequence[str], in_process: str = "") -> int:
 
 
 async def _run(config: PerfConfig, in_process: str) -> Turns:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    work = asyncio.current_task()
     begun = False
 
     def said(text: str) -> None:
@@ -69,9 +66,9 @@ async def _run(config: PerfConfig, in_process: str) -> Turns:
 
     loop.add_signal_handler(signal.SIGINT, interrupt)
     try:
-        return await run_in_turns(config, stop=stop, said=said, in_process=in_process)
+        return await work
     finally:
-        loop.remove_signal_handler(signal.SIGINT)
+        interrupts.unwatch()
 
 
 def _compared(found: Turns) -> Compared:

@@ -109,7 +109,8 @@ class HttpControl:
     async def _get(self, path: str, what: str) -> Mapping[str, Any]:
         response = await self.fetch(path)
         if response.status != 200:
-            raise MeasurementError(f"failed to get {what}: {error_text(response)}")
+            said = f"HTTP {response.status}, {error_text(response)}"
+            raise MeasurementError(f"failed to get {what}: {said}")
         return _parse(response)
 
     async def fetch(self, path: str, body: bytes = b"") -> HttpResponse:

@@ -223,8 +223,9 @@ async def _work(pipe: Connection, open_target: OpenTarget, ring_name: str, place
 
 
 def main(pipe: Connection, open_target: OpenTarget, ring_name: str, place: Share) -> None:
-    """The process's whole life as one of `place.of`. Its controller hears Ctrl-C and says what becomes of
-    it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """The process's whole life as one of `place.of`. Its controller hears Ctrl-C and the like, and says
+    what becomes of it."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     with asyncio.Runner(loop_factory=event_loop) as runner:
         runner.run(_work(pipe, open_target, ring_name, place))
