@@ -208,3 +208,29 @@ def with_members(delta: dict[str, Any]) -> Configuration:
     )
     variant_ = Variant(model="calls", name="calls_config_0", delta=delta, members=members)
     return configure(variant_, default, {"net": default, "other": default})
+
+
+def test_another_configuration_of_the_same_run_takes_the_place_of_one_that_was_applied(
+    repository: Path,
+) -> None:
+    """It is a change of the model as it was measured, with nothing left of the one applied before."""
+    measured = {"net": fingerprint(repository / "net")}
+    carry_out(changes_to(variant(max_batch_size=2, dynamic_batching={}), repository, measured))
+    assert changes_to(variant(max_batch_size=2, dynamic_batching={}), repository, measured) == ()
+    carry_out(changes_to(variant(max_batch_size=4), repository, measured))
+    text = (repository / "net" / "config.pbtxt").read_text()
+    assert text.endswith(ORIGINAL.replace("max_batch_size: 8", "max_batch_size: 4"))
+    carry_out(changes_to(variant(), repository, measured))
+    assert (repository / "net" / "config.pbtxt").read_text().endswith("\n" + ORIGINAL)
+    for _ in range(3):
+        carry_out(changes_back(["net"], repository))
+    assert (repository / "net" / "config.pbtxt").read_text() == ORIGINAL
+
+
+def test_what_was_edited_after_it_was_applied_is_not_the_measured_model(repository: Path) -> None:
+    measured = {"net": fingerprint(repository / "net")}
+    carry_out(changes_to(WINNER, repository, measured))
+    config = repository / "net" / "config.pbtxt"
+    config.write_text(config.read_text() + "# mine\n")
+    with pytest.raises(UsageError, match="has changed since it was measured"):
+        changes_to(variant(max_batch_size=4), repository, measured)

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,8 @@ def changes_to(
     """What applying a measured configuration would write, a file for each model that it is about.
 
     `measured` are the fingerprints that the models had when they were measured; a model without one is not
-    checked. Raises UsageError where a model is missing or is not the measured one any more.
+    checked. What was applied since does not count as a change: the variant is one of the model as it was
+    measured. Raises UsageError where a model is missing or is not the measured one any more.
     """
     name = configuration.variant.name
     found = []
@@ -66,11 +67,8 @@ def changes_to(
         directory = repository / model
         if not directory.is_dir():
             raise UsageError(f"{repository} has no model '{model}'")
-        if measured.get(model, "") not in ("", fingerprint(directory)):
-            raise UsageError(
-                f"{directory} has changed since it was measured: measure it again, or apply with --force"
-            )
-        found.append(_change(each, directory / CONFIG_FILE, name))
+        base = _base(directory, measured.get(model, ""))
+        found.append(_change(each, directory / CONFIG_FILE, name, base))
     return tuple(change for change in found if change.diff)
 
 
@@ -93,12 +91,46 @@ def carry_out(changes: Sequence[Change]) -> None:
         raise MeasurementError(f"cannot write {exc.filename}: {exc.strerror}; nothing was changed") from exc
 
 
-def _change(configuration: Configuration, path: Path, variant: str) -> Change:
+def _base(directory: Path, measured: str) -> str | None:
+    """The text that a variant is a change of: the file as it is, or as it was before we applied others."""
+    path = directory / CONFIG_FILE
+    if not measured or fingerprint(directory) == measured:
+        return _text(path)
+    for origin in _replaced(path):
+        if fingerprint(directory, {CONFIG_FILE: origin}) == measured:
+            return origin
+    raise UsageError(
+        f"{directory} has changed since it was measured: measure it again, or apply with --force"
+    )
+
+
+def _replaced(path: Path) -> Iterator[str | None]:
+    """What each application has replaced, the last first, as long as nobody has touched what came of it."""
+    text, seen = _text(path), {path.name}
+    while text is not None and (found := _intact(text)) is not None:
+        backup = found.group(2)
+        if backup in seen:
+            return
+        seen.add(backup)
+        text = None if backup == NO_FILE else _text(path.with_name(backup))
+        if text is not None or backup == NO_FILE:
+            yield text
+
+
+def _intact(text: str) -> re.Match[str] | None:
+    """The mark of an applied file that is still as it was written."""
+    found = _HEADER.match(text)
+    if found is None or hashlib.sha256(text[found.end() :].encode()).hexdigest() != found.group(3):
+        return None
+    return found
+
+
+def _change(configuration: Configuration, path: Path, variant: str, base: str | None) -> Change:
     model, delta, before = configuration.variant.model, configuration.variant.delta, _text(path)
-    body: str | None = configuration.text
-    if before is not None or not delta:
-        body = _body(before or "", delta, str(path))
-    if body is None:
+    body: str | None = configuration.text if delta else None
+    if base is not None:
+        body = _body(base, delta, str(path)) or (None if before == base else _HEADER.sub("", base, count=1))
+    if body is None or (before is not None and _HEADER.sub("", before, count=1) == body):
         return Change(model=model, path=path, before=before, after=before)
     backup = _free_backup(path).name if before is not None else NO_FILE
     digest = hashlib.sha256(body.encode()).hexdigest()
@@ -156,8 +188,8 @@ def _restoration(model: str, path: Path, *, force: bool) -> Change:
     found = _HEADER.match(now or "")
     if now is None or found is None:
         raise UsageError(f"{path} was not written by tpx analyze apply: nothing to roll back")
-    _, backup, digest = found.groups()
-    if not force and hashlib.sha256(now[found.end() :].encode()).hexdigest() != digest:
+    backup = found.group(2)
+    if not force and _intact(now) is None:
         raise UsageError(f"{path} was changed after it was applied: see the difference, then add --force")
     if backup == NO_FILE:
         return Change(model=model, path=path, before=now, after=None)

@@ -1,6 +1,7 @@
 """What a model's directory holds, as one number: whether it is still what was measured."""
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 WHOLE_BYTES = 16 << 20
@@ -11,16 +12,25 @@ OWN_FILES = "config.pbtxt.backup-"
 """Backups that `tpx analyze apply` makes do not count."""
 
 
-def fingerprint(directory: Path) -> str:
-    """SHA-256 of the names, sizes and contents of all files below; empty where there is no directory."""
+def fingerprint(directory: Path, instead: Mapping[str, str | None] | None = None) -> str:
+    """SHA-256 of the names, sizes and contents of all files below; empty where there is no directory.
+
+    `instead` are texts that count in the place of files that are there, by name; None is no file.
+    """
     if not directory.is_dir():
         return ""
     digest = hashlib.sha256()
     for path in sorted(directory.rglob("*")):
         if not path.is_file() or path.name.startswith(OWN_FILES):
             continue
+        name = str(path.relative_to(directory))
+        if instead is not None and name in instead:
+            text = instead[name]
+            if text is not None:
+                digest.update(f"{name}\0{len(text.encode())}\0".encode() + text.encode())
+            continue
         size = path.stat().st_size
-        digest.update(f"{path.relative_to(directory)}\0{size}\0".encode())
+        digest.update(f"{name}\0{size}\0".encode())
         with path.open("rb") as file:
             if size <= WHOLE_BYTES:
                 while block := file.read(END_BYTES):
