@@ -177,7 +177,9 @@ class RateLoad:
                 self._grow()
                 return
             self._send_on(self._take())
-        if self._timetable.due_ns != NEVER and self._alarm is not None:
+        if self._timetable.due_ns == NEVER:
+            self._notice_rest()  # the last one may have been skipped while every lane was free
+        elif self._alarm is not None:
             self._alarm.set(self._timetable.due_ns)
 
     def _send_on(self, sender: Sender) -> None:
