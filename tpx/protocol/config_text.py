@@ -20,11 +20,20 @@ _TOKEN = re.compile(
 )
 _PLACE = re.compile(r"(\d+):(\d+) : ")
 _NO_FIELD = re.compile(r'Message type "([\w.]+)" has no field named "([^"]*)"')
-_NO_VALUE = re.compile(r'(?:Enum type "([\w.]+)" has no value named|Invalid enum value) (\w+)')
+_NO_VALUE = re.compile(r'(?:Enum type "([\w.]+)" has no value named|Invalid enum value) ["\']?(\w+)')
 _JSON_ENUM = re.compile(r"Invalid enum value (\w+) for enum type ([\w.]+)")
 _FIELDS_LISTED = re.compile(r"\s*Available Fields\(.*", re.DOTALL)
+_PARAMETER = re.compile(r"parameters\[\d+\]\.value")
+_PARAMETER_MEANT = ' (a parameter is written value { string_value: "..." })'
+_FEW = 6
+"""So many fields of a message are worth telling where none is near."""
 _DEPTH = 64
-_OTHER_WORDS = {"dimension": "dims", "preferred": "preferred_batch_size", "warmup": "model_warmup"}
+_OTHER_WORDS = {
+    "dimension": "dims",
+    "dimensions": "dims",
+    "preferred": "preferred_batch_size",
+    "warmup": "model_warmup",
+}
 _MOST_CHARACTERS = 1 << 20
 """Longer texts are read by protobuf alone: nobody wrote them."""
 
@@ -37,6 +46,8 @@ class Part:
     name: str
     line: int
     column: int
+    begins: tuple[int, int]
+    """Where its name stands; of a further value of a list, the value."""
     value: str = ""
     inner: "list[Part]" = field(default_factory=list)
 
@@ -92,9 +103,12 @@ class _Reader:
             if not self._skip("["):
                 out.append(self._value(path, token, (kind, counts), depth, listed=False))
             else:
+                first = len(out)
                 while (following := self._peek()) is not None and following.text != "]":
                     out.append(self._value(path, token, (kind, counts), depth, listed=True))
                     self._skip(",")
+                if len(out) > first:
+                    out[first].begins = self._place(token.offset)
                 self._skip("]")
             self._skip(",")
             self._skip(";")
@@ -112,7 +126,8 @@ class _Reader:
         below += f"[{number}]" if repeated else ""
         token = self._peek()
         where = token if listed and token is not None and token.text in "{<" else named
-        part = Part(below, named.text, *self._place(where.offset))
+        place = self._place(where.offset)
+        part = Part(below, named.text, *place, begins=place)
         if token is None:
             return part
         self._at += 1
@@ -166,9 +181,11 @@ def outer_fields(text: str) -> list[FieldText]:
 
 def explain(text: str, complaint: str) -> str:
     """What protobuf's parser complains of, with the field it is in, and what may have been meant."""
-    said = f"{_FIELDS_LISTED.sub('', complaint).rstrip()}{_meant(complaint)}"
     place = _PLACE.match(complaint)
     path = field_at(text, int(place[1]), int(place[2])) if place is not None else ""
+    bare = _PARAMETER.fullmatch(path) is not None and 'Expected "{"' in complaint
+    meant = _PARAMETER_MEANT if bare else _meant(complaint)
+    said = f"{_FIELDS_LISTED.sub('', complaint).rstrip()}{meant}"
     return f"{said} (in {path})" if path else said
 
 
@@ -176,7 +193,7 @@ def field_at(text: str, line: int, column: int) -> str:
     """The path of the field that a place belongs to, "" for none."""
     best = ""
     for part in _all(read_parts(text)):
-        if (part.line, part.column) <= (line, column):
+        if part.begins <= (line, column):
             best = part.path
     return best
 
@@ -206,7 +223,8 @@ def _fields_in(complaint: str) -> set[str]:
     """The fields that a message speaks of, by their names or by words of its own."""
     words = re.findall(r"[a-z_]{3,}", complaint)
     pairs = {f"{one}_{other}" for one, other in pairwise(words)}
-    return {*words, *pairs, *(_OTHER_WORDS[word] for word in words if word in _OTHER_WORDS)}
+    tensors = {"input", "output"} if "tensor" in words else set()
+    return {*words, *pairs, *tensors, *(_OTHER_WORDS[word] for word in words if word in _OTHER_WORDS)}
 
 
 def _name_of(part: Part) -> str | None:
@@ -223,14 +241,42 @@ def _meant(complaint: str) -> str:
     """` (did you mean 'x'?)` for a field or a value that there is not."""
     match = _NO_FIELD.search(complaint)
     if match is not None:
-        known: Mapping[str, Any] = messages.message_named(match[1]).fields_by_name
-        return nearest(match[2], known)
+        return _field_meant(messages.message_named(match[1]), match[2])
     match = _NO_VALUE.search(complaint)
     if match is None:
         return ""
     in_json = _JSON_ENUM.search(complaint)
     name = in_json[2].rstrip(".") if in_json is not None else match[1]
-    return nearest(match[2], messages.enum_named(name).values_by_name)
+    values = messages.enum_named(name).values_by_name
+    return f" (write {match[2]} without quotes)" if match[2] in values else nearest(match[2], values)
+
+
+def _field_meant(message: Any, name: str) -> str:
+    """The field of a message that is called nearly so, or where in a configuration one of the name is."""
+    known: Mapping[str, Any] = message.fields_by_name
+    near = nearest(name, known)
+    if near:
+        return near
+    if message.full_name == messages.ModelConfig.DESCRIPTOR.full_name:
+        place = _place_of(message, name)
+        return f" (did you mean '{place}'?)" if place else ""
+    return f" (it has: {', '.join(known)})" if len(known) <= _FEW else ""
+
+
+def _place_of(message: Any, name: str) -> str:
+    """The shortest path to a field of a name below a message, "" where there is none."""
+    level, seen = [("", message)], {message.full_name}
+    while level:
+        below = []
+        for path, one in level:
+            if path and name in one.fields_by_name:
+                return f"{path}.{name}"
+            for kind in one.fields:
+                if kind.message_type is not None and kind.message_type.full_name not in seen:
+                    seen.add(kind.message_type.full_name)
+                    below.append((f"{path}.{kind.name}" if path else kind.name, kind.message_type))
+        level = below
+    return ""
 
 
 def is_repeated(kind: Any) -> bool:

@@ -98,6 +98,15 @@ def test_the_name_of_the_model_may_tell_its_backend(tmp_path: Path) -> None:
     [
         ("platform: 'caffe'", "unexpected platform type 'caffe' for net"),
         (
+            "platform: 'onnxruntime'",
+            "unexpected platform type 'onnxruntime' for net: it is the name of a backend, whose platform is "
+            "'onnxruntime_onnx'",
+        ),
+        (
+            "platform: 'tensorrt_plans'",
+            "unexpected platform type 'tensorrt_plans' for net (did you mean 'tensorrt_plan'?)",
+        ),
+        (
             "platform: 'tensorrt_plan' backend: 'onnxruntime'",
             "unexpected 'platform' and 'backend' pair, got:tensorrt_plan, onnxruntime",
         ),

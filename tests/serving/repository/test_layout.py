@@ -1,8 +1,10 @@
 """What lies in a model repository: models, versions, labels, and everything that only looks like one."""
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,6 +22,7 @@ from tpx.serving.repository.layout import (
     find_all,
     read_labels,
     scan,
+    versions_in,
     wanted_versions,
 )
 from tpx.serving.repository.layout import names as names_in
@@ -268,6 +271,14 @@ def test_a_model_given_as_a_repository_is_refused_with_the_way_out(tmp_path: Pat
         scan([directory])
 
 
+def test_a_version_given_as_a_repository_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    directory = write_model(tmp_path, "net") / "1"
+    with pytest.raises(
+        UsageError, match=r"is a version of a model, .* or '.*model\.onnx' to serve it by itself"
+    ):
+        scan([directory])
+
+
 def test_an_empty_repository_has_no_models(tmp_path: Path) -> None:
     assert scan([tmp_path]) == []
 
@@ -276,6 +287,11 @@ def test_an_empty_repository_has_no_models(tmp_path: Path) -> None:
 
 
 PRESENT = {version: Path(str(version)) for version in (1, 2, 3, 10)}
+
+
+def having(versions: Mapping[int, Path]) -> ModelSource:
+    """A model of these versions."""
+    return ModelSource(name="net", directory=Path("net"), versions=versions)
 
 
 @pytest.mark.parametrize(
@@ -293,11 +309,11 @@ PRESENT = {version: Path(str(version)) for version in (1, 2, 3, 10)}
     ],
 )
 def test_the_policy_chooses_versions(text: str, versions: list[int]) -> None:
-    assert wanted_versions(config(text), PRESENT) == versions
+    assert wanted_versions(config(text), having(PRESENT)) == versions
 
 
 def test_a_specific_version_that_is_not_there_is_reported(caplog: pytest.LogCaptureFixture) -> None:
-    wanted_versions(config("version_policy { specific { versions: [ 2, 77 ] } }"), PRESENT)
+    wanted_versions(config("version_policy { specific { versions: [ 2, 77 ] } }"), having(PRESENT))
     assert "version 77 is specified for model 'net', but the version directory is not present" in caplog.text
 
 
@@ -305,7 +321,26 @@ def test_a_specific_version_that_is_not_there_is_reported(caplog: pytest.LogCapt
 def test_a_model_without_a_usable_version_is_refused(text: str) -> None:
     present = PRESENT if "specific" in text else {}
     with pytest.raises(LoadError, match="at least one version must be available under the version policy"):
-        wanted_versions(config(text), present)
+        wanted_versions(config(text), having(present))
+
+
+@pytest.mark.parametrize(
+    ("files", "hint"),
+    [
+        (["model.onnx"], "'{0}/model.onnx' belongs into the directory of a version: '{0}/1/model.onnx'"),
+        (["v1/model.onnx"], "'{0}' has no directory of a version, such as '{0}/1'"),
+        (["3/model.onnx", "7/model.onnx"], "'{0}' has: 3, 7"),
+    ],
+)
+def test_a_model_without_a_version_says_where_one_would_be(
+    tmp_path: Path, files: list[str], hint: str
+) -> None:
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    source = replace(having(versions_in(tmp_path)), directory=tmp_path)
+    with pytest.raises(LoadError, match=re.escape(hint.format(tmp_path))):
+        wanted_versions(config("version_policy { specific { versions: [ 9 ] } }"), source)
 
 
 # labels

@@ -32,6 +32,16 @@ UNPARSABLE = [
     ("backend: onnx", 1, "backend", "Expected string"),
     ("version_policy {\n all { }\n latest { } }", 3, "version_policy.latest", "another member of oneof"),
     ("input [\n { name: 'x'\n", 2, "input[0].name", 'Expected "}"'),
+    ("max_batch_size: 4\ninputs [ { name: 'x' } ]", 2, "inputs", "did you mean 'input'?"),
+    ("rate_limiter { priority: 3 }", 1, "rate_limiter", "did you mean 'instance_group.rate_limiter'?"),
+    (
+        "ensemble_scheduling { step {\n output_map { name: 'x' } } }",
+        2,
+        "ensemble_scheduling.step[0].output_map[0].name",
+        "it has: key, value",
+    ),
+    ("input { data_type: 'TYPE_FP32' }", 1, "input[0].data_type", "write TYPE_FP32 without quotes"),
+    ("parameters { key: 'a' value: '4' }", 1, "parameters[0].value", 'value { string_value: "..." }'),
     ("max_batch_size: 4\nmax_batch_size: 5", 2, "max_batch_size", "multiple"),
 ]
 
@@ -67,6 +77,7 @@ INVALID = [
         9,
         "preferred_batch_size",
     ),
+    ("max_batch_size: 8\n" + IO.replace("dims: [ 2 ]", "dims: [ 3 ]", 1), 3, "input[0].dims"),
     ("backend: 'onnxruntime'\nplatform: 'pytorch_libtorch'", 2, "platform"),
     (
         IO + "response_cache {\n enable: true }\nmodel_operations {\n op_library_filename: 'x' }",

@@ -71,6 +71,10 @@ def test_a_sample_of_batch_size_zero_is_skipped(tmp_path: Path) -> None:
     ("text", "message"),
     [
         (sample("zero_data: true", "INT8"), "data-type is 'INT8', but model 'net' expects 'FP32'"),
+        (
+            sample("zero_data: true", dims="-1"),
+            "warmup input 'x' must be fixed numbers, got [ -1 ]",
+        ),
         (sample("zero_data: true", dims="3"), "unexpected shape for input 'x'"),
         (sample("zero_data: true", batch_size=9), "batch size 9 is more than max_batch_size 8"),
         (sample("input_data_file: 'none'"), "No such file or directory"),

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tpx.errors import ConfigError
+from tpx.options import nearest
 from tpx.protocol import messages
 from tpx.protocol.datatypes import BY_NUMBER
 from tpx.serving.backends.base import Backend, OnGpus
@@ -47,7 +48,8 @@ def fill_backend(config: Any, version_directory: Path | None) -> None:
     if config.platform and not config.backend:
         backend = BACKEND_OF_PLATFORM.get(config.platform, "")
         if not backend and config.platform != "ensemble":
-            raise ConfigError(f"unexpected platform type '{config.platform}' for {config.name}")
+            meant = _platform_meant(config.platform)
+            raise ConfigError(f"unexpected platform type '{config.platform}' for {config.name}{meant}")
         config.backend = backend
     elif config.backend and not config.platform:
         config.platform = PLATFORM_OF_BACKEND.get(config.backend, "")
@@ -61,6 +63,12 @@ def fill_backend(config: Any, version_directory: Path | None) -> None:
             "model configuration. Expected model name of the form 'model.<backend_name>'. "
             + _unrecognised(config.name, version_directory)
         )
+
+
+def _platform_meant(platform: str) -> str:
+    if platform in PLATFORM_OF_BACKEND:
+        return f": it is the name of a backend, whose platform is '{PLATFORM_OF_BACKEND[platform]}'"
+    return nearest(platform, [*BACKEND_OF_PLATFORM, "ensemble"])
 
 
 def _unrecognised(model: str, version_directory: Path | None) -> str:

@@ -31,7 +31,7 @@ from tpx.serving.repository.retirement import Retirement
 from tpx.serving.repository.room import Room, Tenancy
 from tpx.serving.repository.settings import ControlSettings
 from tpx.serving.repository.sightings import Repositories, Sighting, check_name, fetched
-from tpx.serving.repository.strays import strays
+from tpx.serving.repository.strays import stray_configs, strays
 from tpx.serving.repository.tasks import Tasks
 from tpx.serving.repository.turns import Round, Turns
 from tpx.serving.repository.versions import Versions
@@ -86,6 +86,8 @@ class ModelControl:
                 self._repository.fault(model, absent(model))
         self._asked.update(models)
         here = [model for model in models if model in found]
+        for words in await asyncio.to_thread(stray_configs, [found[model] for model in here]):
+            log.warning("%s", words)
         await self._round(lambda model: fetched(found[model]) if model in found else None).load(here)
         if settings.mode == "poll":
             self._poller = asyncio.get_running_loop().create_task(self._poll_until_stopped())

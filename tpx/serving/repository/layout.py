@@ -236,7 +236,18 @@ def _repository(path: Path, config_name: str) -> list[ModelSource]:
     directories = _model_directories(path)
     if (path / "config.pbtxt").is_file():
         raise UsageError(f"'{path}' is a model, and not a repository of models: name the directory it is in")
+    if version_of(path.resolve().name)[0] is not None and (file := _model_file(path)) is not None:
+        raise UsageError(
+            f"'{path}' is a version of a model, and not a repository of models: name the directory that its "
+            f"model is in, or '{file}' to serve it by itself"
+        )
     return [_source(directory, config_name) for directory in directories]
+
+
+def _model_file(directory: Path) -> Path | None:
+    """A file or directory in it that a backend takes for a model, unless it is a Python file."""
+    names = (name for name in RECOGNISED_FILES if not name.endswith(".py"))
+    return next((directory / name for name in names if (directory / name).exists()), None)
 
 
 def _model_directories(path: Path) -> list[Path]:
@@ -289,8 +300,9 @@ def version_of(name: str) -> tuple[int | None, str]:
     return int(name), ""
 
 
-def wanted_versions(config: Any, present: Mapping[int, Path]) -> list[int]:
-    """The versions that `version_policy` selects, oldest first. Raises LoadError if there is none."""
+def wanted_versions(config: Any, source: ModelSource) -> list[int]:
+    """The versions that `version_policy` selects, oldest first. Raises NoVersion if there is none."""
+    present = source.versions
     policy = config.version_policy
     choice = policy.WhichOneof("policy_choice")
     ordered = sorted(present)
@@ -308,8 +320,21 @@ def wanted_versions(config: Any, present: Mapping[int, Path]) -> list[int]:
     if not ordered:
         raise NoVersion(
             f"at least one version must be available under the version policy of model '{config.name}'"
+            f"{_versions_there(source)}"
         )
     return ordered
+
+
+def _versions_there(source: ModelSource) -> str:
+    """Which versions a model has, or where one would be; nothing of one that a client has brought."""
+    if source.override is not None:
+        return ""
+    if source.versions:
+        return f" ('{source.place}' has: {', '.join(map(str, sorted(source.versions)))})"
+    file = None if source.origin is not None else _model_file(source.directory)
+    if file is not None:
+        return f" ('{file}' belongs into the directory of a version: '{source.directory / '1' / file.name}')"
+    return f" ('{source.place}' has no directory of a version, such as '{source.place}/1')"
 
 
 def read_labels(config: Any, directory: Path) -> dict[str, tuple[str, ...]]:

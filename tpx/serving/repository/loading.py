@@ -168,7 +168,7 @@ class Loader:
                     shared=stamps.shared,
                     files=stamps.versions.get(version, ""),
                 )
-                for version in wanted_versions(config, source.versions)
+                for version in wanted_versions(config, source)
             },
             graph=graph_of(config, source.namespace) if composed else None,
             labels=read_labels(config, source.directory) if composed else {},

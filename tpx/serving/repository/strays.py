@@ -1,10 +1,11 @@
-"""Model files that lie in a repository itself, where they are not served: models are directories."""
+"""Files in places where nobody looks for them: models beside models, configurations of other names."""
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tpx.serving.backends.table import RECOGNISED_FILES
-from tpx.serving.repository.layout import Place
+from tpx.serving.repository.layout import ModelSource, Place
 
 
 def strays(paths: Sequence[Place]) -> list[str]:
@@ -17,6 +18,23 @@ def strays(paths: Sequence[Place]) -> list[str]:
             empty = not files and not any(entry.is_dir() for entry in entries)
             found += [_nothing(path)] if empty else files
     return found
+
+
+def stray_configs(sources: Iterable[ModelSource]) -> list[str]:
+    """What to say of files that look like the configurations of models that have none."""
+    here = (source for source in sources if source.origin is None and not source.fault)
+    alone = [source for source in here if not source.has_config]
+    pairs = [(stray, source.config_path) for source in alone if (stray := _stray_config(source)) is not None]
+    return [f"'{stray}' is not read: a configuration's place is '{place}'" for stray, place in pairs]
+
+
+def _stray_config(source: ModelSource) -> Path | None:
+    """A file beside the versions that is called nearly so, or one in a version that is called so."""
+    beside = sorted(entry.name for entry in source.directory.glob("*") if entry.is_file())
+    close = difflib.get_close_matches(source.config_path.name, beside, n=1, cutoff=0.75)
+    inside = [directory / source.config_path.name for directory in source.versions.values()]
+    found = [source.directory / name for name in close] + [path for path in inside if path.is_file()]
+    return found[0] if found else None
 
 
 def _is_model(file: Path) -> bool:

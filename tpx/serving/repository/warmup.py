@@ -70,6 +70,9 @@ def _request(model: ServedModel, sample: Any, directory: Path, row: int) -> Infe
     for name, given in sample.inputs.items():
         if given.data_type not in BY_NUMBER:
             raise ConfigError(f"warmup input '{name}' must specify 'data_type'")
+        if any(size < 0 for size in given.dims):
+            dims = ", ".join(map(str, given.dims))
+            raise ConfigError(f"the dims of warmup input '{name}' must be fixed numbers, got [ {dims} ]")
         shape = [1, *given.dims] if model.max_batch_size > 0 else list(given.dims)
         datatype = BY_NUMBER[given.data_type]
         decoded.inputs.append(Tensor(name, datatype.name, shape, _data(given, directory)))
