@@ -32,6 +32,22 @@ def test_a_slip_of_the_pen_is_told_the_right_name() -> None:
         backend("onnx_runtime")
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("onnx", r"did you mean 'onnxruntime'\?"),
+        ("libtorch", r"did you mean 'pytorch'\?"),
+        ("onnxruntime_onnx", r"did you mean 'onnxruntime'\?"),
+        ("tensorrtllm", r"one of Triton's that tpx does not have \(tpx has: onnxruntime.*tensorrt\)$"),
+        ("ensemble", r'it is platform: "ensemble" with ensemble_scheduling'),
+        ("vllm", r"a python-based backend would be '/backends/vllm/model\.py'"),
+    ],
+)
+def test_names_that_people_bring_are_answered_with_the_way_out(name: str, words: str) -> None:
+    with pytest.raises(LoadError, match=words):
+        backend(name, Path("/backends"))
+
+
 def test_a_missing_package_is_named_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(LoadError, match=r"needs the package onnxruntime: pip install 'tpx\[onnx\]'"):

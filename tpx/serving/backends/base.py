@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from tpx.errors import ConfigError, TpxError
+from tpx.errors import Code, ConfigError, LoadError, TpxError
 from tpx.serving.batch import Arrays, Batch
 from tpx.serving.host import Host
 from tpx.serving.instances.placement import InstanceSpec
@@ -38,6 +38,15 @@ def inside(directory: Path, name: str, field: str) -> Path:
     if not name or "\0" in name or Path(name).is_absolute() or ".." in Path(name).parts:
         raise ConfigError(f"{field} '{name}' is outside '{directory}': it must name a file below it")
     return directory / name
+
+
+def no_file(path: Path, model_name: str) -> LoadError:
+    """The error about a model's file that is not there, with those that may be meant."""
+    fault = f"unable to find '{path}' for model '{model_name}'"
+    alike = sorted(path.parent.glob(f"*{path.suffix}")) if path.suffix else []
+    if alike:
+        fault += f" (there is '{alike[0].name}': rename it, or say default_model_filename)"
+    return LoadError(fault, code=Code.NOT_FOUND)
 
 
 class Executor(Protocol):

@@ -10,7 +10,7 @@ from typing import cast
 
 from tpx.errors import LoadError
 from tpx.serving.backends.base import Backend
-from tpx.serving.extensions import Kind, Known, imported, make, offer_of, unknown
+from tpx.serving.extensions import Kind, Known, imported, make, names, offer_of, unknown
 
 KNOWN: Mapping[str, Known] = {
     "onnxruntime": Known(
@@ -45,6 +45,11 @@ BACKEND_OF_PLATFORM = {platform: backend for backend, platform in PLATFORM_OF_BA
     "tensorflow_graphdef": "tensorflow",
 }
 
+_MEANT = {"onnx": "onnxruntime", "libtorch": "pytorch", "torch": "pytorch", "trt": "tensorrt"}
+"""What people call them."""
+_OTHERS = frozenset({"dali", "fil", "tensorrtllm"})
+"""Backends of Triton's that are native libraries."""
+
 RECOGNISED_FILES = {
     "model.savedmodel": ("tensorflow", "tensorflow_savedmodel"),
     "model.graphdef": ("tensorflow", "tensorflow_graphdef"),
@@ -77,12 +82,28 @@ def backend(name: str, directory: Path | None = None) -> Backend:
         return cast("Backend", python(runtime))
     made = make(BACKENDS, name)
     if made is None:
-        fault = (
-            f"unable to find backend library for backend '{name}', try specifying runtime on the model "
-            "configuration."
-        )
-        raise LoadError(unknown(BACKENDS, name, fault, [*python_based(directory)]))
+        raise LoadError(_no_backend(name, directory))
     return cast("Backend", made)
+
+
+def _no_backend(name: str, directory: Path | None) -> str:
+    """Why there is no backend of a name, and what may be meant or would bring it."""
+    fault = (
+        f"unable to find backend library for backend '{name}', try specifying runtime on the model "
+        "configuration."
+    )
+    if name == "ensemble":
+        return f'{fault} An ensemble has no backend: it is platform: "ensemble" with ensemble_scheduling'
+    meant = _MEANT.get(name) or BACKEND_OF_PLATFORM.get(name, "")
+    if meant:
+        return f"{fault} (did you mean '{meant}'?)"
+    if name in _OTHERS:
+        there = ", ".join([*names(BACKENDS), *python_based(directory)])
+        return f"{fault} It is one of Triton's that tpx does not have (tpx has: {there})"
+    local = directory is not None and Path(name).name == name
+    words = unknown(BACKENDS, name, fault, [*python_based(directory)])
+    place = f": a python-based backend would be '{directory}/{name}/model.py'" if local else ""
+    return f"{words}{place}"
 
 
 def whereabouts(name: str, directory: Path | None = None) -> str:

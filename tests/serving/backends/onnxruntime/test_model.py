@@ -180,6 +180,12 @@ def test_another_file_name_is_taken_from_the_configuration(tmp_path: Path) -> No
     model.close()
 
 
+def test_a_file_of_another_name_is_told_with_the_way_out(tmp_path: Path) -> None:
+    onnx_files.save(onnx_files.doubling(), tmp_path / "digits.onnx")
+    with pytest.raises(LoadError, match=r"there is 'digits\.onnx': rename it, or say default_model_filename"):
+        opened(tmp_path)
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match=r"unable to find '.*model\.onnx' for model 'net'"):
         opened(tmp_path)

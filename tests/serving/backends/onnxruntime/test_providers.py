@@ -68,7 +68,8 @@ def test_a_provider_that_the_package_lacks_is_named_with_what_brings_it(
         f"model 'net' needs ONNX Runtime's {provider}, which the installed package onnxruntime "
         f"{onnxruntime.__version__} does not have (it has: {', '.join(AVAILABLE)}): "
     )
-    assert caught.value.message.endswith(install)
+    way_out = ", or KIND_CPU in the model's instance_group" if "KIND_GPU" in text else ""
+    assert caught.value.message.endswith(install + way_out)
 
 
 def test_a_server_says_why_a_model_for_gpus_is_not_ready(tmp_path: Path) -> None:
@@ -249,6 +250,12 @@ def test_options_that_are_not_known_are_reported(
 def test_unknown_accelerators_are_refused_with_those_there_are(text: str, known: str) -> None:
     with pytest.raises(ConfigError, match=rf"unknown Execution Accelerator .*\(there are: {known}\)"):
         providers(text)
+
+
+def test_an_unknown_accelerator_is_told_before_that_no_instance_can_use_it(tmp_path: Path) -> None:
+    onnx_files.save(onnx_files.doubling(), tmp_path / "model.onnx")
+    with pytest.raises(ConfigError, match="unknown Execution Accelerator 'onnxruntime'"):
+        opened(tmp_path, accelerators("gpu", "onnxruntime") + CPU)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from typing import Any
 import onnxruntime as ort
 
 from tpx.cuda_driver import CudaDriver
-from tpx.errors import Code, LoadError
-from tpx.serving.backends.base import Description, Executor, ModelFiles, inside
+from tpx.errors import LoadError
+from tpx.serving.backends.base import Description, Executor, ModelFiles, inside, no_file
 from tpx.serving.backends.model_tensors import check_one_response
 from tpx.serving.backends.onnxruntime.binding import BoundExecutor, can_bind
 from tpx.serving.backends.onnxruntime.description import describe
@@ -37,7 +37,7 @@ class OnnxRuntimeBackend:
         if path.is_dir():
             path = path / self.default_filename
         if not path.is_file():
-            raise LoadError(f"unable to find '{path}' for model '{files.model_name}'", code=Code.NOT_FOUND)
+            raise no_file(path, files.model_name)
         return OnnxModel(path, files, config)
 
     def default_instance_count(self, kind: str) -> int:

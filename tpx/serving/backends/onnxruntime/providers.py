@@ -71,6 +71,9 @@ class Provider:
     """The command that brings it."""
 
 
+_ON_GPU, _ON_CPU = ("tensorrt", "cuda"), ("openvino",)
+"""The execution accelerators."""
+
 CPU = Provider(name="CPUExecutionProvider", options={})
 CUDA = Provider(
     name="CUDAExecutionProvider",
@@ -100,7 +103,7 @@ def providers_of(config: Any, spec: InstanceSpec) -> list[Provider]:
     else:
         out = _of_cpu(config, accelerators.cpu_execution_accelerator)
     for provider in out:
-        _require(provider, config.name)
+        _require(provider, config.name, spec.kind)
     return [*out, CPU]
 
 
@@ -108,10 +111,23 @@ def check_accelerators(config: Any, specs: Iterable[InstanceSpec]) -> None:
     """Raise ConfigError for an accelerator that no instance would use."""
     on_gpu = {spec.kind == "KIND_GPU" for spec in specs}
     accelerators = config.optimization.execution_accelerators
-    for wanted, place, items in (
-        (True, "a GPU: give it an instance_group of KIND_GPU", accelerators.gpu_execution_accelerator),
-        (False, "the CPU: give it an instance_group of KIND_CPU", accelerators.cpu_execution_accelerator),
+    for wanted, place, items, known in (
+        (
+            True,
+            "a GPU: give it an instance_group of KIND_GPU",
+            accelerators.gpu_execution_accelerator,
+            _ON_GPU,
+        ),
+        (
+            False,
+            "the CPU: give it an instance_group of KIND_CPU",
+            accelerators.cpu_execution_accelerator,
+            _ON_CPU,
+        ),
     ):
+        for item in items:
+            if item.name not in known:
+                raise _unknown(config, item, known)
         if items and wanted not in on_gpu:
             raise ConfigError(
                 f"model '{config.name}' asks for execution accelerator '{items[0].name}', but has no "
@@ -133,12 +149,13 @@ def check_started(
             )
 
 
-def _require(provider: Provider, model: str) -> None:
+def _require(provider: Provider, model: str, kind: str) -> None:
     available = ort.get_available_providers()
     if provider.name not in available:
         raise LoadError(
             f"model '{model}' needs ONNX Runtime's {provider.name}, which the installed package onnxruntime "
             f"{ort.__version__} does not have (it has: {', '.join(available)}): {provider.install}"
+            + (", or KIND_CPU in the model's instance_group" if kind == "KIND_GPU" else "")
         )
 
 
@@ -154,7 +171,7 @@ def _of_gpu(config: Any, spec: InstanceSpec, accelerators: Iterable[Any]) -> lis
             given.warn_of_others(_CUDA_OPTIONS, _PASSED_ON)
             cuda = {**given.words, **cuda}
         else:
-            raise _unknown(config, item, ("tensorrt", "cuda"))
+            raise _unknown(config, item, _ON_GPU)
     return [*out, replace(CUDA, options={**cuda, **device})]
 
 
@@ -162,7 +179,7 @@ def _of_cpu(config: Any, accelerators: Iterable[Any]) -> list[Provider]:
     out = []
     for item in accelerators:
         if item.name != "openvino":
-            raise _unknown(config, item, ("openvino",))
+            raise _unknown(config, item, _ON_CPU)
         given = _parameters(config, item)
         given.warn_of_others(_OPENVINO_OPTIONS, _PASSED_ON)
         out.append(replace(OPENVINO, options={"device_type": "CPU", **given.words}))

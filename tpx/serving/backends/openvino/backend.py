@@ -12,8 +12,8 @@ from typing import Any
 
 import openvino as ov
 
-from tpx.errors import Code, ConfigError, LoadError
-from tpx.serving.backends.base import Description, Executor, ModelFiles, inside
+from tpx.errors import ConfigError, LoadError
+from tpx.serving.backends.base import Description, Executor, ModelFiles, inside, no_file
 from tpx.serving.backends.libraries import Libraries
 from tpx.serving.backends.model_tensors import (
     ModelTensor,
@@ -61,7 +61,7 @@ class OpenVinoBackend:
         name = config.default_model_filename or self.default_filename
         path = inside(files.directory, name, "default_model_filename")
         if not path.exists():
-            raise LoadError(f"unable to find '{path}' for model '{files.model_name}'", code=Code.NOT_FOUND)
+            raise no_file(path, files.model_name)
         return OpenVinoModel(path, files, config)
 
     def default_instance_count(self, kind: str) -> int:  # noqa: ARG002 (one on every device)

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from tpx.errors import Code, ConfigError, ExecutionError, LoadError
-from tpx.serving.backends.base import Description, Executor, ModelFiles, inside
+from tpx.errors import ConfigError, ExecutionError, LoadError
+from tpx.serving.backends.base import Description, Executor, ModelFiles, inside, no_file
 from tpx.serving.backends.model_tensors import (
     ModelTensor,
     check_all_required,
@@ -48,7 +48,7 @@ class TensorFlowBackend:
             config.platform, config.default_model_filename = _GRAPH, _GRAPH_FILE
             path = files.directory / _GRAPH_FILE
         if not path.exists():
-            raise LoadError(f"unable to find '{path}' for model '{files.model_name}'", code=Code.NOT_FOUND)
+            raise no_file(path, files.model_name)
         return TensorFlowModel(path, files, config)
 
     def default_instance_count(self, kind: str) -> int:  # noqa: ARG002 (one on every device)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tpx.cuda_driver import LIBRARY, CudaDriver
-from tpx.errors import Code, ConfigError, LoadError, TpxError, Unsupported
-from tpx.serving.backends.base import Description, Executor, ModelFiles, inside
+from tpx.errors import ConfigError, LoadError, TpxError, Unsupported
+from tpx.serving.backends.base import Description, Executor, ModelFiles, inside, no_file
 from tpx.serving.backends.model_tensors import (
     check_all_required,
     check_one_response,
@@ -150,7 +150,7 @@ class TensorRtModel:
             field = f"cc_model_filenames['{capability}']"
         path = inside(self._directory, name, field)
         if not path.is_file():
-            raise LoadError(f"unable to find '{path}' for model '{self._name}'", code=Code.NOT_FOUND)
+            raise no_file(path, self._name)
         return path
 
     def _profiles(self, specs: Sequence[InstanceSpec]) -> list[int]:
