@@ -23,8 +23,9 @@ def default_of(field: Field) -> str:
 def values_of(field: Field) -> str:
     """What a value looks like, where that is not obvious."""
     kind = field.item_type
-    if get_origin(kind) is not None and get_args(kind):
-        return "|".join(map(str, filter(None, get_args(kind))))
+    choices = [choice for choice in get_args(kind) if choice and not isinstance(choice, type)]
+    if get_origin(kind) is not None and choices:
+        return "|".join(map(str, choices))
     return field.option.metavar
 
 
