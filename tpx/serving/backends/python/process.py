@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,28 +29,33 @@ class Interpreter:
 
 
 class ChildProcess:
-    """A process that runs the worker, and the socket to it."""
+    """A process that runs the worker, the socket to it, and its lifeline: a pipe that ends with this process,
+    and then the kernel ends the other, whatever its code is doing."""
 
     def __init__(self, interpreter: Interpreter, directory: Path) -> None:
         """Blocks for as long as starting a process takes. Raises LoadError."""
-        try:
-            ours, theirs = socket.socketpair()
-        except OSError as exc:
-            raise _cannot_start(interpreter, exc) from exc
-        with theirs:
+        with ExitStack() as theirs, ExitStack() as ours:
             try:
+                self.socket, other_end = socket.socketpair()
+                ours.enter_context(self.socket)
+                theirs.enter_context(other_end)
+                lifeline, self._lifeline = os.pipe()
+                ours.callback(os.close, self._lifeline)
+                theirs.callback(os.close, lifeline)
+                descriptors = other_end.fileno(), lifeline
                 self._process = subprocess.Popen(
-                    [interpreter.path, str(_CHILD), str(theirs.fileno())],
+                    [interpreter.path, str(_CHILD), *map(str, descriptors)],
                     stdin=subprocess.DEVNULL,
                     cwd=directory if directory.is_dir() else None,
                     env={**os.environ, **interpreter.environment},
-                    pass_fds=(theirs.fileno(),),
+                    pass_fds=descriptors,
                     start_new_session=True,  # a terminal's signals are for the server
                 )
             except OSError as exc:
-                ours.close()
-                raise _cannot_start(interpreter, exc) from exc
-        self.socket = ours
+                raise LoadError(
+                    f"cannot start '{interpreter.path}': {exc.strerror}", code=short_of(exc)
+                ) from exc
+            ours.pop_all()
 
     @property
     def pid(self) -> int:
@@ -62,6 +68,10 @@ class ChildProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             return self._process.wait()
+        finally:
+            lifeline, self._lifeline = self._lifeline, -1
+            if lifeline >= 0:
+                os.close(lifeline)
 
     def kill(self) -> None:
         """End it now."""
@@ -71,7 +81,3 @@ class ChildProcess:
 def short_of(exc: OSError) -> Code | None:
     """RESOURCE_EXHAUSTED for what may work once others have given something back."""
     return Code.RESOURCE_EXHAUSTED if exc.errno in _SHORTAGES else None
-
-
-def _cannot_start(interpreter: Interpreter, exc: OSError) -> LoadError:
-    return LoadError(f"cannot start '{interpreter.path}': {exc.strerror}", code=short_of(exc))

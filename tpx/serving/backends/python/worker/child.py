@@ -26,4 +26,4 @@ if __name__ == "__main__":
     _mount(here.parents[3])
     from tpx.serving.backends.python.worker.main import main
 
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), int(sys.argv[2]))

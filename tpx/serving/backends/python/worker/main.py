@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import importlib
 import importlib.util
 import inspect
@@ -28,8 +29,9 @@ from tpx.serving.backends.python.worker.model_config import ModelConfig
 _READY_TIMEOUT_S = 5.0
 
 
-def main(descriptor: int) -> None:
-    """Serve the server behind a socket until it says to end, or is gone."""
+def main(descriptor: int, lifeline: int) -> None:
+    """Serve the server behind a socket until it says to end, or is gone; the lifeline ends with it."""
+    _hang_on(lifeline)
     sock = socket.socket(fileno=descriptor)
     threading.Thread(target=_die_with_server, args=(descriptor,), name="tpx-watch", daemon=True).start()
     for name in ("triton_python_backend_utils", "c_python_backend_utils"):
@@ -39,6 +41,15 @@ def main(descriptor: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # threads of the model may go on for ever
+
+
+def _hang_on(lifeline: int) -> None:
+    """Have the kernel kill this process when the other end is closed: code that holds the interpreter lets no
+    thread of ours do it."""
+    if sys.platform == "linux":
+        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def _die_with_server(descriptor: int) -> None:
