@@ -20,7 +20,7 @@ from tpx.perf.answers.compare import (
     settle,
 )
 from tpx.perf.settings import Level, LevelSettings
-from tpx.perf.statistics.batches import Batches
+from tpx.perf.statistics.batches import Batches, cut
 
 RULES = LevelSettings(rule="ci", interval_ms=1000, max_windows=8)
 LEVEL = Level("concurrency", 4)
@@ -105,3 +105,12 @@ def test_a_file_that_is_something_else_is_refused(document: Any, reason: str) ->
     with pytest.raises(UsageError) as caught:
         read_levels(document, "b.json")
     assert caught.value.message.startswith(reason)
+
+
+def test_hardly_any_requests_are_not_compared_and_that_is_said() -> None:
+    full = run_of((5, 1))
+    few = cut(np.array([10**9, 2 * 10**9]), np.array([10**6, 10**6]), np.ones(2, bool), (0, 3 * 10**9))
+    comparison = compare({"concurrency 1": few}, full, Strictness())
+    assert (comparison.differences, comparison.too_few) == ((), ("concurrency 1",))
+    text = comparison_text(comparison, Strictness())
+    assert "fewer than 10 requests in one of the runs: concurrency 1\n" in text

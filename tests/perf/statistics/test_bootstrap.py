@@ -44,3 +44,15 @@ def test_a_change_of_a_tenth_is_found_and_its_size_is_in_the_interval() -> None:
 def test_where_there_is_none_it_is_found_as_rarely_as_stated() -> None:
     for figure in (rate_figure, mean_figure, quantile_figure(0.5), quantile_figure(0.99)):
         assert share_found(1, 1, figure) <= 0.1
+
+
+def test_batches_without_requests_make_a_difference_unsure_and_no_nonsense() -> None:
+    rng = np.random.default_rng(10)
+    ends = np.sort(rng.uniform(0, 0.5e9, 400)).astype(np.int64)
+    latencies = rng.lognormal(0, 0.5, 400) * 5e6
+    fell_silent = cut(ends, latencies.astype(np.int64), np.ones(400, bool), (0, 10_000_000_000))
+    for figure in (rate_figure, mean_figure, quantile_figure(0.5)):
+        found = change(fell_silent, fell_silent, figure, confidence=0.95, rng=rng)
+        assert found.low <= 0 <= found.high
+        assert np.isfinite([found.low, found.high]).all()
+    assert change(fell_silent, fell_silent, mean_figure, confidence=0.95, rng=rng).high < 1

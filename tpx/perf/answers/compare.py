@@ -19,6 +19,8 @@ from tpx.perf.statistics.ranks import holm, mann_whitney
 
 FigureName = Literal["throughput", "p50", "p99"]
 SCHEMA = 1
+FEWEST_REQUESTS = 10
+"""Of fewer nothing is said."""
 SEED = 1
 """Resampling is the same each time, so that a comparison can be repeated."""
 
@@ -88,6 +90,18 @@ class Comparison:
     differences: tuple[Difference, ...]
     only_before: tuple[str, ...] = ()
     only_after: tuple[str, ...] = ()
+    too_few: tuple[str, ...] = ()
+    """Loads of both that have hardly any requests in one of them."""
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What of the runs was not compared, for a person."""
+        named = (
+            ("only in the first run", self.only_before),
+            ("only in the second run", self.only_after),
+            (f"fewer than {FEWEST_REQUESTS} requests in one of the runs", self.too_few),
+        )
+        return tuple(f"{why}: {', '.join(loads)}" for why, loads in named if loads)
 
     @property
     def regressions(self) -> tuple[Difference, ...]:
@@ -138,7 +152,8 @@ def compare(before: Levels, after: Levels, strictness: Strictness) -> Comparison
     enough to matter.
     """
     rng = np.random.default_rng(SEED)
-    common = [load for load in before if load in after]
+    both = [load for load in before if load in after]
+    common = [load for load in both if _comparable(before[load]) and _comparable(after[load])]
     raw = [
         _difference(load, compared, before[load], after[load], strictness, rng)
         for load in common
@@ -153,7 +168,12 @@ def compare(before: Levels, after: Levels, strictness: Strictness) -> Comparison
         ),
         only_before=tuple(load for load in before if load not in after),
         only_after=tuple(load for load in after if load not in before),
+        too_few=tuple(load for load in both if load not in common),
     )
+
+
+def _comparable(batches: Batches) -> bool:
+    return int(batches.requests.sum()) >= FEWEST_REQUESTS
 
 
 def _difference(
@@ -193,9 +213,7 @@ def comparison_text(comparison: Comparison, strictness: Strictness) -> str:
         f"p={d.p_value:.3f}  {d.finding}"
         for d in comparison.differences
     ]
-    for loads, which in ((comparison.only_before, "first"), (comparison.only_after, "second")):
-        if loads:
-            lines.append(f"only in the {which} run: {', '.join(loads)}")
+    lines += comparison.left_out
     found = [d for d in comparison.differences if d.finding != "same"]
     rule = f"alpha {strictness.alpha:g}, differences above {strictness.min_effect * 100:g}%"
     if not found:

@@ -47,7 +47,7 @@ def comparison_markdown(compared: Compared) -> str:
             *_table(pair.comparison),
             "",
         ]
-        lines += _missing(pair.comparison)
+        lines += [*map(str.capitalize, pair.comparison.left_out), ""] if pair.comparison.left_out else []
     strictness = compared.strictness
     lines.append(
         f"<sub>alpha {strictness.alpha:g}, differences above {strictness.min_effect * 100:g}%, intervals of "
@@ -74,15 +74,6 @@ def _table(comparison: Comparison) -> list[str]:
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
-
-
-def _missing(comparison: Comparison) -> list[str]:
-    told = [
-        f"Only in the {which} run: {', '.join(loads)}"
-        for loads, which in ((comparison.only_before, "first"), (comparison.only_after, "second"))
-        if loads
-    ]
-    return [*told, ""] if told else []
 
 
 def comparison_junit(compared: Compared) -> str:

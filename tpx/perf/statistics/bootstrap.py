@@ -16,8 +16,8 @@ Figure = Callable[[Batches, Floats], Floats]
 
 
 def rate_figure(batches: Batches, weights: Floats) -> Floats:
-    """Successful requests per second."""
-    value: Floats = weights @ batches.requests / (weights.sum(axis=1) * batches.seconds)
+    """Successful requests per second; where batches without any were drawn, as if there had been one."""
+    value: Floats = np.maximum(weights @ batches.requests, 1) / (weights.sum(axis=1) * batches.seconds)
     return value
 
 
@@ -62,11 +62,15 @@ def deviations(
 ) -> Floats:
     """How far the logarithm of a figure lies from its own mean over batches drawn with replacement.
 
-    Few batches understate the spread by a factor that is known.
+    Few batches understate the spread by a factor that is known. What is drawn without a request says nothing
+    of a latency, and counts as the mean.
     """
     count = batches.count
     weights = rng.multinomial(count, np.full(count, 1 / count), size=resamples).astype(np.float64)
-    drawn = np.nan_to_num(np.log(figure(batches, weights)), neginf=0.0)
+    with np.errstate(divide="ignore"):
+        drawn = np.log(figure(batches, weights))
+    known = np.isfinite(drawn)
+    drawn[~known] = drawn[known].mean()
     side = 0.5 + confidence / 2
     few = t_quantile(side, count - 1) / normal_quantile(side) * np.sqrt(count / (count - 1))
     widened: Floats = (drawn - drawn.mean()) * few
