@@ -42,7 +42,8 @@ def main(argv: Sequence[str]) -> int:
     before, after = (read_levels(_document(path), str(path)) for path in config.runs)
     comparison = compare(before, after, config.strictness)
     if not comparison.differences:
-        raise UsageError(f"{config.runs[0]} and {config.runs[1]} have no load in common")
+        left_out = "; ".join(comparison.left_out)
+        raise UsageError(f"{config.runs[0]} and {config.runs[1]} have no load to compare ({left_out})")
     tell(comparison_text(comparison, config.strictness))
     pair = Against(before=str(config.runs[0]), after=str(config.runs[1]), comparison=comparison)
     document = {"schema": 1, "compare": difference_json(comparison.differences)}
