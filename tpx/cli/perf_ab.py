@@ -59,12 +59,10 @@ async def _run(config: PerfConfig, in_process: str) -> Turns:
         begun = True
         print(text, file=sys.stderr, flush=True)
 
-    def interrupt() -> None:
-        if work is not None and (stop.is_set() or not begun):
-            work.cancel()
-        stop.set()
-
-    loop.add_signal_handler(signal.SIGINT, interrupt)
+    interrupts = Interrupts(lambda: begun, said)
+    turns = run_in_turns(config, stop=interrupts.stop, said=said, in_process=in_process)
+    work = asyncio.ensure_future(turns)
+    interrupts.watch(work)
     try:
         return await work
     finally:
