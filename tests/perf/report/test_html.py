@@ -22,7 +22,7 @@ from tpx.perf.report.html import render_page
 from tpx.perf.report.model import Report
 from tpx.perf.report.page import build
 from tpx.perf.report.plots import curve, histogram, spectrum, timeline
-from tpx.perf.results import LevelResult
+from tpx.perf.results import ErrorCount, LevelResult, OpenLoop
 from tpx.perf.settings import Level
 
 
@@ -207,3 +207,23 @@ def test_the_page_becomes_a_pdf(tmp_path: Path) -> None:
     pytest.importorskip("weasyprint")
     write_pdf(page(full()), tmp_path / "a.pdf")
     assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF-")
+
+
+def test_failures_are_told_of_all_requests_of_the_level_as_they_are_counted() -> None:
+    windows = tuple(make_window(100, 50, failed=n) for n in (6, 3, 0, 0))
+    error = ErrorCount(code="HTTP 500", count=9, message="no")
+    level = replace(LEVELS[0], windows=windows, kept_windows=3, errors=(error,), failed=9)
+    (tile,) = [tile for tile in build(report(level), []).tiles if tile.label == "Failed"]
+    assert (tile.figure, tile.note) == ("9", "of 409 requests")
+
+
+@pytest.mark.parametrize(("waited", "told"), [(1.0, 0), (1.02, 0), (1.5, 1)])
+def test_a_rate_whose_requests_left_in_time_has_no_remark_on_that(waited: float, told: int) -> None:
+    latency = LEVELS[0].latency
+    assert latency is not None
+    service = replace(
+        latency, percentiles_ns={p: int(ns / waited) for p, ns in latency.percentiles_ns.items()}
+    )
+    pace = OpenLoop(service_latency=service, slip=service, delayed=0, sent_per_s=1.0)
+    level = replace(LEVELS[0], level=Level("request_rate", 10), open_loop=pace)
+    assert len(build(report(level), []).remarks) == told

@@ -3,6 +3,7 @@ latency without the wait before sending, streams, the server's batches and gauge
 
 from collections.abc import Iterator
 
+from tpx.perf.latency import LatencySummary
 from tpx.perf.metrics.figures import MetricsFigures
 from tpx.perf.report.figures import percentile_name, rate, usec
 from tpx.perf.results import (
@@ -84,11 +85,16 @@ def _brief(note: str) -> str:
     return note.partition(" (")[0]
 
 
+def waited_before(pace: OpenLoop, latency: LatencySummary) -> bool:
+    """Whether requests waited noticeably before they were sent."""
+    return latency.at(99.0) > pace.service_latency.at(99.0) * (1 + NOTICED_DIFFERENCE)
+
+
 def _pace(pace: OpenLoop, result: LevelResult) -> Iterator[str]:
     if result.latency is None:
         return
-    ours, service = result.latency, pace.service_latency
-    if ours.at(99.0) > service.at(99.0) * (1 + NOTICED_DIFFERENCE):
+    service = pace.service_latency
+    if waited_before(pace, result.latency):
         yield (
             "Latency above counts from when requests were due; from when they were sent: "
             f"mean {usec(service.mean_ns)} usec, p50 {usec(service.at(50.0))} usec, "

@@ -13,6 +13,7 @@ from tpx.pages.view import Cell, Column, Fact, Grid, Row, Tile
 from tpx.perf.objectives import Objective
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.answers import answers_text
+from tpx.perf.report.beyond import waited_before
 from tpx.perf.report.breakdown import Breakdown, lay_out_breakdown
 from tpx.perf.report.conclusion import Conclusion, conclude
 from tpx.perf.report.figures import level_name, percentile_name, usec
@@ -121,7 +122,7 @@ def _tiles(best: LevelResult) -> tuple[Tile, ...]:
         batch = f"{best.server.mean_batch:,.2f}"
         tiles.append(Tile(label="Mean batch", figure=batch, unit="", note="in the server"))
     failed = sum(e.count for e in best.errors)
-    note = f"of {best.requests + failed:,} requests"
+    note = f"of {sum(w.requests + w.failed for w in best.windows):,} requests"
     tiles.append(Tile(label="Failed", figure=f"{failed:,}", unit="", note=note, tone="bad" if failed else ""))
     return tuple(tiles)
 
@@ -305,11 +306,12 @@ def _remarks(levels: Sequence[LevelResult]) -> tuple[str, ...]:
     for result in levels:
         name = level_name(result.level)
         out += [f"{name}: {text}" for text in (result.reason, *result.warnings) if text]
-        if result.open_loop is not None and result.latency is not None:
-            service = result.open_loop.service_latency
+        pace, latency = result.open_loop, result.latency
+        if pace is not None and latency is not None and waited_before(pace, latency):
+            service = pace.service_latency
             out.append(
                 f"{name}: latency counts from when a request was due; from when it was sent, p99 is "
-                f"{usec(service.at(99.0)):,} \u00b5s instead of {usec(result.latency.at(99.0)):,} \u00b5s"
+                f"{usec(service.at(99.0)):,} \u00b5s instead of {usec(latency.at(99.0)):,} \u00b5s"
             )
     return tuple(out)
 
