@@ -101,7 +101,7 @@ def test_decoupled_answers_wait_for_nobody_and_nobody_for_them(live: Live) -> No
         calls.send(
             double(1, "slow", "patient"),
             request("repeat", repeat([1, 2], delay=1), "quick"),
-            request("repeat", repeat([3], delay=400), "late"),
+            request("repeat", repeat([3], delay=1200), "late"),
             double(2, "behind"),
         )
         got = calls.rest()
@@ -178,7 +178,8 @@ def test_a_stream_without_requests_ends_well(live: Live) -> None:
 
 def test_answers_that_are_due_still_come_after_the_client_has_sent_its_last_request(live: Live) -> None:
     with stream(live) as calls:
-        calls.send(double(1, "a", "patient"), request("repeat", repeat([1, 2, 3], delay=60), "r"))
+        delays = {"DELAY": np.array([10, 10, 900], np.uint32)}
+        calls.send(double(1, "a", "patient"), request("repeat", repeat([1, 2, 3]) | delays, "r"))
         assert ids(calls.rest()) == ["r", "r", "a", "r"]
 
 
@@ -192,20 +193,20 @@ def test_a_cancelled_stream_cancels_all_that_is_in_flight(live: Live) -> None:
         calls.send(double(1, "waits", "patient"))
         eventually(lambda: counters(live, "patient")["in_flight"] == 1)
         calls.call.cancel()
-        eventually(lambda: counters(live, "repeat")["in_flight"] == 0, 2)
-        eventually(lambda: counters(live, "patient")["in_flight"] == 0, 2)
+        eventually(lambda: counters(live, "repeat")["in_flight"] == 0)
+        eventually(lambda: counters(live, "patient")["in_flight"] == 0)
     assert counters(live, "repeat")["CANCELED"] == before["CANCELED"] + 5
     assert counters(live, "patient")["CANCELED"] == patient["CANCELED"] + 1
 
 
 def test_a_deadline_ends_a_stream_and_cancels_what_is_in_flight(live: Live) -> None:
     before = counters(live, "repeat")["CANCELED"]
-    with stream(live, timeout=0.3) as calls:
+    with stream(live, timeout=1) as calls:
         calls.send(request("repeat", repeat([1] * 1000, delay=20), "r"))
         got, status, _ = calls.failure()
     assert status == "DEADLINE_EXCEEDED"
     assert len(got) > 2
-    eventually(lambda: counters(live, "repeat")["in_flight"] == 0, 1)
+    eventually(lambda: counters(live, "repeat")["in_flight"] == 0)
     assert counters(live, "repeat")["CANCELED"] == before + 1
 
 
@@ -222,7 +223,7 @@ def test_a_message_over_the_limit_ends_the_stream_and_cancels_what_is_in_flight(
         _, status, words = calls.failure()
         assert status == "RESOURCE_EXHAUSTED"
         assert words == f"Received message larger than max ({len(large)} vs. 10000)"
-        eventually(lambda: counters(small, "lone")["in_flight"] == 0, 1)
+        eventually(lambda: counters(small, "lone")["in_flight"] == 0)
 
 
 @pytest.mark.slow
@@ -235,11 +236,12 @@ def test_ten_thousand_requests_on_one_stream_are_answered_in_order(live: Live) -
     assert [response.outputs["y"][0] for response in got] == [2 * n for n in range(count)]
 
 
+@pytest.mark.slow
 def test_requests_beyond_a_thousand_in_flight_wait_unread_and_are_answered_all_the_same(live: Live) -> None:
     count = MOST_IN_FLIGHT + 500
     [served] = [served for served in live.server.plane.served() if served.name == "lone"]
     with stream(live) as calls:
-        calls.send(request("lone", repeat([0], delay=400), "first"))
+        calls.send(request("lone", repeat([0], delay=1500), "first"))
         calls.send(*[request("lone", repeat([n]), str(n)) for n in range(count)])
         eventually(lambda: served.in_flight == MOST_IN_FLIGHT)
         assert calls.next().request_id == "first"

@@ -176,7 +176,7 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     repository = tmp_path_factory.mktemp("failing")
     write_model(repository, "broken", _cannot_be_computed())
     write_model(repository, "words", identity("BYTES", "batch", "n"), "max_batch_size: 8")
-    delay = "dynamic_batching { max_queue_delay_microseconds: 300000 }"
+    delay = "dynamic_batching { max_queue_delay_microseconds: 1500000 }"
     write_model(repository, "patient", doubling(), f"max_batch_size: 8 {delay}")
     with serving(repository) as running:
         yield running

@@ -64,7 +64,7 @@ def test_a_region_is_closed_when_it_is_unregistered_though_its_clients_stay(
             assert register(live, "r", key=file.name).status == 200
             ask()
             assert live.http("POST", SYSTEM + "/region/r/unregister").status == 200
-            eventually(lambda: open_descriptors() == before, timeout_s=2)
+            eventually(lambda: open_descriptors() == before)
     finally:
         gc.enable()
 
