@@ -7,7 +7,7 @@ import pytest
 from tpx.errors import MeasurementError, UsageError
 from tpx.perf.clients.endpoint import Protocol, parse_address
 from tpx.perf.clients.http_control import model_path
-from tpx.perf.clients.model import ModelKey, model_description
+from tpx.perf.clients.model import ModelKey, model_counters, model_description, server_description
 
 METADATA: dict[str, Any] = {
     "name": "net",
@@ -117,3 +117,27 @@ def test_each_kind_of_service_has_its_port() -> None:
 def test_names_in_paths_are_quoted() -> None:
     assert model_path(ModelKey("net"), "infer") == "/v2/models/net/infer"
     assert model_path(ModelKey("a/b c", "1"), "stats") == "/v2/models/a%2Fb%20c/versions/1/stats"
+
+
+STRANGE = {
+    "an input without a datatype": {"name": "net", "inputs": [{"name": "x", "shape": [1]}]},
+    "a shape in words": {"name": "net", "inputs": [{"name": "x", "datatype": "FP32", "shape": ["many"]}]},
+    "inputs by name": {"name": "net", "inputs": {"x": "FP32"}},
+}
+
+
+@pytest.mark.parametrize("metadata", STRANGE.values(), ids=STRANGE)
+def test_metadata_of_another_form_is_an_error_that_names_the_model(metadata: dict[str, Any]) -> None:
+    with pytest.raises(MeasurementError, match="description of model 'net' cannot be read"):
+        model_description(metadata, None)
+
+
+def test_members_that_are_null_are_none() -> None:
+    assert server_description({"name": "s", "extensions": None}).extensions == frozenset()
+    assert model_description({"name": "net", "inputs": None, "versions": None}, None).inputs == ()
+    assert model_counters({"model_stats": None}) == ()
+
+
+def test_statistics_of_another_form_are_an_error() -> None:
+    with pytest.raises(MeasurementError, match="statistics cannot be read"):
+        model_counters({"model_stats": [{"inference_stats": {"queue": 3}}]})

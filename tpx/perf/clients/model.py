@@ -1,6 +1,7 @@
 """What a server says about a model, read from the v2 protocol's JSON form, which both transports can give."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,13 +71,25 @@ class ModelCounters:
         return self.counters.get(name, 0)
 
 
+@contextmanager
+def _read(what: str) -> Iterator[None]:
+    """Raises MeasurementError for an answer that has not the protocol's form."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as exc:
+        raise MeasurementError(
+            f"the server's {what} cannot be read as the v2 protocol has it ({exc!r}): is it such a server?"
+        ) from exc
+
+
 def server_description(answer: Mapping[str, Any]) -> ServerDescription:
     """From the answer of `GET v2`."""
-    return ServerDescription(
-        name=str(answer.get("name", "")),
-        version=str(answer.get("version", "")),
-        extensions=frozenset(answer.get("extensions", ())),
-    )
+    with _read("description of itself"):
+        return ServerDescription(
+            name=str(answer.get("name", "")),
+            version=str(answer.get("version", "")),
+            extensions=frozenset(answer.get("extensions") or ()),
+        )
 
 
 def model_description(metadata: Mapping[str, Any], config: Mapping[str, Any] | None) -> ModelDescription:
@@ -85,25 +98,26 @@ def model_description(metadata: Mapping[str, Any], config: Mapping[str, Any] | N
     The metadata's shapes carry the batch dimension of a batching model, which is left out here.
     """
     config = config or {}
-    return ModelDescription(
-        name=str(metadata.get("name", "")),
-        versions=tuple(metadata.get("versions", ())),
-        platform=str(metadata.get("platform", "")),
-        inputs=_tensors(metadata, config, "input"),
-        outputs=_tensors(metadata, config, "output"),
-        max_batch_size=int(config.get("max_batch_size", 0)),
-        scheduler=_scheduler(config),
-        decoupled=bool(config.get("model_transaction_policy", {}).get("decoupled", False)),
-        response_cache=bool(config.get("response_cache", {}).get("enable", False)),
-        steps=_steps(config.get("ensemble_scheduling", {}).get("step", ())),
-    )
+    with _read(f"description of model '{metadata.get('name', '')}'"):
+        return ModelDescription(
+            name=str(metadata.get("name", "")),
+            versions=tuple(metadata.get("versions") or ()),
+            platform=str(metadata.get("platform", "")),
+            inputs=_tensors(metadata, config, "input"),
+            outputs=_tensors(metadata, config, "output"),
+            max_batch_size=int(config.get("max_batch_size", 0)),
+            scheduler=_scheduler(config),
+            decoupled=bool(config.get("model_transaction_policy", {}).get("decoupled", False)),
+            response_cache=bool(config.get("response_cache", {}).get("enable", False)),
+            steps=_steps(config.get("ensemble_scheduling", {}).get("step", ())),
+        )
 
 
 def _tensors(metadata: Mapping[str, Any], config: Mapping[str, Any], kind: str) -> tuple[TensorSpec, ...]:
     batches = int(config.get("max_batch_size", 0)) > 0
     configured = {item["name"]: item for item in config.get(kind, ())}
     out = []
-    for spec in metadata.get(kind + "s", ()):
+    for spec in metadata.get(kind + "s") or ():
         name, datatype = spec["name"], spec["datatype"]
         if kind == "input" and datatype not in BY_NAME:
             raise MeasurementError(
@@ -155,8 +169,13 @@ _DURATIONS = (
 
 def model_counters(answer: Mapping[str, Any]) -> tuple[ModelCounters, ...]:
     """From the answer of `GET v2/models/M/stats`; counters that a server leaves out are 0."""
+    with _read("statistics"):
+        return _counters(answer)
+
+
+def _counters(answer: Mapping[str, Any]) -> tuple[ModelCounters, ...]:
     out = []
-    for entry in answer.get("model_stats", ()):
+    for entry in answer.get("model_stats") or ():
         counters = {key: int(entry.get(key, 0)) for key in ("inference_count", "execution_count")}
         for name in _DURATIONS:
             duration = entry.get("inference_stats", {}).get(name, {})
