@@ -27,19 +27,43 @@ class GrpcHealth:
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
+        self._watchers: set[_Watch] = set()
+        self._looking: asyncio.TimerHandle | None = None
 
     def rpcs(self) -> list[Rpc]:
         check = unary_later(_SERVICE + "Check", "HealthCheckRequest", self._check, self._plane.control.tasks)
         return [
             Rpc(category="health", method=check),
-            Rpc(category="health", method=Method(_SERVICE + "Watch", stream=self._watch)),
+            Rpc(category="health", method=Method(_SERVICE + "Watch", stream=lambda call: _Watch(call, self))),
         ]
 
     async def _check(self, request: Any) -> Any:  # noqa: ARG002
         return _health(ready=await self._plane.says_ready())
 
-    def _watch(self, call: ServerCall) -> "_Watch":
-        return _Watch(call, self._plane)
+    def enter(self, watch: "_Watch") -> None:
+        """Tell somebody the health, and from now on its changes."""
+        self._watchers.add(watch)
+        watch.tell(_health(ready=self._plane.ready()))
+        if self._looking is None:
+            self._look_later()
+
+    def leave(self, watch: "_Watch") -> None:
+        """Somebody does not want to know any more."""
+        self._watchers.discard(watch)
+
+    def _look_later(self) -> None:
+        self._looking = asyncio.get_running_loop().call_later(_LOOK_EVERY_S, self._look)
+
+    def _look(self) -> None:
+        """One look for all, however many they are."""
+        self._looking = None
+        health = _health(ready=self._plane.ready()) if self._watchers else None
+        for watch in list(self._watchers):
+            watch.tell(health)
+            if self._plane.exiting:
+                watch.end()
+        if self._watchers:
+            self._look_later()
 
 
 def _health(*, ready: bool) -> Any:
@@ -50,11 +74,12 @@ def _health(*, ready: bool) -> Any:
 class _Watch:
     """The sink of one Watch: the health at once and whenever it changes, until the server ends."""
 
-    def __init__(self, call: ServerCall, plane: DataPlane) -> None:
+    __slots__ = ("_call", "_health", "_told")
+
+    def __init__(self, call: ServerCall, health: GrpcHealth) -> None:
         self._call = call
-        self._plane = plane
+        self._health = health
         self._told = -1
-        self._timer: asyncio.TimerHandle | None = None
 
     def message(self, message: Buffer) -> None:
         try:
@@ -62,25 +87,25 @@ class _Watch:
         except DecodeError:
             fail(self._call, InvalidRequest("Unable to parse request: it is not a HealthCheckRequest"))
             return
-        if self._timer is None:
-            self._look()
+        if self._told < 0:
+            self._health.enter(self)
 
     def half_closed(self) -> None:
         """The client has asked its one question; it waits for the answers."""
-        if self._timer is None:
+        if self._told < 0:
             fail(self._call, InvalidRequest("Watch needs one request message, got none"))
 
     def gone(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._health.leave(self)
 
-    def _look(self) -> None:
-        health = _health(ready=self._plane.ready())
+    def tell(self, health: Any) -> None:
+        """How the server is, if that is news."""
         if health.status != self._told:
             self._told = health.status
             data = health.SerializeToString()
             self._call.send((data,), len(data))
-        if self._plane.exiting:
-            self._call.finish()
-        else:
-            self._timer = asyncio.get_running_loop().call_later(_LOOK_EVERY_S, self._look)
+
+    def end(self) -> None:
+        """Nothing more is told."""
+        self._health.leave(self)
+        self._call.finish()
