@@ -181,7 +181,7 @@ class DataPlane:
         Raises InvalidRequest, NotReady.
         """
         self.control.check_explicit()
-        override = await asyncio.get_running_loop().run_in_executor(None, override_of, parameters)
+        override = await asyncio.get_running_loop().run_in_executor(None, override_of, parameters, name)
         await self.control.load(name, override)
 
     async def unload(self, name: str, *, unload_dependents: bool) -> None:

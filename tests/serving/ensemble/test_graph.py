@@ -62,6 +62,11 @@ IN_MAP, OUT_MAP = "input_map { key: 'x' value: 'in' }", "output_map { key: 'y' v
             "is not connected",
         ),
         (
+            ensemble(step("a", "made_of_in", "out"), step("b", "in", "made_of_ink")),
+            "output 'out' for ensemble 'e' is not written: at least one of its depending tensors, "
+            "'made_of_in', is not connected (did you mean 'made_of_ink'?)",
+        ),
+        (
             ensemble(
                 step("a", "nothing", "mid"), step("b", "mid"), step("c", "in", "other"), made="out,other"
             ),

@@ -113,7 +113,8 @@ def test_a_load_with_a_configuration_and_with_files(channel: Channel, repository
         (
             "n",
             {"file:1/x": {"bytes_param": b""}},
-            "Load parameter 'config' must be specified for model file override",
+            "failed to load 'n', failed to poll from model repository: Load parameter 'config' must be "
+            "specified for model file override",
         ),
         (
             "n",

@@ -52,10 +52,10 @@ class Scene:
         self.repository = repository
 
     async def load(self, name: str = "net", **parameters: LoadParameter) -> None:
-        await self.control.load(name, override_of(parameters))
+        await self.control.load(name, override_of(parameters, name))
 
     async def load_with(self, parameters: dict[str, LoadParameter], name: str = "net") -> None:
-        await self.control.load(name, override_of(parameters))
+        await self.control.load(name, override_of(parameters, name))
 
     async def unload(self, name: str = "net") -> None:
         await self.control.unload(name, unload_dependents=False)

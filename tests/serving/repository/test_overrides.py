@@ -10,28 +10,29 @@ from tpx.errors import InvalidRequest, TpxError
 from tpx.serving.repository.overrides import LoadParameter, Override, OverrideFiles, override_of
 
 CONFIG = '{"max_batch_size": 3}'
+UNREAD = "failed to load 'net', failed to poll from model repository: "
 
 
 def refusal(parameters: dict[str, LoadParameter]) -> str:
     """Why they are refused."""
     with pytest.raises(InvalidRequest) as caught:
-        override_of(parameters)
+        override_of(parameters, "net")
     return caught.value.message
 
 
 def files(*paths: str) -> Override:
     """The override of a request with these files."""
-    override = override_of({"config": CONFIG, **{f"file:{path}": path.encode() for path in paths}})
+    override = override_of({"config": CONFIG, **{f"file:{path}": path.encode() for path in paths}}, "net")
     assert override is not None
     return override
 
 
 def test_without_parameters_there_is_no_override() -> None:
-    assert override_of({}) is None
+    assert override_of({}, "net") is None
 
 
 def test_a_configuration_is_read_from_its_json() -> None:
-    override = override_of({"config": CONFIG})
+    override = override_of({"config": CONFIG}, "net")
     assert override is not None
     assert override.config.max_batch_size == 3
     assert override.files == {}
@@ -52,17 +53,17 @@ def test_paths_are_resolved() -> None:
             "invalid value type for load parameter 'file:1/x', expected bytes_param.",
         ),
         ({"what": "x"}, "unrecognized load parameter 'what'."),
-        ({"file:1/x": b""}, "Load parameter 'config' must be specified for model file override"),
-        ({"config": ""}, "Invalid config override: "),
-        ({"config": "{"}, "Invalid config override: "),
-        ({"config": "[]"}, "Invalid config override: "),
-        ({"config": "null"}, "Invalid config override: "),
-        ({"config": '{"what": 1}'}, "Invalid config override: "),
-        ({"config": '{"max_batch_size": 1e100}'}, "Invalid config override: "),
-        ({"config": "[" * 100_000}, "Invalid config override: "),
-        ({"config": '{"a":' * 100_000}, "Invalid config override: "),
-        ({"config": '{"name": "\\ud800"}'}, "Invalid config override: "),
-        ({"config": " " * (17 << 20)}, "Invalid config override: longer than"),
+        ({"file:1/x": b""}, f"{UNREAD}Load parameter 'config' must be specified for model file override"),
+        ({"config": ""}, f"{UNREAD}Invalid config override: "),
+        ({"config": "{"}, f"{UNREAD}Invalid config override: "),
+        ({"config": "[]"}, f"{UNREAD}Invalid config override: "),
+        ({"config": "null"}, f"{UNREAD}Invalid config override: "),
+        ({"config": '{"what": 1}'}, f"{UNREAD}Invalid config override: "),
+        ({"config": '{"max_batch_size": 1e100}'}, f"{UNREAD}Invalid config override: "),
+        ({"config": "[" * 100_000}, f"{UNREAD}Invalid config override: "),
+        ({"config": '{"a":' * 100_000}, f"{UNREAD}Invalid config override: "),
+        ({"config": '{"name": "\\ud800"}'}, f"{UNREAD}Invalid config override: "),
+        ({"config": " " * (17 << 20)}, f"{UNREAD}Invalid config override: longer than"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(parameters: dict[str, LoadParameter], why: str) -> None:

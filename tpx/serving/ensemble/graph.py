@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tpx.errors import ConfigError
+from tpx.options import nearest
 from tpx.serving.model_id import ModelId
 
 
@@ -148,6 +149,7 @@ def _unconnected(output: str, steps: Sequence[Step], known: set[str], written: s
         if tensor not in written:
             if tensor == output:
                 break
-            return f": at least one of its depending tensors, '{tensor}', is not connected"
+            meant = nearest(tensor, sorted(known | written))
+            return f": at least one of its depending tensors, '{tensor}', is not connected{meant}"
         wanted.extend(producers[tensor].inputs.values())
     return ""

@@ -34,7 +34,7 @@ class ServerHost:
         parameters.update(
             {path if path.startswith("file:") else f"file:{path}": data for path, data in files.items()}
         )
-        override = await self.loop.run_in_executor(None, override_of, parameters)
+        override = await self.loop.run_in_executor(None, override_of, parameters, name)
         await control.load(name, override)
 
     async def unload(self, name: str, *, unload_dependents: bool) -> None:

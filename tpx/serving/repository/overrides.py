@@ -30,8 +30,8 @@ class Override:
     files: Mapping[str, bytes]
 
 
-def override_of(parameters: Mapping[str, LoadParameter]) -> Override | None:
-    """The parameters of a load request; None where there are none. Raises InvalidRequest."""
+def override_of(parameters: Mapping[str, LoadParameter], model: str) -> Override | None:
+    """The parameters of a request to load a model; None where there are none. Raises InvalidRequest."""
     files: dict[str, bytes] = {}
     text: str | None = None
     for key, value in parameters.items():
@@ -47,18 +47,23 @@ def override_of(parameters: Mapping[str, LoadParameter]) -> Override | None:
             _add(files, key, value)
     if text is None:
         if files:
-            raise InvalidRequest("Load parameter 'config' must be specified for model file override")
+            raise _unusable(model, "Load parameter 'config' must be specified for model file override")
         return None
-    return Override(config=_config(text), files=files)
+    return Override(config=_config(text, model), files=files)
 
 
-def _config(text: str) -> Any:
+def _config(text: str, model: str) -> Any:
     if len(text) > model_config.MAX_CONFIG_BYTES:
-        raise InvalidRequest(f"Invalid config override: longer than {model_config.MAX_CONFIG_BYTES} bytes")
+        raise _unusable(model, f"Invalid config override: longer than {model_config.MAX_CONFIG_BYTES} bytes")
     try:
         return model_config.from_json(text)
     except ConfigError as exc:
-        raise InvalidRequest(f"Invalid config override: {exc.message}") from exc
+        raise _unusable(model, f"Invalid config override: {exc.message}") from exc
+
+
+def _unusable(model: str, fault: str) -> InvalidRequest:
+    """Clients look for Triton's words, which do not have the fault."""
+    return InvalidRequest(f"failed to load '{model}', failed to poll from model repository: {fault}")
 
 
 def _add(files: dict[str, bytes], key: str, content: bytes) -> None:
