@@ -185,3 +185,21 @@ def test_under_the_same_load_both_are_as_the_search_measured_them(replay: Replay
     text = " ".join(read(page).text.split())
     _, _, same = text.partition("At the same load, once concurrency 8 concurrency 8")
     assert same.strip().startswith("Throughput, infer/s 1,001.8")
+
+
+def test_the_page_of_many_models_shows_of_each_what_there_is_room_for(replay: Replay) -> None:
+    names = ["alexnet_config_default", *(f"alexnet_config_{i}" for i in range(5))]
+    table = [
+        measured(n, 2**k, 100.0 * (i + 1) * (k + 1) + k, 5.0 + k)
+        for i, n in enumerate(names)
+        for k in range(9)
+    ]
+    run = replay(table, concurrency=tuple(2**k for k in range(9)))
+    models = tuple(replace(run.models[0], model=f"m{i}") for i in range(15))
+    page = render(replace(run, models=models), REPOSITORY)
+    assert len(read(page).rows["model-0-measurements"]) == 1 + 600 // 15
+    assert "The first 40 of 54 measurements; all of them are in the JSON of the run" in page
+    assert re.search(r"of them \(the 40 of 4\d with the most throughput\)", page)
+    alone = render(run, REPOSITORY)
+    assert len(read(alone).rows["model-0-measurements"]) == 55
+    assert "with the most throughput" not in alone

@@ -15,7 +15,6 @@ from tpx.pages.scales import Axis, axis_for, linear_axis
 from tpx.pages.styles import marker
 
 LEAST_RADIUS, MOST_RADIUS = 3.0, 8.5
-MOST_POINTS = 400
 LOW_FRAME = Frame(height=300, bottom=242)
 
 
@@ -42,22 +41,23 @@ def front_of(ranking: Sequence[RankedVariant], *, gpus: bool = True) -> tuple[Sp
     return tuple(front)
 
 
-def pareto_chart(key: str, ranking: Sequence[RankedVariant], *, gpus: bool) -> Chart | None:
-    """Every measurement by latency and throughput, its area by memory (of GPUs, where these count); None of
-    fewer than three."""
+def pareto_chart(key: str, ranking: Sequence[RankedVariant], *, gpus: bool, most: int) -> Chart | None:
+    """The front and `most` of the other measurements by latency and throughput, their area by memory (of
+    GPUs, where these count); None of fewer than three."""
     spots = _spots(ranking, gpus=gpus)
     front = front_of(ranking, gpus=gpus)
     if len(spots) < 3 or not front:
         return None
     x = axis_for([s.latency_ms for s in spots], FRAME.left, FRAME.right)
     y = linear_axis([s.throughput for s in spots], FRAME.bottom, FRAME.top)
-    most = max((s.memory_mb for s in spots if s.memory_mb), default=0.0)
+    largest = max((s.memory_mb for s in spots if s.memory_mb), default=0.0)
     labels = LabelPlacer()
     for spot in front:
         labels.reserve_point((x.at(spot.latency_ms), y.at(spot.throughput)))
     on_front = {id(s.measurement) for s in front}
-    rest = [s for s in spots if id(s.measurement) not in on_front]
-    rest = sorted(rest, key=lambda s: -s.throughput)[:MOST_POINTS]
+    others = [s for s in spots if id(s.measurement) not in on_front]
+    rest = sorted(others, key=lambda s: -s.throughput)[:most]
+    left_out = f" (the {len(rest)} of {len(others)} with the most throughput)"
     texts = [
         label for s in front if (label := labels.place((x.at(s.latency_ms), y.at(s.throughput)), _label(s)))
     ]
@@ -74,15 +74,15 @@ def pareto_chart(key: str, ranking: Sequence[RankedVariant], *, gpus: bool) -> C
                 name="Pareto front",
                 style=0,
                 path=_steps(front, x, y),
-                points=tuple(_point(s, x, y, _radius(s.memory_mb, most)) for s in front),
+                points=tuple(_point(s, x, y, _radius(s.memory_mb, largest)) for s in front),
                 labels=tuple(texts),
                 legend_marker=marker(0, 14, 7),
             ),
             Series(
-                name="bettered by one of them",
+                name=f"bettered by one of them{left_out if len(rest) < len(others) else ''}",
                 style=6,
                 path="",
-                points=tuple(_point(s, x, y, _radius(s.memory_mb, most)) for s in rest),
+                points=tuple(_point(s, x, y, _radius(s.memory_mb, largest)) for s in rest),
                 legend_marker=marker(0, 14, 7),
                 faint=True,
             ),

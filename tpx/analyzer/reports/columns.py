@@ -45,6 +45,8 @@ class TableContext:
     shown: int
     default: RankedVariant | None
     goals: Goals
+    most_measurements: int
+    """In the table of all of them, and in the chart of compromises."""
     constrained: bool
     prices: Prices = field(default_factory=Prices)
     recommended: str = ""

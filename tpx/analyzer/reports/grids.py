@@ -25,9 +25,6 @@ from tpx.analyzer.reports.plots import Mode
 from tpx.pages.styles import STYLES
 from tpx.pages.view import Column, Grid, Row
 
-MOST_ROWS = 600
-"""Of the table of measurements; the others are in the data of the page."""
-
 
 def configurations_grid(ranking: Sequence[RankedVariant], context: TableContext) -> Grid:
     """One row a configuration, at the load where it does best; some carry the chart's markers."""
@@ -79,9 +76,10 @@ def measurements_grid(ranking: Sequence[RankedVariant], context: TableContext) -
     ]
     columns = _measurement_columns(lines, context)
     caption = "Every measurement, the best of each configuration first"
-    if len(lines) > MOST_ROWS:
-        caption = f"The first {MOST_ROWS} of {len(lines)} measurements; all of them are in the data below"
-    return _grid(caption, columns, lines[:MOST_ROWS], [""] * MOST_ROWS, kept=set(styles))
+    most = context.most_measurements
+    if len(lines) > most:
+        caption = f"The first {most} of {len(lines)} measurements; all of them are in the JSON of the run"
+    return _grid(caption, columns, lines[:most], [""] * most, kept=set(styles))
 
 
 def repetitions_grid(ranking: Sequence[RankedVariant], context: TableContext) -> Grid | None:

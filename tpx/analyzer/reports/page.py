@@ -35,6 +35,8 @@ from tpx.analyzer.results.run import ModelRun, Run, VariantRun
 from tpx.pages.view import Fact, Grid
 
 _NO_VALUE = "\u2013"
+MOST_MEASUREMENTS = 600
+"""In tables and charts of single ones, of all models together; a model's own page has as many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +124,7 @@ def table_context(verdict: Verdict, run: Run, hrefs: Mapping[str, str], manner: 
         shown=run.started.top,
         default=verdict.default,
         goals=run.started.goals.of(verdict.model),
+        most_measurements=MOST_MEASUREMENTS // max(1, len(run.models)),
         constrained=bool(limits_of(run.started.goals, verdict.model)),
         prices=Prices.of(run),
         recommended=best.name if best is not None and best.satisfies else "",
@@ -156,7 +159,7 @@ def _model_page(
         recommendation=recommend(verdict, run, places.repository, places.export_path, gpus=context.gpus),
         chart=draw(f"chart-{index}", shown, others, goals),
         plots=draw_plots(f"plot-{index}", SUMMARY[manner.mode], shown, gpus=context.gpus),
-        pareto=pareto_chart(f"pareto-{index}", ranking, gpus=context.gpus),
+        pareto=pareto_chart(f"pareto-{index}", ranking, gpus=context.gpus, most=context.most_measurements),
         heat=heat_map(f"heat-{index}", ranking),
         breakdown=breakdown_of_configurations(f"breakdown-{index}", shown),
         drift=drift_chart(f"drift-{index}", ranking),
