@@ -119,6 +119,11 @@ def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ports]:
         yield ports
 
 
+def counted(sent: int, in_flight: int) -> range:
+    """What Triton may say: it counts a request a moment after it has answered it."""
+    return range(sent - in_flight, sent + 1)
+
+
 def served(result: LevelResult) -> ServerBreakdown:
     assert result.server is not None
     return result.server
@@ -141,9 +146,11 @@ def test_levels_of_a_closed_loop_have_the_servers_part(triton: Ports, protocol: 
 def test_every_request_is_one_that_the_server_counts(triton: Ports, protocol: str, batch: int) -> None:
     words = ("-m", "double", "-b", str(batch), "--request-count", "200", "--concurrency-range", "2")
     result = level(*triton.at(protocol), *words)
-    assert result.requests == served(result).success_count == 200
-    assert served(result).inference_count == 200 * batch
-    assert served(result).mean_batch >= batch
+    server = served(result)
+    assert result.requests == 200
+    assert server.success_count in counted(200, 2)
+    assert server.inference_count == server.success_count * batch
+    assert server.mean_batch >= batch
 
 
 @PROTOCOLS
@@ -216,7 +223,7 @@ def test_the_models_of_an_ensemble_have_their_part(triton: Ports, protocol: str)
     result = level(*triton.at(protocol), "-m", "chain", "--request-count", "50")
     parts = served(result).composing
     assert sorted(part.model for part in parts) == ["again", "double"]
-    assert [part.success_count for part in parts] == [50, 50]
+    assert all(part.success_count in counted(50, 1) for part in parts)
 
 
 @PROTOCOLS
@@ -226,7 +233,7 @@ def test_several_models_are_loaded_at_once(triton: Ports, protocol: str) -> None
     assert (result.requests, result.failed) == (200, 0)
     for member in result.members:
         assert member.server is not None
-        assert member.server.success_count == member.requests
+        assert member.server.success_count in counted(member.requests, 4)
 
 
 def test_its_metrics_are_looked_at_beside_the_load(triton: Ports) -> None:
