@@ -161,3 +161,15 @@ def test_a_crash_loop_ends_and_harms_no_other_model(repository: Path) -> None:
         assert ask(live, "broken", 1).status == 503
         _until(lambda: "again and again" in ask(live, "broken", 1).error, 30)
         assert sum(others.counts.values()) > 100
+
+
+def test_a_model_that_ponders_whether_it_is_ready_is_asked_once_for_all_who_wait(tmp_path: Path) -> None:
+    directory = add(tmp_path, "ponders")
+    with serving(tmp_path) as live, ThreadPoolExecutor(20) as pool:
+        asking = [pool.submit(live.get, "/v2/models/ponders/ready") for _ in range(20)]
+        _until((directory / "asked").exists)
+        assert live.get("/v2/health/live").status == 200
+        (directory / "may").touch()
+        assert {answer.result().status for answer in asking} == {200}
+        assert live.get("/v2/models/ponders/ready").status == 200
+        assert len((directory / "asked").read_text()) < 20

@@ -67,7 +67,8 @@ class PythonExecutor:
         self._answers = Answers(self._sequences)
         self._initialized: asyncio.Future[dict[str, Any]] | None = None
         self._finalized: asyncio.Future[None] | None = None
-        self._asked: list[asyncio.Future[bool]] = []
+        self._asked: asyncio.Future[bool] | None = None
+        """Whether it is ready: whoever wants to know while it has not said so waits for the same word."""
         self._numbers = 0
         self._batches: dict[int, HeldBatch] = {}
         self._held: dict[int, Held] = {}
@@ -154,10 +155,7 @@ class PythonExecutor:
             self._services.close()
         if self._finalized is not None and not self._finalized.done():
             self._finalized.set_result(None)
-        for asked in self._asked:
-            if not asked.done():
-                asked.set_result(False)
-        self._asked.clear()
+        self._take_ready(False)
         if self._initialized is not None and not self._initialized.done():
             self._initialized.set_result({"error": f"Stub process '{self._settings.name}' is not healthy."})
             return
@@ -255,13 +253,18 @@ class PythonExecutor:
             return False
         if not self.opinionated:
             return True
-        asked: asyncio.Future[bool] = self._loop.create_future()
-        self._asked.append(asked)
-        self._connection.send(frames.ASK_READY, [])
+        if self._asked is None:
+            self._asked = self._loop.create_future()
+            self._connection.send(frames.ASK_READY, [])
         try:
-            return await asyncio.wait_for(asyncio.shield(asked), _READY_TIMEOUT_S)
+            return await asyncio.wait_for(asyncio.shield(self._asked), _READY_TIMEOUT_S)
         except TimeoutError:
             return False
+
+    def _take_ready(self, ready: bool) -> None:
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            asked.set_result(ready)
 
     # frames
 
@@ -286,9 +289,7 @@ class PythonExecutor:
             assert self._initialized is not None
             self._initialized.set_result(json.loads(bytes(body)))
         elif kind == frames.READY:
-            asked = self._asked.pop(0)
-            if not asked.done():
-                asked.set_result(bool(body[0]))
+            self._take_ready(bool(body[0]))
         elif kind == frames.FINALIZED:
             if self._finalized is not None and not self._finalized.done():
                 self._finalized.set_result(None)
