@@ -65,7 +65,9 @@ def question_of(
     together = len(subject.models) > 1
     as_it_is = config.reload_model_disable and not together
     names = () if as_it_is else members_of(config, subject, facts)
-    members = tuple(_member(config, read[name][0], together=together) for name in names)
+    members = tuple(
+        replace(_member(config, read[name][0], together=together), default=read[name][1]) for name in names
+    )
     searched = members or config.run_config_search_mode in ("quick", "optuna")
     question = Question(
         facts=replace(_placed(config, facts), model=subject.name),

@@ -196,6 +196,21 @@ def test_a_point_that_changes_nothing_of_the_default_is_the_default() -> None:
     }
 
 
+def test_members_that_are_as_they_were_make_the_default_of_what_they_belong_to() -> None:
+    groups = [{"name": "a_0", "kind": "KIND_CPU", "count": 2}]
+    members = tuple(
+        Member(facts=replace(FIXED, model=name), default={"instance_group": groups}) for name in ("a", "b")
+    )
+    facts = replace(FIXED, model="ens", can_batch_dynamically=False)
+    found = open_grid(replace(question(facts, within=space(instances=(1, 2))), members=members))
+    named = {found.describe(point): found.variant(point) for point in found.points()}
+    assert named["a instances 2, b instances 2"] == found.default
+    assert [part.name for part in named["a instances 1, b instances 2"].members] == [
+        "a_config_0",
+        "b_config_default",
+    ]
+
+
 def test_an_empty_dimension_is_refused() -> None:
     with pytest.raises(UsageError, match="nothing to choose for threads"):
         Grid("m", (Dimension(name="threads", choices=()),))

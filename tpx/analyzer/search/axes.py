@@ -39,7 +39,10 @@ def open_grid(question: Question) -> Grid:
         loads=tuple(member.loads or question.space.loads for member in question.members)
         or (question.space.loads,),
         named=question.named,
-        default=question.default,
+        defaults={
+            question.facts.model: question.default,
+            **{member.facts.model: member.default for member in question.members},
+        },
     )
 
 

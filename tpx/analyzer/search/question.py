@@ -50,6 +50,8 @@ class Member:
     """The fields that the user listed, with their values; the others have the ranges of the space."""
     loads: LoadSpace | None = None
     """Of those that are measured together each has its own."""
+    default: Mapping[str, Any] | None = None
+    """JSON of its effective default configuration, where that is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

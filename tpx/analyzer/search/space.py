@@ -55,11 +55,11 @@ class Grid:
         members: Sequence[str] = (),
         loads: Sequence[LoadSpace] = (),
         named: Sequence[Variant] = (),
-        default: Mapping[str, Any] | None = None,
+        defaults: Mapping[str, Mapping[str, Any] | None] | None = None,
     ) -> None:
         """`cores` bounds instances times threads; `members` are models that are varied in place of `model`,
         `loads` the model's, or their own where they are measured together; `named` are variants that keep
-        their names; a change that leaves `default`, the model's own configuration, as it is is the default.
+        their names; what leaves a model's own configuration, of `defaults`, as it is is no change.
 
         Raises UsageError where a dimension has nothing to choose.
         """
@@ -71,8 +71,9 @@ class Grid:
         self.members = tuple(members)
         self._cores = cores
         self._loads = tuple(loads)
-        self._names = Names(model, named, default)
-        self._of_members = {member: Names(member, named) for member in members}
+        known = defaults or {}
+        self._names = Names(model, named, known.get(model))
+        self._of_members = {member: Names(member, named, known.get(member)) for member in members}
 
     @property
     def size(self) -> int:
@@ -240,19 +241,22 @@ class Names:
 
     def variant(self, delta: Mapping[str, Any]) -> Variant:
         """The variant with this change."""
-        if self._default is not None and merge(self._default, delta) == self._default:
-            delta = {}
+        delta = self._changed(delta)
         name = "default" if not delta else self._number(_key((), delta))
         return Variant(model=self._model, name=f"{self._model}_config_{name}", delta=dict(delta))
 
     def composed(self, members: Sequence[Variant], delta: Mapping[str, Any] | None = None) -> Variant:
         """The variant of a model that has these members, and a change of its own."""
-        own = dict(delta or {})
+        own = dict(self._changed(delta or {}))
         same = not own and all(member.is_default for member in members)
         name = "default" if same else self._number(_key(members, own))
         return Variant(
             model=self._model, name=f"{self._model}_config_{name}", delta=own, members=tuple(members)
         )
+
+    def _changed(self, delta: Mapping[str, Any]) -> Mapping[str, Any]:
+        same = self._default is not None and merge(self._default, delta) == self._default
+        return {} if same else delta
 
     def _number(self, key: str) -> str:
         if key not in self._known:
