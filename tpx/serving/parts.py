@@ -4,6 +4,8 @@ import logging
 from pathlib import Path
 
 from tpx.errors import UsageError
+from tpx.options import nearest
+from tpx.serving.backends.table import KNOWN, backend_names
 from tpx.serving.options import ServeConfig
 from tpx.serving.repository.settings import ControlSettings
 from tpx.serving.repository.stores.store import open_repository
@@ -51,15 +53,19 @@ def limiter(config: ServeConfig) -> RateLimiter | None:
     return None
 
 
-def backend_settings(flags: tuple[str, ...]) -> dict[str, dict[str, str]]:
-    """`[backend,]key=value` by backend. Raises UsageError."""
+def backend_settings(config: ServeConfig) -> dict[str, dict[str, str]]:
+    """`[backend,]key=value` by backend; a backend that there is not is warned of. Raises UsageError."""
     out: dict[str, dict[str, str]] = {}
-    for flag in flags:
+    for flag in config.backend_config:
         backend, comma, pair = flag.rpartition(",")
         key, equals, value = pair.partition("=")
         if not equals:
             raise UsageError(f"--backend-config must be [<backend>,]<key>=<value>, got '{flag}'")
         out.setdefault(backend if comma else "", {})[key] = value
+    if others := out.keys() - KNOWN.keys() - {""}:
+        there = backend_names(config.backend_directory)
+        for name in sorted(others.difference(there)):
+            log.warning("--backend-config names '%s', which is no backend%s", name, nearest(name, there))
     return out
 
 

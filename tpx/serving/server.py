@@ -115,7 +115,7 @@ class Server:
             limiter=limiter(config),
             backend_directory=config.backend_directory,
             agent_directory=config.repoagent_directory,
-            backend_settings=backend_settings(config.backend_config),
+            backend_settings=backend_settings(config),
             namespaces=config.model_namespacing,
         )
         self.repository = ModelRepository(namespaces=config.model_namespacing)

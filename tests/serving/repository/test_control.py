@@ -318,10 +318,13 @@ def test_startup_models_are_loaded_and_a_missing_one_is_a_failure(tmp_path: Path
         write(tmp_path, 3, name="other")
         async with controlled(tmp_path, startup=("net", "absent")) as it:
             assert it.states == {
-                "absent:-": "UNAVAILABLE failed to load 'absent', failed to poll from model repository",
+                "absent:-": "UNAVAILABLE failed to load 'absent', failed to poll from model repository: no "
+                "repository has it",
                 "net:1": "READY",
             }
             assert it.repository.failures() == ["absent"]
+        async with controlled(tmp_path, startup=("othre",)) as it:
+            assert "no repository has it (did you mean 'other'?)" in it.states["othre:-"]
         async with controlled(tmp_path, startup=("*",)) as it:
             assert set(it.states) == {"net:1", "other:1"}
 

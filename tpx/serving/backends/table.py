@@ -98,7 +98,7 @@ def _no_backend(name: str, directory: Path | None) -> str:
     if meant:
         return f"{fault} (did you mean '{meant}'?)"
     if name in _OTHERS:
-        there = ", ".join([*names(BACKENDS), *python_based(directory)])
+        there = ", ".join(backend_names(directory))
         return f"{fault} It is one of Triton's that tpx does not have (tpx has: {there})"
     local = directory is not None and Path(name).name == name
     words = unknown(BACKENDS, name, fault, [*python_based(directory)])
@@ -119,6 +119,11 @@ def python_based(directory: Path | None) -> dict[str, Path]:
     """The python-based backends in --backend-directory, by name: each a `model.py`."""
     found = [] if directory is None else sorted(directory.glob("*/model.py"))
     return {path.parent.name: path for path in found if path.parent.name not in KNOWN}
+
+
+def backend_names(directory: Path | None) -> list[str]:
+    """All backends that a model may name here."""
+    return [*names(BACKENDS), *python_based(directory)]
 
 
 def _runtime(name: str, directory: Path | None) -> Path | None:

@@ -17,6 +17,7 @@ from tpx.errors import (
     TpxError,
     UsageError,
 )
+from tpx.options import nearest
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.decisions import plan_poll, plan_start
 from tpx.serving.repository.demand import Demand
@@ -83,7 +84,10 @@ class ModelControl:
         self._names.notice(found)
         for model in models:
             if model not in found:
-                self._repository.fault(model, absent(model))
+                meant = nearest(model.name, [each.name for each in found])
+                fault = f"{absent(model)}: no repository has it{meant}"
+                log.error("%s", fault)
+                self._repository.fault(model, fault)
         self._asked.update(models)
         here = [model for model in models if model in found]
         for words in await asyncio.to_thread(stray_configs, [found[model] for model in here]):
