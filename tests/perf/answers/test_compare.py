@@ -114,3 +114,20 @@ def test_hardly_any_requests_are_not_compared_and_that_is_said() -> None:
     assert (comparison.differences, comparison.too_few) == ((), ("concurrency 1",))
     text = comparison_text(comparison, Strictness())
     assert "fewer than 10 requests in one of the runs: concurrency 1\n" in text
+
+
+def test_a_load_that_was_measured_several_times_is_compared_as_often() -> None:
+    batches = {
+        "start_ns": 0,
+        "end_ns": 10**9,
+        "requests": "5 5",
+        "failed": "0 0",
+        "latency_sum_ns": "5000 5000",
+        "bins": "640",
+        "histogram": ["5", "5"],
+    }
+    level = {"mode": "concurrency", "value": 4, "batches": batches}
+    run = read_levels({"schema": 1, "levels": [level, level | {"value": 8}, level, level]}, "a.json")
+    assert list(run) == ["concurrency 4", "concurrency 8", "concurrency 4 (2)", "concurrency 4 (3)"]
+    found = compare(run, run, Strictness())
+    assert len(found.differences) == 3 * len(run)

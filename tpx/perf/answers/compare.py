@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, Literal
 
 import numpy as np
@@ -120,12 +121,18 @@ def read_levels(document: Any, source: str) -> Levels:
     try:
         for level in document["levels"]:
             if level["batches"] is not None:
-                levels[f"{level['mode']} {level['value']:g}"] = _batches(level["batches"])
+                levels[_unused(f"{level['mode']} {level['value']:g}", levels)] = _batches(level["batches"])
     except (KeyError, TypeError, ValueError, AttributeError) as exc:
         raise UsageError(f"{source}: a level lacks its batches, or they are damaged ({exc!r})") from exc
     if not levels:
         raise UsageError(f"{source} has no level with successful requests")
     return levels
+
+
+def _unused(name: str, levels: Levels) -> str:
+    """A load that was measured several times is compared as often, in order."""
+    names = (name if number == 1 else f"{name} ({number})" for number in count(1))
+    return next(each for each in names if each not in levels)
 
 
 def _batches(members: Mapping[str, Any]) -> Batches:
