@@ -10,7 +10,10 @@ import pytest
 
 from tests.pages.reading import read
 from tpx.analyzer.reports.columns import number
+from tpx.analyzer.reports.detail import build_detail
 from tpx.analyzer.reports.html import render
+from tpx.analyzer.reports.manner import Manner
+from tpx.analyzer.reports.page import Places
 from tpx.analyzer.results.measurement import Latency, Load, Measurement, Range
 from tpx.analyzer.results.run import Run
 from tpx.errors import MeasurementError
@@ -203,3 +206,16 @@ def test_the_page_of_many_models_shows_of_each_what_there_is_room_for(replay: Re
     alone = render(run, REPOSITORY)
     assert len(read(alone).rows["model-0-measurements"]) == 55
     assert "with the most throughput" not in alone
+
+
+def test_what_the_run_is_not_sure_of_is_recommended_on_no_page(replay: Replay) -> None:
+    """Without its final rounds the gain is the search's alone."""
+    run = replay()
+    (model,) = run.models
+    unsure = replace(model, variants=tuple(replace(v, repetitions=()) for v in model.variants))
+    places = Places(repository=REPOSITORY)
+    badges = [
+        build_detail(replace(run, models=(each,)), "alexnet_config_4", places, Manner()).badge
+        for each in (model, unsure)
+    ]
+    assert badges == ["Recommended", "Inconclusive"]

@@ -14,7 +14,7 @@ from tpx.analyzer.reports.manner import Manner
 from tpx.analyzer.reports.page import Places, duration, table_context
 from tpx.analyzer.reports.plots import DETAILED, draw_plots
 from tpx.analyzer.reports.recommendation import config_diff, paths_of, whole_text
-from tpx.analyzer.reports.verdict import Verdict, judge, milliseconds, plural
+from tpx.analyzer.reports.verdict import Finding, Verdict, judge, milliseconds, plural
 from tpx.analyzer.reports.view import DiffLine, FailureCard
 from tpx.analyzer.results.run import ModelRun, Run
 from tpx.errors import UsageError
@@ -117,7 +117,8 @@ def _find(run: Run, name: str) -> tuple[ModelRun, Verdict, RankedVariant]:
 
 def _badge(ranked: RankedVariant, verdict: Verdict) -> tuple[str, str]:
     if verdict.best is not None and ranked.name == verdict.best.name and ranked.satisfies:
-        return "Recommended", "good"
+        sure = verdict.finding is not Finding.INCONCLUSIVE
+        return ("Recommended", "good") if sure else ("Inconclusive", "warn")
     if not ranked.satisfies:
         return "Misses the constraints", "bad"
     if verdict.conclusion is not None and ranked.name in verdict.conclusion.tied:
