@@ -259,12 +259,15 @@ async def test_a_client_that_goes_away_behind_a_pipelined_request_is_told_to_who
         await server.empty()
 
 
-async def test_of_the_pipeline_of_a_client_that_ends_its_half_only_one_is_withdrawn() -> None:
+@pytest.mark.parametrize("late", [False, True])
+async def test_of_the_pipeline_of_a_client_that_ends_its_half_only_one_is_withdrawn(late: bool) -> None:
     async with serving() as server, await Bare.connect(server.port) as client:
+        client.get("/hold")
+        await asyncio.sleep(0.02 * late)
         for _ in range(3):
             client.get("/hold")
         client.writer.write_eof()
-        for _ in range(3):
+        for _ in range(4):
             await server.pass_seconds(1)
             server.service.release()
             assert (await client.answer()).body == b"released"

@@ -75,6 +75,11 @@ class Head:
         self.memo: Any = None
         """For the owner of the connection: what it made of this head the first time."""
 
+    @property
+    def takes_chunks(self) -> bool:
+        """Whether a streamed answer is chunked: HTTP/1.0 knows none, there it ends with the connection."""
+        return not self.connection
+
 
 class _Collector:
     """Receives httptools' callbacks for one head."""

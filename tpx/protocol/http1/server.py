@@ -39,8 +39,7 @@ class HttpLimits:
 
 class HttpRequest:
     """One request and the way to answer it, now or later, on the event loop: one call of `respond`, or
-    `begin`,
-    any number of `send`s and `finish`."""
+    `begin`, any number of `send`s and `finish`."""
 
     __slots__ = (
         "_connection",
@@ -129,10 +128,8 @@ class HttpServerConnection(HttpConnection):
         self._since = listener.tick
         self._write_watch = WriteWatch()
         self._streamed = 0  # bytes of streamed answers, to tell a slow client from a deaf one
-        self._writing_paused = False
-        self._in_message = False
-        self._half_closed = False
-        self._deaf = False
+        self._writing_paused = self._in_message = False
+        self._half_closed = self._withdrawn = self._deaf = False
         self._began_ns = 0
 
     @property
@@ -168,15 +165,20 @@ class HttpServerConnection(HttpConnection):
             on_gone, request.on_gone = request.on_gone, None
             on_gone()
 
+    def _withdraw(self) -> None:
+        """The client sends no more. We hear it whenever we read on: what is in the pipeline is answered."""
+        if not self._withdrawn:
+            self._withdrawn = True
+            self._tell_gone()
+
     def eof_received(self) -> bool:
         """The client sends no more. In the middle of a body that is an error. With a request in flight it has
         most likely gone: the request is withdrawn, so that nobody computes for nobody; what is answered all
         the same is sent, for a client that only closed its half."""
         if self._head is not None:
             self._bad_message(HttpError(400, "the connection ended before the announced body was complete"))
-        if not self._half_closed:  # we hear it again whenever we read on: those in the pipeline are answered
-            self._half_closed = True
-            self._tell_gone()
+        self._half_closed = True
+        self._withdraw()
         owing = self._request is not None or (self._writing_paused and self._pending != b"")
         return owing and self._transport.can_write_eof()  # TLS has no half-closed connections
 
@@ -299,7 +301,7 @@ class HttpServerConnection(HttpConnection):
             return
         if request.on_answered is not None:
             request.on_answered(status)
-        framing = b"Transfer-Encoding: chunked\r\n" if _in_chunks(request.head) else b""
+        framing = b"Transfer-Encoding: chunked\r\n" if request.head.takes_chunks else b""
         if not framing or not request.head.keep_alive:
             framing += b"Connection: close\r\n"
         self._transport.write(b"%b%b%b\r\n" % (STATUS_LINES[status], headers, framing))
@@ -307,7 +309,7 @@ class HttpServerConnection(HttpConnection):
     def send(self, request: HttpRequest, data: bytes) -> None:
         if self._request is not request:
             return
-        if _in_chunks(request.head):
+        if request.head.takes_chunks:
             data = b"%x\r\n%b\r\n" % (len(data), data)
         self._streamed += len(data)
         self._transport.write(data)
@@ -317,7 +319,7 @@ class HttpServerConnection(HttpConnection):
             return
         self._request = None
         request.on_gone = request.on_stall = request.on_answered = None
-        if not _in_chunks(request.head):
+        if not request.head.takes_chunks:
             self._end()
             return
         self._transport.write(b"0\r\n\r\n")
@@ -371,7 +373,7 @@ class HttpServerConnection(HttpConnection):
         elif self._stage is _Stage.IDLE and waited > limits.idle_timeout_s:
             self._end()
         elif self._stage is _Stage.ANSWER and self._deaf and has_left(self._transport):
-            self._tell_gone()
+            self._withdraw()
         elif self._stage is _Stage.CLOSED and waited > LINGER_S:
             self._transport.close()
 
@@ -384,11 +386,6 @@ class HttpServerConnection(HttpConnection):
         """End at once. Nothing may touch the transport from here on, so we do not wait to be told."""
         self._transport.abort()
         self.connection_lost(None)
-
-
-def _in_chunks(head: Head) -> bool:
-    """Whether a streamed answer is chunked. HTTP/1.0 knows no chunks: there it ends with the connection."""
-    return not head.connection
 
 
 def connection_factory(
