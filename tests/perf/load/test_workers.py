@@ -16,7 +16,7 @@ from tpx.options import from_argv
 from tpx.perf.inputs.feed import RoundRobin
 from tpx.perf.load.opening import Loadable
 from tpx.perf.load.workers import WorkerPool, workers_for
-from tpx.perf.observer import Silent
+from tpx.perf.observer import Progress, Silent
 from tpx.perf.options import PerfConfig
 from tpx.perf.plan import LoadPlan
 from tpx.perf.report.model import Report
@@ -154,13 +154,16 @@ def test_a_server_that_goes_away_is_the_workers_own_error() -> None:
 
 
 class Interrupting(Silent):
-    """Sets the event a little after a level has begun, as Ctrl-C does."""
+    """Sets the event when there have been answers, as whoever presses Ctrl-C may see."""
+
+    progress_interval_s = 0.05
 
     def __init__(self, stop: asyncio.Event) -> None:
         self._stop = stop
 
-    def level_started(self, level: Level) -> None:
-        asyncio.get_running_loop().call_later(0.7, self._stop.set)
+    def progress(self, progress: Progress) -> None:
+        if progress.throughput_infer_per_s:
+            self._stop.set()
 
 
 @pytest.mark.slow
