@@ -158,7 +158,7 @@ def _signalled(number: int, stop: asyncio.Event) -> None:
         log.warning("Signal (%d) received again: exiting at once", number)
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)
-    log.info("Signal (%d) received.", number)
+    log.info("Signal (%d) received. Another one ends the server at once.", number)
     stop.set()
 
 
