@@ -120,7 +120,6 @@ class ModelControl:
             self._ensembles.forget(model)
             self.retirement.retire(self._repository.unload(model))
         await self.tasks.finish()
-        self._loads.shutdown()
         self._versions.shutdown()
         self.retirement.shutdown()
 

@@ -3,11 +3,8 @@
 It is done in threads while the old versions go on serving; the swap is one step on the event loop.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
 from tpx.errors import ConfigError, InvalidRequest, LoadError, UsageError
 from tpx.serving.model_id import ModelId
@@ -27,10 +24,6 @@ from tpx.serving.repository.versions import Versions
 from tpx.serving.served import Served
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-_LOOKS_AT_ONCE = 16
 
 
 def absent(model: ModelId) -> str:
@@ -56,14 +49,8 @@ class Loads:
         self._retirement = retirement
         self._ensembles = ensembles
         self._versions = versions
-        self._pool = ThreadPoolExecutor(_LOOKS_AT_ONCE, thread_name_prefix="look")
-        """Its own: stores and agents may take minutes, and requests need the threads of the loop."""
         self._composing: dict[ModelId, frozenset[ModelId]] = {}
         """Ensembles that are being loaded, and the models that they wait for."""
-
-    def shutdown(self) -> None:
-        """Nothing more is loaded."""
-        self._pool.shutdown(wait=False)
 
     def wait_for(self, model: ModelId) -> bool:
         """Whether a model is part of an ensemble that is being loaded."""
@@ -84,7 +71,7 @@ class Loads:
             await self._load_parts(wanted, parts)
             await self._replace(wanted, custody)
             if custody.agents:
-                await self._in_thread(custody.complete)
+                await self._versions.in_thread(custody.complete)
         except InvalidRequest:
             if sighting.files is not None and sighting.source.origin is None:
                 self._repository.forget_unused(model)  # nobody can correct what only a request held
@@ -97,12 +84,9 @@ class Loads:
             await self._retirement.release(custody)
         log.info("successfully loaded '%s'", model)
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
-
     async def _seen(self, model: ModelId, look: Callable[[], Sighting | None]) -> Sighting | None:
         try:
-            return await self._in_thread(look)
+            return await self._versions.in_thread(look)
         except (LoadError, UsageError) as exc:
             log.error("failed to load '%s': %s", model, exc)
             self._repository.fault(model, reason_of(exc))
@@ -111,7 +95,7 @@ class Loads:
     async def _want(self, source: ModelSource, custody: Custody) -> Wanted:
         served = self._repository.custody(source.model_id)
         try:
-            return await self._in_thread(lambda: self._loader.want(source, custody, served))
+            return await self._versions.in_thread(lambda: self._loader.want(source, custody, served))
         except Exception as exc:
             model, reason = source.model_id, source.fault or reason_of(exc)
             log.error("failed to load '%s': %s", model, reason)

@@ -27,12 +27,17 @@ class Versions:
         self._loader = loader
         self._retries = settings.load_retries
         self._pool = ThreadPoolExecutor(settings.load_threads, thread_name_prefix="load")
+        """Its own: stores and agents may take minutes, and requests need the threads of the loop."""
         self._room = room
         self._stopping = stopping
 
     def shutdown(self) -> None:
         """Nothing is being made any more."""
         self._pool.shutdown()
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """What else a load takes long for is done by the threads of loads, too."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     async def load(self, wanted: Wanted, versions: Sequence[int]) -> dict[int, Served | BaseException]:
         """Load versions, under the limit of memory if there is one."""
@@ -73,7 +78,7 @@ class Versions:
         retries = self._retries
         while True:
             try:
-                return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+                return await self.in_thread(work)
             except Exception:
                 if not retries or self._stopping.is_set():
                     raise
