@@ -219,3 +219,10 @@ def test_what_the_run_is_not_sure_of_is_recommended_on_no_page(replay: Replay) -
         for each in (model, unsure)
     ]
     assert badges == ["Recommended", "Inconclusive"]
+
+
+def test_the_chart_says_that_the_verdict_is_of_other_measurements_where_it_is(replay: Replay) -> None:
+    """In the chart is what the search has seen; final rounds may have moved the verdict's figures."""
+    words = "the verdict has the means of the final rounds"
+    assert words in read(render(replay(), REPOSITORY)).text
+    assert words not in read(render(replay(final_rounds=0), REPOSITORY)).text
