@@ -119,3 +119,5 @@ def _agreement() -> Iterator[Goal]:
                 at_least=0.97,
                 at_most=1.03,
             )
+        for figure in agreement.OVER_WIRE:
+            yield Goal(bench=agreement.NAME, cell=case.name, figure=figure, at_most=1.03)

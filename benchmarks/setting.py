@@ -32,9 +32,9 @@ class Setting:
         return self.match in cell
 
     @staticmethod
-    def leave_out(kind: Kind, reason: MeasurementError) -> None:
-        """Say that a peer is not measured."""
-        print(f"  without {kind}: {reason}", file=sys.stderr, flush=True)
+    def leave_out(what: str, reason: MeasurementError) -> None:
+        """Say that something is not measured, such as a peer."""
+        print(f"  without {what}: {reason}", file=sys.stderr, flush=True)
 
     @contextmanager
     def servers(self, kinds: Sequence[Kind], models: Sequence[Served]) -> Iterator[dict[Kind, Server]]:

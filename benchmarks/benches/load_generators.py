@@ -31,6 +31,8 @@ class Case:
     protocol: Literal["grpc", "http"]
     concurrency: int = 0
     request_rate: int = 0
+    on_wire: bool = False
+    """The packets are watched, too."""
 
     @property
     def name(self) -> str:
@@ -75,6 +77,7 @@ def _measure(bench: str, setting: Setting, tools: Sequence[Tool], server: Server
         concurrency=case.concurrency,
         request_rate=case.request_rate,
         seconds=setting.seconds,
+        on_wire=case.on_wire,
     )
     sides = {tool.name: partial(tool.measure, load, setting.work) for tool in tools}
     return compare(bench, case.name, sides, setting.rounds)

@@ -10,12 +10,13 @@ import re
 import resource
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Literal
 
+from benchmarks.clients.wire import Wire
 from benchmarks.models import Served
 from benchmarks.peers import Peers
 from benchmarks.processes import Process, last_lines
@@ -49,6 +50,8 @@ class Load:
     concurrency: int = 0
     request_rate: int = 0
     """A second, evenly spaced; exclusive with `concurrency`."""
+    on_wire: bool = False
+    """The packets are watched, too."""
 
     def flags(self) -> list[str]:
         """Both tools know these. Zeros: perf_analyzer's random FP32 are random bytes, NaN among them."""
@@ -88,11 +91,14 @@ class Tool:
                 with suppress(OSError):
                     os.setpriority(os.PRIO_PROCESS, process.pid, -19)
             sleep(SETTLE_S / 2)
-            watched = _watch(process, load)
-            status = process.wait(TIMEOUT_S)
+            port = load.server.port(load.protocol)
+            with Wire(port, load.protocol) if load.on_wire else nullcontext() as wire:
+                watched = _watch(process, load)
+                status = process.wait(TIMEOUT_S)
             if status:
                 raise MeasurementError(f"{self.name} ends with {status}: {last_lines(process.output)}")
-            return {**self.read(process.output), **watched}
+            told = self.read(process.output)
+            return {**told, **watched, **(wire.beside(told) if wire else {})}
 
 
 def _watch(process: Process, load: Load) -> Sample:
