@@ -36,7 +36,7 @@ def settings_block(config: PerfConfig, model: ModelDescription, *, asynchronous:
         elif levels.highest:
             lines.append(f"  Request Rate limit: {rate(levels.highest)} requests per seconds")
     if levels.mode == "request_rate":
-        distribution = config.request_distribution
+        distribution = "poisson" if config.scenario == "server" else config.request_distribution
         shape = "uniform" if distribution == "constant" else distribution
         lines.append(f"  Using {shape} distribution on request generation")
     if levels.binary:
