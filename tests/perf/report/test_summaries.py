@@ -85,7 +85,7 @@ def test_with_objectives_only_they_can_fail() -> None:
 def test_markdown_has_the_result_a_row_a_level_and_both_curves() -> None:
     text = markdown_text(report(make_level(1, 4478.72), make_level(2, 6000.0), UNSTABLE))
     lines = text.splitlines()
-    assert lines[0].endswith("net: 6000 infer/s at concurrency 2, p50 211 us, p99 340 us")
+    assert lines[0].endswith("net: 6000 infer/s at concurrency 2, p50 212 us, p99 340 us")
     assert "Not among the results: concurrency 2 (unstable)." in text
     assert "| Concurrency: 1 | 4478.72 | 0.221 ms | 0.212 ms | 0.275 ms | 0.340 ms | 0 | \u2705 |" in lines
     assert "Throughput `\u2581\u2583\u2588` \u00b7 p99" in text

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from tpx.perf.report.figures import level_name, rate, usec
+from tpx.perf.report.figures import level_name, rate
 from tpx.perf.report.model import Report
 from tpx.perf.results import LevelResult, Verdict
 
@@ -68,7 +68,8 @@ def _where(result: LevelResult) -> str:
 def _latency(result: LevelResult) -> str:
     if result.latency is None:
         return "no latency"
-    return f"p50 {usec(result.latency.at(50.0))} us, p99 {usec(result.latency.at(99.0))} us"
+    p50, p99 = (round(result.latency.at(percentile) / 1000) for percentile in (50.0, 99.0))
+    return f"p50 {p50} us, p99 {p99} us"
 
 
 def _detail(report: Report) -> str:
