@@ -138,8 +138,12 @@ def too_few(percentile: float, count: int, effect: float = 1.0) -> str:
     needed = needed_samples(percentile / 100)
     if count / effect >= needed:
         return ""
-    worth = f" independent requests, these {count} are worth {count / effect:.0f}" if count >= needed else ""
-    return f"n too small for p{percentile:g} (need >= {needed}{worth})"
+    if count < needed:
+        return f"n too small for p{percentile:g} (need >= {needed})"
+    return (
+        f"too few independent requests for p{percentile:g} (need >= {needed}, "
+        f"these {count} are worth {count / effect:.0f})"
+    )
 
 
 def quantile_interval(
