@@ -137,7 +137,9 @@ def test_a_bad_value_gets_its_message(words: str, text: str) -> None:
     assert message(*words.split(" ")) == f"Failed to parse {text}"
 
 
-@pytest.mark.parametrize(("content", "reason"), [("", "is empty"), ("1\nx", "a number"), ("0\n0", "> 0")])
+@pytest.mark.parametrize(
+    ("content", "reason"), [("", "is empty"), ("1\nx", "'x' is not a number"), ("0\n0", "> 0")]
+)
 def test_a_file_of_intervals_without_them_is_refused(tmp_path: Path, content: str, reason: str) -> None:
     file = tmp_path / "gaps"
     file.write_text(content)
