@@ -16,6 +16,16 @@ def test_it_writes_what_is_asked_for_and_says_how_to_go_on(
     out = capsys.readouterr().out
     assert out.count("written") == 2
     assert f"tpx serve --model-repository '{directory}'" in out
+    assert "tpx perf -m identity " in out
+
+
+def test_a_model_brings_those_that_it_cannot_be_served_without(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(tmp_path), "--models", "image_ensemble,mnist_vote"]) == 0
+    steps = {"image_preprocess", "image_classification", "image_segmentation"}
+    assert {path.name for path in tmp_path.iterdir()} == {*steps, "image_ensemble", "mnist", "mnist_vote"}
+    assert "tpx perf -m mnist " in capsys.readouterr().out
 
 
 def test_what_is_there_is_kept_unless_it_is_to_be_replaced(

@@ -22,7 +22,8 @@ class QuickstartConfig:
         "models"
     )
     models: Annotated[
-        tuple[str, ...], Option("only these, comma separated", comma=True, metavar="NAMES")
+        tuple[str, ...],
+        Option("only these and the models that they call, comma separated", comma=True, metavar="NAMES"),
     ] = ()
     overwrite: Annotated[bool, Option("replace models that are there already")] = False
 
@@ -43,5 +44,7 @@ def main(argv: Sequence[str]) -> int:
         table.add_row(model.name, model.description, "kept" if model.kept else "written")
     print_plainly(table)
     print(f"\nServe them:    tpx serve --model-repository {shlex.quote(str(config.directory))}")
-    print("Measure one:   tpx perf -m mnist --concurrency-range 1:4")
+    there = [model.name for model in written]
+    one = "mnist" if "mnist" in there else there[-1]
+    print(f"Measure one:   tpx perf -m {one} --concurrency-range 1:4")
     return 0

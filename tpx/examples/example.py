@@ -18,5 +18,7 @@ class Example:
     """Whether `write_files` builds its graph with the `onnx` package."""
     needs: str = ""
     """A package that serving it needs and the others do not; without it, only its name writes it."""
+    calls: tuple[str, ...] = ()
+    """Other examples, which it cannot be served without: they are written with it."""
     write_files: Callable[[Path], None]
     """Takes the model directory, in which version directory `1` exists."""

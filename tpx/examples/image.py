@@ -208,6 +208,7 @@ IMAGE_ENSEMBLE = Example(
     config=_ENSEMBLE_CONFIG,
     size_bytes=_SIZE_BYTES,
     needs_onnx=False,
+    calls=("image_preprocess", "image_classification", "image_segmentation"),
     write_files=_write_nothing,
 )
 IMAGE = (IMAGE_PREPROCESS, IMAGE_CLASSIFICATION, IMAGE_SEGMENTATION, IMAGE_ENSEMBLE)

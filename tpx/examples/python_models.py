@@ -110,6 +110,7 @@ PYTHON = (
         config=MNIST_VOTE_CONFIG,
         size_bytes=20 * 1024,
         needs_onnx=False,
+        calls=("mnist",),
         write_files=_writing(MNIST_VOTE),
     ),
 )

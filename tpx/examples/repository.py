@@ -68,14 +68,16 @@ def servable() -> tuple[str, ...]:
 
 
 def write(directory: Path, names: Sequence[str] = ALL, *, overwrite: bool = False) -> list[WrittenModel]:
-    """Write the named examples into a model repository, which is made where it is missing.
+    """Write the named examples, and those that they call, into a model repository, which is made where it is
+    missing.
 
     A model is built in a hidden sibling and renamed, so no one ever sees half of it; what a killed
     process left of a sibling goes with the next write. A directory of a model's name is left
     untouched unless `overwrite`. Several processes may write at once: the first to finish wins.
     Raises UsageError: unknown name, `onnx` not installed, not enough disk space, directory not writable.
     """
-    examples = [_example(name) for name in dict.fromkeys(names)]
+    chosen = [_example(name) for name in names]
+    examples = list({e.name: e for one in chosen for e in (*map(_example, one.calls), one)}.values())
     wanted = [e for e in examples if overwrite or not _is_there(directory / e.name)]
     if wanted:
         _require_onnx([e.name for e in wanted if e.needs_onnx])
