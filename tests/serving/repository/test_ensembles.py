@@ -151,7 +151,9 @@ def test_an_ensemble_tells_why_a_model_of_it_cannot_be_loaded_and_comes_once_it_
     play(scene)
 
 
-def test_models_that_are_nowhere_are_named(tmp_path: Path) -> None:
+def test_models_that_are_nowhere_are_named_to_the_client_and_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scene() -> None:
         house(tmp_path)
         ensemble(tmp_path, "lost", "two", "nine", "eight")
@@ -162,6 +164,10 @@ def test_models_that_are_nowhere_are_named(tmp_path: Path) -> None:
             )
 
     play(scene)
+    assert [record.getMessage() for record in caplog.records if "'lost'" in record.getMessage()] == [
+        "failed to load 'lost': Invalid argument: ensemble lost contains models that are not available or "
+        "ambiguous: eight, nine"
+    ]
 
 
 @pytest.mark.parametrize("at_startup", [True, False])

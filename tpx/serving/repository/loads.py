@@ -167,11 +167,12 @@ class Loads:
         reasons = {version: reason_of(failure) for version, failure in failures.items()}
         others = dict.fromkeys(aside, "unloaded: another version failed to load")
         self._repository.fail(model, reasons | others)
-        log.error("failed to load '%s'", model)
         if wanted.graph is not None:
+            log.error("failed to load '%s': %s", model, next(iter(reasons.values())))
             self._ensembles.remember(wanted, unless_serving=True)
             told = f"{next(iter(failures.values()))}\n"
         else:
+            log.error("failed to load '%s'", model)
             told = "".join(f"version {v} is at UNAVAILABLE state: {why};\n" for v, why in reasons.items())
         return InvalidRequest(f"load failed for model '{model}': {told}")
 
