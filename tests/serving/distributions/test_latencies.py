@@ -111,6 +111,9 @@ def test_a_wrong_metric_control_is_told_even_if_it_is_not_used(config: Any, word
 def test_a_control_of_an_unknown_family_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert latencies_of(controlled("nv_other", [1]), LatencySettings()) is None
+        assert latencies_of(controlled(f"{REQUEST}s", [1]), LatencySettings()) is None
     assert caplog.messages == [
-        "Metric family 'nv_other' in 'metric_identifier' is not a customizable metric in Triton core."
+        "Metric family 'nv_other' in 'metric_identifier' of model 'net' is not a customizable metric",
+        f"Metric family '{REQUEST}s' in 'metric_identifier' of model 'net' is not a customizable metric "
+        f"(did you mean '{REQUEST}'?)",
     ]

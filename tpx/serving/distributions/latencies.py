@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 from tpx.errors import ConfigError
+from tpx.options import nearest
 from tpx.serving.distributions.base import Distribution
 from tpx.serving.distributions.histogram import Histogram
 from tpx.serving.distributions.settings import LatencySettings
@@ -214,7 +215,9 @@ def _chosen_buckets(config: Any) -> dict[str, tuple[float, ...]]:
             chosen[family] = buckets
         else:
             log.warning(
-                "Metric family '%s' in 'metric_identifier' is not a customizable metric in Triton core.",
+                "Metric family '%s' in 'metric_identifier' of model '%s' is not a customizable metric%s",
                 family,
+                config.name,
+                nearest(family, known),
             )
     return chosen

@@ -347,7 +347,8 @@ def read_labels(config: Any, directory: Path) -> dict[str, tuple[str, ...]]:
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as exc:
-            raise LoadError(f"cannot read label file '{path}' of model '{config.name}': {exc}") from exc
+            why = exc.strerror if isinstance(exc, OSError) else exc
+            raise LoadError(f"cannot read label file '{path}' of model '{config.name}': {why}") from exc
         # not splitlines: a label may hold what only Unicode calls the end of a line
         out[output.name] = tuple(line.removesuffix("\r") for line in text.removesuffix("\n").split("\n"))
     return out
