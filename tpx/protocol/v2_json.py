@@ -12,7 +12,13 @@ import orjson
 from tpx.errors import InvalidRequest
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.json_outline import LARGE_BYTES, check_request
-from tpx.protocol.json_values import MAX_JSON_DEPTH, encode_values, json_data, json_values
+from tpx.protocol.json_values import (
+    MAX_JSON_DEPTH,
+    checked_text,
+    encode_values,
+    json_data,
+    json_values,
+)
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import (
     SHARED_MEMORY_PARAMETERS,
@@ -66,7 +72,7 @@ def decode_infer_request(model: str, body: Buffer, head_size: int | None, max_by
     if len(head) > LARGE_BYTES:
         check_request(head)
     request = _parse(head)
-    decoded = DecodedRequest(model_name=model, request_id=_text("id", request.id))
+    decoded = DecodedRequest(model_name=model, request_id=checked_text("id", request.id))
     default_binary = _bool_parameter(request.parameters, "binary_data_output", default=False)
     decoded.parameters = _parameters(request.parameters)
     if decoded.parameters:
@@ -156,19 +162,9 @@ def _no(word: str) -> str:
     return f"attempt to access JSON non-{word} as {word}"
 
 
-def _text(what: str, text: str) -> str:
-    if "\0" in text:
-        raise InvalidRequest(f"Unable to parse '{what}': it contains a NUL character")
-    try:
-        text.encode()
-    except UnicodeEncodeError as exc:  # half a surrogate pair is JSON, but no text
-        raise InvalidRequest(f"Unable to parse '{what}': it is not Unicode text") from exc
-    return text
-
-
 def _check_size(item: _Input, max_bytes: int) -> int:
     """The number of elements of an input, judged before a byte is allocated for them."""
-    name = _text("name", item.name)
+    name = checked_text("name", item.name)
     try:
         count = element_count(name, item.shape)
     except InvalidRequest as exc:
@@ -259,7 +255,7 @@ def _output(item: _Output) -> RequestedOutput:
         for key in SHARED_MEMORY_PARAMETERS:
             parameters.pop(key, None)
     output = RequestedOutput(
-        name=_text("name", item.name), binary=binary, classification=classes, shared_memory=place
+        name=checked_text("name", item.name), binary=binary, classification=classes, shared_memory=place
     )
     output.parameters = _parameters(parameters)
     return output
@@ -296,7 +292,7 @@ def _parameters(raw: Mapping[str, Any]) -> dict[str, Parameter]:
             raise InvalidRequest(
                 f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'."
             )
-        out[key] = value
+        out[checked_text("parameters", key)] = checked_text(key, value) if isinstance(value, str) else value
     return out
 
 

@@ -66,6 +66,17 @@ def test_text_that_is_no_text_is_refused_and_answered(live: Live, word: str, esc
         assert refusal(live, body.encode())
 
 
+@pytest.mark.parametrize(
+    "parameters", [r'"sequence_id":"\ud800"', r'"key":"\udc80"', r'"\ud800":1', '"key":"a\\u0000b"']
+)
+def test_parameters_that_are_no_text_are_refused(live: Live, parameters: str) -> None:
+    body = (
+        f'{{"parameters":{{{parameters}}},'
+        '"inputs":[{"name":"x","datatype":"FP32","shape":[1,2],"data":[NaN,2]}]}'
+    )
+    assert refusal(live, body.encode()).startswith("Unable to parse '")
+
+
 def test_strings_that_are_no_text_are_refused_and_answered(live: Live) -> None:
     body = rb'{"inputs":[{"name":"x","datatype":"BYTES","shape":[1,1],"data":["\ud800"]}]}'
     assert refusal(live, body, model="words")
