@@ -87,6 +87,10 @@ def test_a_model_sees_everything_of_its_request(live: Live) -> None:
     assert facts(say(live, "facts"))["parameters"] == {}
 
 
+def test_a_request_id_of_any_length_reaches_the_model(live: Live) -> None:
+    assert facts(say(live, "facts", id="i" * 70_000))["id"] == "i" * 70_000
+
+
 def test_a_trace_has_no_context_but_that_of_opentelemetry(live: Live) -> None:
     assert said(say(live, "trace")) == "(None, True)"
 

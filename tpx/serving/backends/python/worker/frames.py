@@ -25,12 +25,12 @@ INITIALIZED, ANSWERS, RESPONSE, CALL, CANCEL_CALL, CONTROL, GROW, READY, FINALIZ
     32, 43
 )
 
-BATCH = struct.Struct("<IH")
+BATCH = struct.Struct("<II")
 """EXECUTE: the batch, how many requests."""
-HANDLE = struct.Struct("<QIH")
+HANDLE = struct.Struct("<QII")
 """A request of a batch, or a call: its handle, the sizes of the head of its tensors and of its id."""
 SIZE = struct.Struct("<I")
-ANSWER = struct.Struct("<IQQQHB")
+ANSWER = struct.Struct("<IQQQIB")
 """ANSWERS: the batch, when it was read, begun and computed, how many entries, whether one error is all."""
 STATUS = struct.Struct("<BI")
 """What an entry is, and the size of its head or of its error."""
