@@ -3,16 +3,20 @@
 import resource
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from threading import Barrier
 
+import numpy as np
 import pytest
 
 from tests.serving.backends.python.asking import ask, said, say, y_of
 from tests.serving.backends.python.conftest import SAY
 from tests.serving.backends.python.zoo import DECOUPLED, SAME, add
-from tests.serving.live import Live, serving
+from tests.serving.live import Answer, Live, serving
 
 LARGE = 2_000_000
+PAIR = "max_batch_size: 2 dynamic_batching { max_queue_delay_microseconds: 5000000 }" + SAME
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +25,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     add(repository, "say", config=SAY)
     add(repository, "grows")
     add(repository, "streams", "grows", SAME + DECOUPLED)
+    add(repository, "pair", "sizes", PAIR)
     with serving(repository) as running:
         yield running
 
@@ -59,6 +64,22 @@ def test_a_response_without_memory_to_go_through_is_an_error_and_its_model_goes_
         assert b"the server has no shared memory" in body
         assert generate(live, 2)[0] == 200
     assert generate(live, 50_000)[0] == 200
+
+
+def test_a_batch_without_memory_to_go_through_fails_for_all_of_its_requests(live: Live) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        both = Barrier(2)
+
+        def ask_with_other(size: int) -> Answer:
+            both.wait(10)
+            return live.infer_binary("pair", {"x": np.ones((1, size), np.float32)})
+
+        assert [answer.status for answer in pool.map(ask_with_other, (1, 1))] == [200, 200]
+        with no_descriptors():
+            answers = list(pool.map(ask_with_other, (LARGE, LARGE)))
+        assert [answer.status for answer in answers] == [500, 500]
+        assert all("no shared memory" in answer.error for answer in answers)
+        assert [answer.status for answer in pool.map(ask_with_other, (LARGE, LARGE))] == [200, 200]
 
 
 @pytest.mark.slow  # it is tried again after five seconds

@@ -228,12 +228,12 @@ class PythonExecutor:
         self._numbers += 1
         number = self._numbers & 0xFFFFFFFF
         held_batch = HeldBatch(batch, outcomes, self._look_soon, decoupled=self._settings.decoupled)
-        parts: list[Buffer] = [frames.BATCH.pack(number, len(batch.requests))]
-        sequences = self._sequences if self._sequences.any else None
         for index, request in enumerate(batch.requests):
             self._numbers += 1
-            held = Held(held_batch, index, request, self._numbers, connection)
-            held_batch.held.append(held)
+            held_batch.held.append(Held(held_batch, index, request, self._numbers, connection))
+        parts: list[Buffer] = [frames.BATCH.pack(number, len(batch.requests))]
+        sequences = self._sequences if self._sequences.any else None
+        for held, request in zip(held_batch.held, batch.requests, strict=True):
             added = sequences.added(request) if sequences is not None else ()
             encode_request(held.handle, request, added, parts)
             buffers = [*request.buffers, *[tensor.data for tensor in added]] if added else request.buffers
