@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 
-from tpx.serving.request import InferRequest, InferResponse
+from tpx.serving.request import InferRequest, InferResponse, RequestHead
 
 Reply = Callable[[InferRequest, InferResponse], None]
 
@@ -14,7 +14,8 @@ class _Place:
     def __init__(self, request: InferRequest) -> None:
         self.request: InferRequest | None = request
         """None: it was answered before its turn, because nobody waited for it."""
-        self.responses: deque[InferResponse] = deque()
+        self.responses: deque[tuple[InferResponse, RequestHead]] = deque()
+        """Each with the head of the outputs that it gives."""
 
 
 class ReplyOrder:
@@ -44,7 +45,7 @@ class ReplyOrder:
             place.responses.clear()
             self._reply(request, response)
         else:
-            self._by_request[id(request)].responses.append(response)
+            self._by_request[id(request)].responses.append((response, request.head))
         row = self._row
         while row:
             first = row[0].request
@@ -53,7 +54,7 @@ class ReplyOrder:
                 continue
             if not row[0].responses:
                 return
-            response = row[0].responses.popleft()
+            response, first.head = row[0].responses.popleft()
             if response.final:
                 row.popleft()
                 del self._by_request[id(first)]

@@ -303,3 +303,8 @@ class InferResponse:
         self.final = True
         self.parameters: dict[str, Parameter] | None = None
         """What the model says besides."""
+
+    @property
+    def says_something(self) -> bool:
+        """Whether there is a response: of a decoupled model's last one often only that it is the last."""
+        return bool(self.outputs or self.parameters) or not self.final

@@ -12,7 +12,7 @@ from tpx.protocol.json_outline import LARGE_BYTES, check_flat
 from tpx.protocol.json_values import checked_text, encode_values, json_data
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest
-from tpx.serving.request import RequestHead, TensorSpec
+from tpx.serving.request import InferResponse, RequestHead, TensorSpec
 from tpx.serving.signature import Signature
 
 
@@ -100,13 +100,15 @@ def _tensor(spec: TensorSpec, value: Any, *, batched: bool) -> Tensor:
     return Tensor(spec.name, spec.datatype, [1, *shape] if batched else shape, data)
 
 
-def encode(head: RequestHead, outputs: list[Tensor]) -> bytes:
-    """The answer as one flat object, its members in the order of their names, as Triton has them; a tensor of
-    one element is that element. Raises InvalidRequest for a datatype that JSON cannot show."""
-    answer: dict[str, Any] = {"model_name": head.model.name, "model_version": str(head.model.version)}
+def encode(head: RequestHead, response: InferResponse) -> bytes:
+    """The answer as one flat object of tensors and parameters, its members in the order of their names, as
+    Triton has them; a tensor of one element is that element. Raises InvalidRequest for a datatype that JSON
+    cannot show."""
+    answer: dict[str, Any] = dict(response.parameters or {})
+    answer |= {"model_name": head.model.name, "model_version": str(head.model.version)}
     if head.request_id:
         answer["id"] = head.request_id
-    for tensor in outputs:
+    for tensor in response.outputs:
         data = json_data(tensor)
         one = math.prod(tensor.shape) == 1
         answer[tensor.name] = orjson.Fragment(data[1:-1] if one else data)

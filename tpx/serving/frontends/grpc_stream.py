@@ -220,7 +220,9 @@ class _InferStream:
         try:
             if response.error is not None:
                 self._add_error(turn, infer.head.request_id, response.error)
-            elif response.outputs or turn.ordered or infer.head.empty_final_response:
+            elif (
+                response.outputs or turn.ordered or response.says_something or infer.head.empty_final_response
+            ):
                 parameters: Mapping[str, Parameter] = _FINAL if response.final else _NOT_FINAL
                 if response.parameters:
                     parameters = {**response.parameters, **parameters}

@@ -88,10 +88,10 @@ class _Single:
         """Take a response. Raises TpxError."""
         if response.error is not None:
             raise response.error
-        if response.outputs:
+        if response.says_something:
             if self._body:
                 raise InvalidRequest(_NOT_ONE)
-            self._body = encode(infer.head, response.outputs)
+            self._body = encode(infer.head, response)
         if response.final:
             if not self._body:
                 raise InvalidRequest(_NOT_ONE)
@@ -115,8 +115,8 @@ class _Events:
         """Take a response. Raises TpxError."""
         if response.error is not None:
             self._error(response.error)
-        elif response.outputs:
-            self._event(200, encode(infer.head, response.outputs))
+        elif response.says_something:
+            self._event(200, encode(infer.head, response))
         if response.final:
             self._end()
 

@@ -31,6 +31,11 @@ def write_zoo(repository: Path) -> None:
     add(repository, "returns", config=SAME + ONE)
     add(repository, "repeat", config=REPEAT)
     add(repository, "flood", config=SAME + DECOUPLED)
+    add(repository, "varies", config=io({"x": FP32}, {"y": FP32, "z": FP32}) + DECOUPLED)
+    ordered = "dynamic_batching { preserve_ordering: true }"
+    add(
+        repository, "varies_in_order", "varies", ordered + io({"x": FP32}, {"y": FP32, "z": FP32}) + DECOUPLED
+    )
     add(repository, "double")
     add(repository, "doubler_async")
     add(repository, "stream_async", config=SAME + DECOUPLED)

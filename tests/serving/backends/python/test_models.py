@@ -152,6 +152,8 @@ def test_parameters_of_a_response_reach_both_kinds_of_clients(live: Live) -> Non
     wanted = {"text": "t", "number": 3, "flag": True}
     assert say(live, "parameters").json["parameters"] == wanted
     assert "parameters" not in say(live, "pid").json
+    generated = live.http("POST", "/v2/models/say/generate", b'{"say": "parameters"}').json
+    assert generated == {"model_name": "say", "model_version": "1", "said": "ok", **wanted}
     with live.channel() as channel:
         tensor = np.array([b"parameters"], dtype=np.object_)
         response = channel.infer("say", {"say": tensor})

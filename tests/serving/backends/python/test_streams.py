@@ -143,3 +143,31 @@ def test_a_cancelled_stream_stops_the_model(live: Live) -> None:
 def test_generate_takes_the_one_response_there_is(live: Live) -> None:
     answer = live.http("POST", "/v2/models/stream_async/generate", json.dumps({"x": 1}).encode())
     assert (answer.status, answer.json["y"]) == (200, 0)
+
+
+@pytest.mark.parametrize("model", ["varies", "varies_in_order"])
+def test_each_response_has_its_own_outputs_and_parameters(live: Live, model: str) -> None:
+    with streaming(live) as stream:
+        stream.send(model, {"x": floats(1)})
+        got = [stream.next().get_response() for _ in range(5)]
+    assert [[output.name for output in response.outputs] for response in got] == [
+        [],
+        ["y"],
+        ["z"],
+        [],
+        ["y", "z"],
+    ]
+    kinds = [response.parameters["n"].WhichOneof("parameter_choice") for response in got]
+    assert kinds == ["bool_param", "int64_param", None, None, "bool_param"]
+
+
+def test_the_events_of_a_stream_have_the_parameters_of_its_responses(live: Live) -> None:
+    answer = live.http("POST", "/v2/models/varies/generate_stream", json.dumps({"x": 1}).encode())
+    model = {"model_name": "varies", "model_version": "1"}
+    assert [json.loads(event[6:]) for event in answer.body.split(b"\n\n")[:-1]] == [
+        {"n": True, **model},
+        {"n": 1, "y": 1, **model},
+        {"z": 2, **model},
+        model,
+        {"n": True, "y": 1, "z": 2, **model},
+    ]

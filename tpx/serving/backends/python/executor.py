@@ -353,6 +353,7 @@ class PythonExecutor:
         response = None
         if not flags & frames.EMPTY:
             assert self._connection is not None
+            held.request.head = held.head
             response, _ = self._answers.take(held.request, body, frames.RESPONSE_START.size, self._connection)
         held.responded(response, final=bool(flags & frames.FINAL))
         if held.over:

@@ -133,6 +133,7 @@ class Held:
         "_sent",
         "_stalled",
         "handle",
+        "head",
         "over",
         "request",
         "single",
@@ -143,6 +144,8 @@ class Held:
     ) -> None:
         self.handle = handle
         self.request = request
+        self.head = request.head
+        """As the client has sent it: with a response the request has that of the outputs it gives."""
         self.over = False
         """Nothing more comes."""
         self.single: Batch | None = Batch([request]) if owner.decoupled else None
@@ -185,6 +188,7 @@ class Held:
         if isinstance(response, InferResponse):
             self._set(response)
         elif response == frames.AGAIN:
+            self.request.head = self.head
             self._end()
             self._owner.comes_again(self.request)
 
