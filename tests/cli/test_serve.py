@@ -61,6 +61,22 @@ def test_a_wrong_command_line_is_told_what_is_wrong(
     assert "Traceback" not in err
 
 
+def test_certificates_are_missed_before_models_are_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_model(tmp_path, "net", doubling())
+    assert main([f"--model-repository={tmp_path}", *ANY_PORTS, "--grpc-use-ssl"]) == 1
+    assert "loading" not in capsys.readouterr().out
+
+
+def test_a_repository_that_is_not_there_is_told_without_empty_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([f"--model-repository={tmp_path}/modles", *ANY_PORTS]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+
+
 def test_without_onnx_runtime_a_model_says_what_to_install(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,6 +95,8 @@ def test_files_that_are_no_certificates_are_named(files: dict[str, Path], wrong:
         with pytest.raises(UsageError, match="cannot use the grpc certificate") as caught:
             grpc_tls(grpc_config(files, **{wrong: path}))
         assert str(path) in caught.value.message
+        assert "None" not in caught.value.message
+        assert ("there is no file '/nowhere.pem'" in caught.value.message) == (path == Path("/nowhere.pem"))
 
 
 def test_a_key_of_another_certificate_is_refused(files: dict[str, Path], tmp_path: Path) -> None:

@@ -128,13 +128,16 @@ async def _serve(config: ServeConfig, logs: LogControl) -> int:
     started = asyncio.ensure_future(server.start())
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait({started, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if not started.done():
+        log.info("stopped while models were loading")
+        _exit_at_once(0)
     try:
-        if not started.done():
-            log.info("stopped while models were loading")
-            _exit_at_once(0)
         endpoints = started.result()
-    finally:
-        log_models(server, config)
+    except TpxError:
+        if server.status():
+            log_models(server, config)
+        raise
+    log_models(server, config)
     log_options(server, config)
     for endpoint in endpoints:
         log.info("Started %s at %s", endpoint.service, endpoint.where)

@@ -88,6 +88,8 @@ class _Access:
         self.grpc_forwarding = parse_forwarding(
             "--grpc-header-forward-pattern", config.grpc_header_forward_pattern
         )
+        self.http_tls = http_tls(config) if config.allow_http else None
+        self.grpc_tls = grpc_tls(config) if config.allow_grpc else None
 
 
 class Server:
@@ -281,10 +283,10 @@ class Server:
         option, tls, reuse = "metrics", None, False
         if service == "HTTPService":
             factory, option = self._http(listener), "http"
-            tls, reuse = http_tls(config), config.reuse_http_port
+            tls, reuse = self._access.http_tls, config.reuse_http_port
         elif service == "GRPCInferenceService":
             factory, option, observer = self._grpc(listener), "grpc", access.grpc
-            tls, reuse = grpc_tls(config), config.reuse_grpc_port
+            tls, reuse = self._access.grpc_tls, config.reuse_grpc_port
         else:
             limits = http_limits(config, max_body_bytes=0)
             factory = http_connections(listener, limits, self._metrics().serve)

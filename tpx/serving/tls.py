@@ -49,7 +49,8 @@ def _tls(
             context.load_verify_locations(root)
             context.verify_mode = ssl.CERT_REQUIRED
     except (OSError, ssl.SSLError) as exc:
-        raise UsageError(
-            f"cannot use the {what} certificate '{cert}', key '{key}' or root '{root}': {exc}"
-        ) from exc
+        files = [f"certificate '{cert}'", f"key '{key}'", *([f"root '{root}'"] if root is not None else [])]
+        missing = [file for file in (cert, key, root) if file is not None and not file.is_file()]
+        why = f"there is no file '{missing[0]}'" if missing else exc
+        raise UsageError(f"cannot use the {what} {' or '.join(files)}: {why}") from exc
     return context
