@@ -209,6 +209,32 @@ def test_a_model_that_cannot_be_initialized_is_not_loaded(tmp_path: Path, where:
         _until(lambda: not _children(tmp_path))
 
 
+def test_an_instance_that_cannot_be_initialized_is_not_tried_again_while_others_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(tmp_path, "second_fails", config="instance_group { count: 2 }" + SAME)
+    with serving(tmp_path, exit_on_error=False) as live:
+        assert "the second one fails" in _reason(live, "second_fails")
+    assert (tmp_path / "second_fails" / "1" / "tries").read_text() == "."
+    assert "has ended unexpectedly" not in caplog.text
+
+
+def test_a_model_is_unloaded_at_once_while_its_process_comes_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = add(tmp_path, "say", config=SAY) / "held"
+    with serving(tmp_path, model_control_mode="explicit", load_model=("say",)) as live:
+        [killed] = _children(tmp_path)
+        held.touch()
+        killed.kill()
+        _until(lambda: any(child.pid != killed.pid for child in _children(tmp_path)))
+        assert live.http("POST", "/v2/repository/models/say/unload").status == 200
+        _until(lambda: b'"unloaded"' in live.http("POST", "/v2/repository/index").body, 5)
+        assert not _children(tmp_path)
+    assert "a frame that cannot be" not in caplog.text
+    assert "did not end in time" not in caplog.text
+
+
 def test_what_a_model_cannot_import_is_told_with_its_own_line_alone(tmp_path: Path) -> None:
     path = add(tmp_path, "broken") / "model.py"
     path.write_text("import no_such_package\n", encoding="utf-8")

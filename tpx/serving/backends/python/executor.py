@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,9 +73,13 @@ class PythonExecutor:
         self._numbers = 0
         self._batches: dict[int, HeldBatch] = {}
         self._held: dict[int, Held] = {}
-        self._closing = False
+        self._closing = asyncio.Event()
         self._restarting: asyncio.Task[None] | None = None
         self._starting: Future[None] | None = None
+
+    @property
+    def _unhealthy(self) -> str:
+        return f"Stub process '{self._settings.name}' is not healthy."
 
     # life
 
@@ -91,7 +96,7 @@ class PythonExecutor:
         if process is None:
             process = await self._loop.run_in_executor(None, self._settings.start)
         self._process = process
-        if self._closing:
+        if self._closing.is_set():
             process.socket.close()
             process.kill()
             await self._loop.run_in_executor(None, process.end, 1.0)
@@ -109,9 +114,9 @@ class PythonExecutor:
         self._services = Services(connection, self._host, self._settings.model)
         connection.send(frames.INITIALIZE, [json.dumps(self._settings.words).encode()])
         answer = await self._initialized
-        if "error" in answer:
+        if "error" in answer or not connection.open:
             connection.close()
-            raise LoadError(answer["error"])
+            raise LoadError(answer.get("error", self._unhealthy))
         self.opinionated = answer["asks_ready"]
         self.alive = True
         self.on_change()
@@ -128,10 +133,8 @@ class PythonExecutor:
             self._process.end(1.0)
 
     async def _end(self) -> None:
-        self._closing = True
+        self._closing.set()
         self.alive = False
-        if self._restarting is not None:
-            self._restarting.cancel()
         connection = self._connection
         initialized = self._initialized
         if self._process is not None and initialized is not None and not initialized.done():
@@ -147,21 +150,23 @@ class PythonExecutor:
                     self._process.kill()
         if connection is not None:
             connection.close()
+        if self._restarting is not None:
+            await asyncio.wait([self._restarting], timeout=_KILLED_S)
 
     def _gone(self) -> None:
         """The process has ended, or has closed its socket."""
-        self.alive = False
+        was_alive, self.alive = self.alive, False
         if self._services is not None:
             self._services.close()
         if self._finalized is not None and not self._finalized.done():
             self._finalized.set_result(None)
         self._take_ready(False)
         if self._initialized is not None and not self._initialized.done():
-            self._initialized.set_result({"error": f"Stub process '{self._settings.name}' is not healthy."})
+            self._initialized.set_result({"error": self._unhealthy})
             return
         assert self._connection is not None
         self._give_up_held(self._connection.begun)
-        if not self._closing and self._restarting is None:
+        if was_alive:
             log.error("the process of %s has ended unexpectedly", self._settings.name)
             self._restarting = self._loop.create_task(self._restart())
 
@@ -169,8 +174,7 @@ class PythonExecutor:
         """What the process had begun is answered with an error: nobody knows how far it had come. The rest
         may be computed elsewhere."""
         error = NotReady(
-            f"Failed to process the request(s) for model '{self._settings.name}', message: Stub process "
-            f"'{self._settings.name}' is not healthy."
+            f"Failed to process the request(s) for model '{self._settings.name}', message: {self._unhealthy}"
         )
         batches, self._batches = self._batches, {}
         untouched = [batch for number, batch in batches.items() if _is_after(number, begun)]
@@ -203,18 +207,27 @@ class PythonExecutor:
                     log.error("%s", self.doomed)
                     self.on_change()
                     return
-                await asyncio.sleep(delay_s)
+                if await self._closes_within(delay_s):
+                    return
                 try:
                     await self.start()
                 except LoadError as exc:
+                    if self._closing.is_set():
+                        return
                     log.error("cannot restart %s: %s", name, exc.message)
                     if exc.code is Code.RESOURCE_EXHAUSTED:
-                        await asyncio.sleep(self._restarts.pardon())
+                        await self._closes_within(self._restarts.pardon())
                     continue
                 log.warning("restarted the process of %s", name)
                 return
         finally:
             self._restarting = None
+
+    async def _closes_within(self, seconds: float) -> bool:
+        """Whether nobody wants the process any more, be it after some time."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), seconds)
+        return self._closing.is_set()
 
     # work
 
