@@ -67,6 +67,8 @@ def test_a_death_fails_what_was_held_and_nothing_else(tmp_path: Path, how: str) 
             counting = pool.submit(others)
             answer = say(live, how)
             assert (answer.status, answer.error) == (503, UNHEALTHY)
+            [model] = [model for model in live.server.repository.served() if model.name == "say"]
+            assert {why: n for why, n in model.statistics.failures.items() if n} == {"BACKEND": 1}
             again = said(say(live, "pid"))  # waits for the restart
             stop.set()
             assert counting.result() > 0

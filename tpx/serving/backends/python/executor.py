@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from tpx.errors import Code, LoadError, NotReady
+from tpx.errors import Code, ExecutionError, LoadError
 from tpx.serving.backends.base import RemoteOutcomes
 from tpx.serving.backends.python.connection import Connection
 from tpx.serving.backends.python.encoding import Answers, encode_request
@@ -173,8 +173,9 @@ class PythonExecutor:
     def _give_up_held(self, begun: int) -> None:
         """What the process had begun is answered with an error: nobody knows how far it had come. The rest
         may be computed elsewhere."""
-        error = NotReady(
-            f"Failed to process the request(s) for model '{self._settings.name}', message: {self._unhealthy}"
+        error = ExecutionError(
+            f"Failed to process the request(s) for model '{self._settings.name}', message: {self._unhealthy}",
+            code=Code.UNAVAILABLE,
         )
         batches, self._batches = self._batches, {}
         untouched = [batch for number, batch in batches.items() if _is_after(number, begun)]
