@@ -106,6 +106,13 @@ def test_a_failed_configuration_is_kept_with_its_reason_and_the_run_goes_on(repl
     )
 
 
+def test_what_kept_every_load_from_being_measured_is_told(replay: Replay) -> None:
+    run = replay([], batch_sizes=(64,), run_config_search_disable=True)
+    verdict = judge(run.models[0], run.started.goals)
+    assert verdict.sentence == "No configuration of `alexnet` could be measured"
+    assert verdict.detail.startswith("batch size 64 left out: max_batch_size is ")
+
+
 def test_a_default_that_fails_is_said_not_to_have_been_measured(replay: Replay) -> None:
     table = [measured("alexnet_config_0", c, 100.0) for c in (1, 2, 4, 8)]
     run = replay(table, run_config_search_max_instance_count=1)

@@ -183,7 +183,10 @@ class Profile:
             return
         mode, question = question_of(self._config, subject, read)
         question = replace(question, named=(*self._earlier.named, *self._named))
-        await self._search(open_search(mode, question), {name: config for name, (_, config) in read.items()})
+        defaults = {name: config for name, (_, config) in read.items()}
+        walk = _Walk(open_search(mode, question), self._started_ns)
+        await self._search(walk, defaults)
+        self._keep_decisions(subject.name, walk)
 
     async def _read_all(self, subject: Subject) -> dict[str, tuple[ModelFacts, dict[str, Any]]]:
         """Facts and default of every model that a search is about, and of those that they are composed of."""
@@ -216,8 +219,8 @@ class Profile:
         repository = self._config.model_repository
         return "" if repository is None else fingerprint(repository / model)
 
-    async def _search(self, search: Search, defaults: dict[str, dict[str, Any]]) -> None:
-        walk = _Walk(search, self._started_ns)
+    async def _search(self, walk: "_Walk", defaults: dict[str, dict[str, Any]]) -> None:
+        search = walk.search
         configurations: dict[str, Configuration] = {}
         while not self._stop.is_set():
             trial = search.ask()
@@ -237,9 +240,12 @@ class Profile:
                 outcome = await self._measure(configuration, trial)
             self._measured = self._measured or isinstance(outcome, Measurement)
             search.tell(trial, outcome)
-            for decision in walk.new_decisions():
-                if not self._earlier.skips_decision(trial.variant.model):
-                    self._journal.append(Decided(model=trial.variant.model, decision=decision))
+            self._keep_decisions(trial.variant.model, walk)
+
+    def _keep_decisions(self, model: str, walk: "_Walk") -> None:
+        for decision in walk.new_decisions():
+            if not self._earlier.skips_decision(model):
+                self._journal.append(Decided(model=model, decision=decision))
 
     async def _measure(self, configuration: Configuration, trial: Trial) -> Outcome:
         outcome = await self._bench.run(configuration, trial)
@@ -271,7 +277,7 @@ class _Walk:
     """A search with what its progress line needs: how far it is and how long the rest may take."""
 
     def __init__(self, search: Search, started_ns: int) -> None:
-        self._search = search
+        self.search = search
         self._started_ns = started_ns
         self._walk_started_ns = time.perf_counter_ns()
         self._variants: list[str] = []
@@ -284,13 +290,13 @@ class _Walk:
         return TrialStarted(
             trial=trial,
             number=len(self._variants),
-            configurations_at_most=self._search.configurations_at_most,
+            configurations_at_most=self.search.configurations_at_most,
             elapsed_ns=now_ns - self._started_ns,
             remaining_ns=self._remaining_ns(now_ns),
         )
 
     def new_decisions(self) -> list[Decision]:
-        fresh = list(self._search.decisions[self._decisions_seen :])
+        fresh = list(self.search.decisions[self._decisions_seen :])
         self._decisions_seen += len(fresh)
         return fresh
 
@@ -298,6 +304,6 @@ class _Walk:
         finished = len(self._variants) - 1
         if finished < 1:
             return None
-        left = self._search.configurations_at_most - finished
+        left = self.search.configurations_at_most - finished
         per_configuration_ns = (now_ns - self._walk_started_ns) / (finished + 0.5)
         return round(per_configuration_ns * (left - 0.5))
