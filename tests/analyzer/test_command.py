@@ -53,6 +53,15 @@ def test_an_output_repository_in_use_stops_before_any_server_starts(
     assert not (tmp_path / "export").exists()
 
 
+def test_without_a_run_to_resume_the_status_is_two(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "models" / "m").mkdir(parents=True)
+    words = ["-m", str(tmp_path / "models"), "--profile-models", "m", "-e", str(tmp_path / "export")]
+    assert main(["profile", *words, "--resume"]) == 2
+    assert "run.jsonl holds no run to resume: leave out --resume" in capsys.readouterr().err
+
+
 def test_exit_statuses_follow_the_outcome(replay: Replay) -> None:
     assert status_of(replay(), "satisfied", "conclusive") is Exit.OK
     assert status_of(replay([])) is Exit.FAILED

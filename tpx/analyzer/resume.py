@@ -155,7 +155,7 @@ class Earlier:
 def check_same_run(earlier: Earlier, settings: Mapping[str, Any], path: object) -> None:
     """Raise UsageError where these options would search or measure something else than the run did."""
     if earlier.started is None:
-        raise UsageError(f"--resume: {path} holds no run")
+        raise UsageError(f"{path} holds no run to resume: leave out --resume, --retry-failed")
     before = earlier.started.settings
     differing = sorted(
         key for key in {*before, *settings} - FREE_TO_DIFFER if before.get(key) != settings.get(key)

@@ -59,7 +59,7 @@ async def measure(config: ProfileConfig, command: tuple[str, ...], observe: Obse
 
 
 def _earlier(config: ProfileConfig, say: Say) -> Earlier:
-    earlier = Earlier(read_last_run(config.journal_path))
+    earlier = Earlier(read_last_run(config.journal_path) if config.journal_path.exists() else ())
     check_same_run(earlier, config.as_settings(), config.journal_path)
     if config.retry_failed:
         failures = earlier.failures
