@@ -15,6 +15,10 @@ REPEAT = (
     )
     + DECOUPLED
 )
+RESHAPED = (
+    f"input [{{ name: 'x' {FP32} }}] "
+    "output [{ name: 'y' data_type: TYPE_FP32 dims: [ 1, 2 ] reshape { shape: [ 2 ] } }]"
+)
 ONE = "instance_group { count: 1 }"
 SAY = ONE + io({"say": STRING}, {"said": STRING})
 
@@ -31,6 +35,7 @@ def write_zoo(repository: Path) -> None:
     add(repository, "returns", config=SAME + ONE)
     add(repository, "repeat", config=REPEAT)
     add(repository, "flood", config=SAME + DECOUPLED)
+    add(repository, "reshaped", "grows", RESHAPED)
     add(repository, "varies", config=io({"x": FP32}, {"y": FP32, "z": FP32}) + DECOUPLED)
     ordered = "dynamic_batching { preserve_ordering: true }"
     add(

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.serving.backends.python.asking import ask, said, say, y_of
-from tests.serving.backends.python.conftest import SAY
+from tests.serving.backends.python.conftest import ONE, SAY
 from tests.serving.backends.python.zoo import SAME, add
 from tests.serving.live import Live, serving
 
@@ -75,6 +75,16 @@ def test_a_death_fails_what_was_held_and_nothing_else(tmp_path: Path, how: str) 
         assert again != first
         _until(lambda: live.get("/v2/models/say/ready").status == 200)
         assert live.get("/v2/health/ready").status == 200
+
+
+def test_an_answer_that_cannot_be_read_ends_its_process_and_is_an_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(tmp_path, "babbles", config=ONE + SAME)
+    with serving(tmp_path) as live:
+        assert ask(live, "babbles", -1).status == 503
+        assert "a frame that cannot be" in caplog.text
+        assert y_of(ask(live, "babbles", 2)) == [2]
 
 
 def test_a_killed_process_is_back_and_readiness_shows_it(tmp_path: Path) -> None:

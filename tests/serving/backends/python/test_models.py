@@ -173,6 +173,13 @@ def test_an_output_of_another_type_is_told_as_what_it_is(live: Live) -> None:
     assert (output["datatype"], output["data"]) == ("FP64", [1.5, 2.5])
 
 
+def test_an_output_that_its_reshape_does_not_fit_is_an_error_of_its_request_alone(live: Live) -> None:
+    assert ask(live, "reshaped", 2).json["outputs"][0]["shape"] == [1, 2]
+    answer = ask(live, "reshaped", 3)
+    assert (answer.status, answer.error) == (500, "output 'y' has shape [3], its reshape says [2]")
+    assert y_of(ask(live, "reshaped", 2)) == [0, 0]
+
+
 def test_a_sender_answers_a_model_that_is_not_decoupled_once(live: Live) -> None:
     assert said(say(live, "sender")) == "by sender"
 

@@ -107,10 +107,11 @@ def _error(message: str, number: int) -> TpxError:
 class _Plan:
     """Which tensors of an answer a request gets, and in which order."""
 
-    __slots__ = ("_head", "_parameters", "_tensors", "count")
+    __slots__ = ("_fault", "_head", "_parameters", "_tensors", "count")
 
     def __init__(self, head: RequestHead, answer: Head) -> None:
         self.count = len(answer.tensors)
+        self._fault: ExecutionError | None = None
         text = answer.extra.get("parameters")
         self._parameters: dict[str, Any] | None = json.loads(text) if text else None
         given = {tensor.name: index for index, tensor in enumerate(answer.tensors)}
@@ -122,7 +123,10 @@ class _Plan:
             tensor = answer.tensors[index]
             shape = tensor.shape
             if bound.spec.model_dims is not bound.spec.dims:
-                shape = client_shape(bound.spec, shape, batched=head.model.max_batch_size > 0)
+                try:
+                    shape = client_shape(bound.spec, shape, batched=head.model.max_batch_size > 0)
+                except ExecutionError as exc:
+                    self._fault = exc
             self._tensors.append((index, tensor.name, tensor.datatype, shape))
             bounds.append(_as_given(bound, tensor.datatype))
         same = len(bounds) == len(head.outputs) and all(
@@ -131,6 +135,8 @@ class _Plan:
         self._head = None if same else head.with_outputs(tuple(bounds))
 
     def response(self, request: InferRequest, buffers: Sequence[Buffer]) -> InferResponse:
+        if self._fault is not None:
+            return InferResponse([], self._fault)
         if self._head is not None:
             request.head = self._head
         response = InferResponse(

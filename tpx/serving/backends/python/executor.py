@@ -340,7 +340,7 @@ class PythonExecutor:
     def _answered(self, body: memoryview) -> None:
         number, read_ns, began_ns, computed_ns, count, failed = frames.ANSWER.unpack_from(body)
         at = frames.ANSWER.size
-        batch = self._batches.pop(number)
+        batch = self._batches[number]
         batch.executed(read_ns, began_ns, computed_ns)
         if failed:
             message = bytes(body[at + frames.SIZE.size :]).decode(errors="replace")
@@ -357,6 +357,7 @@ class PythonExecutor:
         for held in batch.held:
             if held.over:
                 known.pop(held.handle, None)
+        del self._batches[number]
         batch.release()
 
     def _responded(self, body: memoryview) -> None:
