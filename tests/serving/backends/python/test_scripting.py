@@ -17,6 +17,8 @@ from tests.serving.backends.python.zoo import MODELS, SAME, add
 from tests.serving.frontends.streams import eventually
 from tests.serving.live import Live, serving
 from tests.serving.onnx_files import write_model
+from tpx.serving.backends.python.worker.errors import TritonModelException
+from tpx.serving.backends.python.worker.request import InferenceRequest
 from tpx.serving.tracing.flags import trace_flag
 
 
@@ -52,6 +54,18 @@ def test_what_a_model_calls_is_traced_as_its_child(zoo: Path, tmp_path: Path) ->
 def test_a_decoupled_model_is_iterated(live: Live) -> None:
     assert y_of(ask(live, "bls", 5, 2, model="flood", decoupled=True)) == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     assert y_of(ask(live, "bls", 9, model="double", decoupled=True)) == [18]
+
+
+def test_a_caller_sees_the_parameters_of_each_response(live: Live) -> None:
+    """Also of one without outputs; the last one only says that it is the last."""
+    values = y_of(ask(live, "bls", 1, model="varies", decoupled=True, only_parameters=True))
+    assert values == [1, 1, -1, -1, 1, -1]
+
+
+@pytest.mark.parametrize("parameters", ["no JSON", "", '{"a": [1]}', "[1]"])
+def test_parameters_of_a_call_that_cannot_be_are_refused_where_they_are_given(parameters: str) -> None:
+    with pytest.raises((ValueError, TritonModelException)):
+        InferenceRequest(model_name="double", parameters=parameters)
 
 
 def test_an_iteration_can_be_ended_early(live: Live, zoo: Path) -> None:

@@ -124,7 +124,7 @@ class ModelCalls:
         flags = frames.FINAL if response.final else 0
         if response.error is not None:
             self._send(number, flags, error_entry(response.error.message, code_number(response.error)))
-        elif decoupled and not response.outputs:
+        elif decoupled and not response.says_something:
             self._send(number, flags | frames.EMPTY, [])
         else:
             outputs = response.outputs

@@ -97,7 +97,7 @@ class InferenceRequest:
         self._timeout = int(timeout)
         self._preferred = preferred_memory
         self._trace = trace
-        self._parameters = parameters if isinstance(parameters, str) else _checked(parameters)
+        self._parameters = "{}" if parameters == "{}" else _checked(parameters)
         self._release = TRITONSERVER_REQUEST_RELEASE_ALL
         self._handle = 0
         self._execution: Execution | None = None
