@@ -250,6 +250,7 @@ def test_tls_is_spoken_where_it_is_asked_for(repository: Path, tmp_path: Path) -
     words = ["--http-use-ssl", f"--http-server-cert={chain}", f"--http-server-key={key}"]
     with serve("--model-repository", repository, *words) as child:
         child.ready()
+        assert "is ready: https://127.0.0.1:" in child.text
         context = ssl.create_default_context()
         authority.configure_trust(context)
         connection = http.client.HTTPSConnection(

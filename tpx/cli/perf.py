@@ -27,6 +27,9 @@ from tpx.perf.settings import without_secrets
 
 IN_PROCESS = "tpx.cli.inprocess"
 NOBODY_THERE = "start one with `tpx serve`, or say with -u where it is"
+WHOM_TO_TRUST = (
+    "trust its authority with --ssl-https-ca-certificates-file, over gRPC --ssl-grpc-root-certifications-file"
+)
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
 """By these, in either case, perf_analyzer's libraries are told to go through a proxy."""
 
@@ -84,9 +87,11 @@ def _measured(config: PerfConfig, argv: Sequence[str]) -> int:
 
 
 def _hint(error: TpxError) -> str:
-    """What to do where nobody is there."""
+    """What to do where nobody is there, or somebody whom nobody vouches for."""
     if not str(error).startswith("cannot connect"):
         return ""
+    if "certificate verify failed" in str(error):
+        return f" ({WHOM_TO_TRUST})"
     told = [name for known in PROXIES for name in (known, known.upper()) if os.environ.get(name)]
     direct = f"; {' and '.join(told)} not used: tpx perf connects straight to the server" if told else ""
     return f" ({NOBODY_THERE}{direct})"

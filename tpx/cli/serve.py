@@ -141,7 +141,7 @@ async def _serve(config: ServeConfig, logs: LogControl) -> int:
     log_options(server, config)
     for endpoint in endpoints:
         log.info("Started %s at %s", endpoint.service, endpoint.where)
-    _print_ready(endpoints)
+    _print_ready(endpoints, "https" if config.http_use_ssl else "http")
     await stopping
     if not await server.stop():
         log.error("Exit timeout expired. Exiting immediately.")
@@ -165,8 +165,8 @@ def _signalled(number: int, stop: asyncio.Event) -> None:
     stop.set()
 
 
-def _print_ready(endpoints: Sequence[Endpoint]) -> None:
+def _print_ready(endpoints: Sequence[Endpoint], scheme: str) -> None:
     urls = {endpoint.service: endpoint.where for endpoint in endpoints}
-    where = f": http://{urls['HTTPService']}/v2" if "HTTPService" in urls else ""
+    where = f": {scheme}://{urls['HTTPService']}/v2" if "HTTPService" in urls else ""
     with suppress(OSError):  # a full disk, or nobody reads: the log has told
         print(f"tpx {__version__} is ready{where}", flush=True)

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 from tests.perf.clients.running import level
 from tests.protocol.certificates import certificates, key_and_chain
 from tests.serving.live import Live, serving, write_models
+from tpx.cli.perf import main
 from tpx.errors import UsageError, WireError
 from tpx.options import from_argv
 from tpx.perf.clients.tls import TlsSettings, tls_context
@@ -107,6 +108,15 @@ def test_a_server_of_an_unknown_authority_is_refused_unless_told_otherwise(live:
     with pytest.raises(WireError, match="certificate verify failed"):
         level(*https(live), *shown(files))
     assert level(*https(live), *shown(files), "--ssl-https-verify-peer", "0").requests == 6
+
+
+def test_who_trusts_nobody_is_told_how(live: Live, capfd: pytest.CaptureFixture[str]) -> None:
+    grpc = (*FEW, "-i", "grpc", "-u", f"127.0.0.1:{live.ports['GRPCInferenceService']}", "--ssl-grpc-use-ssl")
+    for words in (https(live), grpc):
+        assert main(words) == 99
+        error = capfd.readouterr().err
+        assert "certificate verify failed" in error
+        assert "--ssl-https-ca-certificates-file, over gRPC --ssl-grpc-root-certifications-file)" in error
 
 
 def test_the_name_in_the_certificate_is_checked_unless_told_otherwise(files: Files) -> None:
