@@ -34,6 +34,13 @@ class TritonPythonModel:
         print("finalized", flush=True)
 """
 
+STAYS = """
+    def finalize(self):
+        import time
+
+        time.sleep(600)
+"""
+
 
 def _models_of(child: Child) -> list[psutil.Process]:
     return psutil.Process(child.pid).children()
@@ -103,6 +110,18 @@ def test_a_model_that_hangs_does_not_hold_the_server_for_ever(tmp_path: Path) ->
         with executing(child, "busy"):
             child.send(signal.SIGTERM)
             assert child.ended(20) == 1
+        assert _gone(models)
+
+
+def test_a_model_that_does_not_end_does_not_hold_the_server_for_ever(tmp_path: Path) -> None:
+    file = add(tmp_path, "stays", code="double") / "model.py"
+    file.write_text(file.read_text(encoding="utf-8") + STAYS, encoding="utf-8")
+    with serve("--model-repository", tmp_path, "--exit-timeout-secs", "1") as child:
+        child.ready()
+        models = _models_of(child)
+        child.send(signal.SIGTERM)
+        assert child.ended(20) == 1
+        assert "Exit timeout expired. Exiting immediately." in "\n".join(child.err)
         assert _gone(models)
 
 

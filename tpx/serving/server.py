@@ -56,6 +56,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LINGER_S = 5
 """At shutdown, once nothing is computed any more: for the rest of requests that were half sent, and for
 clients to take their answers."""
+_UNLOAD_S = 5
+"""At least, however long the requests in flight took."""
 _LOOKS_PER_S = 20
 _Connections = Callable[[], asyncio.BaseProtocol]
 
@@ -162,7 +164,8 @@ class Server:
     async def stop(self) -> bool:
         """Stop accepting, let requests in flight end, unload.
 
-        False if the time for it ran out: what still computes cannot be stopped, the process must end.
+        False if the time for it ran out: what still computes or is finalized cannot be stopped, the process
+        must end.
         """
         self.plane.exiting = True
         self.control.stop()
@@ -174,7 +177,13 @@ class Server:
             return False
         log.info("All models are stopped, unloading models")
         self._log_unloading(left_s)
-        await self._end()
+        ending = asyncio.get_running_loop().create_task(self._end())
+        ended, _ = await asyncio.wait([ending], timeout=max(left_s, _UNLOAD_S))
+        if not ended:
+            self.control.abandon()
+            await self._end_traces()
+            return False
+        await ending
         self._log_unloading(left_s)
         return True
 
