@@ -33,16 +33,16 @@ class Model:
         pass
 
 
-def outputs(size: int) -> list[Tensor]:
-    return [Tensor("y", "UINT8", [size], bytes(size))]
+def answer(size: int) -> InferResponse:
+    return InferResponse([Tensor("y", "UINT8", [size], bytes(size))])
 
 
 def test_the_least_recently_used_answers_make_room() -> None:
     cache = ResponseCache(3 * (1000 + 512))
     for key in (b"a", b"b", b"c"):
-        cache.put(key, outputs(1000))
+        cache.put(key, answer(1000))
     assert cache.get(b"a") is not None
-    cache.put(b"d", outputs(1000))
+    cache.put(b"d", answer(1000))
     assert cache.get(b"b") is None
     assert [cache.get(key) is not None for key in (b"a", b"c", b"d")] == [True, True, True]
     assert (len(cache), cache.evictions, cache.used_bytes) == (3, 1, cache.size_bytes)
@@ -50,8 +50,8 @@ def test_the_least_recently_used_answers_make_room() -> None:
 
 def test_an_answer_larger_than_the_cache_is_not_kept_and_nothing_goes_for_it() -> None:
     cache = ResponseCache(2000)
-    cache.put(b"a", outputs(1000))
-    cache.put(b"b", outputs(5000))
+    cache.put(b"a", answer(1000))
+    cache.put(b"b", answer(5000))
     assert cache.get(b"a") is not None
     assert cache.get(b"b") is None
 
@@ -59,11 +59,11 @@ def test_an_answer_larger_than_the_cache_is_not_kept_and_nothing_goes_for_it() -
 def test_an_answer_is_a_copy_of_what_the_model_gave() -> None:
     cache = ResponseCache(2000)
     memory = bytearray(b"good")
-    cache.put(b"a", [Tensor("y", "UINT8", [4], memoryview(memory))])
+    cache.put(b"a", InferResponse([Tensor("y", "UINT8", [4], memoryview(memory))]))
     memory[:] = b"evil"
     found = cache.get(b"a")
     assert found is not None
-    assert bytes(found[0].data) == b"good"
+    assert bytes(found.outputs[0].data) == b"good"
 
 
 def request(
@@ -86,7 +86,7 @@ def test_requests_that_differ_in_anything_that_matters_have_different_answers(ot
     cached = CachedModel(ResponseCache(1 << 20), ModelStatistics())
     first = request()
     assert cached.answer(first) is None
-    cached.keep(first, InferResponse(outputs(1)))
+    cached.keep(first, answer(1))
     assert cached.answer(request()) is not None
     assert cached.answer(request(request_id="7")) is not None
     assert cached.answer(request(outputs=[RequestedOutput(name="y")])) is not None
@@ -98,7 +98,7 @@ def test_a_model_that_is_loaded_again_begins_with_nothing() -> None:
     old = CachedModel(cache, ModelStatistics())
     first = request()
     assert old.answer(first) is None
-    old.keep(first, InferResponse(outputs(1)))
+    old.keep(first, answer(1))
     assert CachedModel(cache, ModelStatistics()).answer(request()) is None
     assert old.answer(request()) is not None
 

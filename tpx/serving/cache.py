@@ -28,7 +28,7 @@ class ResponseCache:
         self.hits = self.misses = self.evictions = 0
         self.lookup_ns = self.insertion_ns = 0
         self._loads = 0
-        self._entries: OrderedDict[bytes, tuple[tuple[Tensor, ...], int]] = OrderedDict()
+        self._entries: OrderedDict[bytes, tuple[InferResponse, int]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -38,8 +38,8 @@ class ResponseCache:
         self._loads += 1
         return self._loads
 
-    def get(self, key: bytes) -> list[Tensor] | None:
-        """The outputs of the request with this key, if they are still here."""
+    def get(self, key: bytes) -> InferResponse | None:
+        """The answer to the request with this key, if it is still here."""
         began_ns = _clock()
         entry = self._entries.get(key)
         if entry is None:
@@ -48,19 +48,21 @@ class ResponseCache:
             self.hits += 1
             self._entries.move_to_end(key)
         self.lookup_ns += _clock() - began_ns
-        return list(entry[0]) if entry is not None else None
+        return _copy(entry[0], entry[0].outputs) if entry is not None else None
 
-    def put(self, key: bytes, outputs: Sequence[Tensor]) -> None:
-        """Keep copies of outputs, if they are not larger than the whole cache; older ones make room."""
+    def put(self, key: bytes, response: InferResponse) -> None:
+        """Keep a copy of an answer, if it is not larger than the whole cache; older ones make room."""
         began_ns = _clock()
-        size = _ENTRY_BYTES + sum(len(tensor.data) for tensor in outputs)
+        size = _ENTRY_BYTES + sum(len(tensor.data) for tensor in response.outputs)
+        if response.parameters:
+            size += len(repr(response.parameters))
         if key not in self._entries and size <= self.size_bytes:
             while self.used_bytes + size > self.size_bytes:
                 _, (_, freed) = self._entries.popitem(last=False)
                 self.used_bytes -= freed
                 self.evictions += 1
-            kept = tuple(Tensor(t.name, t.datatype, t.shape, bytes(t.data)) for t in outputs)
-            self._entries[key] = kept, size
+            tensors = [Tensor(t.name, t.datatype, t.shape, bytes(t.data)) for t in response.outputs]
+            self._entries[key] = _copy(response, tensors), size
             self.used_bytes += size
         self.insertion_ns += _clock() - began_ns
 
@@ -81,20 +83,24 @@ class CachedModel:
         """The answer that was given before; without one the request remembers that it has to be kept."""
         began_ns = _clock()
         key = _key_of(request, self._load)
-        outputs = self._cache.get(key)
+        response = self._cache.get(key)
         now_ns = _clock()
-        if outputs is None:
+        if response is None:
             request.cache_miss = Miss(key, now_ns - began_ns)
             return None
         self._statistics.cached(now_ns - began_ns, now_ns)
-        return InferResponse(outputs)
+        if len(response.outputs) != len(request.head.outputs):  # the model has left some out
+            given = {tensor.name for tensor in response.outputs}
+            outputs = [bound for bound in request.head.outputs if bound.spec.name in given]
+            request.head = request.head.with_outputs(tuple(outputs))
+        return response
 
     def keep(self, request: InferRequest, response: InferResponse) -> None:
         """A request that was not found has its answer; errors are not kept."""
         miss: Miss = request.cache_miss
         began_ns = _clock()
         if response.error is None:
-            self._cache.put(miss.key, response.outputs)
+            self._cache.put(miss.key, response)
         now_ns = _clock()
         self._statistics.missed(miss.lookup_ns + now_ns - began_ns, now_ns)
 
@@ -107,6 +113,13 @@ class Miss:
     def __init__(self, key: bytes, lookup_ns: int) -> None:
         self.key = key
         self.lookup_ns = lookup_ns
+
+
+def _copy(response: InferResponse, outputs: Sequence[Tensor]) -> InferResponse:
+    """An answer with these outputs, and what else was said."""
+    other = InferResponse(list(outputs))
+    other.parameters = response.parameters
+    return other
 
 
 def _key_of(request: InferRequest, load: int) -> bytes:

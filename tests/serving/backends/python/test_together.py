@@ -9,7 +9,7 @@ import pytest
 
 from tests.serving.backends.python.asking import ask, said, say, y_of
 from tests.serving.backends.python.conftest import SAY
-from tests.serving.backends.python.zoo import DECOUPLED, SAME, add
+from tests.serving.backends.python.zoo import DECOUPLED, FP32, SAME, add, io
 from tests.serving.frontends.streams import eventually
 from tests.serving.live import serving
 
@@ -54,6 +54,19 @@ def test_every_instance_is_warmed_up(tmp_path: Path) -> None:
     with serving(tmp_path) as live:
         assert (code.parent / "warm").read_text() == ".."
         assert y_of(ask(live, "double", 2)) == [4]
+
+
+def test_a_kept_answer_is_the_whole_answer(tmp_path: Path) -> None:
+    """Without the outputs that the model leaves out, and with the parameters of its response."""
+    outputs = io({"x": FP32}, {"absent": FP32, "y": FP32})
+    code = add(tmp_path, "double", config="response_cache { enable: true }" + outputs) / "model.py"
+    code.write_text(code.read_text().replace("* 2)]", "* 2)], parameters={'n': 3}"))
+    with serving(tmp_path, cache_config=("local,size=10000",)) as live:
+        for _ in range(2):
+            answer = ask(live, "double", 2)
+            assert (y_of(answer), answer.json["parameters"]) == ([4], {"n": 3})
+        stats = live.get("/v2/models/double/stats").json["model_stats"][0]
+        assert stats["inference_stats"]["cache_hit"]["count"] == 1
 
 
 def test_a_decoupled_model_is_warmed_up_and_a_failing_one_not_loaded(tmp_path: Path) -> None:
