@@ -104,7 +104,9 @@ def test_a_load_waits_a_moment_for_a_model_to_be_idle(tmp_path: Path) -> None:
     play(scene)
 
 
-def test_what_is_larger_than_the_limit_unloads_nothing(tmp_path: Path) -> None:
+def test_what_is_larger_than_the_limit_unloads_nothing_and_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     put(tmp_path, "one")
     put(tmp_path, "huge", size_bytes=3 * SIZE)
 
@@ -115,6 +117,7 @@ def test_what_is_larger_than_the_limit_unloads_nothing(tmp_path: Path) -> None:
             assert serving(it) == ["one"]
 
     play(scene)
+    assert "no room: model 'huge' needs 3,000,000 bytes" in caplog.text
 
 
 def test_what_the_process_grows_by_counts_and_is_known_the_next_time(tmp_path: Path) -> None:

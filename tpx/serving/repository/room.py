@@ -8,7 +8,7 @@ requests need while they are computed is not counted.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -104,8 +104,7 @@ class Room:
             self.refused.discard(model)
             expected = sum(max(self._measured.get(recipes[v], 0), size) for v, size in files_bytes.items())
             if not await self._make_room(model, expected):
-                self.refused.add(model)
-                return {version: self._too_little(model, expected) for version in files_bytes}
+                return self._refusal(model, files_bytes, expected)
             before = await _in_thread(self._resident)
             outcomes = await load()
             grown = await _in_thread(self._resident) - before
@@ -115,10 +114,10 @@ class Room:
                 self._remember(recipes[version], sizes[version])
             held = sum(sizes[version] for version in loaded)
             if held > expected and not await self._make_room(model, held):
-                self.refused.add(model)
+                refusal = self._refusal(model, outcomes, held)
                 await asyncio.gather(*(_in_thread(served.close) for served in loaded.values()))
                 await _in_thread(give_memory_back)
-                return {version: self._too_little(model, held) for version in outcomes}
+                return refusal
             for version, served in loaded.items():
                 self._sizes[served], self._since[served] = sizes[version], time.perf_counter_ns()
             return outcomes
@@ -129,13 +128,16 @@ class Room:
         if len(self._measured) > _MOST_MEASURED:
             del self._measured[next(iter(self._measured))]
 
-    def _too_little(self, model: ModelId, needed_bytes: int) -> LoadError:
-        return LoadError(
+    def _refusal(self, model: ModelId, versions: Iterable[int], needed_bytes: int) -> Outcomes:
+        self.refused.add(model)
+        error = LoadError(
             f"model '{model}' needs {needed_bytes:,} bytes, and of --model-memory-limit={self.limit_bytes} "
             f"{max(0, self.limit_bytes - self.used_bytes):,} are free; no other models that are idle hold "
             "what is missing: raise the limit, or unload models",
             code=Code.RESOURCE_EXHAUSTED,
         )
+        log.error("no room: %s", error.message)
+        return dict.fromkeys(versions, error)
 
     async def _make_room(self, model: ModelId, needed_bytes: int) -> bool:
         """Have models go until as much is free; nothing is unloaded if that would not be enough."""
