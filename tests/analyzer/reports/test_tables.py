@@ -205,3 +205,15 @@ def test_on_a_narrow_terminal_a_table_says_once_what_is_the_same_in_every_row(tw
         "alexnet_config_default  Yes          100.1        9.9",
         "alexnet_config_0        No           250.0        31.2",
     ]
+
+
+def test_a_figure_that_no_row_has_is_not_among_what_they_share(two: Run) -> None:
+    table = inference_table(two, with_memory=True)
+    unseen = replace(table, rows=tuple((*row[:-1], "") for row in table.rows))
+    assert "RAM Usage (MB) 98.8" in " ".join(table.to_console(80).split())
+    assert "RAM" not in unseen.to_console(80)
+
+
+def test_a_server_of_which_nothing_is_known_has_no_row(two: Run) -> None:
+    unseen = replace(two, server_only=ServerOnly())
+    assert server_table(unseen, with_memory=True).rows == ()

@@ -40,7 +40,8 @@ class Table:
         if width is None or max(map(len, lines)) <= width:
             return "\n".join((f"{self.title}:", *lines))
         kept = [i for i in range(len(self.headers)) if len({row[i] for row in self.rows}) != 1]
-        alike = [f"{header} {self.rows[0][i]}" for i, header in enumerate(self.headers) if i not in kept]
+        same = {header: self.rows[0][i] for i, header in enumerate(self.headers) if i not in kept}
+        alike = [f"{header} {cell}" for header, cell in same.items() if cell]
         title = f"{self.title}, all with {', '.join(alike)}:" if alike and kept else f"{self.title}:"
         kept = kept or list(range(len(self.headers)))
         rows = [tuple(row[i] for i in kept) for row in self.rows]
@@ -115,9 +116,9 @@ def server_table(run: Run, *, with_memory: bool, fields: Sequence[str] = ()) -> 
     tags = tuple(fields) or ("model_name", "gpu_uuid", *_GPU, *(("cpu_used_ram",) if with_memory else ()))
     server = run.server_only
     gpus: tuple[GpuUse | None, ...] = server.gpus if server else ()
-    if server is not None and not gpus and "cpu_used_ram" in tags:
-        gpus = (None,)
     ram = "" if server is None else _rounded(ram_mb(server.memory))
+    if ram and not gpus and "cpu_used_ram" in tags:
+        gpus = (None,)
     return Table(
         title="Server Only",
         headers=tuple(_header(tag) for tag in tags),
