@@ -106,8 +106,7 @@ class SequenceTable:
         sequence.queue.append(request)
         self.waiting += 1
         if parameters.get("sequence_end"):
-            sequence.ended = True
-            del self._live[correlation_id]
+            self.end(sequence)
         self._idle.pop(sequence, None)
         if sequence.lane < 0:
             self._await(sequence, request)
@@ -291,10 +290,7 @@ class SequenceTable:
 
     def _give_up(self, sequence: LiveSequence, error: Overloaded | None) -> list[Refusal]:
         """Nothing more of a sequence is computed; what is left of it gets the error."""
-        sequence.busy = False
-        if not sequence.ended:
-            sequence.ended = True
-            del self._live[sequence.id]
+        self.end(sequence)
         self.waiting -= len(sequence.queue)
         refusals = [Refusal(request, error) for request in sequence.queue] if error is not None else []
         sequence.queue.clear()
