@@ -19,6 +19,21 @@ from tests.serving.live import Live, serving
 UNHEALTHY = (
     "Failed to process the request(s) for model 'say_0_0', message: Stub process 'say_0_0' is not healthy."
 )
+ANSWERS_AND_DIES = """
+import os
+import time
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        tensor = pb_utils.Tensor("y", requests[0].inputs()[0].as_numpy())
+        sender = requests[0].get_response_sender()
+        sender.send(pb_utils.InferenceResponse([tensor]), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        time.sleep(0.1)
+        os._exit(3)
+"""
 
 
 def _broken(where: str) -> str:
@@ -75,6 +90,16 @@ def test_a_death_fails_what_was_held_and_nothing_else(tmp_path: Path, how: str) 
         assert again != first
         _until(lambda: live.get("/v2/models/say/ready").status == 200)
         assert live.get("/v2/health/ready").status == 200
+
+
+def test_an_answer_before_a_death_has_taken_no_time_that_nobody_knows(tmp_path: Path) -> None:
+    file = add(tmp_path, "double", config=ONE + SAME) / "model.py"
+    file.write_text(ANSWERS_AND_DIES, encoding="utf-8")
+    with serving(tmp_path) as live:
+        assert y_of(ask(live, "double", 2)) == [2]
+        stats = live.get("/v2/models/double/stats").json["model_stats"][0]["inference_stats"]
+    phases = [stats[f"compute_{phase}"]["ns"] for phase in ("input", "infer", "output")]
+    assert all(0 <= ns <= stats["success"]["ns"] for ns in phases)
 
 
 def test_an_answer_that_cannot_be_read_ends_its_process_and_is_an_error(

@@ -86,7 +86,10 @@ class HeldBatch:
 
     def _finish(self) -> None:
         batch = self.batch
-        batch.ended_ns = _clock()
+        if batch.computed_ns:
+            batch.ended_ns = _clock()
+        else:
+            batch.end(None)  # the process has died after the answers: it has not told the times
         if self._again:
             pairs = zip(batch.requests, batch.responses, strict=True)
             kept = [(request, response) for request, response in pairs if request not in self._again]
