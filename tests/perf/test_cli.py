@@ -175,6 +175,15 @@ def test_a_server_that_is_not_there_is_99(capfd: pytest.CaptureFixture[str]) -> 
     assert error.endswith("(start one with `tpx serve`, or say with -u where it is)\n")
 
 
+@pytest.mark.usefixtures("_no_proxies")
+def test_a_service_that_tpx_serve_is_not_is_to_be_looked_for_elsewhere(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    openai = ("--service-kind", "openai", "--endpoint", "v1/completions")
+    assert main([*QUICK, "-u", "127.0.0.1:9", *openai]) == 99
+    assert capfd.readouterr().err.endswith(" (say with -u where it is)\n")
+
+
 def test_a_failure_of_every_request_is_3_with_the_servers_words(capfd: pytest.CaptureFixture[str]) -> None:
     with http_server(Behaviour(status=lambda _: 400)) as url:
         assert main([*QUICK, "-u", url]) == 3

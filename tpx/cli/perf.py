@@ -26,7 +26,8 @@ from tpx.perf.self_test import self_test, self_test_text
 from tpx.perf.settings import without_secrets
 
 IN_PROCESS = "tpx.cli.inprocess"
-NOBODY_THERE = "start one with `tpx serve`, or say with -u where it is"
+START_ONE = "start one with `tpx serve`, or "
+SAY_WHERE = "say with -u where it is"
 WHOM_TO_TRUST = (
     "trust its authority with --ssl-https-ca-certificates-file, over gRPC --ssl-grpc-root-certifications-file"
 )
@@ -49,6 +50,7 @@ class Exit(IntEnum):
 
 def main(argv: Sequence[str]) -> int:
     """Run `tpx perf` with these words; returns the exit status."""
+    kind: str = "triton"
     try:
         if argv[:1] == ["compare"]:
             return perf_compare.main(argv[1:])
@@ -56,6 +58,7 @@ def main(argv: Sequence[str]) -> int:
             print(f"Perf Analyzer Version {__version__} (tpx perf)", file=sys.stderr)
             return Exit.OK
         config = _configured(argv)
+        kind = config.service_kind
         if config.self_test:
             return _self_test(config)
         if config.pdf is not None:
@@ -69,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
                 return perf_ab.main(config, argv, IN_PROCESS)
             return _measured(config, argv)
     except TpxError as exc:
-        print(f"Error: {exc}{_hint(exc)}", file=sys.stderr)
+        print(f"Error: {exc}{_hint(exc, kind)}", file=sys.stderr)
         return Exit.FAILED
 
 
@@ -86,7 +89,7 @@ def _measured(config: PerfConfig, argv: Sequence[str]) -> int:
     return exit_status(report)
 
 
-def _hint(error: TpxError) -> str:
+def _hint(error: TpxError, kind: str) -> str:
     """What to do where nobody is there, or somebody whom nobody vouches for."""
     if not str(error).startswith("cannot connect"):
         return ""
@@ -94,7 +97,7 @@ def _hint(error: TpxError) -> str:
         return f" ({WHOM_TO_TRUST})"
     told = [name for known in PROXIES for name in (known, known.upper()) if os.environ.get(name)]
     direct = f"; {' and '.join(told)} not used: tpx perf connects straight to the server" if told else ""
-    return f" ({NOBODY_THERE}{direct})"
+    return f" ({START_ONE if kind == 'triton' else ''}{SAY_WHERE}{direct})"
 
 
 def _configured(argv: Sequence[str]) -> PerfConfig:
