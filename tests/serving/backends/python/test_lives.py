@@ -13,7 +13,7 @@ import pytest
 
 from tests.serving.backends.python.asking import ask, said, say, y_of
 from tests.serving.backends.python.conftest import ONE, SAY
-from tests.serving.backends.python.zoo import SAME, add
+from tests.serving.backends.python.zoo import DECOUPLED, SAME, add
 from tests.serving.live import Live, serving
 
 UNHEALTHY = (
@@ -90,6 +90,28 @@ def test_a_death_fails_what_was_held_and_nothing_else(tmp_path: Path, how: str) 
         assert again != first
         _until(lambda: live.get("/v2/models/say/ready").status == 200)
         assert live.get("/v2/health/ready").status == 200
+
+
+def test_a_model_is_told_of_clients_that_left_while_its_process_came_back(tmp_path: Path) -> None:
+    directory = add(tmp_path, "flood", config=ONE + SAME + DECOUPLED)
+    held, file = directory / "held", directory / "model.py"
+    waits = "    def initialize(self, args):\n        while os.path.exists({!r}):\n            pass\n"
+    code = file.read_text(encoding="utf-8") + waits.format(str(held))
+    file.write_text(code, encoding="utf-8")
+    with serving(tmp_path) as live:
+        [model] = live.server.repository.served()
+        held.touch()
+        _children(tmp_path)[0].kill()
+        _until(lambda: not model.healthy)
+        with live.raw_http() as connection:
+            connection.sendall(
+                b"POST /v2/models/flood/generate_stream HTTP/1.1\r\nHost: x\r\nContent-Length: 16\r\n\r\n"
+                b'{"x": [50000,1]}'
+            )
+            _until(lambda: model.in_flight == 1)
+        live.get("/v2")  # by then the server has seen that it left
+        held.unlink()
+        _until(lambda: model.in_flight == 0, 5)
 
 
 def test_an_answer_before_a_death_has_taken_no_time_that_nobody_knows(tmp_path: Path) -> None:

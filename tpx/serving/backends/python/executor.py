@@ -261,6 +261,9 @@ class PythonExecutor:
         for held in held_batch.held:
             self._held[held.handle] = held
         connection.send(frames.EXECUTE, parts)
+        for held in held_batch.held:
+            if held.request.cancelled:  # while it waited for a process
+                held.end()
 
     async def ready(self) -> bool:
         if not self.alive or self._connection is None:
