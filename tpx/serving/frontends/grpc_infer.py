@@ -169,9 +169,9 @@ def encode_response(
     head = infer.head
     if head.placed:
         outputs = put_into_place(outputs, infer)
-    # True and 1 are equal, but not the same parameter
-    types = map(type, parameters.values())
-    shapes = ("grpc", *[tensor.shape for tensor in outputs], *parameters.items(), *types)
+    shapes: tuple[object, ...] = ("grpc", *[tensor.shape for tensor in outputs])
+    if parameters:  # True and 1 are equal, but not the same parameter
+        shapes += (*parameters.items(), *map(type, parameters.values()))
     starts = head.rendered.get(shapes)
     if starts is None:
         outputs = with_classes(outputs, head)
