@@ -36,6 +36,9 @@ _REMEMBERED_HEADS = 1024
 _REMEMBERED_HEAD_BYTES = 16 << 10
 _REMEMBERED_SIZES = 4
 _RAW_OUTPUT = bytes((RAW_OUTPUT_TAG,))
+FINAL: Mapping[str, Parameter] = MappingProxyType({"triton_final_response": True})
+NOT_FINAL: Mapping[str, Parameter] = MappingProxyType({"triton_final_response": False})
+"""What every response of a stream says."""
 _NO_PARAMETERS: Mapping[str, Parameter] = MappingProxyType({})
 
 Reply = Callable[[InferRequest, InferResponse], None]
@@ -169,9 +172,9 @@ def encode_response(
     head = infer.head
     if head.placed:
         outputs = put_into_place(outputs, infer)
-    shapes: tuple[object, ...] = ("grpc", *[tensor.shape for tensor in outputs])
-    if parameters:  # True and 1 are equal, but not the same parameter
-        shapes += (*parameters.items(), *map(type, parameters.values()))
+    shapes: tuple[object, ...] = ("grpc", *[tensor.shape for tensor in outputs], *parameters.items())
+    if parameters and parameters is not NOT_FINAL and parameters is not FINAL:
+        shapes += tuple(map(type, parameters.values()))  # True and 1 are equal, but not the same parameter
     starts = head.rendered.get(shapes)
     if starts is None:
         outputs = with_classes(outputs, head)

@@ -19,7 +19,7 @@ from tpx.protocol.v2 import Parameter
 from tpx.protocol.v2_protobuf import encode_varint, request_id_of
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.grpc_answers import fail_internally
-from tpx.serving.frontends.grpc_infer import GrpcInference, encode_response
+from tpx.serving.frontends.grpc_infer import FINAL, NOT_FINAL, GrpcInference, encode_response
 from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc
 from tpx.serving.frontends.traced import trace_stream
 from tpx.serving.pace import Pace
@@ -30,8 +30,6 @@ MOST_IN_FLIGHT = 1000
 """Requests of one stream: those behind them wait unread."""
 _EXITING = "GRPC server is shutting down and has stopped accepting new requests."
 _INFER_RESPONSE_TAG = bytes((2 << 3 | 2,))
-_FINAL = {"triton_final_response": True}
-_NOT_FINAL = {"triton_final_response": False}
 
 
 class _Turn:
@@ -223,7 +221,7 @@ class _InferStream:
             elif (
                 response.outputs or turn.ordered or response.says_something or infer.head.empty_final_response
             ):
-                parameters: Mapping[str, Parameter] = _FINAL if response.final else _NOT_FINAL
+                parameters: Mapping[str, Parameter] = FINAL if response.final else NOT_FINAL
                 if response.parameters:
                     parameters = {**response.parameters, **parameters}
                 turn.add(_framed(encode_response(infer, response.outputs, parameters)))
