@@ -1,5 +1,7 @@
 """`torch.export` archives: what they tell completes and checks a configuration."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -204,3 +206,14 @@ def test_instances_have_their_own_weights_unless_they_share_them(
             answers = [each.execute({"x": X})["OUTPUT__0"].tolist() for each in instances]
             assert answers == [answers[0]] * 3
         loads.clear()
+
+
+def test_archives_can_be_opened_at_the_same_time(affine: Path) -> None:
+    together = threading.Barrier(6)
+
+    def opening(_: int) -> int:
+        together.wait(30)
+        return int(check(affine).max_batch_size)
+
+    with ThreadPoolExecutor(6) as threads:
+        assert list(threads.map(opening, range(6))) == [4] * 6

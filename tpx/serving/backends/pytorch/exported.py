@@ -1,5 +1,6 @@
 """`torch.export` archives (`model.pt2`), as torch.export.save writes them: a graph with types and shapes."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from tpx.serving.backends.pytorch.interface import Interface, Slot, datatype_of
 from tpx.serving.backends.pytorch.program import storages_of
 
 _GUARDS = "_guards_fn"
+_reading = threading.Lock()
+"""PyTorch keeps the archive that it reads in a global variable: it can read one at a time."""
 
 
 class ExportedProgram:
@@ -68,7 +71,7 @@ class ExportedProgram:
 
 def _load(path: Path, model: str) -> Any:
     try:
-        with path.open("rb") as file:  # a path must end in .pt2
+        with _reading, path.open("rb") as file:  # a path must end in .pt2
             return torch.export.load(file)
     except (RuntimeError, ValueError, OSError, AttributeError, KeyError, TypeError) as exc:
         raise LoadError(
