@@ -44,6 +44,8 @@ FULL = {
     "empty lists": of_data(b"1", b",[]", b""),
     "empty objects": of_data(b"1", b",{}", b""),
     "lists of lists": of_data(b"1", b",[[[[]]]]", b""),
+    "lists beside texts": of_data(b'"a"', b",[]", b"").replace(b"FP32", b"BYTES"),
+    "objects beside texts": of_data(b'"a"', b",{}", b"").replace(b"FP32", b"BYTES"),
 }
 
 
@@ -89,6 +91,27 @@ def test_brackets_in_large_texts_are_text() -> None:
     body = orjson.dumps({"inputs": [{"name": "x", "datatype": "BYTES", "shape": [300_000], "data": texts}]})
     [tensor] = decode_infer_request("m", body, None, SIZE).inputs
     assert tensor.numpy().tolist() == [text.encode() for text in texts]
+
+
+@pytest.mark.parametrize("shape", [(1, 100_000), (100_000, 1), (50_000, 2, 1)])
+def test_large_texts_are_read_however_they_are_nested(shape: tuple[int, ...]) -> None:
+    texts = np.array([f'{n}[[]]{{"\\"{{' for n in range(100_000)], dtype=object)
+    item = {"name": "x", "datatype": "BYTES", "shape": list(shape), "data": texts.reshape(shape).tolist()}
+    body = orjson.dumps({"inputs": [item]})
+    assert len(body) > LARGE_BYTES
+    [tensor] = decode_infer_request("m", body, None, SIZE).inputs
+    assert tensor.numpy().ravel().tolist() == [text.encode() for text in texts]
+
+
+def test_one_value_in_many_lists_costs_what_it_is_long() -> None:
+    deep = b"[" * 97 + b'"a"' + b"]" * 97
+    count = 200_000
+    data = b"[" + deep + b',"a"' * count + b"]"
+    head = b'{"inputs":[{"name":"x","datatype":"BYTES","shape":[%d],"data":' % (count + 1)
+    began = time.thread_time()
+    [tensor] = decode_infer_request("m", head + data + b"}]}", None, SIZE).inputs
+    assert time.thread_time() - began < 1  # twenty times what it takes, and half of a look at all for each
+    assert tensor.numpy().tolist() == [b"a"] * (count + 1)
 
 
 def test_as_many_inputs_as_allowed_may_be_large() -> None:

@@ -1,5 +1,6 @@
 """JSON values become tensors exactly, or not at all."""
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,17 @@ def test_a_value_that_the_datatype_does_not_hold_is_refused(datatype: str, value
 def test_a_value_that_the_datatype_holds_arrives_unchanged(datatype: str, values: list[Any]) -> None:
     data = encode_values("x", datatype, len(values), values)
     np.testing.assert_array_equal(as_array(data, datatype, (len(values),)).tolist(), values)
+
+
+def test_a_long_text_among_numbers_is_refused_before_it_is_one_of_many() -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRequest, match="non-number as double"):
+            encode_values("x", "FP32", 1001, [*range(1000), "x" * 10_000])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20
 
 
 def test_nested_and_flat_data_mean_the_same() -> None:

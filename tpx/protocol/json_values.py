@@ -2,6 +2,7 @@
 
 import json
 import math
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ import orjson
 
 from tpx.errors import InvalidRequest
 from tpx.protocol.datatypes import BY_NAME
-from tpx.protocol.json_outline import LARGE_BYTES
+from tpx.protocol.json_outline import LARGE_BYTES, texts_in_one_list
 from tpx.protocol.tensors import Buffer, Tensor, as_array, encode_bytes
 
 MAX_JSON_DEPTH = 100
@@ -36,8 +37,9 @@ def json_values(name: str, data: Any, datatype: str = "BYTES") -> Any:
     if not isinstance(data, msgspec.Raw):
         return data
     text: Buffer = memoryview(data)
-    if len(text) > LARGE_BYTES and datatype != "BYTES":
-        text = _in_one_list(name, bytes(text))
+    if len(text) > LARGE_BYTES:
+        text = bytes(text)
+        text = texts_in_one_list(text) if datatype == "BYTES" else _in_one_list(name, text)
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as exc:
@@ -87,12 +89,29 @@ def _flatten(values: Any) -> list[Any]:
     """The leaves of nested lists, row-major."""
     if not isinstance(values, list):
         raise InvalidRequest("Unable to parse 'data': attempt to access JSON non-array as array")
-    leaves: list[Any] = values
-    for _ in range(MAX_JSON_DEPTH):
-        if not any(isinstance(leaf, list) for leaf in leaves):
-            return leaves
-        leaves = [leaf for item in leaves for leaf in (item if isinstance(item, list) else (item,))]
-    raise InvalidRequest(f"JSON nesting depth exceeds maximum allowed limit ({MAX_JSON_DEPTH})")
+    leaves: list[Any] = []
+    _collect(values, leaves, MAX_JSON_DEPTH)
+    return leaves
+
+
+def _collect(values: list[Any], leaves: list[Any], depth: int) -> None:
+    """Add the leaves of lists that are at most `depth` deep. Each value is looked at once, however deep
+    another one is."""
+    kinds = set(map(type, values))
+    while kinds == {list} and depth > 1:
+        values = list(chain.from_iterable(values))
+        kinds = set(map(type, values))
+        depth -= 1
+    if list not in kinds:
+        leaves += values
+        return
+    if depth == 1:
+        raise InvalidRequest(f"JSON nesting depth exceeds maximum allowed limit ({MAX_JSON_DEPTH})")
+    for value in values:
+        if type(value) is list:
+            _collect(value, leaves, depth - 1)
+        else:
+            leaves.append(value)
 
 
 _KINDS = {"f": "iuf", "i": "iu", "u": "iu", "b": "b"}
@@ -113,17 +132,18 @@ def _numbers(name: str, datatype: str, values: Any) -> npt.NDArray[Any]:
     )
     word = _TYPE_WORDS.get(target.kind, "boolean as boolean")
     mismatch = f"Unable to parse 'data': attempt to access JSON non-{word} (input '{name}')"
+    kinds = set(map(type, flat))
+    if not kinds <= {int, float, bool}:  # of a text among numbers numpy makes texts, all as long as it
+        raise InvalidRequest(mismatch)
     try:
         array = np.array(flat)
         if array.size == 0:
             return np.empty(0, dtype=target)
-        if array.ndim != 1:
-            return _numbers(name, datatype, _flatten(values))
-        if array.dtype.kind == "f" and target.kind in "iu" and all(type(value) is int for value in flat):
+        if array.dtype.kind == "f" and target.kind in "iu" and kinds == {int}:
             array = np.array(flat, dtype=target)  # integers that only fit uint64
     except (ValueError, OverflowError) as exc:
         raise InvalidRequest(mismatch) from exc
-    if array.dtype.kind not in _KINDS[target.kind] or (target.kind != "b" and bool in set(map(type, flat))):
+    if array.dtype.kind not in _KINDS[target.kind] or (target.kind != "b" and bool in kinds):
         raise InvalidRequest(mismatch)
     if target.kind in "iu":
         limits = np.iinfo(target)
