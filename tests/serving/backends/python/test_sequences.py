@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.serving.backends.python.asking import y_of
-from tests.serving.backends.python.zoo import DECOUPLED, MODELS, add, io
+from tests.serving.backends.python.asking import ask, y_of
+from tests.serving.backends.python.zoo import DECOUPLED, MODELS, SAME, add, io
 from tests.serving.live import Answer, Live, serving
 
 ONE = "data_type: TYPE_FP32 dims: [ 1 ]"
@@ -53,6 +53,45 @@ def test_controls_and_states_reach_each_request(tmp_path: Path, strategy: str, r
         assert y_of(_send(live, 7, 3, rows=rows)) == [106]
         missing = _send(live, 7, 5000, rows=rows)
         assert missing.error == "the model gave no state 'sum_out'"
+
+
+CALLS_WITH_NO_TEXT = """
+import triton_python_backend_utils as pb_utils
+
+START = pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START
+END = pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        inputs = requests[0].inputs()
+        call = pb_utils.InferenceRequest(
+            model_name="double",
+            inputs=inputs,
+            requested_output_names=["y"],
+            correlation_id="\\ud800" if inputs[0].as_numpy()[0] < 0 else "text",
+            flags=START | END,
+        )
+        response = call.exec()
+        return [pb_utils.InferenceResponse(response.output_tensors(), response.error())]
+"""
+BY_TEXT = """
+instance_group { count: 1 }
+sequence_batching {
+  control_input { name: 'ID' control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_STRING } }
+}
+"""
+
+
+def test_what_cannot_be_told_a_model_is_an_error_and_the_next_request_is_served(tmp_path: Path) -> None:
+    add(tmp_path, "double", config=BY_TEXT + SAME)
+    (add(tmp_path, "calls", "double") / "model.py").write_text(CALLS_WITH_NO_TEXT, encoding="utf-8")
+    with serving(tmp_path) as live:
+        for _ in range(3):
+            answer = ask(live, "calls", -1)
+            assert answer.status == 500
+            assert "a request cannot be given to the model" in answer.error
+        assert y_of(ask(live, "calls", 2)) == [4]
 
 
 ITERATIVE = (

@@ -247,16 +247,19 @@ class PythonExecutor:
             held_batch.held.append(Held(held_batch, index, request, self._numbers, connection))
         parts: list[Buffer] = [frames.BATCH.pack(number, len(batch.requests))]
         sequences = self._sequences if self._sequences.any else None
-        for held, request in zip(held_batch.held, batch.requests, strict=True):
-            added = sequences.added(request) if sequences is not None else ()
-            encode_request(held.handle, request, added, parts)
-            buffers = [*request.buffers, *[tensor.data for tensor in added]] if added else request.buffers
-            try:
+        try:
+            for held, request in zip(held_batch.held, batch.requests, strict=True):
+                added = sequences.added(request) if sequences is not None else ()
+                encode_request(held.handle, request, added, parts)
+                buffers = [*request.buffers, *[tensor.data for tensor in added]] if added else request.buffers
                 connection.add_tensors(parts, buffers)
-            except OSError as exc:
-                held_batch.fail(f"no shared memory for the tensors of a request: {exc.strerror}")
-                held_batch.release()
-                return
+        except OSError as exc:
+            self._not_sent(held_batch, f"no shared memory for the tensors of a request: {exc.strerror}")
+            return
+        except Exception as exc:  # one batch's boundary: else it would stay with this instance for ever
+            log.exception("a batch cannot be given to %s", self._settings.name)
+            self._not_sent(held_batch, f"a request cannot be given to the model: {exc}")
+            return
         self._batches[number] = held_batch
         for held in held_batch.held:
             self._held[held.handle] = held
@@ -264,6 +267,10 @@ class PythonExecutor:
         for held in held_batch.held:
             if held.request.cancelled:  # while it waited for a process
                 held.end()
+
+    def _not_sent(self, batch: HeldBatch, why: str) -> None:
+        batch.fail(why)
+        batch.release()
 
     async def ready(self) -> bool:
         if not self.alive or self._connection is None:
