@@ -234,3 +234,9 @@ def test_what_we_encode_is_what_we_decode() -> None:
 def test_varints_are_protobufs(value: int) -> None:
     message = messages.InferParameter(uint64_param=value)
     assert message.SerializeToString() == b"\x28" + encode_varint(value)
+
+
+@pytest.mark.parametrize("value", [0, -1, 2**63 - 1, 2**63, 2**64 - 1])
+def test_a_whole_number_of_either_sign_is_the_parameter_that_it_was(value: int) -> None:
+    encoded = encode_infer_request("m", "", [], parameters={"n": value, "flag": True})
+    assert decode_infer_request(encoded).parameters == {"n": value, "flag": True}

@@ -277,7 +277,7 @@ def set_parameters(target: Any, parameters: Mapping[str, Parameter]) -> None:
         if isinstance(value, bool):
             target[key].bool_param = value
         elif isinstance(value, int):
-            target[key].int64_param = value
+            setattr(target[key], "uint64_param" if value > _MAX_INT64 else "int64_param", value)
         elif isinstance(value, float):
             target[key].double_param = value
         else:
