@@ -60,6 +60,13 @@ def test_thread_counts_that_are_no_numbers_are_refused(tmp_path: Path, key: str,
         opened(tmp_path, f"parameters {{ key: '{key}' value {{ string_value: '{text}' }} }} ")
 
 
+@pytest.mark.parametrize("text", [str(2**31), "9" * 5000])
+def test_thread_counts_that_onnx_runtime_cannot_take_are_refused(tmp_path: Path, text: str) -> None:
+    onnx_files.save(onnx_files.doubling(), tmp_path / "model.onnx")
+    with pytest.raises(ConfigError, match=r"of model 'net' must be less than 2\^31"):
+        opened(tmp_path, f"parameters {{ key: 'intra_op_thread_count' value {{ string_value: '{text}' }} }} ")
+
+
 @pytest.mark.parametrize("key", ["execution_mode", "enable_mem_arena", "enable_mem_pattern"])
 def test_switches_that_are_neither_0_nor_1_are_refused(tmp_path: Path, key: str) -> None:
     onnx_files.save(onnx_files.doubling(), tmp_path / "model.onnx")

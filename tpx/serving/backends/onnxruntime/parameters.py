@@ -33,6 +33,8 @@ class Parameters:
         text = self.words.get(key) or "0"
         if not (text.isascii() and text.isdigit()):
             raise ConfigError(f"parameter '{key}' of {self.where} must be a whole number, got '{text}'")
+        if len(text) > 10 or int(text) >= 2**31:  # what ONNX Runtime takes
+            raise ConfigError(f"parameter '{key}' of {self.where} must be less than 2^31, got '{text}'")
         return int(text)
 
     def switch(self, key: str, *, default: bool) -> bool:

@@ -108,6 +108,8 @@ class _Given:
             if key in self.texts:
                 if not text.removeprefix("-").isdecimal():
                     raise self.wrong(key, "a whole number")
+                if len(text) > 10 or int(text) >= 2**31:  # what PyTorch takes
+                    raise self.wrong(key, "less than 2^31")
                 counts[key] = max(0, int(text))
         if len(set(counts.values())) > 1:
             said = ", ".join(f"{key} {count}" for key, count in counts.items())

@@ -80,6 +80,10 @@ def _whole(model: str, given: Mapping[str, str], key: str) -> int:
         raise ConfigError(
             f"parameter '{key}' must be non-negative number for TensorFlow model '{model}', got '{text}'"
         )
+    if len(text) > 10 or int(text) >= 2**31:  # what TensorFlow takes
+        raise ConfigError(
+            f"parameter '{key}' must be less than 2^31 for TensorFlow model '{model}', got '{text}'"
+        )
     return int(text)
 
 
