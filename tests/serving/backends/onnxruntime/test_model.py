@@ -100,6 +100,19 @@ def test_a_scalar_is_one_element_for_the_client(tmp_path: Path, datatype: str) -
     assert out.tolist() == given.tolist()
 
 
+@pytest.mark.parametrize(("most", "dims"), [(0, "-1, 2"), (4, "2")])
+def test_a_tensor_of_any_number_of_dimensions_has_those_of_the_configuration(
+    tmp_path: Path, most: int, dims: str
+) -> None:
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "xy")
+    onnx_files.save(graph([node("Identity", ["x"], ["y"])], [x], [y]), tmp_path / "model.onnx")
+    tensor = f"data_type: TYPE_FP32 dims: [ {dims} ]"
+    io = f"input [{{ name: 'x' {tensor} }}] output [{{ name: 'y' {tensor} }}]"
+    [executor] = executors(tmp_path, f"max_batch_size: {most} {io} ")
+    given = np.arange(6, dtype=np.float32).reshape(3, 2)
+    assert executor.execute({"x": given})["y"].tolist() == given.tolist()
+
+
 def test_data_that_is_not_aligned_is_computed_rightly(tmp_path: Path) -> None:
     onnx_files.save(onnx_files.doubling("batch", 37), tmp_path / "model.onnx")
     given = np.arange(3 * 37, dtype=np.float32)

@@ -25,7 +25,7 @@ class Conversions:
     def __init__(self, inputs: Sequence[OnnxTensor], outputs: Sequence[OnnxTensor]) -> None:
         self._strings_in = [tensor.name for tensor in inputs if tensor.datatype == "BYTES"]
         self._strings_out = [tensor.name for tensor in outputs if tensor.datatype == "BYTES"]
-        self._scalars_in = [tensor.name for tensor in inputs if not tensor.shape]
+        self._scalars_in = [tensor.name for tensor in inputs if tensor.ranked and not tensor.shape]
         self._scalars_out = [tensor.name for tensor in outputs if not tensor.shape]
         self.needed = bool(self._strings_in or self._strings_out or self._scalars_in or self._scalars_out)
 

@@ -20,7 +20,12 @@ from tpx.serving.backends.onnxruntime.execution import ArrayExecutor, ValueExecu
 from tpx.serving.backends.onnxruntime.options import run_options, session_options, warn_of_unknown
 from tpx.serving.backends.onnxruntime.providers import CPU, CUDA, check_accelerators, providers_of
 from tpx.serving.backends.onnxruntime.sessions import open_session
-from tpx.serving.backends.onnxruntime.signature import OnnxTensor, check_signature, complete_signature
+from tpx.serving.backends.onnxruntime.signature import (
+    OnnxTensor,
+    check_signature,
+    complete_signature,
+    ranked_by,
+)
 from tpx.serving.backends.onnxruntime.threads import Threads
 from tpx.serving.instances.placement import InstanceSpec, instance_specs
 from tpx.serving.stacking.added import taken_outputs
@@ -79,7 +84,7 @@ class OnnxModel:
 
     def check(self, config: Any) -> None:
         check_one_response(config, "an ONNX model")
-        check_signature(config, self._inputs_of(config), self._outputs)
+        check_signature(config, self._inputs_of(config), ranked_by(config, config.output, self._outputs))
 
     def executor(self, spec: InstanceSpec, config: Any) -> Executor:
         used = {item.name for item in config.output} | set(taken_outputs(config))
@@ -108,7 +113,8 @@ class OnnxModel:
 
     def _inputs_of(self, config: Any) -> list[OnnxTensor]:
         optional = {item.name for item in config.input if item.optional}
-        return [*self._inputs, *(tensor for tensor in self._weights if tensor.name in optional)]
+        tensors = [*self._inputs, *(tensor for tensor in self._weights if tensor.name in optional)]
+        return ranked_by(config, config.input, tensors)
 
     def _session_of(self, spec: InstanceSpec, config: Any) -> ort.InferenceSession:
         """The session that instances share, the one that opening made, or a new one."""

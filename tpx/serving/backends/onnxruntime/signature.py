@@ -5,14 +5,14 @@ both.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tpx.errors import ConfigError, LoadError
 from tpx.serving.backends.model_tensors import ModelTensor, add_tensor, check_signature
 from tpx.serving.stacking.added import added_inputs, taken_outputs
 
-__all__ = ["OnnxTensor", "check_signature", "complete_signature"]
+__all__ = ["OnnxTensor", "check_signature", "complete_signature", "ranked_by"]
 
 _DATATYPES = {
     "tensor(bool)": "BOOL",
@@ -57,6 +57,19 @@ def _way_out(kind: str) -> str:
     if kind.startswith(("seq(", "optional(")):
         return ": it has tensors alone, let the graph take and give those"
     return ""
+
+
+def ranked_by(config: Any, items: Any, tensors: Sequence[OnnxTensor]) -> list[OnnxTensor]:
+    """ONNX Runtime tells a tensor of any number of dimensions as it tells a scalar, without any: one that is
+    configured as more than one element, in `config.input` or `config.output`, is no scalar."""
+    rows = [-1] if config.max_batch_size else []
+    full = {
+        item.name: [*rows, *(item.reshape.shape if item.HasField("reshape") else item.dims)] for item in items
+    }
+    return [
+        tensor if tensor.shape or full.get(tensor.name, []) in ([], [1]) else replace(tensor, ranked=False)
+        for tensor in tensors
+    ]
 
 
 def complete_signature(
