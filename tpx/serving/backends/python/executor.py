@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import struct
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -256,8 +257,7 @@ class PythonExecutor:
         except OSError as exc:
             self._not_sent(held_batch, f"no shared memory for the tensors of a request: {exc.strerror}")
             return
-        except Exception as exc:  # one batch's boundary: else it would stay with this instance for ever
-            log.exception("a batch cannot be given to %s", self._settings.name)
+        except (ValueError, OverflowError, struct.error) as exc:  # no text, or no number that a frame has
             self._not_sent(held_batch, f"a request cannot be given to the model: {exc}")
             return
         self._batches[number] = held_batch
