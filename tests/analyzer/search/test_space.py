@@ -1,15 +1,17 @@
 """Axes and the points made of them: what a variant changes, what is not worth a trial, what it is called."""
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from tests.analyzer.search.exploring import BATCHING, FIXED, explore, question, server_for, space
-from tpx.analyzer.results.measurement import Variant
+from tpx.analyzer.results.measurement import Failure, Trial, Variant
 from tpx.analyzer.search.axes import open_grid
 from tpx.analyzer.search.base import Extras, Limits
 from tpx.analyzer.search.question import Member
 from tpx.analyzer.search.space import Dimension, Grid, Names, combine
+from tpx.analyzer.search.table import open_search
 from tpx.analyzer.variants import ModelFacts, configure, merge
 from tpx.errors import UsageError
 
@@ -111,6 +113,24 @@ def test_neighbours_are_one_step_away_and_unordered_choices_all_of_them() -> Non
     found = grid(Extras(queue_delays_us=(1, 2)), instances=(1, 3))
     here = (1, 1, 0)
     assert set(found.neighbours(here)) == {(2, 1, 0), (0, 1, 0), (1, 2, 0), (1, 0, 0), (1, 1, 1), (1, 1, 2)}
+
+
+def test_what_is_around_a_point_lies_within_the_radius_and_may_be_tried() -> None:
+    found = grid(Extras(queue_delays_us=(1, 2)), instances=(1, 5))
+    for home in found.points():
+        expected = [point for point in found.points() if 0 < math.dist(point, home) <= 2]
+        assert found.around(home, 2) == expected
+
+
+def test_quick_search_does_not_look_at_every_point_of_many_members() -> None:
+    many = tuple(Member(facts=replace(BATCHING, model=name)) for name in "abcdef")
+    asked = replace(question(FIXED), members=many)
+    assert open_grid(asked).size == 40**6
+    search = open_search("quick", asked)
+    for _ in range(5):
+        trial = search.ask()
+        assert isinstance(trial, Trial)
+        search.tell(trial, Failure(variant=trial.variant.name, load=trial.load, reason="not tried"))
 
 
 def test_names_count_changes_in_the_order_they_are_asked_for() -> None:

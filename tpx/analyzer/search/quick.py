@@ -66,7 +66,7 @@ class QuickSearch:
     def _fast(self, home: Point) -> Asking[Point]:
         """A jump in the direction in which the neighbours that are measured improve."""
         explorer = self._explorer
-        around = [p for p in explorer.grid.points() if 0 < math.dist(p, home) <= RADIUS]
+        around = explorer.grid.around(home, RADIUS)
         measured = [p for p in around if p in explorer.tried]
         while len(measured) < min(FEWEST_NEIGHBOURS, len(around)):
             fresh = _most_informative([p for p in around if p not in measured], [home, *measured])

@@ -88,6 +88,19 @@ class Grid:
         ranges = (range(len(dimension.choices)) for dimension in self.dimensions)
         return (point for point in itertools.product(*ranges) if not self.refusal(point))
 
+    def around(self, home: Point, radius: int) -> list[Point]:
+        """The other points that may be tried and are no further away, in the order of all points."""
+        near: list[tuple[Point, int]] = [((), 0)]
+        for place, dimension in zip(home, self.dimensions, strict=True):
+            steps = [(other, (other - place) ** 2) for other in range(len(dimension.choices))]
+            near = [
+                ((*point, other), far + further)
+                for point, far in near
+                for other, further in steps
+                if far + further <= radius**2
+            ]
+        return [point for point, far in near if far and not self.refusal(point)]
+
     def refusal(self, point: Point) -> str:
         """Why a point is not worth measuring; empty where it may be."""
         unfitting = self._too_large(point)
