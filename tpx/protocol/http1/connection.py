@@ -2,7 +2,7 @@
 
 Small messages are cut out of what one read brought. A large body of known length is read by the event loop
 straight into its own aligned buffer, so that a tensor is copied at most once between the socket and the
-model.
+model. A message that one read brings, with the head and the size of the one before, is known at a glance.
 """
 
 import asyncio
@@ -33,6 +33,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._body: memoryview | None = None
         self._filled = 0
         self._chunks: ChunkedDecoder | None = None
+        # the last message, if one read brought all of it and nothing else
+        self._last_head = Head()
+        self._last_bytes = 0
 
     @abstractmethod
     def _message(self, head: Head, body: bytes | memoryview) -> bool:
@@ -60,8 +63,15 @@ class HttpConnection(asyncio.BufferedProtocol):
             if self._filled == len(self._body):
                 self._finish()
             return
-        data = b"".join((self._pending, self._scratch[:nbytes]))
-        self._pending = b""
+        data = bytes(self._scratch[:nbytes])
+        if self._pending:
+            data, self._pending = self._pending + data, b""
+        elif nbytes == self._last_bytes and data.startswith(self._last_head.raw):
+            try:
+                self._message(self._last_head, data[len(self._last_head.raw) :])
+            except HttpError as exc:
+                self._bad_message(exc)
+            return
         self._read(data)
 
     def _read(self, data: bytes) -> None:
@@ -89,6 +99,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 return self._begin_body(head, data[at:])
             body = data[at:body_end]
             at = body_end
+            self._last_head, self._last_bytes = head, end if len(raw) + size == end else 0
             if not self._message(head, body):
                 self._pending = data[at:]
                 break
@@ -124,7 +135,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 f"request body of {head.content_length} bytes exceeds the maximum allowed input size of "
                 f"{self._max_body_bytes} bytes. Use --http-max-input-size to increase the limit.",
             )
-        self._head = head
+        self._head, self._last_bytes = head, 0
         self._head_seen(head)
         if head.chunked:
             self._chunks = ChunkedDecoder(self._max_body_bytes)

@@ -71,7 +71,7 @@ class Head:
         """Where binary tensors begin in the body (Inference-Header-Content-Length), so that they can be
         aligned."""
         self.raw = b""
-        """Of a request: the head as it came."""
+        """The head as it came."""
         self.memo: Any = None
         """For the owner of the connection: what it made of this head the first time."""
 
@@ -161,6 +161,7 @@ def parse_response_head(raw: bytes) -> Head:
     parser = httptools.HttpResponseParser(collector)
     _feed(parser, raw)
     head = Head()
+    head.raw = raw
     head.status = parser.get_status_code()
     _take_headers(head, collector.pairs)
     tokens = _tokens(head.headers.get(b"connection", b""))

@@ -1,0 +1,80 @@
+"""What the reading half makes of a byte stream, whatever each read brings of it."""
+
+from tpx.protocol.buffers import new_scratch
+from tpx.protocol.http1.connection import HttpConnection
+from tpx.protocol.http1.head import Head, HeadCache, HttpError, parse_request_head
+
+PLAIN = b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\n"
+OTHER = b"POST /b HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\n"
+CHUNKED = b"POST /c HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+class Reader(HttpConnection):
+    """Notes the messages; `read` is one read of the event loop."""
+
+    def __init__(self) -> None:
+        self._room = new_scratch()
+        super().__init__(HeadCache(parse_request_head), self._room, 1 << 20)
+        self.messages: list[tuple[bytes, bytes]] = []
+        self.errors: list[HttpError] = []
+
+    def read(self, *pieces: bytes) -> list[tuple[bytes, bytes]]:
+        """The messages that are complete with these pieces, each brought by a read of its own."""
+        for piece in pieces:
+            while piece:
+                room = self.get_buffer(-1)
+                size = min(len(room), len(piece))
+                room[:size] = piece[:size]
+                self.buffer_updated(size)
+                piece = piece[size:]
+        found, self.messages = self.messages, []
+        return found
+
+    def _message(self, head: Head, body: bytes | memoryview) -> bool:
+        self.messages.append((head.path, bytes(body)))
+        return True
+
+    def _head_seen(self, head: Head) -> None:
+        pass
+
+    def _bad_message(self, error: HttpError) -> None:
+        self.errors.append(error)
+
+
+def test_the_same_head_with_another_body_is_another_message() -> None:
+    reader = Reader()
+    bodies = (b"first", b"other", b"third")
+    assert [reader.read(PLAIN + body) for body in bodies] == [[(b"/a", body)] for body in bodies]
+
+
+def test_another_head_of_the_same_size_is_read_as_what_it_is() -> None:
+    reader = Reader()
+    assert reader.read(PLAIN + b"first", OTHER + b"other", PLAIN + b"third") == [
+        (b"/a", b"first"), (b"/b", b"other"), (b"/a", b"third"),
+    ]  # fmt: skip
+    broken = b"x" * len(PLAIN + b"12345")
+    assert reader.read(broken) == []
+    assert [error.status for error in reader.errors] == [400]
+
+
+def test_a_read_of_that_size_in_the_middle_of_a_message_is_part_of_it() -> None:
+    message = PLAIN + b"first"
+    reader = Reader()
+    assert reader.read(message) == [(b"/a", b"first")]
+    size = b"%x\r\n" % len(message)
+    assert reader.read(CHUNKED + size, message, b"\r\n0\r\n\r\n") == [(b"/c", message)]
+    long = b"POST /d HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % (2 * len(message))
+    reader.read(message)
+    assert reader.read(long, message, message) == [(b"/d", message + message)]
+    reader.read(message)
+    assert reader.read(b"POST /e HTTP/1.1\r\nX: ", message) == [(b"/e", b"first")], "the rest of a head"
+    assert reader.errors == []
+
+
+def test_what_follows_in_the_same_read_is_not_lost() -> None:
+    message = PLAIN + b"first"
+    reader = Reader()
+    assert reader.read(message, message + OTHER[:10], OTHER[10:] + b"other", message) == [
+        (b"/a", b"first"), (b"/a", b"first"), (b"/b", b"other"), (b"/a", b"first"),
+    ]  # fmt: skip
+    assert reader.read(message * 2, message * 2, message) == [(b"/a", b"first")] * 5
