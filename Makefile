@@ -16,7 +16,7 @@ help:
 	@echo "make differential  the same requests to a real Triton 2.51 and to tpx, answer by answer"
 	@echo "make onnx    all 2033 model tests of the onnx package, served and compared; make test asks a sample of the operators"
 	@echo "make check   format, lint, types, layers"
-	@echo "make bench   side by side with real peers: Triton, perf_analyzer, MLServer (about 35 minutes)"
+	@echo "make bench   side by side with real peers: Triton, perf_analyzer, MLServer (about 45 minutes)"
 	@echo "make schema  regenerate the protobuf descriptors from tpx/protocol/schema/*.proto"
 	@echo "make clean   remove the environment and everything generated"
 
