@@ -176,6 +176,7 @@ def test_elements_are_counted(shape: list[int], count: int) -> None:
         ([2**62], "byte size overflow for input 'x'"),
         ([0, 2**62], "byte size overflow for input 'x'"),
         ([2**40, 0, 2**40], "byte size overflow for input 'x'"),
+        ([9] * 4097, "at most 4096 dimensions, got 4097"),
     ],
 )
 def test_shapes_of_no_tensor_are_refused(shape: list[int], words: str) -> None:

@@ -1,5 +1,6 @@
 """Inference requests as protobuf: what we cut out of a message is what protobuf itself finds in it."""
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from tpx.protocol.v2_protobuf import (
     decode_infer_request,
     encode_infer_request,
     encode_varint,
+    request_id_of,
     split_raw_inputs,
 )
 
@@ -108,6 +110,48 @@ def test_of_odd_fields_we_make_what_protobuf_makes(odd: bytes) -> None:
 def test_of_fields_in_any_order_we_make_what_protobuf_makes(fields: list[bytes]) -> None:
     data = b"".join(fields)
     assert as_we_do(data) == as_protobuf_does(data)
+
+
+MANY = {
+    "inputs": b"\x2a\x00",
+    "outputs": b"\x32\x00",
+    "parameters": b"\x22\x00",
+    "tensors": TAG + b"\x00",
+}
+
+
+@pytest.mark.parametrize(
+    "start", [b"", b"\x5d1234", TAG + b"\x00"], ids=["alone", "behind odd", "behind tensors"]
+)
+@pytest.mark.parametrize("what", MANY)
+def test_a_message_of_very_many(what: str, start: bytes) -> None:
+    data = start + MANY[what] * 100_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRequest, match="at most 16384 inputs, outputs"):
+            decode_infer_request(data)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 << 20
+    assert request_id_of(data) == ""
+
+
+@pytest.mark.parametrize(
+    "odd", [b"\x0b\x0c", b"\xaa\x80\x80\x80\x80\x80\x00\x00"], ids=["a group", "a long tag"]
+)
+def test_what_is_large_and_no_plain_sequence_of_fields_is_not_parsed(odd: bytes) -> None:
+    with pytest.raises(InvalidRequest, match="Unable to parse request"):
+        decode_infer_request(odd + MANY["outputs"] * (1 << 20))
+
+
+def test_large_tensors_may_come_before_other_fields() -> None:
+    message = request([b"a" * (2 << 20)])
+    tensors = messages.ModelInferRequest(raw_input_contents=message.raw_input_contents)
+    message.ClearField("raw_input_contents")
+    data = tensors.SerializeToString() + message.SerializeToString()
+    [tensor] = decode_infer_request(data).inputs
+    assert bytes(tensor.data) == b"a" * (2 << 20)
 
 
 def test_tensors_are_views_of_the_message() -> None:

@@ -30,6 +30,8 @@ from tpx.protocol.v2 import (
 )
 
 MAX_ELEMENTS = 2**63 - 1
+MAX_DIMENSIONS = 4096
+"""More than any array has: the product of a hundred thousand takes seconds."""
 
 
 class _Input(msgspec.Struct):
@@ -213,6 +215,11 @@ def _binary_size(item: _Input) -> int:
 
 def element_count(name: str, shape: Sequence[int]) -> int:
     """How many elements a tensor of `shape` has. Raises InvalidRequest for what no tensor can be."""
+    if len(shape) > MAX_DIMENSIONS:
+        raise InvalidRequest(
+            f"invalid shape for input '{name}': a tensor has at most {MAX_DIMENSIONS} dimensions, got "
+            f"{len(shape)}"
+        )
     count = math.prod(shape)
     if count * 8 > MAX_ELEMENTS or min(shape, default=0) < 0:
         _refuse_shape(name, shape)

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 from tpx.errors import InvalidRequest
 from tpx.protocol import messages
 from tpx.protocol.datatypes import BY_NAME
+from tpx.protocol.json_outline import LARGE_BYTES, MAX_TENSORS
 from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
 from tpx.protocol.v2 import (
     SHARED_MEMORY_PARAMETERS,
@@ -50,6 +51,10 @@ _TYPES = {
     "fp64_contents": "FP64",
     "bytes_contents": "BYTES",
 }
+_NUMBERS = {0: 0, 1: 8, 5: 4}
+"""Bytes of a number by its wire type; 0 where it varies."""
+_MAX_FIELDS = 4 * MAX_TENSORS
+_NO_REQUEST = "Unable to parse request: it is not a ModelInferRequest"
 _NO_DATATYPE = "<invalid>"
 """What Triton calls a datatype that there is not; no model expects it."""
 
@@ -60,7 +65,7 @@ def decode_infer_request(data: Buffer) -> DecodedRequest:
     try:
         message = messages.ModelInferRequest.FromString(bytes(memoryview(data)[:head_size]))
     except DecodeError as exc:
-        raise InvalidRequest("Unable to parse request: it is not a ModelInferRequest") from exc
+        raise InvalidRequest(_NO_REQUEST) from exc
     raw = [*message.raw_input_contents, *raw]
     decoded = DecodedRequest(
         model_name=message.model_name,
@@ -90,10 +95,10 @@ def decode_infer_request(data: Buffer) -> DecodedRequest:
 
 def request_id_of(data: Buffer) -> str:
     """The id of a request that was refused, "" if not even that can be read."""
-    head_size, _ = split_raw_inputs(data, 0)
     try:
+        head_size, _ = split_raw_inputs(data, 0)
         message = messages.ModelInferRequest.FromString(bytes(memoryview(data)[:head_size]))
-    except DecodeError:
+    except (DecodeError, InvalidRequest):
         return ""
     return str(message.id)
 
@@ -101,38 +106,52 @@ def request_id_of(data: Buffer) -> str:
 def split_raw_inputs(data: Buffer, start: int) -> tuple[int, list[memoryview]]:
     """Where the trailing run of raw_input_contents begins, and views of its entries.
 
-    `start` is a field boundary to walk from. A message that is not a plain sequence of fields ends the walk
-    early:
-    its remainder is then left to the protobuf parser.
+    `start` is a field boundary to walk from. A message that is not a plain sequence of fields, the tensors
+    last, is left to the protobuf parser as a whole. Raises InvalidRequest for one of so many fields, or so
+    large and malformed, that the parser would make of it a multiple of its size.
     """
     view = memoryview(data)
     end = len(view)
     at = start
     begins = -1
+    count = 0
+    last = True
     raw: list[memoryview] = []
     try:
         while at < end:
             field_start = at
             tag, at = _varint(view, at)
-            kind = tag & 7
-            if kind == 2:
+            if tag == RAW_INPUT_TAG:
                 size, at = _varint(view, at)
-                if size > end - at:
-                    return end, []
-                if tag == RAW_INPUT_TAG:
-                    if begins < 0:
-                        begins = field_start
-                    raw.append(view[at : at + size])
-                elif begins >= 0:
-                    return end, []  # a field behind the tensors: not what encoders write
+                if begins < 0:
+                    begins = field_start
+                raw.append(view[at : at + size])
                 at += size
-            elif kind == 0 and tag:  # there is no field 0
-                _, at = _varint(view, at, longest=10)
             else:
-                return end, []
+                last = begins < 0
+                if tag & 7 == 2 and tag > 7:  # there is no field 0
+                    size, at = _varint(view, at)
+                    at += size
+                else:
+                    at = _past(view, at, tag)
+            count += 1
+            if count > _MAX_FIELDS:
+                raise InvalidRequest(
+                    f"a request has at most {_MAX_FIELDS} inputs, outputs, parameters and raw_input_contents"
+                )
     except IndexError:
-        return end, []
-    return (begins, raw) if begins >= 0 else (end, [])
+        at = end + 1
+    if at > end and end - start > LARGE_BYTES:
+        raise InvalidRequest(_NO_REQUEST)
+    return (begins, raw) if begins >= 0 and last and at == end else (end, [])
+
+
+def _past(view: memoryview, at: int, tag: int) -> int:
+    """Where a number ends that this tag precedes; IndexError for what is none."""
+    kind = tag & 7
+    if tag < 8 or kind not in _NUMBERS:
+        raise IndexError
+    return at + _NUMBERS[kind] if kind else _varint(view, at, longest=10)[1]
 
 
 def _varint(view: memoryview, at: int, longest: int = 5) -> tuple[int, int]:
