@@ -120,3 +120,20 @@ def test_an_output_that_cannot_be_split_is_an_error(output: npt.NDArray[Any], me
     with pytest.raises(ExecutionError) as caught:
         stacking.scatter(batch, {"y": output, "sum": np.zeros((4, 1), np.float32)})
     assert caught.value.message == message
+
+
+def test_without_a_batch_dimension_a_model_is_told_of_its_one_request() -> None:
+    text = RAGGED + SCATTER + added("BATCH_ELEMENT_COUNT")
+    config = configured(text, max_batch_size=0)
+    batch = Batch(
+        [request(config, {"x": np.arange(6, dtype=np.float32).reshape(2, 3), "flat": np.ones(1, np.int32)})]
+    )
+    stacking = stacking_of(config, Path())
+    arrays = stacking.gather(batch)
+    assert {name: array.tolist() for name, array in arrays.items()} == {
+        "x": [0, 1, 2, 3, 4, 5],
+        "flat": [1],
+        "told": [6],
+    }
+    stacking.scatter(batch, {"y": arrays["x"], "sum": np.full(1, 15, np.float32)})
+    assert [tensor.shape for tensor in batch.responses[0].outputs] == [(2, 3), (1,)]

@@ -39,9 +39,9 @@ def stacking_of(config: Any, directory: Path) -> Stacking:
             slotted=not config.sequence_batching.HasField("oldest"),
         )
     ragged = frozenset(item.name for item in config.input if item.allow_ragged_batch)
-    if batched and (ragged or config.batch_input or config.batch_output):
+    if ragged or config.batch_input or config.batch_output:
         scattered = {name: item.source_input[0] for item in config.batch_output for name in item.target_name}
-        return RaggedStacking(ragged, added_inputs_of(config), scattered)
+        return RaggedStacking(ragged, added_inputs_of(config), scattered, batched=batched)
     return PlainStacking(batched=batched)
 
 

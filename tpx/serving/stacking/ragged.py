@@ -36,14 +36,21 @@ class AddedInput:
 
 
 class RaggedStacking:
-    """`scattered`: the outputs that are laid end to end as well, and the inputs whose shapes they have."""
+    """`scattered`: the outputs that are laid end to end as well, and the inputs whose shapes they have;
+    `batched` False: each request is computed alone."""
 
     def __init__(
-        self, ragged: frozenset[str], added: Sequence[AddedInput], scattered: Mapping[str, str]
+        self,
+        ragged: frozenset[str],
+        added: Sequence[AddedInput],
+        scattered: Mapping[str, str],
+        *,
+        batched: bool,
     ) -> None:
         self._ragged = ragged
         self._added = added
         self._scattered = scattered
+        self._batched = batched
 
     def gather(self, batch: Batch) -> Arrays:
         batch.started_ns = _clock()
@@ -55,7 +62,7 @@ class RaggedStacking:
             if name in self._ragged:
                 shape: tuple[int, ...] = (sum(math.prod(r.head.inputs[index].shape) for r in requests),)
             else:
-                shape = (batch.size, *bound.shape[1:])
+                shape = (batch.size, *bound.shape[1:]) if self._batched else bound.shape
             data = b"".join([request.buffers[index] for request in requests])
             arrays[name] = array_of(head, bound, data, shape)
         for added in self._added:
@@ -66,7 +73,7 @@ class RaggedStacking:
 
     def scatter(self, batch: Batch, outputs: Arrays) -> None:
         batch.computed_ns = _clock()
-        rows = RowOutputs(outputs, batch.size)
+        rows = RowOutputs(outputs, batch.size if self._batched else 0)
         used = dict.fromkeys(self._scattered, 0)
         start = 0
         for request in batch.requests:
