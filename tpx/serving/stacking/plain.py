@@ -124,7 +124,10 @@ class _Slices:
         array = checked_output(spec, outputs)
         self.shape = shape = array.shape
         if rows and (not shape or shape[0] != rows):
-            raise ExecutionError(f"output '{spec.name}' has shape {list(shape)}, expected {rows} rows")
+            raise ExecutionError(
+                f"output '{spec.name}' has shape {list(shape)}, expected {rows} rows, one for each of the "
+                "inputs': a model that gives another number of rows needs max_batch_size 0, and full dims"
+            )
         size = array.nbytes
         self.array = array
         self.small: bytes | None = None
