@@ -145,3 +145,13 @@ def test_results_that_are_not_in_one_piece_are_made_so(tmp_path: Path) -> None:
         out = executor.execute({"x": np.arange(6, dtype=np.float32).reshape(2, 3)})["OUTPUT__0"]
         assert out.flags.c_contiguous
         assert out.tolist() == [[0, 3], [1, 4], [2, 5]]
+
+
+@pytest.mark.parametrize("how", ["x.to_sparse()", "torch.empty(2, device='meta')"])
+def test_a_result_that_is_no_plain_tensor_is_an_execution_error(tmp_path: Path, how: str) -> None:
+    source = f"import torch\n\nclass Odd(torch.nn.Module):\n    def forward(self, x):\n        return {how}\n"
+    (tmp_path / "model.py").write_text(source, encoding="utf-8")
+    tensor = "data_type: TYPE_FP32 dims: [ 2 ]"
+    text = f"input [{{ name: 'x' {tensor} }}] output [{{ name: 'y' {tensor} }}]"
+    with executors(tmp_path, text) as [executor], pytest.raises(ExecutionError, match="that cannot be sent"):
+        executor.execute({"x": np.ones(2, np.float32)})

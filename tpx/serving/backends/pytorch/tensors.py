@@ -128,16 +128,21 @@ class Outputs:
 
     def array(self, value: Any) -> npt.NDArray[Any]:
         """A result that is in the memory of this process, as an array: a view where it is the model's no
-        more."""
+        more. Raises ExecutionError."""
         if isinstance(value, list):
             return np.array([text.encode() for text in value], dtype=np.object_)
         tensor: torch.Tensor = value.detach() if value.requires_grad else value
-        tensor = tensor.contiguous()
-        if tensor.untyped_storage().data_ptr() in self._storages:
-            tensor = tensor.clone()
-        if tensor.dtype is torch.bfloat16:
-            tensor = tensor.view(torch.uint16)
-        array: npt.NDArray[Any] = tensor.numpy()
+        try:
+            tensor = tensor.contiguous()
+            if tensor.untyped_storage().data_ptr() in self._storages:
+                tensor = tensor.clone()
+            if tensor.dtype is torch.bfloat16:
+                tensor = tensor.view(torch.uint16)
+            array: npt.NDArray[Any] = tensor.numpy()
+        except (RuntimeError, TypeError) as exc:  # sparse, say, or without memory
+            raise ExecutionError(
+                f"the model gave a tensor ({tensor.layout}, on {tensor.device}) that cannot be sent: {exc}"
+            ) from exc
         return array if array.shape else array.reshape(1)
 
 
