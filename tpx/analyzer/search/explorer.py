@@ -1,6 +1,6 @@
 """What the strategies that jump have in common: a grid, loads where they are expected, and what is known."""
 
-from collections.abc import Sequence
+from collections.abc import Collection
 
 from tpx.analyzer.results.measurement import Decision, Measurement, Variant
 from tpx.analyzer.search.axes import open_grid
@@ -80,9 +80,9 @@ class Explorer:
         return max(measured, key=self.merit, default=None)
 
     @property
-    def tried(self) -> Sequence[Point]:
+    def tried(self) -> Collection[Point]:
         """The points that were measured, in their order."""
-        return tuple(self._points)
+        return self._points.keys()
 
     def name(self, point: Point) -> str:
         """The name of a point's variant."""

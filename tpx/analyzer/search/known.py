@@ -25,7 +25,7 @@ class Known:
     def __init__(self, goals: Goals, limits: Limits | None = None) -> None:
         self.goals = goals
         self._limits = limits or Limits()
-        self._outcomes: dict[tuple[str, Load], Outcome] = {}
+        self._outcomes: dict[str, dict[Load, Outcome]] = {}
         self._variants: dict[str, Variant] = {}
         self.measurements = 0
         """Trials carried out, those that failed among them."""
@@ -41,7 +41,7 @@ class Known:
         try:
             trial = next(steps)
             while True:
-                outcome = self._outcomes.get((trial.variant.name, trial.load))
+                outcome = self._outcomes.get(trial.variant.name, {}).get(trial.load)
                 if outcome is None or trial.round:
                     if thrifty and self.left < 1:
                         raise BudgetSpent
@@ -61,8 +61,8 @@ class Known:
         """The measurements of a variant while searching, in their order."""
         return [
             outcome
-            for (name, _), outcome in self._outcomes.items()
-            if name == variant and isinstance(outcome, Measurement) and outcome.throughput > 0
+            for outcome in self._outcomes.get(variant, {}).values()
+            if isinstance(outcome, Measurement) and outcome.throughput > 0
         ]
 
     def best(self, variant: str) -> Measurement | None:
@@ -98,4 +98,4 @@ class Known:
         self.spent_ns += max(outcome.cost_ns, outcome.duration_ns)
         if not trial.round:
             self._variants.setdefault(trial.variant.name, trial.variant)
-            self._outcomes[trial.variant.name, trial.load] = outcome
+            self._outcomes.setdefault(trial.variant.name, {})[trial.load] = outcome
