@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.export import Dim
 
 from tests.serving.backends.pytorch import zoo
 from tests.serving.backends.pytorch.opening import check, executors, run, tensors
@@ -107,6 +108,29 @@ def test_fixed_shapes_make_a_model_without_batches(tmp_path: Path) -> None:
     assert described(full.input) == [("x", 11, [2, 3])]
     with pytest.raises(ConfigError, match="model does not support batching while non-zero max_batch_size"):
         check(tmp_path, "max_batch_size: 2")
+
+
+class Apart(torch.nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return a.sum() + b, a * 2
+
+
+class Chosen(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nonzero(x)
+
+
+@pytest.mark.parametrize(("module", "arguments"), [(Apart(), "ab"), (Chosen(), "x")])
+def test_first_dimensions_that_vary_by_themselves_are_no_batch(
+    tmp_path: Path, module: torch.nn.Module, arguments: str
+) -> None:
+    rows = {name: {0: Dim(f"rows_{name}")} for name in arguments}
+    given = tuple(torch.ones(2 + place, 2) for place in range(len(arguments)))
+    zoo.save_exported(torch.export.export(module, given, dynamic_shapes=rows), tmp_path / "model.pt2")
+    full = check(tmp_path)
+    assert full.max_batch_size == 0
+    assert [list(item.dims) for item in (*full.input, *full.output)] == [[-1, 2]] * (2 * len(arguments))
+    assert check(tmp_path, "max_batch_size: 4").max_batch_size == 4
 
 
 def test_constants_and_nothing_are_no_tensors(tmp_path: Path) -> None:

@@ -55,6 +55,8 @@ def _complete_batching(config: Any, interface: Interface, default: int) -> None:
                 "max_batch_size is specified"
             )
         return
+    if not interface.rows_alike and not config.max_batch_size:
+        return  # what varies is no batch, unless the configuration says that it is
     config.max_batch_size = config.max_batch_size or interface.most_rows or default
     if config.max_batch_size > 1 and config.WhichOneof("scheduling_choice") is None:
         config.dynamic_batching.SetInParent()

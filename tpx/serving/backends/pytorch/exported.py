@@ -116,8 +116,16 @@ def _interface(program: Any, places: list[int], kept: list[int], model: str) -> 
         _slot(_key(outputs[place]), outputs[place].result_label, values[signature.user_outputs[place]], model)
         for place in kept
     ]
-    least, most = _rows(program, [values[signature.user_inputs[place]] for place in places])
-    return Interface(arguments=tuple(arguments), results=tuple(results), least_rows=least, most_rows=most)
+    given = [values[signature.user_inputs[place]] for place in places]
+    made = [values[signature.user_outputs[place]] for place in kept]
+    least, most = _rows(program, given)
+    return Interface(
+        arguments=tuple(arguments),
+        results=tuple(results),
+        least_rows=least,
+        most_rows=most,
+        rows_alike=len({str(value.shape[0]) for value in (*given, *made) if len(value.shape)}) <= 1,
+    )
 
 
 def _argument_names(program: Any, leaves: list[Leaf]) -> list[str]:

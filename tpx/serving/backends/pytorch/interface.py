@@ -53,6 +53,8 @@ class Interface:
     least_rows: int = 0
     most_rows: int = 0
     """Of a batch; 0: any number."""
+    rows_alike: bool = True
+    """The first dimensions of all of them are the same one."""
 
     @property
     def complete(self) -> bool:
