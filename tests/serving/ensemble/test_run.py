@@ -124,6 +124,15 @@ def test_steps_have_the_id_and_the_parameters_of_the_request() -> None:
             model.answer()
 
 
+def test_parameters_of_steps_keep_their_types_where_those_before_were_equal_numbers() -> None:
+    model = Composing("twice", twice, late=True)
+    client = Client(CHAIN, Composing("plus", plus), model)
+    for word in (True, 1, 1.0, 1.0, True):
+        client.send([1], parameters={"word": word})
+        assert repr(model.waiting[0].head.parameters) == repr({"word": word})
+        model.answer()
+
+
 def test_a_model_that_was_replaced_computes_the_next_step() -> None:
     first, old, new = (Composing("plus", plus, late=True), Composing("twice"), Composing("twice", twice))
     client = Client(CHAIN, first, old)

@@ -115,7 +115,12 @@ class Part:
                 if len(self._heads) >= _KNOWN_HEADS:
                     self._heads.clear()
                 self._heads[key] = known
-        if known.request_id == request_id and known.parameters == parameters:
+        if (
+            known.request_id == request_id
+            and known.parameters == parameters
+            # true equals 1, and is not the same to a model
+            and (not parameters or _types(known.parameters) == _types(parameters))
+        ):
             return known
         return RequestHead(known.model, request_id, known.inputs, known.outputs, known.batch_size, parameters)
 
@@ -146,6 +151,10 @@ class Part:
                 default_binary=True,
             )
         )
+
+
+def _types(parameters: Mapping[str, Parameter]) -> list[type]:
+    return [type(value) for value in parameters.values()]
 
 
 class Course:
