@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from tpx.errors import InvalidRequest
-from tpx.protocol.json_outline import LARGE_BYTES, MAX_TENSORS, check_flat
+from tpx.protocol.json_outline import LARGE_BYTES, MAX_TENSORS, check_flat, check_request
 from tpx.protocol.v2_json import decode_infer_request
 
 SIZE = 8 << 20
@@ -91,6 +91,17 @@ def test_brackets_in_large_texts_are_text() -> None:
     body = orjson.dumps({"inputs": [{"name": "x", "datatype": "BYTES", "shape": [300_000], "data": texts}]})
     [tensor] = decode_infer_request("m", body, None, SIZE).inputs
     assert tensor.numpy().tolist() == [text.encode() for text in texts]
+
+
+def test_a_look_at_words_that_are_numbers_takes_no_multiple_of_their_size() -> None:
+    body = of_data(b"1", b",NaN", b",Infinity,-Infinity")
+    tracemalloc.start()
+    try:
+        check_request(body)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 * SIZE
 
 
 @pytest.mark.parametrize("shape", [(1, 100_000), (100_000, 1), (50_000, 2, 1)])
