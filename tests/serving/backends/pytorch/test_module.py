@@ -126,6 +126,11 @@ BAD_CODE = {
         "ModuleNotFoundError: No module named 'no_such",
     ),
     "a syntax error": ("class Net(:\n", "importing .* fails: SyntaxError: invalid syntax"),
+    "a script that ends the process": (CODE + "exit(3)\n", "importing .* fails: SystemExit: 3"),
+    "a constructor that ends the process": (
+        CODE.replace("super().__init__()", "exit(3)"),
+        "class 'Net' of .* cannot be made without arguments: SystemExit: 3",
+    ),
     "a constructor with arguments": (
         CODE.replace("def __init__(self)", "def __init__(self, size)"),
         r"class 'Net' of .* cannot be made without arguments: TypeError: .*'size'",
@@ -186,6 +191,9 @@ def test_two_files_of_weights_are_one_too_many(tmp_path: Path) -> None:
 def test_whatever_the_code_raises_is_an_error_of_the_request(tmp_path: Path) -> None:
     code = CODE.replace("return self.layer(x)", "return {}['key']")
     with pytest.raises(ExecutionError, match="PyTorch execute failure: KeyError: 'key'"):
+        run(written(tmp_path, code), TEXT, x=X)
+    code = CODE.replace("return self.layer(x)", "exit(3)")
+    with pytest.raises(ExecutionError, match="PyTorch execute failure: SystemExit: 3"):
         run(written(tmp_path, code), TEXT, x=X)
     code = CODE.replace("return self.layer(x)", "return 5")
     with pytest.raises(ExecutionError, match="or a list, tuple or dict of these, received int"):

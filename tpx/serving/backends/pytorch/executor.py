@@ -52,7 +52,7 @@ def guarded(run: Callable[[], Any]) -> Any:
         return run()
     except TpxError:
         raise
-    except Exception as exc:
+    except (Exception, SystemExit) as exc:
         name = "" if type(exc) is RuntimeError else f"{type(exc).__name__}: "
         raise ExecutionError(f"PyTorch execute failure: {name}{exc}") from exc
 

@@ -100,7 +100,7 @@ def _imported(path: Path, model: str) -> ModuleType:
     sys.modules[module.__name__] = module
     try:
         exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
-    except Exception as exc:
+    except (Exception, SystemExit) as exc:  # a script may end itself: the server goes on
         sys.modules.pop(module.__name__, None)
         raise LoadError(
             f"failed to load model '{model}': importing '{path}' fails: {type(exc).__name__}: {exc}"
@@ -143,7 +143,7 @@ def _class_of(module: ModuleType, name: str, path: Path, model: str) -> type:
 def _made(made_of: type, path: Path, model: str) -> Any:
     try:
         return made_of()
-    except Exception as exc:
+    except (Exception, SystemExit) as exc:
         raise LoadError(
             f"failed to load model '{model}': class '{made_of.__name__}' of '{path}' cannot be made without "
             f"arguments: {type(exc).__name__}: {exc}"
