@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tpx.errors import InvalidRequest
-from tpx.protocol.json_values import encode_values
-from tpx.protocol.tensors import as_array
+from tpx.protocol.json_values import encode_values, json_data
+from tpx.protocol.tensors import Tensor, as_array
 
 
 @pytest.mark.parametrize(
@@ -63,3 +63,8 @@ def test_a_long_text_among_numbers_is_refused_before_it_is_one_of_many() -> None
 def test_nested_and_flat_data_mean_the_same() -> None:
     nested = encode_values("x", "INT16", 6, [[1, 2, 3], [4, 5, 6]])
     assert bytes(nested) == bytes(encode_values("x", "INT16", 6, [1, 2, 3, 4, 5, 6]))
+
+
+def test_what_is_beside_nan_is_told_as_without_it() -> None:
+    values = np.array([0.1, np.nan, -np.inf, np.inf, 1e-9, np.nan], dtype=np.float32)
+    assert json_data(Tensor.from_numpy("y", values)) == b"[0.1,NaN,-Infinity,Infinity,1e-9,NaN]"

@@ -1,6 +1,5 @@
 """Tensor elements as JSON values, both ways: nothing is rounded, wrapped or guessed."""
 
-import json
 import math
 from itertools import chain
 from typing import Any
@@ -171,6 +170,14 @@ def json_data(tensor: Tensor) -> bytes:
     if tensor.datatype == "BYTES":
         return orjson.dumps([element.decode("utf-8", "replace") for element in array])
     text = orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)
-    if array.dtype.kind == "f" and b"null" in text:  # NaN and Infinity, which Triton's clients read by name
-        return json.dumps([float(value) for value in array]).encode()
+    if array.dtype.kind == "f" and b"null" in text:
+        return _with_words(text, array)
     return text
+
+
+def _with_words(text: bytes, array: npt.NDArray[Any]) -> bytes:
+    """NaN and Infinity, which Triton's clients read by name, in the place of the nulls."""
+    odd = array[~np.isfinite(array)].tolist()
+    words = [b"NaN" if value != value else b"Infinity" if value > 0 else b"-Infinity" for value in odd]
+    pieces = text.split(b"null")
+    return b"".join([*chain.from_iterable(zip(pieces, words, strict=False)), pieces[-1]])
