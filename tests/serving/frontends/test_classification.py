@@ -36,7 +36,7 @@ def classes(
 ) -> tuple[tuple[int, ...], list[str]]:
     """Shape and elements of the classes of an output with these values."""
     model = Model(8 if batch else 0)
-    rows = [[0.0]] * len(values) if batch else [0.0]
+    rows = [[0.0]] * max(1, len(np.atleast_1d(values))) if batch else [0.0]
     asked = [RequestedOutput(name="y", classification=count)]
     head: RequestHead = model.signature.bind(model, decoded(rows, outputs=asked))  # type: ignore[arg-type]
     head.outputs[0].spec.labels = labels
@@ -55,6 +55,16 @@ def test_values_are_sorted_with_their_index_and_label() -> None:
 def test_each_row_has_its_own_classes() -> None:
     shape, elements = classes(np.array([[1, 2], [4, 3]], np.float64), 1)
     assert (shape, elements) == ((2, 1), ["2.000000:1", "4.000000:0"])
+
+
+@pytest.mark.parametrize(
+    ("given", "shape"),
+    [((0, 3), (0, 2)), ((0,), (0, 1)), ((2, 0), (2, 0)), ((2, 0, 3), (2, 0)), ((), (1, 1))],
+)
+def test_an_output_of_no_rows_or_of_no_batch_has_classes(
+    given: tuple[int, ...], shape: tuple[int, ...]
+) -> None:
+    assert classes(np.zeros(given, np.float32), 2)[0] == shape
 
 
 def test_no_more_classes_than_there_are_values() -> None:

@@ -1,6 +1,7 @@
 """The classification extension: the top classes of an output instead of the output (Triton:
 server/src/classification.cc)."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ def classify(tensor: Tensor, bound: BoundOutput, head: RequestHead) -> Tensor:
     if array.size > _MAX_ELEMENTS:
         raise InvalidRequest("classification output tensor too large")
     batched = head.model.max_batch_size > 0
-    rows = array.reshape(array.shape[0], -1) if batched else array.reshape(1, -1)
+    batch = (array.shape[:1] if batched else ()) or (1,)
+    rows = array.reshape(*batch, math.prod(array.shape[1:]) if batched else array.size)
     count = min(bound.classification, rows.shape[1])
     labels = bound.spec.labels
     elements = []
