@@ -216,11 +216,11 @@ class Dispatcher:
     def computed(self, batch: Batch) -> None:
         """An instance has finished a batch: first give it work, then answer."""
         self.released(batch)
-        self.answered(batch)
+        self._answer(batch)
 
     def answered(self, batch: Batch) -> None:
-        """Every request of a batch has its response."""
-        self._answer(batch)
+        """A batch of another process has ended; there may be no request in it that has no response yet."""
+        self._on_answer(batch)
 
     def refused(self, batch: Batch, error: TpxError) -> None:
         """No instance will compute a batch."""

@@ -166,7 +166,8 @@ class ServedModel:
 
     def _remote(self, name: str, executor: RemoteExecutor, lane: Lane) -> RemoteInstance:
         dispatcher = self._dispatcher
-        outcomes = RemoteOutcomes(dispatcher.answered, dispatcher.released, self._responded, dispatcher.again)
+        responded = self._responded if self.decoupled else self._answer_apart
+        outcomes = RemoteOutcomes(dispatcher.answered, dispatcher.released, responded, dispatcher.again)
         if lane.remote is None:
             lane.remote = RemoteInbox(dispatcher.refused)
             lane.put = lane.remote.put
@@ -309,6 +310,19 @@ class ServedModel:
                 request.reply(request, response)
             except Exception:
                 log.exception("answering a request to model '%s' failed", self.name)
+
+    def _answer_apart(self, answer: DecoupledAnswer) -> None:
+        """A request has its response before the batch that it is part of, which counts as executed later."""
+        request, response = answer.request, answer.response
+        now = _clock()
+        if response.error is None:
+            self.statistics.answered(request, answer.times, now)
+        else:
+            self.statistics.failed(response.error, 1, now - request.arrived_ns)
+        self._in_flight -= 1
+        if request.trace is not None:
+            request.trace.computed(request, answer.times, response)
+        self._finish(request, response)
 
     def _finish(self, request: InferRequest, response: InferResponse) -> None:
         if self._cache is not None:

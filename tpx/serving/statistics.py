@@ -12,7 +12,7 @@ from tpx.serving.distributions.latencies import Latencies
 
 if TYPE_CHECKING:
     from tpx.serving.batch import Batch
-    from tpx.serving.request import InferResponse
+    from tpx.serving.request import Computation, InferRequest, InferResponse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +147,26 @@ class ModelStatistics:
         self._last_ns = now_ns
         if self.latencies is not None:
             self.latencies.executed(batch, now_ns)
+
+    def answered(self, request: "InferRequest", times: "Computation", now_ns: int) -> None:
+        """A request was answered before the batch that it is part of has ended: the execution, and its rows,
+        count when that is told as `executed`."""
+        arrived, started = request.arrived_ns, times.started_ns
+        input_ns, infer_ns = times.gathered_ns - started, times.computed_ns - times.gathered_ns
+        output_ns = times.ended_ns - times.computed_ns
+        self._success_count += 1
+        self._success_ns += now_ns - arrived
+        self._queue_ns += started - arrived
+        self._input_ns += input_ns
+        self._infer_ns += infer_ns
+        self._output_ns += output_ns
+        self._last_ns = now_ns
+        if self.latencies is not None:
+            self.latencies.observe("request", now_ns - arrived, now_ns)
+            self.latencies.observe("queue", started - arrived, now_ns)
+            self.latencies.observe("compute_input", input_ns, now_ns)
+            self.latencies.observe("compute_infer", infer_ns, now_ns)
+            self.latencies.observe("compute_output", output_ns, now_ns)
 
     def composed(self, times: "PhaseTimes", batch_size: int, ns: int, now_ns: int) -> None:
         """An ensemble has answered a request: its phases are the sums of its steps'."""

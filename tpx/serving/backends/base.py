@@ -87,13 +87,14 @@ class RemoteOutcomes(Protocol):
     """What became of the batches of a remote executor; all of it is told on the event loop."""
 
     def answered(self, batch: Batch) -> None:
-        """Every request of the batch has its response; of models that are not decoupled."""
+        """The batch has ended, and its requests have their responses, in so far as they were not `responded`;
+        of models that are not decoupled."""
 
     def released(self, batch: Batch) -> None:
         """The instance is done with the batch and can take another one, answered or not."""
 
     def responded(self, answer: "DecoupledAnswer") -> None:
-        """A response of a decoupled model."""
+        """A response before its batch has ended: of a decoupled model, or by a response sender."""
 
     def again(self, request: InferRequest) -> None:
         """The model wants the request once more; what it was in was released."""

@@ -155,7 +155,7 @@ class _WarmUp:
         self._error: TpxError | None = None
 
     def answered(self, batch: Batch) -> None:
-        self._finish(batch.error)
+        self._finish(self._error or batch.error)
 
     def released(self, batch: Batch) -> None:
         """Nobody waits for it."""

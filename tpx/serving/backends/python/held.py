@@ -21,7 +21,17 @@ _CREDIT_BYTES = 256 << 10
 class HeldBatch:
     """A batch on its way through `execute`, whose return does not mean that all is answered."""
 
-    __slots__ = ("_again", "_left", "_released", "batch", "decoupled", "held", "on_cancel", "outcomes")
+    __slots__ = (
+        "_again",
+        "_apart",
+        "_left",
+        "_released",
+        "batch",
+        "decoupled",
+        "held",
+        "on_cancel",
+        "outcomes",
+    )
 
     def __init__(
         self, batch: Batch, outcomes: RemoteOutcomes, on_cancel: Callable[[], None], *, decoupled: bool
@@ -35,6 +45,8 @@ class HeldBatch:
         self._left = len(batch.requests)
         self._released = False
         self._again: list[InferRequest] = []
+        self._apart: dict[InferRequest, int] = {}
+        """Answered before the others, each with how many rows of it were computed."""
         if not decoupled:
             batch.responses = [_NONE] * self._left
 
@@ -77,6 +89,16 @@ class HeldBatch:
         if not self._left and self._released:
             self._finish()
 
+    @property
+    def ends_with_one(self) -> bool:
+        """Whether the next request that has its response is the last thing to wait for."""
+        return self._released and self._left == 1
+
+    def answered_apart(self, request: InferRequest, error: TpxError | None) -> None:
+        """A request has its response already; that it was computed counts with the others."""
+        self._apart[request] = request.head.batch_size if error is None else 0
+        self._left -= 1
+
     def comes_again(self, request: InferRequest) -> None:
         """The model wants a request once more: it is not answered with this batch."""
         self._again.append(request)
@@ -90,33 +112,41 @@ class HeldBatch:
             batch.ended_ns = _clock()
         else:
             batch.end(None)  # the process has died after the answers: it has not told the times
-        if self._again:
+        rows = sum(self._apart.values())
+        if self._again or self._apart:
+            batch.size -= sum(request.head.batch_size for request in self._apart) - rows
+            gone = {*self._again, *self._apart}
             pairs = zip(batch.requests, batch.responses, strict=True)
-            kept = [(request, response) for request, response in pairs if request not in self._again]
+            kept = [(request, response) for request, response in pairs if request not in gone]
             batch.requests = [request for request, _ in kept]
             batch.responses = [response for _, response in kept]
-            if not kept:
+            if not kept and not rows:
                 return
         for response in batch.responses:
             if response.error is not None:
-                self._tell_apart(response.error)
+                self._tell_apart(response.error, rows)
                 break
         self.outcomes.answered(batch)
 
-    def _tell_apart(self, error: TpxError | None) -> None:
-        """Some requests have failed: each counts for itself."""
+    def _tell_apart(self, error: TpxError | None, rows: int) -> None:
+        """Some requests have failed: each counts for itself, and what was answered before as one."""
         batch = self.batch
         batch.error = error
-        if len(batch.requests) == 1:
+        if len(batch.requests) == 1 and not rows:
             batch.end(error)
             return
         alone = []
         for request, response in zip(batch.requests, batch.responses, strict=True):
             single = Batch([request])
-            single.started_ns, single.gathered_ns = batch.started_ns, batch.gathered_ns
-            single.computed_ns, single.ended_ns = batch.computed_ns, batch.ended_ns
             single.responses, single.error = [response], response.error
             alone.append(single)
+        if rows:
+            before = Batch([])
+            before.size = rows
+            alone.append(before)
+        for part in alone:
+            part.started_ns, part.gathered_ns = batch.started_ns, batch.gathered_ns
+            part.computed_ns, part.ended_ns = batch.computed_ns, batch.ended_ns
         batch.alone = alone
 
 
@@ -201,11 +231,10 @@ class Held:
         if self.single is not None:
             self._stream(given or InferResponse([]), final=final)
         elif given is not None:
-            self._set(given, over=final)
+            self._send(given, over=final)
         elif final and not self._sent:
-            self._set(
-                InferResponse([], ExecutionError("the model has dropped the request without an answer"))
-            )
+            error = ExecutionError("the model has dropped the request without an answer")
+            self._send(InferResponse([], error), over=True)
         elif final:
             self._end()
 
@@ -235,14 +264,29 @@ class Held:
         self._owner.batch.responses[self._index] = response
         self._owner.one_less()
 
+    def _send(self, response: InferResponse, *, over: bool) -> None:
+        """By a sender: it waits neither for others of its batch nor for the return of `execute`."""
+        if self._sent or self._owner.ends_with_one:
+            self._set(response, over=over)
+            return
+        if over:
+            self._end()
+        self._owner.answered_apart(self.request, response.error)
+        self._tell(Batch([self.request]), response)
+
     def _stream(self, response: InferResponse, *, final: bool) -> None:
-        batch = self.single
-        assert batch is not None
+        assert self.single is not None
         response.final = final
+        self.over = final
+        self._tell(self.single, response)
+        if final:
+            self._end()
+
+    def _tell(self, batch: Batch, response: InferResponse) -> None:
         now = _clock()
         # until execute returns and tells, it is only known when the batch was given to the process
         batch.started_ns = batch.started_ns or self._owner.batch.started_ns or now
-        batch.gathered_ns = batch.gathered_ns or batch.started_ns
+        batch.gathered_ns = batch.gathered_ns or self._owner.batch.gathered_ns or batch.started_ns
         batch.computed_ns = batch.ended_ns = now
         size = sum(len(tensor.data) for tensor in response.outputs)
         answer = DecoupledAnswer(
@@ -261,10 +305,7 @@ class Held:
         )
         self._sent += 1
         self._begun_ns = now
-        self.over = final
         self._owner.outcomes.responded(answer)
-        if final:
-            self._end()
 
     def _end(self) -> None:
         self.over = True
