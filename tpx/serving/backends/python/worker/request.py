@@ -10,6 +10,8 @@ from tpx.serving.backends.python.worker.frames import Head
 from tpx.serving.backends.python.worker.tensor import Tensor
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tpx.serving.backends.python.worker.execution import Execution
     from tpx.serving.backends.python.worker.sender import InferenceResponseSender
 
@@ -224,7 +226,7 @@ class InferenceResponse:
         if error is not None and not isinstance(error, TritonError):
             error = TritonError(str(error))
         self._error: TritonError | None = error
-        self._parameters = "{}" if not parameters else _checked(parameters)
+        self._parameters = "{}" if not parameters else _checked(parameters, check=_check_sendable)
 
     def output_tensors(self) -> list[Tensor]:
         """All of them; none if there is an error."""
@@ -243,8 +245,8 @@ class InferenceResponse:
         return self._parameters
 
 
-def _checked(parameters: Any) -> str:
-    """Parameters as JSON. Raises TritonModelException."""
+def _checked(parameters: Any, check: Callable[[str, object], None] | None = None) -> str:
+    """Parameters as JSON, each given to `check`. Raises TritonModelException."""
     if parameters is None:
         return "{}"
     if isinstance(parameters, str):
@@ -258,4 +260,18 @@ def _checked(parameters: Any) -> str:
             raise TritonModelException(
                 f"parameter '{key}' must be a string, an integer or a boolean, found '{type(value)}'"
             )
+        if check is not None:
+            check(key, value)
     return json.dumps(parameters)
+
+
+def _check_sendable(key: str, value: object) -> None:
+    """Whether both protocols can tell a parameter of a response. Raises TritonModelException."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        raise TritonModelException(f"parameter '{key}' has an integer of more than 64 bits")
+    for text in (key, value):
+        if isinstance(text, str) and not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise TritonModelException(f"parameter {key!a} must be Unicode text, got {text!a}") from None
