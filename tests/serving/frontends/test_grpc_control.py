@@ -121,6 +121,15 @@ def test_a_load_with_a_configuration_and_with_files(channel: Channel, repository
             {"config": {"string_param": "{}"}, "file:..": {"bytes_param": b""}},
             "Invalid file parameter 'file:..' with normalized path '..' must stay within model directory.",
         ),
+        *(
+            (
+                name,
+                {"config": {"string_param": "{}"}, "file:1/x": {"bytes_param": b""}},
+                f"invalid model name {name[:100]!r}, a model that comes with its files needs a name of at "
+                "most 255 bytes, all of it printable, that does not begin with a dot",
+            )
+            for name in ("a\nb", ".hidden", ".", "x" * 300)
+        ),
     ],
 )
 def test_a_load_that_cannot_be_meant_says_why(

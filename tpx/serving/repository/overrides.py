@@ -13,7 +13,7 @@ from tpx.errors import ConfigError, InvalidRequest, LoadError
 from tpx.protocol import model_config
 
 _FILE = "file:"
-_MAX_NAME_BYTES = 255
+MAX_NAME_BYTES = 255
 _MAX_DEPTH = 12  # with the longest names still within what systems take as a path
 
 LoadParameter = bool | int | str | bytes
@@ -86,10 +86,10 @@ def _inner_path(key: str) -> str:
         parts = [len(os.fsencode(part)) for part in path.split("/")]
     except UnicodeEncodeError as exc:
         raise InvalidRequest(f"Invalid file parameter {key!a}: the name is not UTF-8 text") from exc
-    if max(parts) > _MAX_NAME_BYTES or len(parts) > _MAX_DEPTH:
+    if max(parts) > MAX_NAME_BYTES or len(parts) > _MAX_DEPTH:
         raise InvalidRequest(
             f"Invalid file parameter '{key[:100]}...': a path has at most {_MAX_DEPTH} parts of "
-            f"{_MAX_NAME_BYTES} bytes"
+            f"{MAX_NAME_BYTES} bytes"
         )
     return path
 

@@ -1,5 +1,6 @@
 """Models as they are found: in the repositories, fetched from elsewhere, or in what a request brings."""
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -7,7 +8,7 @@ from tpx.errors import InvalidRequest
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository import layout
 from tpx.serving.repository.layout import ModelSource, Place
-from tpx.serving.repository.overrides import Override, OverrideFiles
+from tpx.serving.repository.overrides import MAX_NAME_BYTES, Override, OverrideFiles
 from tpx.serving.repository.stamps import Stamps, stamps_of
 
 
@@ -57,6 +58,7 @@ class Repositories:
             if source is None:
                 return None
             return fetched(replace(source, override=override.config) if override else source)
+        _check_new_name(model.name)
         files = OverrideFiles(override.files)
         source = ModelSource(
             name=model.name,
@@ -87,4 +89,13 @@ def check_name(name: str) -> None:
     if ".." in name or "/" in name:
         raise InvalidRequest(
             f"invalid model name '{name}', model name must not contain path traversal characters"
+        )
+
+
+def _check_new_name(name: str) -> None:
+    """Raise InvalidRequest for a name that a model in a repository could not have."""
+    if name.startswith(".") or not name.isprintable() or len(os.fsencode(name)) > MAX_NAME_BYTES:
+        raise InvalidRequest(
+            f"invalid model name {name[:100]!r}, a model that comes with its files needs a name of at most "
+            f"{MAX_NAME_BYTES} bytes, all of it printable, that does not begin with a dot"
         )
