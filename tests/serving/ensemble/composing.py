@@ -10,7 +10,7 @@ from tests.serving.fakes import signature_of
 from tpx.errors import Cancelled, NotFound, TpxError
 from tpx.protocol import messages
 from tpx.protocol.tensors import Tensor
-from tpx.protocol.v2 import DecodedRequest, RequestedOutput
+from tpx.protocol.v2 import DecodedRequest, Parameter, RequestedOutput
 from tpx.serving.cache import ResponseCache
 from tpx.serving.ensemble.composition import compose
 from tpx.serving.ensemble.graph import graph_of
@@ -51,6 +51,10 @@ class Composing:
         self.made: list[Tensor] = []
         self._gives = gives
         self.decoupled = decoupled
+        self.says: list[dict[str, Parameter]] = []
+        """The parameters of its next responses."""
+        self.heard: list[dict[str, Parameter]] = []
+        """Those of the requests that it has had."""
         self.config = config_of(f"name: '{name}' {tensors('input', 'x')} {tensors('output', 'y')}")
         for more, optional in (more_inputs or {}).items():
             self.config.input.add(name=more, data_type=11, dims=[-1], optional=optional)
@@ -67,6 +71,7 @@ class Composing:
         pass
 
     def submit(self, request: InferRequest) -> None:
+        self.heard.append(request.head.parameters)
         self.waiting.append(request)
         if not self._late:
             self.answer()
@@ -92,6 +97,7 @@ class Composing:
         self.made.append(tensor)
         response = InferResponse([tensor])
         response.final = not self.decoupled
+        response.parameters = self.says.pop(0) if self.says else None
         request.reply(request, response)
 
     def end(self, request: InferRequest) -> None:

@@ -49,11 +49,13 @@ class Input:
 class Call:
     """Which call of which part: the context of its request."""
 
-    __slots__ = ("iteration", "part")
+    __slots__ = ("iteration", "part", "sequence")
 
     def __init__(self, part: int, iteration: int) -> None:
         self.part = part
         self.iteration = iteration
+        self.sequence: dict[str, Parameter] | None = None
+        """What steps before it have said of its sequence."""
 
 
 class Part:

@@ -4,12 +4,14 @@ Everything here runs on the event loop; tensors pass from step to step as they a
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tpx.errors import Cancelled, ExecutionError, TpxError
 from tpx.protocol.tensors import Tensor
+from tpx.protocol.v2 import Parameter
 from tpx.serving.ensemble.course import Call, Composing, Course, Input, Part, Shape
 from tpx.serving.ensemble.flow import Flow
+from tpx.serving.ensemble.overrides import Overrides, SequenceParameters, said_of_sequence
 from tpx.serving.ensemble.times import StepTrace, Times
 from tpx.serving.model_id import ModelId
 from tpx.serving.pace import Pace
@@ -38,6 +40,7 @@ class EnsembleRun:
         "_missing",
         "_name",
         "_on_answer",
+        "_overrides",
         "_ready",
         "_request",
         "_resolve",
@@ -67,6 +70,8 @@ class EnsembleRun:
         self.over = False
         self.answered = False
         """A first response has been given."""
+        self._overrides: Overrides | None = None
+        """Most steps say nothing of sequences."""
         self._flow: Flow | None = None
         if course.streams:
             self._flow = Flow(course, self._missing, self._ready, self._children, self.advance)
@@ -128,7 +133,11 @@ class EnsembleRun:
             raise Cancelled("the request was cancelled")
         model = self._resolve(part.model, part.version)
         values = [self._take(given, call.iteration) for given in part.inputs]
-        head = part.head(model, values, request.head.request_id, request.head.parameters)
+        parameters = request.head.parameters
+        if self._overrides is not None:
+            call.sequence = self._overrides.take(call)
+            parameters = parameters if call.sequence is None else {**parameters, **call.sequence}
+        head = part.head(model, values, request.head.request_id, parameters)
         child = InferRequest(head, [v.data for v in values if v is not None], self._replied, call)
         trace = request.trace
         child.trace = self._trace if trace is None else StepTrace(self.times, trace.child(child))
@@ -166,9 +175,17 @@ class EnsembleRun:
             return
         call: Call = child.context
         part = self._course.parts[call.part]
+        sequence = call.sequence
+        if response.parameters:
+            try:
+                sequence = self._sequence_of(call, response.parameters)
+            except TpxError as exc:
+                self._fail(exc)
+                return
         if self._flow is not None and part.iterates:
-            self._take_iteration(self._flow, call, child, response)
+            self._take_iteration(self._flow, child, response, sequence)
         else:
+            self._override(call.part, 0, sequence)
             self._take_outputs(part, response.outputs)
             if not response.final:  # its model has become decoupled since the ensemble was composed
                 self._children.discard(child)
@@ -187,11 +204,27 @@ class EnsembleRun:
                 if name not in there:
                     self._put(number, None)
 
-    def _take_iteration(self, flow: Flow, call: Call, child: InferRequest, response: InferResponse) -> None:
+    def _sequence_of(self, call: Call, said: Mapping[str, Parameter]) -> SequenceParameters | None:
+        """What the steps behind a response have to be told."""
+        before = self._request.head.parameters if call.sequence is None else call.sequence
+        return said_of_sequence(said, before) or call.sequence
+
+    def _override(self, part: int, iteration: int, sequence: SequenceParameters | None) -> None:
+        if sequence is None:
+            return
+        if self._overrides is None:
+            self._overrides = Overrides(self._course)
+        self._overrides.put(part, iteration, sequence)
+
+    def _take_iteration(
+        self, flow: Flow, child: InferRequest, response: InferResponse, sequence: SequenceParameters | None
+    ) -> None:
+        call: Call = child.context
         part = self._course.parts[call.part]
         if response.outputs or not part.decoupled:
             given = {tensor.name: tensor for tensor in response.outputs}
             iteration = flow.index_of(call)
+            self._override(call.part, iteration, sequence)
             for name, number in part.outputs.items():
                 flow.put(number, iteration, given.get(name))
         if response.final:
