@@ -11,6 +11,7 @@ from tpx.serving.model_id import ModelId
 from tpx.serving.repository.records import Loaded
 from tpx.serving.repository.retirement import Retirement
 from tpx.serving.repository.tasks import Tasks
+from tpx.serving.repository.threads import LoadThreads
 from tpx.serving.repository.turns import Round
 
 
@@ -71,3 +72,46 @@ def test_a_look_that_takes_long_takes_no_thread_that_requests_need(tmp_path: Pat
                 assert "failed to poll" in str(refused)
 
     play(scene)
+
+
+def test_a_load_that_waits_for_another_leaves_it_a_thread_which_does_not_stay() -> None:
+    async def scene() -> None:
+        threads, loop = LoadThreads(1), asyncio.get_running_loop()
+        used: list[threading.Thread] = []
+
+        async def ask(depth: int) -> None:
+            with threads.one_more():
+                await threads.run(lambda: load(depth))
+
+        def load(depth: int) -> None:
+            used.append(threading.current_thread())
+            if depth:
+                asyncio.run_coroutine_threadsafe(ask(depth - 1), loop).result(10)
+
+        await threads.run(lambda: load(2))
+        for thread in used[1:]:
+            thread.join(10)
+        assert [thread.is_alive() for thread in used] == [True, False, False]
+        threads.shutdown()
+
+    asyncio.run(scene())
+
+
+def test_loads_that_nobody_waits_for_within_a_load_share_the_threads_there_are() -> None:
+    async def scene() -> None:
+        threads = LoadThreads(1)
+        events: list[str] = []
+        others = threading.Event()
+
+        def load() -> None:
+            events.append("begins")
+            others.wait(0.01)  # time for another one to begin
+            events.append("ends")
+
+        with threads.one_more():
+            await threads.run(lambda: None)
+        await asyncio.gather(*(threads.run(load) for _ in range(3)))
+        assert events == ["begins", "ends"] * 3
+        threads.shutdown()
+
+    asyncio.run(scene())

@@ -6,7 +6,7 @@ Loads of the same model follow each other, those of different ones run at the sa
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 
 from tpx.errors import (
@@ -124,6 +124,11 @@ class ModelControl:
         self.retirement.shutdown()
 
     # verbs
+
+    def asked_by_model(self) -> AbstractContextManager[None]:
+        """Within this a model waits for a load or an unload, and keeps a thread that is there for loads if it
+        is itself being loaded."""
+        return self._versions.asked_by_model()
 
     def check_explicit(self) -> None:
         """Raises NotReady unless clients may load and unload."""

@@ -35,10 +35,13 @@ class ServerHost:
             {path if path.startswith("file:") else f"file:{path}": data for path, data in files.items()}
         )
         override = await self.loop.run_in_executor(None, override_of, parameters, name)
-        await control.load(name, override)
+        with control.asked_by_model():
+            await control.load(name, override)
 
     async def unload(self, name: str, *, unload_dependents: bool) -> None:
-        await self._explicit().unload(name, unload_dependents=unload_dependents)
+        control = self._explicit()
+        with control.asked_by_model():
+            await control.unload(name, unload_dependents=unload_dependents)
 
     def _explicit(self) -> ModelControl:
         if self.control is None:

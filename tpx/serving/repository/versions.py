@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from tpx.serving.model import ServedModel
@@ -11,6 +11,7 @@ from tpx.serving.repository.loading import Loader, Regroup, Wanted, reason_of
 from tpx.serving.repository.room import Room
 from tpx.serving.repository.settings import ControlSettings
 from tpx.serving.repository.stamps import size_of
+from tpx.serving.repository.threads import LoadThreads
 from tpx.serving.served import Served
 
 log = logging.getLogger(__name__)
@@ -26,18 +27,21 @@ class Versions:
     ) -> None:
         self._loader = loader
         self._retries = settings.load_retries
-        self._pool = ThreadPoolExecutor(settings.load_threads, thread_name_prefix="load")
-        """Its own: stores and agents may take minutes, and requests need the threads of the loop."""
+        self._threads = LoadThreads(settings.load_threads)
         self._room = room
         self._stopping = stopping
 
     def shutdown(self) -> None:
         """Nothing is being made any more."""
-        self._pool.shutdown()
+        self._threads.shutdown()
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """What else a load takes long for is done by the threads of loads, too."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        return await self._threads.run(work)
+
+    def asked_by_model(self) -> AbstractContextManager[None]:
+        """Within this a model waits that may itself be being loaded, in one of the threads."""
+        return self._threads.one_more()
 
     async def load(self, wanted: Wanted, versions: Sequence[int]) -> dict[int, Served | BaseException]:
         """Load versions, under the limit of memory if there is one."""
