@@ -223,3 +223,32 @@ def test_a_limit_without_a_way_back_is_refused(tmp_path: Path, mode: str) -> Non
         server(tmp_path, model_control_mode=mode, model_memory_limit=1),
     ):
         pass
+
+
+def test_what_a_model_loads_while_it_is_being_loaded_is_not_its_own(tmp_path: Path) -> None:
+    put(tmp_path, "outer", "inner", size_bytes=1000)
+    resident = 0
+
+    async def scene() -> None:
+        async with limited(tmp_path, 3, resident=lambda: resident) as it:
+            loader, loop = it.control._versions._loader, asyncio.get_running_loop()
+            load = loader.load
+
+            async def load_inner() -> None:
+                with it.control.asked_by_model():
+                    await it.load("inner")
+
+            def growing(source: Any, *args: Any) -> Any:
+                nonlocal resident
+                resident += SIZE // 2
+                if source.name == "outer":
+                    asyncio.run_coroutine_threadsafe(load_inner(), loop).result(10)
+                    resident += SIZE // 4
+                return load(source, *args)
+
+            loader.load = growing
+            await it.load("outer")
+            sizes = {served.model_id.name: size for served, size in it.control._room._sizes.items()}
+            assert sizes == {"outer": 3 * SIZE // 4, "inner": SIZE // 2}
+
+    play(scene)

@@ -1,7 +1,8 @@
 """Loads under a limit of memory: what models hold, and which of them go to make room for another.
 
 What a model holds is what the process, with its children, has grown by while it was loaded, and at least as
-much as its files; loads follow one another, so that what one grows by is not another's. The memory that
+much as its files; loads follow one another, so that what one grows by is not another's. A model that loads
+others while it is being loaded lets them pass, and what they hold is not counted as its own. The memory that
 requests need while they are computed is not counted.
 """
 
@@ -9,12 +10,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tpx.errors import Code, LoadError
 from tpx.serving.heap import give_memory_back
 from tpx.serving.model_id import ModelId
+from tpx.serving.repository.admission import Admission
 from tpx.serving.repository.decisions import Recipe
 from tpx.serving.repository.records import State
 from tpx.serving.repository.repository import ModelRepository
@@ -74,10 +77,11 @@ class Room:
         self.limit_bytes = limit_bytes
         self._tenancy = tenancy
         self._resident = resident
-        self._lock = asyncio.Lock()
+        self._admission = Admission(1)
         self._sizes: dict[Served, int] = {}
         self._since: dict[Served, int] = {}
         self._measured: dict[Recipe, int] = {}
+        self._attributed_bytes = 0  # since the beginning, whether those models are still there or not
         self.refused: set[ModelId] = set()
         """Models that were not loaded for want of room alone."""
 
@@ -100,14 +104,14 @@ class Room:
 
         `files_bytes`: of each version to load.
         """
-        async with self._lock:
+        async with self._admission:
             self.refused.discard(model)
             expected = sum(max(self._measured.get(recipes[v], 0), size) for v, size in files_bytes.items())
             if not await self._make_room(model, expected):
                 return self._refusal(model, files_bytes, expected)
-            before = await _in_thread(self._resident)
+            before = await self._unattributed()
             outcomes = await load()
-            grown = await _in_thread(self._resident) - before
+            grown = await self._unattributed() - before
             sizes = _shares(files_bytes, grown)
             loaded = {v: served for v, served in outcomes.items() if not isinstance(served, BaseException)}
             for version in loaded:
@@ -120,7 +124,16 @@ class Room:
                 return refusal
             for version, served in loaded.items():
                 self._sizes[served], self._since[served] = sizes[version], time.perf_counter_ns()
+            self._attributed_bytes += held
             return outcomes
+
+    def one_more(self) -> AbstractContextManager[None]:
+        """Meanwhile the model that is being loaded may do nothing but wait for whoever is within this."""
+        return self._admission.one_more()
+
+    async def _unattributed(self) -> int:
+        """What the process uses, less what models that were loaded have been found to hold."""
+        return await _in_thread(self._resident) - self._attributed_bytes
 
     def _remember(self, recipe: Recipe, size_bytes: int) -> None:
         self._measured.pop(recipe, None)

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 from tpx.serving.model import ServedModel
@@ -39,9 +39,11 @@ class Versions:
         """What else a load takes long for is done by the threads of loads, too."""
         return await self._threads.run(work)
 
-    def asked_by_model(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def asked_by_model(self) -> Iterator[None]:
         """Within this a model waits that may itself be being loaded, in one of the threads."""
-        return self._threads.one_more()
+        with self._threads.one_more(), self._room.one_more() if self._room is not None else nullcontext():
+            yield
 
     async def load(self, wanted: Wanted, versions: Sequence[int]) -> dict[int, Served | BaseException]:
         """Load versions, under the limit of memory if there is one."""

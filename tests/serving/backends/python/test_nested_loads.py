@@ -21,14 +21,22 @@ NEEDS = """
     def execute("""
 
 
+@pytest.mark.parametrize("memory_limit", [0, 4 << 30])
 @pytest.mark.parametrize("at_start", [False, True])
-def test_a_model_that_loads_another_leaves_it_a_thread(tmp_path: Path, at_start: bool) -> None:
-    """At the start what it asks for is being loaded already, and waits for a thread."""
+def test_a_model_that_loads_another_lets_it_pass(tmp_path: Path, at_start: bool, memory_limit: int) -> None:
+    """At the start what it asks for is being loaded already, and waits for a thread; under a limit of memory,
+    for its turn to be measured."""
     code = add(tmp_path, "above", code="double") / "model.py"
     code.write_text(code.read_text().replace("    def execute(", NEEDS))
     add(tmp_path, "below", code="double")
     options = {"load_model": ("*",) if at_start else (), "exit_on_error": False}
-    with serving(tmp_path, model_control_mode="explicit", model_load_thread_count=1, **options) as live:
+    with serving(
+        tmp_path,
+        model_control_mode="explicit",
+        model_load_thread_count=1,
+        model_memory_limit=memory_limit,
+        **options,
+    ) as live:
         if not at_start:
             assert live.http("POST", "/v2/repository/models/above/load").status == 200
         assert y_of(ask(live, "above", 2)) == y_of(ask(live, "below", 2)) == [4]
