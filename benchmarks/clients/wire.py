@@ -65,9 +65,6 @@ class Wire:
 
     def __enter__(self) -> Self:
         self._socket = _packets()
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _QUEUE_BYTES)
-        self._socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
-        self._socket.settimeout(_TURN_S)
         self._thread = Thread(target=self._watch, name="wire")
         self._thread.start()
         return self
@@ -122,8 +119,11 @@ class Wire:
 
 def _packets() -> socket.socket:
     try:
-        packets = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ALL_PROTOCOLS))
-        packets.bind(("lo", _ALL_PROTOCOLS))
+        packets = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM)
+        packets.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _QUEUE_BYTES)
+        packets.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        packets.settimeout(_TURN_S)
+        packets.bind(("lo", _ALL_PROTOCOLS))  # only now do they come, each with its time
     except (AttributeError, OSError) as exc:
         raise MeasurementError(f"packets of the loopback cannot be watched: {exc}") from exc
     return packets
