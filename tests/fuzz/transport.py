@@ -2,17 +2,18 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from tpx.protocol.tensors import Buffer
+
+READ_BYTES = 64 << 10
 
 
 class Reader(Protocol):
     """The reading half of a connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
-    def get_buffer(self, sizehint: int) -> memoryview: ...
-    def buffer_updated(self, nbytes: int) -> None: ...
+    def data_received(self, data: bytes) -> None: ...
     def eof_received(self) -> bool | None: ...
     def connection_lost(self, exc: Exception | None) -> None: ...
 
@@ -24,7 +25,25 @@ class MemoryTransport(asyncio.Transport):
         super().__init__()
         self.written = bytearray()
         self.closed = False
+        self.protocol: asyncio.BaseProtocol | None = None
         self._ended = False
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
+
+    def feed(self, piece: bytes) -> None:
+        """What the event loop does with what it has read."""
+        at = 0
+        while at < len(piece) and not self.closed:
+            if isinstance(self.protocol, asyncio.BufferedProtocol):
+                buffer = memoryview(self.protocol.get_buffer(-1))
+                size = min(len(buffer), len(piece) - at)
+                buffer[:size] = piece[at : at + size]
+                self.protocol.buffer_updated(size)
+            else:
+                size = min(READ_BYTES, len(piece) - at)
+                cast("Reader", self.protocol).data_received(piece[at : at + size])
+            at += size
 
     def write(self, data: Buffer) -> None:
         if not (self.closed or self._ended):
@@ -77,15 +96,10 @@ class Loop:
     async def _converse(self, make: Callable[[], Reader], pieces: Iterable[bytes]) -> bytes:
         transport = MemoryTransport()
         connection = make()
+        transport.set_protocol(cast("asyncio.BaseProtocol", connection))
         connection.connection_made(transport)
         for piece in pieces:
-            at = 0
-            while at < len(piece) and not transport.closed:
-                buffer = connection.get_buffer(-1)
-                size = min(len(buffer), len(piece) - at)
-                buffer[:size] = piece[at : at + size]
-                connection.buffer_updated(size)
-                at += size
+            transport.feed(piece)
         await asyncio.sleep(0)
         if not transport.closed:
             connection.eof_received()

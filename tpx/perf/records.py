@@ -70,8 +70,8 @@ class Records:
         step: int = 0,
         sequence: int = 0,
     ) -> None:
-        offset = self._offset
-        self._pack(
+        offset, pack = self._offset, self._pack
+        pack(
             self._buffer,
             offset,
             start_ns,

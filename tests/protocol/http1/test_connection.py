@@ -13,20 +13,14 @@ class Reader(HttpConnection):
     """Notes the messages; `read` is one read of the event loop."""
 
     def __init__(self) -> None:
-        self._room = new_scratch()
-        super().__init__(HeadCache(parse_request_head), self._room, 1 << 20)
+        super().__init__(HeadCache(parse_request_head), new_scratch(), 1 << 20)
         self.messages: list[tuple[bytes, bytes]] = []
         self.errors: list[HttpError] = []
 
     def read(self, *pieces: bytes) -> list[tuple[bytes, bytes]]:
         """The messages that are complete with these pieces, each brought by a read of its own."""
         for piece in pieces:
-            while piece:
-                room = self.get_buffer(-1)
-                size = min(len(room), len(piece))
-                room[:size] = piece[:size]
-                self.buffer_updated(size)
-                piece = piece[size:]
+            self.data_received(piece)
         found, self.messages = self.messages, []
         return found
 

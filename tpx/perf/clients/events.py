@@ -16,8 +16,8 @@ class EventConnection(HttpClientConnection):
         self.told = 0
         """Bytes of the body that `on_piece` has had."""
 
-    def buffer_updated(self, nbytes: int) -> None:
-        super().buffer_updated(nbytes)
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
         if self.on_piece is not None and self.busy:
             piece = self.body_so_far(self.told)
             if piece:

@@ -4,6 +4,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 
 from tpx.errors import WireError
 from tpx.protocol.buffers import new_scratch
@@ -13,19 +14,33 @@ from tpx.protocol.tensors import Buffer
 
 MAX_RESPONSE_BYTES = 8 << 30
 
+_ONE_PIECE = (bytes, bytearray, memoryview)
 _clock = time.perf_counter_ns
 
 
 class HttpResponse:
-    """One response. Header names are lower case; `first_byte_ns` is on the clock of time.perf_counter_ns."""
+    """What a connection has received last. Header names are lower case; `first_byte_ns` is on the clock of
+    time.perf_counter_ns.
 
-    __slots__ = ("body", "first_byte_ns", "headers", "status")
+    Small responses that resemble the one before are shown in the same object, for it costs more to make one
+    than to read them: what is needed beyond the callback has to be copied.
+    """
 
-    def __init__(self, status: int, headers: Mapping[bytes, bytes], body: Buffer, first_byte_ns: int) -> None:
-        self.status = status
-        self.headers = headers
-        self.body = body
+    __slots__ = ("_body", "_head_bytes", "first_byte_ns", "headers", "message", "status")
+
+    def __init__(self, head: Head, body: Buffer, first_byte_ns: int) -> None:
+        self.status = head.status
+        self.headers: Mapping[bytes, bytes] = head.headers
         self.first_byte_ns = first_byte_ns
+        self.message = b""
+        """A later response with this head, all of it."""
+        self._head_bytes = len(head.raw)
+        self._body = body
+
+    @property
+    def body(self) -> Buffer:
+        """Without the transfer's coding."""
+        return self.message[self._head_bytes :] if self.message else self._body
 
 
 def encode_request(
@@ -52,6 +67,7 @@ class HttpClientConnection(HttpConnection):
         super().__init__(heads, scratch, MAX_RESPONSE_BYTES)
         self.on_lost: Callable[[WireError], None] | None = None
         self._on_response: Callable[[HttpResponse], None] | None = None
+        self._response = HttpResponse(self._last_head, b"", 0)
         self._first_byte_ns = 0
         self._until_close: bytearray | None = None
         self._lost = False
@@ -66,7 +82,7 @@ class HttpClientConnection(HttpConnection):
             raise WireError("the connection is closing" if self.closing else "a request is already in flight")
         self._on_response = on_response
         self._first_byte_ns = 0
-        if isinstance(request, bytes | bytearray | memoryview):
+        if isinstance(request, _ONE_PIECE):
             self._transport.write(request)
         else:
             self._transport.writelines(request)
@@ -83,6 +99,7 @@ class HttpClientConnection(HttpConnection):
     def close(self) -> None:
         """End the connection now; no callback is called any more."""
         self._lost = self.closing = True
+        self._on_response = None
         self._transport.abort()
 
     def body_so_far(self, start: int) -> bytes:
@@ -91,15 +108,23 @@ class HttpClientConnection(HttpConnection):
             return bytes(memoryview(self._until_close)[start:])
         return self._chunks.since(start) if self._chunks is not None else b""
 
-    def buffer_updated(self, nbytes: int) -> None:
+    def data_received(self, data: bytes) -> None:
+        read_ns = _clock()
+        if len(data) == self._last_bytes and data.startswith(self._last_head.raw):
+            on_response, self._on_response = self._on_response, None
+            if on_response is not None:
+                response = self._response
+                response.message, response.first_byte_ns = data, read_ns
+                on_response(response)
+                return
         if not self._first_byte_ns:
-            self._first_byte_ns = _clock()
+            self._first_byte_ns = read_ns
         if self._until_close is not None:
-            self._until_close += self._scratch[:nbytes]
+            self._until_close += data
             if len(self._until_close) > self._max_body_bytes:
                 self._bad_message(HttpError(413, f"response larger than {self._max_body_bytes} bytes"))
             return
-        super().buffer_updated(nbytes)
+        super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._until_close is not None and exc is None and not self._lost:
@@ -108,6 +133,7 @@ class HttpClientConnection(HttpConnection):
 
     def _message(self, head: Head, body: Buffer) -> bool:
         if head.status < 200:
+            self._last_bytes = 0  # the next one like it is no response either
             return True
         on_response, self._on_response = self._on_response, None
         if self._lost:
@@ -118,7 +144,8 @@ class HttpClientConnection(HttpConnection):
         if not head.keep_alive:
             self.closing = True
             self._transport.close()
-        on_response(HttpResponse(head.status, head.headers, body, first_byte_ns))
+        self._response = response = HttpResponse(head, body, first_byte_ns)
+        on_response(response)
         return True
 
     def _begin_body(self, head: Head, first: bytes) -> bytes:
@@ -191,7 +218,7 @@ async def fetch(
 
     def received(response: HttpResponse) -> None:
         if not answer.done():
-            answer.set_result(response)
+            answer.set_result(copy(response))
 
     previous, connection.on_lost = connection.on_lost, lost
     try:

@@ -1,8 +1,9 @@
 """The reading half of an HTTP/1.1 connection, the same for servers and clients.
 
-Small messages are cut out of what one read brought. A large body of known length is read by the event loop
-straight into its own aligned buffer, so that a tensor is copied at most once between the socket and the
-model. A message that one read brings, with the head and the size of the one before, is known at a glance.
+Small messages are cut out of what one read brought. A body that comes in pieces has its own aligned buffer,
+which the event loop fills itself where the body is large, so that a tensor is copied at most once between the
+socket and the model. A message that one read brings, with the head and the size of the one before, is known
+at a glance.
 """
 
 import asyncio
@@ -12,12 +13,13 @@ from typing import cast
 from tpx.protocol.buffers import aligned
 from tpx.protocol.http1.chunked import ChunkedDecoder
 from tpx.protocol.http1.head import MAX_HEAD_BYTES, Head, HeadCache, HttpError, check_partial_head
+from tpx.protocol.intake import LARGE_BYTES, Intake
 
 HEAD_END = b"\r\n\r\n"
 _CHECK_ABOVE_BYTES = 256
 
 
-class HttpConnection(asyncio.BufferedProtocol):
+class HttpConnection(Intake):
     """Cuts the byte stream into messages and hands each to `_message`."""
 
     def __init__(self, heads: HeadCache, scratch: memoryview, max_body_bytes: int) -> None:
@@ -33,7 +35,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._body: memoryview | None = None
         self._filled = 0
         self._chunks: ChunkedDecoder | None = None
-        # the last message, if one read brought all of it and nothing else
+        # the last message, if the last read brought all of it and nothing else; else its size is 0
         self._last_head = Head()
         self._last_bytes = 0
 
@@ -52,21 +54,13 @@ class HttpConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 (asyncio's signature)
+    def data_received(self, data: bytes) -> None:
         if self._body is not None:
-            return self._body[self._filled :]
-        return self._scratch
-
-    def buffer_updated(self, nbytes: int) -> None:
-        if self._body is not None:
-            self._filled += nbytes
-            if self._filled == len(self._body):
-                self._finish()
+            self._fill(self._body, data)
             return
-        data = bytes(self._scratch[:nbytes])
         if self._pending:
             data, self._pending = self._pending + data, b""
-        elif nbytes == self._last_bytes and data.startswith(self._last_head.raw):
+        elif len(data) == self._last_bytes and data.startswith(self._last_head.raw):
             try:
                 self._message(self._last_head, data[len(self._last_head.raw) :])
             except HttpError as exc:
@@ -74,8 +68,17 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         self._read(data)
 
+    def landing(self) -> memoryview | None:
+        return self._body[self._filled :] if self._body is not None else None
+
+    def landed(self, count: int) -> None:
+        self._filled += count
+        if self._body is not None and self._filled == len(self._body):
+            self._finish(self._body, b"")
+
     def _read(self, data: bytes) -> None:
         """Cut `data`, which begins where the last message or piece of one ended."""
+        self._last_bytes = 0
         try:
             while data:
                 data = self._read_chunks(data) if self._chunks is not None else self._read_messages(data)
@@ -135,7 +138,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 f"request body of {head.content_length} bytes exceeds the maximum allowed input size of "
                 f"{self._max_body_bytes} bytes. Use --http-max-input-size to increase the limit.",
             )
-        self._head, self._last_bytes = head, 0
+        self._head = head
         self._head_seen(head)
         if head.chunked:
             self._chunks = ChunkedDecoder(self._max_body_bytes)
@@ -149,6 +152,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             raise HttpError(503, f"no memory for a body of {head.content_length} bytes") from None
         self._body[: len(first)] = first
         self._filled = len(first)
+        if head.content_length - len(first) >= LARGE_BYTES:
+            self.read_into_buffers(self._transport, self._scratch)
         return b""
 
     def _read_chunks(self, data: bytes) -> bytes:
@@ -159,12 +164,25 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._chunks = None
         return self._complete(chunks.body(), rest)
 
-    def _finish(self) -> None:
-        body, self._body = cast("memoryview", self._body), None
+    def _fill(self, body: memoryview, data: bytes) -> None:
+        """A read that begins within a body, and may end behind it."""
+        left = len(body) - self._filled
+        if len(data) < left:
+            body[self._filled : self._filled + len(data)] = data
+            self._filled += len(data)
+        else:
+            body[self._filled :] = data[:left]
+            self._finish(body, data[left:])
+
+    def _finish(self, body: memoryview, rest: bytes) -> None:
+        """A body is complete, and `rest` came behind it."""
+        self._body = None
         try:
-            self._complete(body, b"")
+            rest = self._complete(body, rest)
         except HttpError as exc:
             self._bad_message(exc)
+            return
+        self._read(rest)
 
     def _complete(self, body: bytes | memoryview, rest: bytes) -> bytes:
         """Hand over a message; returns what may be read behind it now."""

@@ -199,14 +199,18 @@ class HttpServerConnection(HttpConnection):
 
     # reading
 
-    def buffer_updated(self, nbytes: int) -> None:
+    def data_received(self, data: bytes) -> None:
         if self._request is not None or (self._writing_paused and self._head is None):
-            self._hold_back(nbytes)
+            self._hold_back(data)
         elif self._stage is not _Stage.CLOSED:
             if self._listener.observer is not None and self._head is None and not self._pending:
                 self._began_ns = time.perf_counter_ns()
-            super().buffer_updated(nbytes)
+            super().data_received(data)
             self._note_stage()
+
+    def landed(self, count: int) -> None:
+        super().landed(count)
+        self._note_stage()
 
     def _note_stage(self) -> None:
         """What the connection now waits for; a head's deadline runs from its first byte."""
@@ -219,9 +223,9 @@ class HttpServerConnection(HttpConnection):
         elif self._stage is not _Stage.HEAD:
             self._stage, self._since = _Stage.HEAD, self._listener.tick
 
-    def _hold_back(self, nbytes: int) -> None:
+    def _hold_back(self, data: bytes) -> None:
         """A pipelined request: keep the bytes, read no more until the request in flight is answered."""
-        self._pending += bytes(self._scratch[:nbytes])
+        self._pending += data
         self._deaf = True
         self._transport.pause_reading()
 

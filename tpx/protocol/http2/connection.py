@@ -34,6 +34,7 @@ from tpx.protocol.http2.frames import (
 from tpx.protocol.http2.hpack import DEFAULT_TABLE_BYTES, MAX_HEADER_LIST_BYTES, BlockDecoder
 from tpx.protocol.http2.sender import Sender
 from tpx.protocol.http2.stream import STREAM_WINDOW, Stream
+from tpx.protocol.intake import Intake
 from tpx.protocol.outlet import Outlet
 
 MAX_FRAME_BYTES = 1 << 20
@@ -45,7 +46,7 @@ _GLITCH_BURST = 2000
 _GLITCHES_PER_SECOND = 100
 
 
-class Http2Connection(asyncio.BufferedProtocol):
+class Http2Connection(Intake):
     """Framing, settings, flow control and abuse limits; the two roles add what streams mean."""
 
     def __init__(self, scratch: memoryview, decoder: BlockDecoder) -> None:
@@ -113,20 +114,28 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self.sender.transport = self._transport
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 (asyncio's signature)
-        return self._direct if self._direct is not None else self._scratch
-
-    def buffer_updated(self, nbytes: int) -> None:
+    def data_received(self, data: bytes) -> None:
         if self._closed:
             return
         self._transport.hold()
         try:
-            if self._direct is not None:
-                self._land(nbytes)
-            else:
-                data = b"".join((self._pending, self._scratch[:nbytes]))
-                self._pending = b""
-                self._parse(data, 0)
+            if self._pending:
+                data, self._pending = self._pending + data, b""
+            self._parse(data, 0)
+        except Http2Error as exc:
+            self._break(exc)
+        finally:
+            self._transport.release(expecting=bool(self.streams))
+
+    def landing(self) -> memoryview | None:
+        return self._direct
+
+    def landed(self, count: int) -> None:
+        if self._closed:
+            return
+        self._transport.hold()
+        try:
+            self._land(count)
         except Http2Error as exc:
             self._break(exc)
         finally:
@@ -239,6 +248,7 @@ class Http2Connection(asyncio.BufferedProtocol):
             left,
             flags,
         )
+        self.read_into_buffers(self._transport.transport, self._scratch)
         return True
 
     def _land(self, nbytes: int) -> None:
