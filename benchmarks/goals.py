@@ -93,8 +93,9 @@ def _load_generators() -> Iterator[Goal]:
                 yield Goal(bench=bench, cell=cell, figure="throughput", over=over, at_least=0.97)
     for protocol in ("grpc", "http"):
         for model in ("identity", "mnist"):
-            cell = f"tpx server, {model} {protocol} c=16"
-            yield Goal(bench=bench, cell=cell, figure="client_cpu_us", over=over, at_most=0.5)
+            for concurrency in (1, 4, 16):
+                cell = f"tpx server, {model} {protocol} c={concurrency}"
+                yield Goal(bench=bench, cell=cell, figure="client_cpu_us", over=over, at_most=0.5)
         for concurrency in (1, 4):
             cell = f"tpx server, gap {protocol} c={concurrency}"
             yield Goal(bench=bench, cell=cell, figure="client_cpu_us", over=over, at_most=1.0)

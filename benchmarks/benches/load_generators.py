@@ -1,7 +1,8 @@
 """What `tpx perf` and perf_analyzer get out of a server that shares its cores with them, and what each costs.
 
 The cheaper tool leaves the server more, so that their figures differ by right; whether both measure the same
-where it cannot matter is the question of `agreement`.
+where it cannot matter is the question of `agreement`. wrk and h2load tell what small requests cost a program
+in C that measures next to nothing.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+from benchmarks.clients.light import LightClients
 from benchmarks.clients.load_tools import Load, Tool, perf_analyzer, tpx_perf
 from benchmarks.models import GAP, IDENTITY, MNIST, Kind, Served
 from benchmarks.results import Cell, compare
@@ -19,6 +21,7 @@ NAME = "load_generators"
 TITLE = "tpx perf and perf_analyzer against the same server"
 SHOWN = ("throughput", "served", "p50_us", "p99_us", "client_cpu_us", "failed")
 KINDS: tuple[Kind, ...] = ("tpx", "triton")
+PROTOCOLS: tuple[Literal["grpc", "http"], ...] = ("grpc", "http")
 MODELS = (Served(model=MNIST), Served(model=IDENTITY), Served(model=GAP))
 
 
@@ -33,6 +36,8 @@ class Case:
     request_rate: int = 0
     on_wire: bool = False
     """The packets are watched, too."""
+    yardstick: bool = False
+    """wrk or h2load sends the same beside them."""
 
     @property
     def name(self) -> str:
@@ -45,12 +50,24 @@ def cases() -> Iterator[Case]:
     mnist, identity, gap = MODELS
     for kind in KINDS:
         for concurrency in (1, 4, 16):
-            yield Case(kind=kind, served=mnist, protocol="grpc", concurrency=concurrency)
-            yield Case(kind=kind, served=mnist, protocol="http", concurrency=concurrency)
-    for served, concurrencies in ((identity, (16,)), (gap, (1, 4))):
+            for protocol in PROTOCOLS:
+                yield Case(
+                    kind=kind,
+                    served=mnist,
+                    protocol=protocol,
+                    concurrency=concurrency,
+                    yardstick=kind == "tpx",
+                )
+    for served, concurrencies in ((identity, (1, 4, 16)), (gap, (1, 4))):
         for concurrency in concurrencies:
-            yield Case(kind="tpx", served=served, protocol="grpc", concurrency=concurrency)
-            yield Case(kind="tpx", served=served, protocol="http", concurrency=concurrency)
+            for protocol in PROTOCOLS:
+                yield Case(
+                    kind="tpx",
+                    served=served,
+                    protocol=protocol,
+                    concurrency=concurrency,
+                    yardstick=served is identity,
+                )
 
 
 def run(setting: Setting) -> list[Cell]:
@@ -80,4 +97,9 @@ def _measure(bench: str, setting: Setting, tools: Sequence[Tool], server: Server
         on_wire=case.on_wire,
     )
     sides = {tool.name: partial(tool.measure, load, setting.work) for tool in tools}
+    if case.yardstick:
+        exchange = setting.exchange(server, case.served, case.protocol)
+        clients = LightClients(setting.peers, setting.work)
+        name = "h2load" if case.protocol == "grpc" else "wrk"
+        sides[name] = partial(clients.measure, exchange, case.concurrency, setting.seconds)
     return compare(bench, case.name, sides, setting.rounds)

@@ -1,6 +1,7 @@
 """wrk and h2load: C programs that cost so little that the server has most of the machine."""
 
 import re
+import resource
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,14 +52,15 @@ class LightClients:
         """One run. Raises MeasurementError where the client fails or nothing succeeds."""
         run: Callable[[Exchange, int, int], _Run] = self._h2load if exchange.protocol == "grpc" else self._wrk
         process = exchange.server.process
-        before = process.cpu_s()
+        before, client_before = process.cpu_s(), _ended_children_cpu_s()
         result = run(exchange, concurrency, seconds)
-        used = process.cpu_s() - before
+        used, client_used = process.cpu_s() - before, _ended_children_cpu_s() - client_before
         if not result.done:
             raise MeasurementError(f"no request of {result.failed} succeeded")
         sample = {
             "throughput": result.throughput,
             "server_cpu_us": used / result.done * 1e6,
+            "client_cpu_us": client_used / result.done * 1e6,
             "failed": result.failed,
         }
         if result.p50_us is not None and result.p99_us is not None:
@@ -129,6 +131,11 @@ class LightClients:
             if status:
                 raise MeasurementError(f"{process.name} failed: {last_lines(process.output)}")
             return process.output
+
+
+def _ended_children_cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _number(pattern: str, text: str, default: float | None = None) -> float:

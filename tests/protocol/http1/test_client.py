@@ -92,6 +92,25 @@ async def test_interim_responses_are_passed_over() -> None:
         assert bytes((await fetch(connection, REQUEST)).body) == b"0123456789"
 
 
+async def test_interim_responses_alike_are_no_responses() -> None:
+    interim = b"HTTP/1.1 100 Continue\r\n\r\n"
+    async with saying(interim, interim, interim, LENGTH) as connection:
+        assert bytes((await fetch(connection, REQUEST)).body) == b"0123456789"
+
+
+async def test_what_was_fetched_stays_as_it_was() -> None:
+    async with serving() as server:
+        connection = await HttpConnector("127.0.0.1", server.port).connect()
+        answers = [
+            await fetch(connection, encode_request("POST", "/echo", "test", {}, [body]))
+            for body in (b"first", b"other", b"third")
+        ]
+        assert [bytes(answer.body) for answer in answers] == [b"first", b"other", b"third"]
+        times = [answer.first_byte_ns for answer in answers]
+        assert 0 < times[0] < times[1] < times[2]
+        connection.close()
+
+
 @pytest.mark.parametrize(
     "response",
     [

@@ -1,5 +1,10 @@
 """What the reading half makes of a byte stream, whatever each read brings of it."""
 
+import asyncio
+
+import pytest
+
+from tests.fuzz.transport import MemoryTransport
 from tpx.protocol.buffers import new_scratch
 from tpx.protocol.http1.connection import HttpConnection
 from tpx.protocol.http1.head import Head, HeadCache, HttpError, parse_request_head
@@ -16,6 +21,7 @@ class Reader(HttpConnection):
         super().__init__(HeadCache(parse_request_head), new_scratch(), 1 << 20)
         self.messages: list[tuple[bytes, bytes]] = []
         self.errors: list[HttpError] = []
+        self.ended = False
 
     def read(self, *pieces: bytes) -> list[tuple[bytes, bytes]]:
         """The messages that are complete with these pieces, each brought by a read of its own."""
@@ -23,6 +29,9 @@ class Reader(HttpConnection):
             self.data_received(piece)
         found, self.messages = self.messages, []
         return found
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.ended = True
 
     def _message(self, head: Head, body: bytes | memoryview) -> bool:
         self.messages.append((head.path, bytes(body)))
@@ -72,3 +81,31 @@ def test_what_follows_in_the_same_read_is_not_lost() -> None:
         (b"/a", b"first"), (b"/a", b"first"), (b"/b", b"other"), (b"/a", b"first"),
     ]  # fmt: skip
     assert reader.read(message * 2, message * 2, message) == [(b"/a", b"first")] * 5
+
+
+def test_a_body_in_pieces_ends_where_the_next_message_begins() -> None:
+    reader = Reader()
+    assert reader.read(PLAIN + b"fi", b"rs", b"t" + OTHER + b"other" + PLAIN, b"third") == [
+        (b"/a", b"first"), (b"/b", b"other"), (b"/a", b"third"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("step", [1000, 64 << 10, 100_003, 1 << 20])
+def test_from_the_first_large_body_on_reads_go_into_buffers_and_nothing_is_lost(step: int) -> None:
+    large = bytes(range(256)) * 1000
+    head = b"POST /l HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % len(large)
+    reader, transport = Reader(), MemoryTransport()
+    transport.set_protocol(reader)
+    reader.connection_made(transport)
+    transport.feed(PLAIN + b"first")
+    assert transport.protocol is reader, "small messages come as bytes"
+    stream = (head + large + PLAIN + b"other" + OTHER + b"third" + CHUNKED + b"2\r\nab\r\n0\r\n\r\n") * 3
+    for at in range(0, len(stream), step):
+        transport.feed(stream[at : at + step])
+    assert isinstance(transport.protocol, asyncio.BufferedProtocol)
+    assert reader.messages == [
+        (b"/a", b"first"),
+        *[(b"/l", large), (b"/a", b"other"), (b"/b", b"third"), (b"/c", b"ab")] * 3,
+    ]
+    transport.protocol.connection_lost(None)
+    assert reader.ended, "the connection still hears of its end"
