@@ -13,13 +13,13 @@ from typing import cast
 from tpx.protocol.buffers import aligned
 from tpx.protocol.http1.chunked import ChunkedDecoder
 from tpx.protocol.http1.head import MAX_HEAD_BYTES, Head, HeadCache, HttpError, check_partial_head
-from tpx.protocol.intake import LARGE_BYTES, Intake
+from tpx.protocol.inlet import LARGE_BYTES, Inlet
 
 HEAD_END = b"\r\n\r\n"
 _CHECK_ABOVE_BYTES = 256
 
 
-class HttpConnection(Intake):
+class HttpConnection(Inlet):
     """Cuts the byte stream into messages and hands each to `_message`."""
 
     def __init__(self, heads: HeadCache, scratch: memoryview, max_body_bytes: int) -> None:

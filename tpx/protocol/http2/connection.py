@@ -34,7 +34,7 @@ from tpx.protocol.http2.frames import (
 from tpx.protocol.http2.hpack import DEFAULT_TABLE_BYTES, MAX_HEADER_LIST_BYTES, BlockDecoder
 from tpx.protocol.http2.sender import Sender
 from tpx.protocol.http2.stream import STREAM_WINDOW, Stream
-from tpx.protocol.intake import Intake
+from tpx.protocol.inlet import Inlet
 from tpx.protocol.outlet import Outlet
 
 MAX_FRAME_BYTES = 1 << 20
@@ -46,7 +46,7 @@ _GLITCH_BURST = 2000
 _GLITCHES_PER_SECOND = 100
 
 
-class Http2Connection(Intake):
+class Http2Connection(Inlet):
     """Framing, settings, flow control and abuse limits; the two roles add what streams mean."""
 
     def __init__(self, scratch: memoryview, decoder: BlockDecoder) -> None:

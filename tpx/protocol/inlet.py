@@ -12,7 +12,7 @@ LARGE_BYTES = 64 << 10
 """What is still to come of a message that is worth a buffer of its own."""
 
 
-class Intake(asyncio.Protocol):
+class Inlet(asyncio.Protocol):
     """The reading half of a connection, whatever its protocol."""
 
     _reads_into_buffers = False
@@ -39,7 +39,7 @@ class Intake(asyncio.Protocol):
 class _IntoBuffers(asyncio.BufferedProtocol):
     """Stands before a connection whose messages are large."""
 
-    def __init__(self, connection: Intake, scratch: memoryview) -> None:
+    def __init__(self, connection: Inlet, scratch: memoryview) -> None:
         self._connection = connection
         self._scratch = scratch
         self._landing: memoryview | None = None
