@@ -42,15 +42,8 @@ class HttpRequest:
     `begin`, any number of `send`s and `finish`."""
 
     __slots__ = (
-        "_connection",
-        "began_ns",
-        "body",
-        "head",
-        "on_answered",
-        "on_gone",
-        "on_stall",
-        "received_ns",
-    )
+        "_connection", "began_ns", "body", "head", "on_answered", "on_gone", "on_stall", "received_ns",
+    )  # fmt: skip
 
     def __init__(self, connection: "HttpServerConnection", head: Head, body: Buffer) -> None:
         self._connection = connection

@@ -57,12 +57,10 @@ class Http2Connection(Inlet):
         # reading
         self._pending = b""
         self._block: bytearray | None = None  # a header block in pieces, and its first frame
-        self._block_stream = 0
-        self._block_flags = 0
+        self._block_stream = self._block_flags = 0
         self._direct: memoryview | None = None  # the landing of a DATA frame, its stream, its unread bytes
         self._direct_stream: Stream | None = None
-        self._direct_left = 0
-        self._direct_flags = 0
+        self._direct_left = self._direct_flags = 0
         self._unacknowledged = 0  # received on the connection since our last WINDOW_UPDATE
         # writing
         self.sender = Sender(self._sent_end)
@@ -131,15 +129,11 @@ class Http2Connection(Inlet):
         return self._direct
 
     def landed(self, count: int) -> None:
-        if self._closed:
-            return
-        self._transport.hold()
         try:
-            self._land(count)
+            if not self._closed:
+                self._land(count)
         except Http2Error as exc:
             self._break(exc)
-        finally:
-            self._transport.release(expecting=bool(self.streams))
 
     def pause_writing(self) -> None:
         self.sender.paused = True
@@ -186,6 +180,7 @@ class Http2Connection(Inlet):
             elif kind == HEADERS and flags & (END_HEADERS | PADDED | PRIORITIZED) == END_HEADERS:
                 self._on_headers(stream_id, flags, data[start:stop])
             else:
+                _check_size(kind, length)
                 take = _UNCOMMON.get(kind, Http2Connection._without_effect)
                 take(self, flags, stream_id, data[start:stop])
             if self._closed:
@@ -242,29 +237,23 @@ class Http2Connection(Inlet):
             # keep the frame's header with a smaller length for the part that is still to come
             self._pending = frames.frame_header(DATA, flags, stream_id, left) if here else data[start - 9 :]
             return True
-        self._direct, self._direct_stream, self._direct_left, self._direct_flags = (
-            landing,
-            stream,
-            left,
-            flags,
-        )
+        self._direct, self._direct_stream = landing, stream
+        self._direct_left, self._direct_flags = left, flags
         self.read_into_buffers(self._transport.transport, self._scratch)
         return True
 
     def _land(self, nbytes: int) -> None:
-        stream = cast("Stream", self._direct_stream)
+        stream, flags = cast("Stream", self._direct_stream), self._direct_flags
         self._received(nbytes)
-        self._direct_left -= nbytes
-        flags, left = self._direct_flags, self._direct_left
         self._direct = None
+        self._direct_left = left = self._direct_left - nbytes
         if self.streams.get(stream.id) is stream:
             self._on_landed(stream, nbytes, flags, left == 0)
-        if left == 0:
-            return
-        alive = self.streams.get(stream.id) is stream
-        self._direct = stream.landing(left) if alive else None
-        if self._direct is None:
-            self._pending = frames.frame_header(DATA, flags, stream.id, left)
+        if left:
+            alive = self.streams.get(stream.id) is stream
+            self._direct = stream.landing(left) if alive else None
+            if self._direct is None:
+                self._pending = frames.frame_header(DATA, flags, stream.id, left)
 
     def _reset(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
         frames.check_form("RST_STREAM", stream_id, of_stream=True, fits=len(payload) == 4)
@@ -394,7 +383,8 @@ def _check_size(kind: int, length: int) -> None:
     if length > MAX_FRAME_BYTES:
         raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, f"frame of {length} bytes")
     if kind != DATA and length > MAX_HEADER_LIST_BYTES:
-        raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, f"frame of type {kind} with {length} bytes")
+        what = "header block" if kind == HEADERS else f"frame of type {kind}"
+        raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, f"{what} of {length} bytes")
 
 
 _UNCOMMON: dict[int, Callable[[Http2Connection, int, int, bytes], None]] = {
