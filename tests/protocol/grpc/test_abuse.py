@@ -55,6 +55,16 @@ async def test_rapid_reset_ends_the_connection_and_all_its_work() -> None:
         assert server.connection.streams == {}
 
 
+@pytest.mark.parametrize("whole", [False, True])
+async def test_a_large_frame_that_carries_no_data_is_refused_however_it_comes(whole: bool) -> None:
+    unknown = frames.frame(0x20, 0, 0, bytes(MAX_HEADER_LIST_BYTES + 1))
+    async with serving() as server, await RawPeer.connect(server.port) as peer:
+        peer.writer.write(unknown if whole else unknown[:100])
+        goaway = await sent_away(peer)
+        assert ErrorCode(goaway.code) is ErrorCode.ENHANCE_YOUR_CALM
+        assert goaway.reason == f"frame of type 32 of {MAX_HEADER_LIST_BYTES + 1} bytes"
+
+
 FLOODS = {
     "SETTINGS frames": (frames.SETTINGS, 0, 0, b""),
     "PING frames": (frames.PING, 0, 0, bytes(8)),

@@ -133,7 +133,6 @@ class HttpClientConnection(HttpConnection):
 
     def _message(self, head: Head, body: Buffer) -> bool:
         if head.status < 200:
-            self._last_bytes = 0  # the next one like it is no response either
             return True
         on_response, self._on_response = self._on_response, None
         if self._lost:
