@@ -2,39 +2,36 @@
 
 import asyncio
 import ssl
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import cast
 
-from tpx.errors import RequestError, ResponseError, WireError
+from tpx.errors import ResponseError, WireError
 from tpx.protocol.buffers import new_scratch
 from tpx.protocol.compression import deflate
 from tpx.protocol.grpc.client_call import ClientCall, GrpcResponse, PreparedCall
-from tpx.protocol.grpc.framing import PREFIX_BYTES, frame_message, pack_prefix, whole_message
+from tpx.protocol.grpc.client_reading import ResponseReader
+from tpx.protocol.grpc.framing import frame_message, pack_prefix
 from tpx.protocol.grpc.metadata import ResponseHead, request_block
 from tpx.protocol.grpc.status import Status, from_reset, to_code
 from tpx.protocol.http2 import frames
-from tpx.protocol.http2.connection import CONNECTION_WINDOW, MAX_FRAME_BYTES, Http2Connection
+from tpx.protocol.http2.connection import CONNECTION_WINDOW, MAX_FRAME_BYTES
 from tpx.protocol.http2.frames import (
     DEFAULT_WINDOW,
-    END_STREAM,
     MAX_STREAM_ID,
     PREFACE,
     ErrorCode,
     Http2Error,
     Setting,
 )
-from tpx.protocol.http2.hpack import BlockDecoder
-from tpx.protocol.http2.stream import STREAM_WINDOW, Stream
+from tpx.protocol.http2.stream import STREAM_WINDOW
 from tpx.protocol.tensors import Buffer
 
 _LAST_WORDS_S = 0.5
 _REFUSALS = 5
-_clock = time.perf_counter_ns
 
 
-class GrpcClientConnection(Http2Connection):
+class GrpcClientConnection(ResponseReader):
     """Callbacks run inside the read that completed the response, and may make the next call at once.
 
     Calls beyond the server's limit of concurrent streams wait for their turn. `on_lost` is called once if the
@@ -42,16 +39,12 @@ class GrpcClientConnection(Http2Connection):
     """
 
     def __init__(self, scratch: memoryview, authority: str, *, tls: bool) -> None:
-        super().__init__(scratch, BlockDecoder(ResponseHead))
+        super().__init__(scratch)
         self.on_lost: Callable[[WireError], None] | None = None
-        self.closing = False
-        """No new call can be made on this connection."""
         self._authority = authority
         self._tls = tls
-        self._next_id = 1
         self._waiting: deque[tuple[PreparedCall, Callable[[GrpcResponse], None], int]] = deque()
         self._lost_reason = ""
-        self._greeted = False
 
     # making calls
 
@@ -242,75 +235,7 @@ class GrpcClientConnection(Http2Connection):
         for _, on_response, _ in waiting:
             on_response(GrpcResponse(Status.UNAVAILABLE, self._lost_reason, b"", 0))
 
-    # reading
-
-    def _parse(self, data: bytes, at: int) -> None:
-        if not self._greeted and len(data) > 3:
-            self._greeted = True
-            if data[3] != frames.SETTINGS:
-                raise Http2Error(
-                    ErrorCode.PROTOCOL_ERROR, "the server does not speak HTTP/2: is this its gRPC port?"
-                )
-        super()._parse(data, at)
-
-    def _on_headers(self, stream_id: int, flags: int, block: bytes) -> None:
-        head = self._blocks.get(block)
-        if head is None:
-            head = self._blocks.add(block)
-        call = cast("ClientCall | None", self.streams.get(stream_id))
-        if call is None:
-            self._refuse_idle(stream_id, "response")
-            return
-        if not call.first_byte_ns:
-            call.first_byte_ns = _clock()
-        if flags & END_STREAM:
-            call.peer_ended = True
-            self._finish(call, head)
-        elif call.head is None and not head.http_status.startswith("1"):
-            call.head = head
-
-    def _on_data(self, stream_id: int, flags: int, data: bytes, start: int, stop: int) -> None:
-        call = cast("ClientCall | None", self.streams.get(stream_id))
-        if call is None:
-            self._refuse_idle(stream_id, "response")
-            return
-        if not flags & END_STREAM:
-            call.receive_window -= stop - start
-            if call.receive_window < STREAM_WINDOW // 2:
-                self.take_from_window(call, 0)
-        if call.reader is None and call.on_message is None and whole_message(data, start, stop):
-            call.data = data[start + PREFIX_BYTES : stop]
-        elif start < stop:
-            try:
-                call.receive(data, start, stop)
-            except RequestError as exc:
-                self._reject(call, exc)
-                return
-        if flags & END_STREAM:
-            self._end_without_trailers(call)
-
-    def _end_without_trailers(self, call: ClientCall) -> None:
-        call.peer_ended = True
-        self._end(call.id, Status.UNKNOWN, "the response ended without trailers")
-
-    def _on_landed(self, stream: Stream, count: int, flags: int, last: bool) -> None:
-        call = cast("ClientCall", stream)
-        self.take_from_window(call, count)
-        try:
-            call.landed(count)
-        except RequestError as exc:
-            self._reject(call, exc)
-            return
-        if last and flags & END_STREAM:
-            self._end_without_trailers(call)
-
-    def _reject(self, call: ClientCall, error: RequestError) -> None:
-        self._transport.write(frames.rst_stream(call.id, ErrorCode.CANCEL))
-        self._end(call.id, Status.INTERNAL, error.message)
-
-    def _refuse_idle(self, stream_id: int, what: str) -> None:
-        if stream_id >= self._next_id or not stream_id & 1:
-            raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"{what} on idle stream {stream_id}")
+    # what the server says of streams and of the connection
 
     def _on_reset(self, stream_id: int, code: int) -> None:
         call = cast("ClientCall | None", self.streams.get(stream_id))
@@ -340,10 +265,6 @@ class GrpcClientConnection(Http2Connection):
         self._start_waiting()
 
     # ending calls
-
-    def _finish(self, call: ClientCall, trailers: ResponseHead) -> None:
-        status, message = call.outcome(trailers)
-        self._end(call.id, status, message, trailers)
 
     def _end(self, stream_id: int, status: int, message: str, trailers: ResponseHead | None = None) -> None:
         call = cast("ClientCall | None", self.streams.pop(stream_id, None))
