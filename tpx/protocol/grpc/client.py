@@ -4,6 +4,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import cast
 
 from tpx.errors import ResponseError, WireError
@@ -80,7 +81,11 @@ class GrpcClientConnection(ResponseReader):
         self._next_id = stream_id + 2
         if stream_id > MAX_STREAM_ID - 2:
             self.closing = True
-        call = ClientCall(self, stream_id, on_response)
+        call, self._spare = self._spare, None
+        if call is None:
+            call = ClientCall(self, stream_id, on_response)
+        else:
+            call.again(stream_id, on_response)
         call.prepared = prepared
         self.streams[stream_id] = call
         size = len(prepared.framed)
@@ -150,7 +155,7 @@ class GrpcClientConnection(ResponseReader):
 
         def ended(response: GrpcResponse) -> None:
             if not answer.done():
-                answer.set_result(response)
+                answer.set_result(copy(response))
 
         self.call(self.prepare(path, message, metadata), ended)
         try:
@@ -278,9 +283,12 @@ class GrpcClientConnection(ResponseReader):
         response = GrpcResponse(status, message, call.data, call.first_byte_ns)
         if trailers is not None:
             response.metadata = trailers.metadata
+        self._deliver(call.on_response, response)
+
+    def _deliver(self, on_response: Callable[[GrpcResponse], None], response: GrpcResponse) -> None:
         if self._waiting:
             self._start_waiting()
-        call.on_response(response)
+        on_response(response)
         if self.closing and not self.streams:
             self._transport.close()
 

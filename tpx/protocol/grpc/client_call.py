@@ -25,7 +25,11 @@ class CallConnection(Protocol):
 
 class GrpcResponse:
     """The end of a call. `data` is the last message; `first_byte_ns` is on the clock of
-    time.perf_counter_ns."""
+    time.perf_counter_ns.
+
+    Responses that resemble the one before are shown in the same object: what is needed beyond the callback
+    has to be copied.
+    """
 
     __slots__ = ("data", "first_byte_ns", "message", "metadata", "status")
 
@@ -89,6 +93,19 @@ class ClientCall(Stream):
         self.reader: MessageReader | None = None
         self.data: Buffer = b""
         self.first_byte_ns = 0
+
+    @property
+    def awaits_all(self) -> bool:
+        """A unary call that left with one write, of whose response nothing has come."""
+        return self.prepared is not None and self.outbox is None and not self.first_byte_ns
+
+    def again(self, stream_id: int, on_response: Callable[[GrpcResponse], None]) -> None:
+        """Be another call, after a response that came when this one awaited all of it."""
+        self.id = stream_id
+        self.on_response = on_response
+        self.send_window = self._connection.sender.initial_window
+        self.we_ended = False
+        self.refusals = 0
 
     def landing(self, remaining: int) -> memoryview | None:
         return self.reader.landing(remaining) if self.reader is not None else None
