@@ -23,10 +23,12 @@ class Callee(Protocol):
 
 
 class Host(Protocol):
-    """Other models, and the metrics page."""
+    """Other models, and the metrics page, as one version of a model sees them."""
 
     metrics: CustomMetrics
     loop: asyncio.AbstractEventLoop
+    loading: bool
+    """The version is being loaded, so that nothing it waits for may wait for it."""
 
     def model(self, name: str, version: str) -> Callee:
         """The model that serves a name and version. Raises NotFound, NotReady, InvalidRequest."""

@@ -125,7 +125,9 @@ class Server:
         self.repository = ModelRepository(namespaces=config.model_namespacing)
         self._host = ServerHost(self.repository, loop)
         self.control = ModelControl(
-            self.repository, Loader(settings, Completions(loop), loop, self._host), control_settings(config)
+            self.repository,
+            Loader(settings, Completions(loop), loop, self._host.of),
+            control_settings(config),
         )
         self._host.control = self.control
         memory = SharedMemory(cuda.opener(), shared_memory_limits(config))

@@ -5,8 +5,8 @@ Loads of the same model follow each other, those of different ones run at the sa
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 
 from tpx.errors import (
@@ -36,6 +36,7 @@ from tpx.serving.repository.strays import stray_configs, strays
 from tpx.serving.repository.tasks import Tasks
 from tpx.serving.repository.turns import Round, Turns
 from tpx.serving.repository.versions import Versions
+from tpx.serving.repository.waits import Waits
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +70,10 @@ class ModelControl:
         limit_bytes = settings.memory_limit_bytes
         self._room = Room(limit_bytes, tenancy, settings.resident) if limit_bytes else None
         self._versions = Versions(loader, settings, self._room, self._stopping)
-        self._loads = Loads(repository, loader, self._names, self.retirement, self._ensembles, self._versions)
+        self._waits = Waits()
+        self._loads = Loads(
+            repository, loader, self._names, self.retirement, self._ensembles, self._versions, self._waits
+        )
 
     # startup and shutdown
 
@@ -136,8 +140,9 @@ class ModelControl:
             raise NotReady("explicit model load / unload is not allowed if polling is enabled")
         self._check_running()
 
-    async def load(self, name: str, override: Override | None) -> None:
-        """Load a model, again if it would become another; it serves when this returns.
+    async def load(self, name: str, override: Override | None, asker: ModelId | None = None) -> None:
+        """Load a model, again if it would become another; it serves when this returns. `asker` is a model
+        that is being loaded itself, and waits for it.
 
         Raises InvalidRequest that tells why it does not, and NotReady.
         """
@@ -146,7 +151,8 @@ class ModelControl:
         parts, faults = self._round(self._repositories.sight), list[InvalidRequest]()
         for model in await self._names.to_load(name, override):
             try:
-                await self._load(model, partial(self._repositories.sight, model, override), parts)
+                with self._waiting(asker, model):
+                    await self._load(model, partial(self._repositories.sight, model, override), parts)
                 self._asked.add(model)
             except InvalidRequest as exc:
                 faults.append(exc)
@@ -158,8 +164,9 @@ class ModelControl:
             )
         self.demand.forgive(name)
 
-    async def unload(self, name: str, *, unload_dependents: bool) -> None:
-        """Stop serving a model; what it has taken is answered afterwards. Raises NotReady.
+    async def unload(self, name: str, *, unload_dependents: bool, asker: ModelId | None = None) -> None:
+        """Stop serving a model; what it has taken is answered afterwards. Raises NotReady, and InvalidRequest
+        where `asker`, a model that is being loaded, would wait for itself.
 
         `unload_dependents`: also what an ensemble is made of, but for what others need or was asked for.
         """
@@ -169,8 +176,20 @@ class ModelControl:
             if unload_dependents:
                 gone = plan_cascade(model, self._ensembles.requires, self._asked)
             for each in gone:
-                async with self._turns.take(each):
-                    self._unload(each)
+                with self._waiting(asker, each):
+                    async with self._turns.take(each):
+                        self._unload(each)
+
+    @contextmanager
+    def _waiting(self, asker: ModelId | None, model: ModelId) -> Iterator[None]:
+        """Within this `asker`, if there is one, waits for a model. Raises InvalidRequest."""
+        if asker is None:
+            yield
+            return
+        with self._waits.begin(asker, [model]) as circle:
+            if circle:
+                raise InvalidRequest(f"'{asker}' waits for itself while it is being loaded: {circle}")
+            yield
 
     def _unload(self, model: ModelId) -> None:
         self._asked.discard(model)
@@ -223,7 +242,7 @@ class ModelControl:
 
     def _held(self, model: ModelId) -> bool:
         """Whether a model must not go now."""
-        return self._loads.wait_for(model) or model in self._turns or self.demand.pinned(model.name)
+        return self._waits.are_for(model) or model in self._turns or self.demand.pinned(model.name)
 
     # loading
 

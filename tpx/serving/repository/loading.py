@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from tpx.serving.instances.base import Instance
 from tpx.serving.instances.completions import Completions
 from tpx.serving.instances.placement import InstanceSpec, instance_specs, plan_regroup
 from tpx.serving.model import Parts, Placed, ServedModel
+from tpx.serving.model_id import ModelId
 from tpx.serving.repository.agents.custody import Custody
 from tpx.serving.repository.batching import fill_batching
 from tpx.serving.repository.configuration import (
@@ -118,10 +119,10 @@ class Loader:
         settings: LoadSettings,
         completions: Completions,
         loop: asyncio.AbstractEventLoop,
-        host: Host | None = None,
+        host_of: Callable[[ModelId], Host] | None = None,
     ) -> None:
         self.settings = settings
-        self._host = host
+        self._host_of = host_of
         self._completions = completions
         self._loop = loop
 
@@ -217,12 +218,13 @@ class Loader:
         config.CopyFrom(written)
         if source.origin is not None:
             source.origin.fetch_version(source.directory, version)
+        host = self._host_of(source.model_id) if self._host_of is not None else None
         files = ModelFiles(
             model_name=source.name,
             version=version,
             directory=source.versions[version],
             settings=self._backend_settings(config.backend),
-            host=self._host,
+            host=host,
         )
         opened = find_backend(config.backend, self.settings.backend_directory).open(files, config)
         try:
@@ -252,6 +254,8 @@ class Loader:
         except BaseException:
             opened.close()
             raise
+        if host is not None:
+            host.loading = False
         model.statistics.load_ns = time.perf_counter_ns() - began
         return model
 

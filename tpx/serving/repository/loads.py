@@ -10,7 +10,6 @@ from tpx.errors import ConfigError, InvalidRequest, LoadError, UsageError
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.agents.custody import Custody
 from tpx.serving.repository.decisions import Plan, plan_load
-from tpx.serving.repository.dependencies import plan_order
 from tpx.serving.repository.ensembles import Ensembles
 from tpx.serving.repository.layout import ModelSource, NoVersion
 from tpx.serving.repository.loading import Loader, Regroup, Wanted, reason_of
@@ -21,6 +20,7 @@ from tpx.serving.repository.retirement import Retirement
 from tpx.serving.repository.sightings import Sighting
 from tpx.serving.repository.turns import Round
 from tpx.serving.repository.versions import Versions
+from tpx.serving.repository.waits import Waits
 from tpx.serving.served import Served
 
 log = logging.getLogger(__name__)
@@ -42,6 +42,7 @@ class Loads:
         retirement: Retirement,
         ensembles: Ensembles,
         versions: Versions,
+        waits: Waits,
     ) -> None:
         self._repository = repository
         self._loader = loader
@@ -49,12 +50,7 @@ class Loads:
         self._retirement = retirement
         self._ensembles = ensembles
         self._versions = versions
-        self._composing: dict[ModelId, frozenset[ModelId]] = {}
-        """Ensembles that are being loaded, and the models that they wait for."""
-
-    def wait_for(self, model: ModelId) -> bool:
-        """Whether a model is part of an ensemble that is being loaded."""
-        return any(model in models for models in self._composing.values())
+        self._waits = waits
 
     async def load(self, model: ModelId, look: Callable[[], Sighting | None], parts: Round) -> None:
         """Load a model as `look` sees it, and what it is made of as part of `parts`.
@@ -111,17 +107,13 @@ class Loads:
             return
         there = await self._names.on_disk({step.model.name for step in graph.steps})
         needs = self._ensembles.needs(graph, there)
-        self._composing[model] = needs
-        try:
-            circle = plan_order(self._composing).circular.get(model)
-            if circle is not None:
+        with self._waits.begin(model, needs) as circle:
+            if circle:
                 fault = ConfigError(f"circular dependency between ensembles: {circle}")
                 log.error("failed to load '%s': %s", model, fault)
                 self._repository.fault(model, reason_of(fault))
                 raise InvalidRequest(f"load failed for model '{model}': {fault.message}\n")
             await parts.load(needs)
-        finally:
-            del self._composing[model]
 
     async def _replace(self, wanted: Wanted, custody: Custody) -> None:
         """Put what is wanted in the place of what serves: all of its versions or none."""
