@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from tpx.protocol.buffers import new_scratch
 from tpx.protocol.handshakes import BACKLOG, Handshakes, client_of
+from tpx.protocol.outlet import Departures
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +97,7 @@ class Listener:
 
     def __init__(self, *, max_connections: int = 10_000, max_per_client: int = 0) -> None:
         self.scratch = new_scratch()
+        self.departures = Departures()
         self.tick = 0
         self.draining = False
         self.observer: Callable[[Any], None] | None = None

@@ -1,5 +1,9 @@
 """A transport whose writes leave together: one system call for all that a wake-up of the event loop
-produced."""
+produced.
+
+What is owed to several connections leaves together, too, at the end of the loop's turn: a client that sleeps
+between two answers is woken for each, and to wake it may cost as much as the rest of a small answer.
+"""
 
 import asyncio
 
@@ -7,20 +11,52 @@ from tpx.protocol.tensors import Buffer
 
 _JOIN_BELOW_BYTES = 64 << 10
 _HOLD_BELOW_BYTES = 256 << 10
+_MOST_OUTLETS = 16
+"""So many answers leave together; the first of more would wait longer than it is worth."""
+
+
+class Departures:
+    """The outlets of one endpoint that have something to send, or may have before this turn of the loop
+    ends."""
+
+    __slots__ = ("_last", "_waiting")
+
+    def __init__(self) -> None:
+        self._waiting: list[Outlet] = []
+        self._last: Outlet | None = None
+
+    def alone(self, outlet: "Outlet") -> bool:
+        """Whether what it owes need not wait for others: none does, and the last answer was its own, too."""
+        alone = self._last is outlet and not self._waiting
+        self._last = outlet
+        return alone
+
+    def add(self, outlet: "Outlet") -> None:
+        """Have it send what it owes before the loop waits again."""
+        self._waiting.append(outlet)
+        count = len(self._waiting)
+        if count == 1:
+            asyncio.get_running_loop().call_soon(self._leave)
+        elif count == _MOST_OUTLETS:
+            self._leave()
+
+    def _leave(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for outlet in waiting:
+            outlet.leave()
 
 
 class Outlet:
     """Stands before a transport. Between `hold` and `release` nothing leaves; a write outside of them leaves
-    at the
-    end of the loop's turn, after whatever else writes in it."""
+    at the end of the loop's turn, after whatever else writes in it."""
 
-    __slots__ = ("_ended", "_held", "_loop", "_parts", "_scheduled", "_size", "transport", "written")
+    __slots__ = ("_departures", "_ended", "_held", "_parts", "_scheduled", "_size", "transport", "written")
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport, departures: Departures) -> None:
         self.transport = transport
         self.written = 0
         """Bytes given to the transport since the beginning."""
-        self._loop = asyncio.get_running_loop()
+        self._departures = departures
         self._parts: list[Buffer] = []
         self._size = 0
         self._held = False
@@ -33,14 +69,24 @@ class Outlet:
 
     def release(self, *, expecting: bool) -> None:
         """The read is done with. `expecting` tells that answers to it may follow in this turn of the loop:
-        what was
-        called soon because of it runs before we look for them."""
+        what was called soon because of it runs before we look for them."""
         self._held = False
         if self._parts:
+            if self._departures.alone(self):
+                self.flush()
+            else:
+                self._schedule()
+        elif expecting:
+            self._schedule()
+
+    def answer(self, data: Buffer) -> None:
+        """Write the one answer that the other side waits for."""
+        self._parts.append(data)
+        self._size += len(data)
+        if self._departures.alone(self):
             self.flush()
-        elif expecting and not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._flush_scheduled)
+        else:
+            self._wrote()
 
     def write(self, data: Buffer) -> None:
         self._parts.append(data)
@@ -87,7 +133,10 @@ class Outlet:
         """End our half after everything that was written; what is written later is dropped."""
         self.flush()
         self._ended = True
-        self.transport.write_eof()
+        try:
+            self.transport.write_eof()
+        except OSError:  # with asyncio's own loop, where the other side has reset the connection
+            self.transport.abort()
 
     def close(self) -> None:
         """Close after everything that was written."""
@@ -103,14 +152,19 @@ class Outlet:
     def is_closing(self) -> bool:
         return self.transport.is_closing()
 
-    def _wrote(self) -> None:
-        if self._size > _HOLD_BELOW_BYTES:
-            self.flush()
-        elif not self._held and not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._flush_scheduled)
-
-    def _flush_scheduled(self) -> None:
+    def leave(self) -> None:
+        """The turn of the loop ends."""
         self._scheduled = False
         if self._parts:
             self.flush()
+
+    def _wrote(self) -> None:
+        if self._size > _HOLD_BELOW_BYTES:
+            self.flush()
+        elif not self._held:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._departures.add(self)

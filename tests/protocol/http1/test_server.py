@@ -9,9 +9,11 @@ import weakref
 import numpy as np
 import pytest
 
-from tests.protocol.http1.service import PLAIN, Bare, serving
+from tests.fuzz.transport import MemoryTransport
+from tests.protocol.http1.service import PLAIN, Bare, Service, serving
 from tests.protocol.turns import pause
-from tpx.protocol.http1.server import HttpLimits
+from tpx.protocol.http1.server import HttpLimits, connection_factory
+from tpx.protocol.listener import Listener
 
 
 async def test_requests_on_one_connection_are_answered_one_after_the_other() -> None:
@@ -316,3 +318,23 @@ async def test_a_client_that_leaves_takes_its_memory_with_it() -> None:
             assert owner() is None
         finally:
             gc.enable()
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["and then the client's end", "and then the loop's turn"])
+async def test_answers_to_several_clients_leave_together(ends: bool) -> None:
+    """And nothing is lost where a client ends its half before that."""
+    make = connection_factory(Listener(), HttpLimits(), Service().serve)
+    connections, transports = [make() for _ in range(3)], [MemoryTransport() for _ in range(3)]
+    for connection, transport in zip(connections, transports, strict=True):
+        transport.set_protocol(connection)
+        connection.connection_made(transport)
+    for number, transport in enumerate(transports):
+        transport.feed(b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n%d" % number)
+    assert [bytes(transport.written) for transport in transports] == [b""] * 3
+    if ends:
+        assert [connection.eof_received() for connection in connections] == [False] * 3
+    else:
+        await asyncio.sleep(0)
+    assert [bytes(transport.written)[-5:] for transport in transports] == [
+        b"\r\n\r\n%d" % n for n in range(3)
+    ]

@@ -58,7 +58,7 @@ class GrpcServerConnection(Http2Connection):
     """Dispatches calls to methods."""
 
     def __init__(self, listener: Listener, limits: GrpcLimits, methods: Mapping[bytes, Method]) -> None:
-        super().__init__(listener.scratch, BlockDecoder(interpret_request))
+        super().__init__(listener.scratch, BlockDecoder(interpret_request), listener.departures)
         self.max_message_bytes = limits.max_message_bytes
         self._longest = limits.max_message_bytes + PREFIX_BYTES
         self.response_encoding = limits.response_encoding
@@ -102,6 +102,9 @@ class GrpcServerConnection(Http2Connection):
     def refuse(self, reason: str) -> None:
         """One connection too many: say so and close."""
         self._break(Http2Error(ErrorCode.ENHANCE_YOUR_CALM, reason))
+
+    def eof_received(self) -> None:
+        self._transport.flush()  # the event loop closes what its client has closed
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio's signature)
         self._listener.closed(self)

@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from http import HTTPStatus
+from typing import cast
 
 from tpx.protocol.http1.connection import HttpConnection
 from tpx.protocol.http1.head import Head, HeadCache, HttpError, parse_request_head
 from tpx.protocol.listener import LINGER_S, Listener, WriteWatch, address_of, has_left
+from tpx.protocol.outlet import Outlet
 from tpx.protocol.tensors import Buffer
 
 STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
@@ -61,12 +63,12 @@ class HttpRequest:
     @property
     def peer(self) -> str:
         """Address and port of the client."""
-        return address_of(self._connection.transport)
+        return address_of(self._connection.outlet.transport)
 
     def unsent(self) -> int:
         """Bytes of answers that the kernel has not taken yet."""
-        transport = self._connection.transport
-        return 0 if transport.is_closing() else transport.get_write_buffer_size()
+        outlet = self._connection.outlet
+        return 0 if outlet.is_closing() else outlet.get_write_buffer_size()
 
     def respond(self, status: int, headers: bytes, parts: Sequence[Buffer] = ()) -> None:
         """Answer; `headers` are complete lines, Content-Length and Connection are added. Parts are not copied
@@ -112,6 +114,7 @@ class HttpServerConnection(HttpConnection):
         judge: Judge | None,
     ) -> None:
         super().__init__(heads, listener.scratch, limits.max_body_bytes)
+        self.outlet: Outlet = cast("Outlet", None)
         self._listener = listener
         self._limits = limits
         self._serve = serve
@@ -125,14 +128,11 @@ class HttpServerConnection(HttpConnection):
         self._half_closed = self._withdrawn = self._deaf = False
         self._began_ns = 0
 
-    @property
-    def transport(self) -> asyncio.Transport:
-        return self._transport
-
     # asyncio's callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        self.outlet = Outlet(self._transport, self._listener.departures)
         self._listener.opened(self, self._transport)
 
     def refuse(self, reason: str) -> None:
@@ -168,6 +168,7 @@ class HttpServerConnection(HttpConnection):
         """The client sends no more. In the middle of a body that is an error. With a request in flight it has
         most likely gone: the request is withdrawn, so that nobody computes for nobody; what is answered all
         the same is sent, for a client that only closed its half."""
+        self.outlet.flush()
         if self._head is not None:
             self._bad_message(HttpError(400, "the connection ended before the announced body was complete"))
         self._half_closed = True
@@ -256,14 +257,14 @@ class HttpServerConnection(HttpConnection):
         if error is not None:
             raise error
         if head.expects_continue:
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.outlet.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _bad_message(self, error: HttpError) -> None:
         """Answer and close: after a framing error nobody knows where the next request begins."""
         if self._stage is _Stage.CLOSED:
             return
         body = json.dumps({"error": error.message}).encode()
-        self._transport.write(
+        self.outlet.write(
             b"%bContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
             % (STATUS_LINES[error.status], len(body), body)
         )
@@ -286,11 +287,12 @@ class HttpServerConnection(HttpConnection):
         connection = request_head.connection if keep_alive else b"Connection: close\r\n"
         head = b"%b%b%bContent-Length: %d\r\n\r\n" % (STATUS_LINES[status], headers, connection, size)
         if request_head.method == b"HEAD":
-            self._transport.write(head)
+            self.outlet.answer(head)
         elif size < _JOIN_BELOW_BYTES:
-            self._transport.write(b"".join((head, *parts)))
+            self.outlet.answer(b"".join((head, *parts)))
         else:
-            self._transport.writelines([head, *parts])
+            self.outlet.writelines([head, *parts])
+            self.outlet.flush()
         self._answered(keep_alive=keep_alive)
 
     def begin(self, request: HttpRequest, status: int, headers: bytes) -> None:
@@ -301,7 +303,7 @@ class HttpServerConnection(HttpConnection):
         framing = b"Transfer-Encoding: chunked\r\n" if request.head.takes_chunks else b""
         if not framing or not request.head.keep_alive:
             framing += b"Connection: close\r\n"
-        self._transport.write(b"%b%b%b\r\n" % (STATUS_LINES[status], headers, framing))
+        self.outlet.write(b"%b%b%b\r\n" % (STATUS_LINES[status], headers, framing))
 
     def send(self, request: HttpRequest, data: bytes) -> None:
         if self._request is not request:
@@ -309,7 +311,7 @@ class HttpServerConnection(HttpConnection):
         if request.head.takes_chunks:
             data = b"%x\r\n%b\r\n" % (len(data), data)
         self._streamed += len(data)
-        self._transport.write(data)
+        self.outlet.write(data)
 
     def finish(self, request: HttpRequest) -> None:
         if self._request is not request:
@@ -319,7 +321,7 @@ class HttpServerConnection(HttpConnection):
         if not request.head.takes_chunks:
             self._end()
             return
-        self._transport.write(b"0\r\n\r\n")
+        self.outlet.write(b"0\r\n\r\n")
         self._answered(keep_alive=request.head.keep_alive and not self._last_answer())
 
     def _last_answer(self) -> bool:
@@ -345,9 +347,9 @@ class HttpServerConnection(HttpConnection):
         self._pending = b""
         if self._transport.can_write_eof() and not self._half_closed:
             self._transport.resume_reading()
-            self._transport.write_eof()
+            self.outlet.write_eof()
         else:
-            self._transport.close()
+            self.outlet.close()
 
     # called by the listener
 
@@ -372,7 +374,7 @@ class HttpServerConnection(HttpConnection):
         elif self._stage is _Stage.ANSWER and self._deaf and has_left(self._transport):
             self._withdraw()
         elif self._stage is _Stage.CLOSED and waited > LINGER_S:
-            self._transport.close()
+            self.outlet.close()
 
     def drain(self) -> None:
         """Close when idle; a request in flight is answered first, with `Connection: close`."""
@@ -381,7 +383,7 @@ class HttpServerConnection(HttpConnection):
 
     def abort(self) -> None:
         """End at once. Nothing may touch the transport from here on, so we do not wait to be told."""
-        self._transport.abort()
+        self.outlet.abort()
         self.connection_lost(None)
 
 
