@@ -38,17 +38,9 @@ class Recorder(asyncio.Transport):
         self.log.append("eof")
 
 
-def alone(transport: asyncio.Transport) -> Outlet:
-    """An outlet that was the last one to answer."""
-    departures = Departures()
-    outlet = Outlet(transport, departures)
-    departures.alone(outlet)
-    return outlet
-
-
 async def test_what_one_read_makes_us_write_leaves_when_it_is_done_with() -> None:
     transport = Recorder()
-    outlet = alone(transport)
+    outlet = Outlet(transport)
     outlet.hold()
     outlet.write(b"a")
     outlet.writelines([b"b", memoryview(b"c")])
@@ -61,7 +53,7 @@ async def test_what_one_read_makes_us_write_leaves_when_it_is_done_with() -> Non
 
 async def test_what_is_written_at_other_times_leaves_at_the_end_of_the_turn() -> None:
     transport = Recorder()
-    outlet = Outlet(transport, Departures())
+    outlet = Outlet(transport)
     outlet.write(b"a")
     asyncio.get_running_loop().call_soon(outlet.write, b"c")
     outlet.write(b"b")
@@ -74,7 +66,7 @@ async def test_what_is_written_at_other_times_leaves_at_the_end_of_the_turn() ->
 
 async def test_answers_that_follow_in_the_same_turn_leave_together() -> None:
     transport = Recorder()
-    outlet = Outlet(transport, Departures())
+    outlet = Outlet(transport)
     outlet.hold()
     loop = asyncio.get_running_loop()
     for number in range(3):
@@ -85,10 +77,23 @@ async def test_answers_that_follow_in_the_same_turn_leave_together() -> None:
     assert transport.log == [b"012"]
 
 
-async def test_what_is_owed_to_several_leaves_together_at_the_end_of_the_turn() -> None:
+def many() -> Departures:
+    """Those of an endpoint with many connections."""
+    departures = Departures()
+    departures.outlets = 16
+    return departures
+
+
+def outlet_of(transport: asyncio.Transport, departures: Departures) -> Outlet:
+    outlet = Outlet(transport)
+    outlet.departures = departures
+    return outlet
+
+
+async def test_what_is_owed_to_many_leaves_together_at_the_end_of_the_turn() -> None:
     log: list[bytes | str] = []
-    departures, transports = Departures(), [Recorder() for _ in range(3)]
-    outlets = [Outlet(transport, departures) for transport in transports]
+    departures, transports = many(), [Recorder() for _ in range(3)]
+    outlets = [outlet_of(transport, departures) for transport in transports]
     for transport in transports:
         transport.log = log
     outlets[0].answer(b"first")
@@ -103,25 +108,33 @@ async def test_what_is_owed_to_several_leaves_together_at_the_end_of_the_turn() 
 
 
 async def test_who_answers_alone_does_so_at_once() -> None:
-    transport, departures = Recorder(), Departures()
-    outlet = Outlet(transport, departures)
+    transport, departures = Recorder(), many()
+    outlet = outlet_of(transport, departures)
     outlet.answer(b"0")
     outlet.answer(b"1")
     assert transport.log == []  # behind what waits already
     await asyncio.sleep(0)
     outlet.answer(b"2")
     assert transport.log == [b"01", b"2"]
-    Outlet(Recorder(), departures).answer(b"another")
+    outlet_of(Recorder(), departures).answer(b"another")
     outlet.answer(b"3")
     assert transport.log == [b"01", b"2"]
     await asyncio.sleep(0)
     assert transport.log == [b"01", b"2", b"3"]
 
 
+async def test_answers_to_few_do_not_wait_for_each_other() -> None:
+    departures, transports = many(), [Recorder() for _ in range(3)]
+    departures.outlets -= 1
+    for transport in transports:
+        outlet_of(transport, departures).answer(b"now")
+    assert [transport.log for transport in transports] == [[b"now"]] * 3
+
+
 async def test_the_first_of_many_answers_does_not_wait_for_all_of_them() -> None:
-    departures, transports = Departures(), [Recorder() for _ in range(20)]
+    departures, transports = many(), [Recorder() for _ in range(20)]
     for number, transport in enumerate(transports):
-        Outlet(transport, departures).answer(b"%d" % number)
+        outlet_of(transport, departures).answer(b"%d" % number)
     assert [transport.log for transport in transports] == [[b"%d" % n] for n in range(16)] + [[]] * 4
     await asyncio.sleep(0)
     assert [transport.log for transport in transports] == [[b"%d" % n] for n in range(20)]
@@ -133,13 +146,13 @@ async def test_an_end_on_a_connection_that_was_reset_is_an_abort() -> None:
             raise OSError(107, "Transport endpoint is not connected")
 
     transport = Reset()
-    Outlet(transport, Departures()).write_eof()
+    Outlet(transport).write_eof()
     assert transport.log == ["abort"]
 
 
 async def test_much_is_not_held_back() -> None:
     transport = Recorder()
-    outlet = Outlet(transport, Departures())
+    outlet = Outlet(transport)
     outlet.hold()
     outlet.write(bytes(300_000))
     assert transport.log == [bytes(300_000)]
@@ -148,7 +161,7 @@ async def test_much_is_not_held_back() -> None:
 async def test_an_end_comes_behind_what_was_written() -> None:
     for end, word in (("close", "close"), ("write_eof", "eof")):
         transport = Recorder()
-        outlet = Outlet(transport, Departures())
+        outlet = Outlet(transport)
         outlet.write(b"last words")
         getattr(outlet, end)()
         assert transport.log == [b"last words", word]
@@ -156,7 +169,7 @@ async def test_an_end_comes_behind_what_was_written() -> None:
 
 async def test_an_abort_drops_what_was_held() -> None:
     transport = Recorder()
-    outlet = Outlet(transport, Departures())
+    outlet = Outlet(transport)
     outlet.write(b"never")
     outlet.abort()
     await asyncio.sleep(0)
@@ -166,7 +179,7 @@ async def test_an_abort_drops_what_was_held() -> None:
 
 async def test_nothing_is_written_to_a_transport_that_is_closing() -> None:
     transport = Recorder()
-    outlet = Outlet(transport, Departures())
+    outlet = Outlet(transport)
     outlet.close()
     outlet.write(b"too late")
     await asyncio.sleep(0)

@@ -83,6 +83,12 @@ def has_left(transport: asyncio.Transport) -> bool:
     return bool(state != _TCP_ESTABLISHED)
 
 
+def _is_local(transport: asyncio.BaseTransport) -> bool:
+    """Whether the other side is on this machine."""
+    here, there = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
+    return not isinstance(there, tuple) or bool(here[0] == there[0])
+
+
 def address_of(transport: asyncio.BaseTransport) -> str:
     """Address and port of the other side, "-" where it has none."""
     name = transport.get_extra_info("peername")
@@ -97,7 +103,7 @@ class Listener:
 
     def __init__(self, *, max_connections: int = 10_000, max_per_client: int = 0) -> None:
         self.scratch = new_scratch()
-        self.departures = Departures()
+        self._departures = Departures()
         self.tick = 0
         self.draining = False
         self.observer: Callable[[Any], None] | None = None
@@ -141,9 +147,14 @@ class Listener:
     def connections(self) -> int:
         return len(self._connections)
 
+    def departures_of(self, transport: asyncio.BaseTransport) -> Departures:
+        """With whose answers those on a connection leave: from other machines nobody is woken by us."""
+        return self._departures if _is_local(transport) else Departures()
+
     def opened(self, connection: Connection, transport: asyncio.BaseTransport) -> None:
         """A connection reports itself; one too many is refused."""
         self._connections.add(connection)
+        self._departures.outlets = len(self._connections)
         excess, reason = len(self._connections) - self._max_connections, ""
         if excess > 0:
             reason = f"the server has {self._max_connections} connections, as many as it takes"
@@ -179,6 +190,7 @@ class Listener:
 
     def closed(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        self._departures.outlets = len(self._connections)
         client = self._clients.pop(connection, None)
         if client is not None:
             self._per_client[client] -= 1

@@ -1,8 +1,9 @@
 """A transport whose writes leave together: one system call for all that a wake-up of the event loop
 produced.
 
-What is owed to several connections leaves together, too, at the end of the loop's turn: a client that sleeps
-between two answers is woken for each, and to wake it may cost as much as the rest of a small answer.
+What is owed to many connections from this machine leaves together, too, at the end of the loop's turn: a
+client that sleeps between two answers is woken for each, which may cost us as much as the rest of a small
+answer.
 """
 
 import asyncio
@@ -11,25 +12,28 @@ from tpx.protocol.tensors import Buffer
 
 _JOIN_BELOW_BYTES = 64 << 10
 _HOLD_BELOW_BYTES = 256 << 10
-_MOST_OUTLETS = 16
-"""So many answers leave together; the first of more would wait longer than it is worth."""
+_MANY = 16
+"""Of fewer connections one answer does not wait for others: clients with a thread for each would have nothing
+to do meanwhile, and then we had not. And no more answers than these leave together: the first would wait
+longer than it is worth."""
 
 
 class Departures:
-    """The outlets of one endpoint that have something to send, or may have before this turn of the loop
-    ends."""
+    """Outlets that have something to send, or may have before this turn of the loop ends."""
 
-    __slots__ = ("_last", "_waiting")
+    __slots__ = ("_last", "_waiting", "outlets")
 
     def __init__(self) -> None:
+        self.outlets = 0
+        """How many may owe something at the same time."""
         self._waiting: list[Outlet] = []
         self._last: Outlet | None = None
 
-    def alone(self, outlet: "Outlet") -> bool:
-        """Whether what it owes need not wait for others: none does, and the last answer was its own, too."""
+    def is_free(self, outlet: "Outlet") -> bool:
+        """Whether what it owes may leave at once: few are there, or it answers alone, as it did last."""
         alone = self._last is outlet and not self._waiting
         self._last = outlet
-        return alone
+        return alone or self.outlets < _MANY
 
     def add(self, outlet: "Outlet") -> None:
         """Have it send what it owes before the loop waits again."""
@@ -37,7 +41,7 @@ class Departures:
         count = len(self._waiting)
         if count == 1:
             asyncio.get_running_loop().call_soon(self._leave)
-        elif count == _MOST_OUTLETS:
+        elif count == _MANY:
             self._leave()
 
     def _leave(self) -> None:
@@ -50,13 +54,14 @@ class Outlet:
     """Stands before a transport. Between `hold` and `release` nothing leaves; a write outside of them leaves
     at the end of the loop's turn, after whatever else writes in it."""
 
-    __slots__ = ("_departures", "_ended", "_held", "_parts", "_scheduled", "_size", "transport", "written")
+    __slots__ = ("_ended", "_held", "_parts", "_scheduled", "_size", "departures", "transport", "written")
 
-    def __init__(self, transport: asyncio.Transport, departures: Departures) -> None:
+    def __init__(self, transport: asyncio.Transport) -> None:
         self.transport = transport
         self.written = 0
         """Bytes given to the transport since the beginning."""
-        self._departures = departures
+        self.departures = Departures()
+        """With those of which outlets its answers leave; with none, as long as nobody says so."""
         self._parts: list[Buffer] = []
         self._size = 0
         self._held = False
@@ -72,7 +77,7 @@ class Outlet:
         what was called soon because of it runs before we look for them."""
         self._held = False
         if self._parts:
-            if self._departures.alone(self):
+            if self.departures.is_free(self):
                 self.flush()
             else:
                 self._schedule()
@@ -83,7 +88,7 @@ class Outlet:
         """Write the one answer that the other side waits for."""
         self._parts.append(data)
         self._size += len(data)
-        if self._departures.alone(self):
+        if self.departures.is_free(self):
             self.flush()
         else:
             self._wrote()
@@ -167,4 +172,4 @@ class Outlet:
     def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._departures.add(self)
+            self.departures.add(self)

@@ -12,7 +12,7 @@ import pytest
 from tests.fuzz.transport import MemoryTransport
 from tests.protocol.http1.service import PLAIN, Bare, Service, serving
 from tests.protocol.turns import pause
-from tpx.protocol.http1.server import HttpLimits, connection_factory
+from tpx.protocol.http1.server import HttpLimits, HttpServerConnection, connection_factory
 from tpx.protocol.listener import Listener
 
 
@@ -320,21 +320,40 @@ async def test_a_client_that_leaves_takes_its_memory_with_it() -> None:
             gc.enable()
 
 
-@pytest.mark.parametrize("ends", [True, False], ids=["and then the client's end", "and then the loop's turn"])
-async def test_answers_to_several_clients_leave_together(ends: bool) -> None:
-    """And nothing is lost where a client ends its half before that."""
+class Remote(MemoryTransport):
+    """Of a client on another machine."""
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return {"sockname": ("10.0.0.1", 8000), "peername": ("10.0.0.2", 40000)}.get(name, default)
+
+
+def asked(count: int, transport: type[MemoryTransport]) -> list[tuple[HttpServerConnection, MemoryTransport]]:
+    """So many connections of one endpoint, of which ten have just read a request."""
     make = connection_factory(Listener(), HttpLimits(), Service().serve)
-    connections, transports = [make() for _ in range(3)], [MemoryTransport() for _ in range(3)]
-    for connection, transport in zip(connections, transports, strict=True):
-        transport.set_protocol(connection)
-        connection.connection_made(transport)
-    for number, transport in enumerate(transports):
-        transport.feed(b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n%d" % number)
-    assert [bytes(transport.written) for transport in transports] == [b""] * 3
+    pairs = [(make(), transport()) for _ in range(count)]
+    for connection, each in pairs:
+        each.set_protocol(connection)
+        connection.connection_made(each)
+    for number, (_, each) in enumerate(pairs[:10]):
+        each.feed(b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n%d" % number)
+    return pairs[:10]
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["and then the client's end", "and then the loop's turn"])
+async def test_answers_to_many_clients_leave_together(ends: bool) -> None:
+    """And nothing is lost where a client ends its half before that."""
+    pairs = asked(16, MemoryTransport)
+    assert [bytes(transport.written) for _, transport in pairs] == [b""] * 10
     if ends:
-        assert [connection.eof_received() for connection in connections] == [False] * 3
+        assert [connection.eof_received() for connection, _ in pairs] == [False] * 10
     else:
         await asyncio.sleep(0)
-    assert [bytes(transport.written)[-5:] for transport in transports] == [
-        b"\r\n\r\n%d" % n for n in range(3)
-    ]
+    assert [bytes(transport.written)[-5:] for _, transport in pairs] == [b"\r\n\r\n%d" % n for n in range(10)]
+
+
+@pytest.mark.parametrize(("count", "transport"), [(15, MemoryTransport), (16, Remote)], ids=["few", "remote"])
+async def test_answers_to_few_clients_or_other_machines_leave_at_once(
+    count: int, transport: type[MemoryTransport]
+) -> None:
+    pairs = asked(count, transport)
+    assert [bytes(each.written)[-5:] for _, each in pairs] == [b"\r\n\r\n%d" % n for n in range(10)]

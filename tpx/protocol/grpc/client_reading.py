@@ -19,7 +19,6 @@ from tpx.protocol.http2.connection import Http2Connection
 from tpx.protocol.http2.frames import END_STREAM, HEADER_BYTES, ErrorCode, Http2Error
 from tpx.protocol.http2.hpack import BlockDecoder
 from tpx.protocol.http2.stream import STREAM_WINDOW, Stream
-from tpx.protocol.outlet import Departures
 
 _clock = time.perf_counter_ns
 
@@ -28,7 +27,7 @@ class ResponseReader(Http2Connection):
     """The reading half of a client's connection; the other half makes the calls, and ends them."""
 
     def __init__(self, scratch: memoryview) -> None:
-        super().__init__(scratch, BlockDecoder(ResponseHead), Departures())
+        super().__init__(scratch, BlockDecoder(ResponseHead))
         self.closing = False
         """No new call can be made on this connection."""
         self._next_id = 1

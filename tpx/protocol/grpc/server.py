@@ -58,7 +58,7 @@ class GrpcServerConnection(Http2Connection):
     """Dispatches calls to methods."""
 
     def __init__(self, listener: Listener, limits: GrpcLimits, methods: Mapping[bytes, Method]) -> None:
-        super().__init__(listener.scratch, BlockDecoder(interpret_request), listener.departures)
+        super().__init__(listener.scratch, BlockDecoder(interpret_request))
         self.max_message_bytes = limits.max_message_bytes
         self._longest = limits.max_message_bytes + PREFIX_BYTES
         self.response_encoding = limits.response_encoding
@@ -88,6 +88,7 @@ class GrpcServerConnection(Http2Connection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        self._transport.departures = self._listener.departures_of(transport)
         settings = {
             Setting.MAX_CONCURRENT_STREAMS: self._limits.max_streams,
             Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW,

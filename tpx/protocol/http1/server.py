@@ -132,7 +132,8 @@ class HttpServerConnection(HttpConnection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self.outlet = Outlet(self._transport, self._listener.departures)
+        self.outlet = Outlet(self._transport)
+        self.outlet.departures = self._listener.departures_of(transport)
         self._listener.opened(self, self._transport)
 
     def refuse(self, reason: str) -> None:

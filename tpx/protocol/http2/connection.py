@@ -35,7 +35,7 @@ from tpx.protocol.http2.hpack import DEFAULT_TABLE_BYTES, MAX_HEADER_LIST_BYTES,
 from tpx.protocol.http2.sender import Sender
 from tpx.protocol.http2.stream import STREAM_WINDOW, Stream
 from tpx.protocol.inlet import Inlet
-from tpx.protocol.outlet import Departures, Outlet
+from tpx.protocol.outlet import Outlet
 
 MAX_FRAME_BYTES = 1 << 20
 """The largest frame we accept: large tensors arrive in fewer pieces."""
@@ -49,9 +49,9 @@ _GLITCHES_PER_SECOND = 100
 class Http2Connection(Inlet):
     """Framing, settings, flow control and abuse limits; the two roles add what streams mean."""
 
-    def __init__(self, scratch: memoryview, decoder: BlockDecoder, departures: Departures) -> None:
+    def __init__(self, scratch: memoryview, decoder: BlockDecoder) -> None:
         self._scratch = scratch
-        self._blocks, self._departures = decoder, departures
+        self._blocks = decoder
         self._transport: Outlet = cast("Outlet", None)
         self.streams: dict[int, Stream] = {}
         # reading
@@ -108,7 +108,7 @@ class Http2Connection(Inlet):
     # asyncio's callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = Outlet(cast("asyncio.Transport", transport), self._departures)
+        self._transport = Outlet(cast("asyncio.Transport", transport))
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self.sender.transport = self._transport
 
