@@ -96,12 +96,12 @@ async def test_what_is_owed_to_many_leaves_together_at_the_end_of_the_turn() -> 
     outlets = [outlet_of(transport, departures) for transport in transports]
     for transport in transports:
         transport.log = log
-    outlets[0].answer(b"first")
+    outlets[0].answer(b"first", reading=True)
     outlets[1].hold()
     outlets[1].write(b"sec")
     outlets[1].write(b"ond")
     outlets[1].release(expecting=False)
-    outlets[2].answer(b"third")
+    outlets[2].answer(b"third", reading=True)
     assert log == []
     await asyncio.sleep(0)
     assert log == [b"first", b"second", b"third"]
@@ -110,31 +110,38 @@ async def test_what_is_owed_to_many_leaves_together_at_the_end_of_the_turn() -> 
 async def test_who_answers_alone_does_so_at_once() -> None:
     transport, departures = Recorder(), many()
     outlet = outlet_of(transport, departures)
-    outlet.answer(b"0")
-    outlet.answer(b"1")
+    outlet.answer(b"0", reading=True)
+    outlet.answer(b"1", reading=True)
     assert transport.log == []  # behind what waits already
     await asyncio.sleep(0)
-    outlet.answer(b"2")
+    outlet.answer(b"2", reading=True)
     assert transport.log == [b"01", b"2"]
-    outlet_of(Recorder(), departures).answer(b"another")
-    outlet.answer(b"3")
+    outlet_of(Recorder(), departures).answer(b"another", reading=True)
+    outlet.answer(b"3", reading=True)
     assert transport.log == [b"01", b"2"]
     await asyncio.sleep(0)
     assert transport.log == [b"01", b"2", b"3"]
+
+
+async def test_answers_that_come_together_anyway_leave_as_they_come() -> None:
+    departures, transports = many(), [Recorder() for _ in range(3)]
+    for transport in transports:
+        outlet_of(transport, departures).answer(b"now", reading=False)
+    assert [transport.log for transport in transports] == [[b"now"]] * 3
 
 
 async def test_answers_to_few_do_not_wait_for_each_other() -> None:
     departures, transports = many(), [Recorder() for _ in range(3)]
     departures.outlets -= 1
     for transport in transports:
-        outlet_of(transport, departures).answer(b"now")
+        outlet_of(transport, departures).answer(b"now", reading=True)
     assert [transport.log for transport in transports] == [[b"now"]] * 3
 
 
 async def test_the_first_of_many_answers_does_not_wait_for_all_of_them() -> None:
     departures, transports = many(), [Recorder() for _ in range(20)]
     for number, transport in enumerate(transports):
-        outlet_of(transport, departures).answer(b"%d" % number)
+        outlet_of(transport, departures).answer(b"%d" % number, reading=True)
     assert [transport.log for transport in transports] == [[b"%d" % n] for n in range(16)] + [[]] * 4
     await asyncio.sleep(0)
     assert [transport.log for transport in transports] == [[b"%d" % n] for n in range(20)]

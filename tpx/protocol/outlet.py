@@ -84,14 +84,15 @@ class Outlet:
         elif expecting:
             self._schedule()
 
-    def answer(self, data: Buffer) -> None:
-        """Write the one answer that the other side waits for."""
+    def answer(self, data: Buffer, *, reading: bool) -> None:
+        """Write the one answer that the other side waits for. `reading` tells that its request is being read,
+        so that others may be read and answered in this turn of the loop."""
         self._parts.append(data)
         self._size += len(data)
-        if self.departures.is_free(self):
-            self.flush()
-        else:
+        if reading and not self.departures.is_free(self):
             self._wrote()
+        else:
+            self.flush()
 
     def write(self, data: Buffer) -> None:
         self._parts.append(data)

@@ -288,9 +288,9 @@ class HttpServerConnection(HttpConnection):
         connection = request_head.connection if keep_alive else b"Connection: close\r\n"
         head = b"%b%b%bContent-Length: %d\r\n\r\n" % (STATUS_LINES[status], headers, connection, size)
         if request_head.method == b"HEAD":
-            self.outlet.answer(head)
+            self.outlet.answer(head, reading=self._in_message)
         elif size < _JOIN_BELOW_BYTES:
-            self.outlet.answer(b"".join((head, *parts)))
+            self.outlet.answer(b"".join((head, *parts)), reading=self._in_message)
         else:
             self.outlet.writelines([head, *parts])
             self.outlet.flush()
