@@ -86,7 +86,7 @@ def has_left(transport: asyncio.Transport) -> bool:
 def _is_local(transport: asyncio.BaseTransport) -> bool:
     """Whether the other side is on this machine."""
     here, there = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
-    return not isinstance(there, tuple) or bool(here[0] == there[0])
+    return not (isinstance(here, tuple) and isinstance(there, tuple)) or bool(here[0] == there[0])
 
 
 def address_of(transport: asyncio.BaseTransport) -> str:

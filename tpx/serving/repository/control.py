@@ -188,7 +188,10 @@ class ModelControl:
             return
         with self._waits.begin(asker, [model]) as circle:
             if circle:
-                raise InvalidRequest(f"'{asker}' waits for itself while it is being loaded: {circle}")
+                raise InvalidRequest(
+                    f"'{asker}' waits for itself while it is being loaded: {circle}; "
+                    "load or unload one of them elsewhere than in its initialize"
+                )
             yield
 
     def _unload(self, model: ModelId) -> None:
