@@ -29,13 +29,14 @@ DELAY_S = 2.0
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One model that answers at once, one that waits for its delay, one that computes for many seconds."""
+    """One model that answers at once, one that waits for its delay, one that computes each
+    request alone, for many seconds."""
     path = tmp_path_factory.mktemp("models")
     write_model(path, "net", doubling())
     delay = f"dynamic_batching {{ max_queue_delay_microseconds: {int(DELAY_S * 1e6)} }}"
     write_model(path, "patient", doubling(), f"max_batch_size: 8 {delay}")
     write_model(
-        path, "endless", busy(rounds=400, width=1500), "max_batch_size: 8 instance_group [{ count: 1 }]"
+        path, "endless", busy(rounds=400, width=1500), "max_batch_size: 1 instance_group [{ count: 1 }]"
     )
     return path
 
