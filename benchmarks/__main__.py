@@ -26,6 +26,7 @@ BENCHES = (
     "sequences",
     "perf_analyzer",
     "load_generators",
+    "one_processor",
     "agreement",
     "alexnet",
     "pytorch",

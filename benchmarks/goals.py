@@ -92,13 +92,15 @@ def _load_generators() -> Iterator[Goal]:
                 cell = f"{kind} server, mnist {protocol} c={concurrency}"
                 yield Goal(bench=bench, cell=cell, figure="throughput", over=over, at_least=0.97)
     for protocol in ("grpc", "http"):
-        for model in ("identity", "mnist"):
-            for concurrency in (1, 4, 16):
-                cell = f"tpx server, {model} {protocol} c={concurrency}"
-                yield Goal(bench=bench, cell=cell, figure="client_cpu_us", over=over, at_most=0.5)
         for concurrency in (1, 4):
             cell = f"tpx server, gap {protocol} c={concurrency}"
             yield Goal(bench=bench, cell=cell, figure="client_cpu_us", over=over, at_most=1.0)
+    for bench in ("load_generators", "one_processor"):
+        for protocol in ("grpc", "http"):
+            for model in ("identity", "mnist"):
+                for concurrency in (1, 4, 16):
+                    cell = f"tpx server, {model} {protocol} c={concurrency}"
+                    yield Goal(bench=bench, cell=cell, figure="client_cpu_us", over=over, at_most=0.5)
 
 
 def _analyzers() -> Iterator[Goal]:
