@@ -95,6 +95,53 @@ async def test_a_read_may_bring_several_of_them_in_any_order() -> None:
     assert len(session.connection.streams) == 4
 
 
+async def test_a_server_may_give_the_connections_window_back_between_them() -> None:
+    session = Session(4)
+    window = session.connection.sender.window
+    updates = [frames.window_update(0, increment) for increment in (292, 584, 1)]
+    session.read(answer(1, b"abc"), answer(3, b"abc"))
+    session.read(answer(5, b"one") + updates[0])
+    session.read(answer(7, b"two") + answer(9, b"two") + updates[1] + answer(11, b"six") + updates[2])
+    session.read(updates[0] + answer(13, b"ten"), updates[2])
+    session.read(answer(15, b"now"))
+    assert session.messages[2:] == [b"one", b"two", b"two", b"six", b"ten", b"now"]
+    assert len({id(shown) for shown in (*session.objects[2:6], session.objects[7])}) == 1
+    called_since = len(session.ends) * len(frame_message(b"request"))
+    assert session.connection.sender.window == window + 2 * 292 + 584 + 2 * 1 - called_since
+
+
+@pytest.mark.parametrize("cut", range(1, 13))
+async def test_a_window_that_is_given_back_in_pieces_is_put_together(cut: int) -> None:
+    session = Session(1)
+    update = frames.window_update(0, 292)
+    session.read(answer(1, b"abc"), answer(3, b"abc"))
+    window = session.connection.sender.window
+    session.read(answer(5, b"one") + update[:cut], update[cut:] + answer(7, b"two"))
+    assert session.messages[2:] == [b"one", b"two"]
+    assert session.connection.sender.window == window + 292 - 2 * len(frame_message(b"request"))
+
+
+async def test_a_window_of_one_call_is_not_the_connections() -> None:
+    session = Session(2)
+    session.read(answer(1, b"abc"), answer(5, b"abc"))
+    window, of_call = session.connection.sender.window, session.connection.streams[3].send_window
+    session.read(answer(7, b"one") + frames.window_update(3, 7))
+    assert session.connection.streams[3].send_window == of_call + 7
+    assert session.connection.sender.window == window - len(frame_message(b"request"))
+    session.read(answer(3, b"two") + frames.window_update(99, 7))
+    assert session.messages[2:] == [b"one", b"two"]
+    assert session.connection.closing
+
+
+@pytest.mark.parametrize("increment", [0, 2**31 - 1])
+async def test_a_window_that_cannot_be_ends_the_connection(increment: int) -> None:
+    session = Session(2)
+    session.read(answer(1, b"abc"), answer(3, b"abc"))
+    session.read(answer(5, b"one") + frames.window_update(0, increment) + answer(7, b"two"))
+    assert session.messages == [b"abc", b"abc", b"one"]
+    assert session.connection.closing
+
+
 async def test_another_status_or_length_is_seen() -> None:
     session = Session(1)
     session.read(*(answer(n, b"abc") for n in (1, 3, 5)))
@@ -300,7 +347,7 @@ OTHER = st.tuples(st.sampled_from(list(ANSWERS)), st.sampled_from([b"abc", b"abc
 STEPS = st.lists(
     st.tuples(
         st.one_of(PLAIN, OTHER),
-        st.sampled_from([None] * 20 + list(BETWEEN)),
+        st.sampled_from([None] * 16 + ["window"] * 4 + list(BETWEEN)),
         st.integers(0, 3),  # which of the calls in flight
         st.sampled_from(["after"] * 6 + ["", "inside", "behind its first frame"]),  # a read ends
     ),

@@ -21,6 +21,9 @@ from tpx.protocol.http2.hpack import BlockDecoder
 from tpx.protocol.http2.stream import STREAM_WINDOW, Stream
 
 _clock = time.perf_counter_ns
+_INCREMENT_BYTES = 4
+_WINDOW_UPDATE = frames.frame_header(frames.WINDOW_UPDATE, 0, 0, _INCREMENT_BYTES)
+"""The head of one of the whole connection."""
 
 
 class ResponseReader(Http2Connection):
@@ -46,7 +49,7 @@ class ResponseReader(Http2Connection):
 
     def _parse(self, data: bytes, at: int) -> None:
         likeness, size = self._likeness, len(data)
-        if likeness is not None and not size % likeness.size and self._block is None:
+        if likeness is not None and self._block is None:
             at = self._take_alike(data, likeness)
             if at == size or self._closed:
                 return
@@ -57,28 +60,34 @@ class ResponseReader(Http2Connection):
                     ErrorCode.PROTOCOL_ERROR, "the server does not speak HTTP/2: is this its gRPC port?"
                 )
         super()._parse(data, at)
-        if size == self._last_bytes and size > HEADER_BYTES:
+        if size == self._last_bytes and size > HEADER_BYTES and not at:
             self._likeness = likeness_of(data, self._blocks.get)
         self._last_bytes = size
 
     def _take_alike(self, data: bytes, likeness: Likeness) -> int:
-        """Take the responses that are alike, up to one that needs more than a glance; returns where that
-        begins."""
-        read_ns, at = _clock(), 0
+        """Take the responses that are alike, and what gRPC's C core sends with them, the connection's window
+        back; up to what needs more than a glance. Returns where that begins."""
+        read_ns, at, end = _clock(), 0, len(data)
         streams, response = self.streams, likeness.response
-        for stream_id, message in likeness.split(data):
-            call = cast("ClientCall | None", streams.get(stream_id))
-            if call is None or not call.awaits_all:
-                break
-            del streams[stream_id]
-            at += likeness.size
-            self._received(PREFIX_BYTES + len(message))
-            response.data, response.first_byte_ns = message, read_ns
-            self._spare = call
-            self._deliver(call.on_response, response)
-            if self._closed:
-                break
-        return at
+        while True:
+            for stream_id, message in likeness.split(data, at):
+                call = cast("ClientCall | None", streams.get(stream_id))
+                if call is None or not call.awaits_all:
+                    return at
+                del streams[stream_id]
+                at += likeness.size
+                self._received(PREFIX_BYTES + len(message))
+                response.data, response.first_byte_ns = message, read_ns
+                self._spare = call
+                self._deliver(call.on_response, response)
+                if self._closed:
+                    return at
+            start = at + HEADER_BYTES
+            stop = start + _INCREMENT_BYTES
+            if stop > end or data[at:start] != _WINDOW_UPDATE:
+                return at
+            self._window_update(0, 0, data[start:stop])
+            at = stop
 
     def _on_headers(self, stream_id: int, flags: int, block: bytes) -> None:
         head = self._blocks.get(block)

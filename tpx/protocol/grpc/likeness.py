@@ -37,10 +37,10 @@ class Likeness:
         """Each of them, once it has its message."""
         response.metadata = trailers.metadata
 
-    def split(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """Stream and message of each response in `data`, some times `size` bytes, up to one that is not
-        alike."""
-        for begin, stream, head, of_data, prefix, message, end, of_end, trailers in self._layout(data):
+    def split(self, data: bytes, at: int) -> Iterator[tuple[int, bytes]]:
+        """Stream and message of each response from `at` on, up to one that is not alike."""
+        several = data[at : len(data) - (len(data) - at) % self.size]
+        for begin, stream, head, of_data, prefix, message, end, of_end, trailers in self._layout(several):
             if (
                 stream != of_data
                 or stream != of_end
