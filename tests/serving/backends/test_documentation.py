@@ -1,10 +1,9 @@
 """The backend and the agent that docs/backends.md shows, installed as packages are, and served."""
 
-import io
 import re
 import sys
-import tarfile
 import tomllib
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -98,14 +97,12 @@ def test_without_its_package_the_error_names_the_backends_that_there_are(models:
 def test_the_agent_of_the_page_unpacks_a_model(models: Path, tmp_path: Path) -> None:
     agent = tmp_path / "agents" / "unpack" / "agent.py"
     agent.parent.mkdir(parents=True)
-    agent.write_text(block("python", "import tarfile"))
+    agent.write_text(block("python", "import zipfile"))
     content = (models / "parabola" / "1" / "model.json").read_bytes()
     (models / "parabola" / "1" / "model.json").unlink()
     (models / "parabola" / "1").rmdir()
-    with tarfile.open(models / "parabola" / "model.tar", "w") as archive:
-        member = tarfile.TarInfo("3/model.json")
-        member.size = len(content)
-        archive.addfile(member, io.BytesIO(content))
+    with zipfile.ZipFile(models / "parabola" / "model.zip", "w") as archive:
+        archive.writestr("3/model.json", content)
     with (models / "parabola" / "config.pbtxt").open("a") as file:
         file.write('model_repository_agents { agents [{ name: "unpack" }] }')
     with serving(models, repoagent_directory=agent.parents[1]) as live:

@@ -10,13 +10,18 @@ import hashlib
 import os
 import shutil
 import subprocess
-import tarfile
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tpx.errors import LoadError
 from tpx.serving.backends.python.process import Interpreter
+
+if sys.version_info >= (3, 11, 4):
+    import tarfile
+else:
+    from backports import tarfile  # type: ignore[no-redef]  # the filters of members came with 3.11.4
 
 _KEY = "EXECUTION_ENV_PATH"
 _MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
