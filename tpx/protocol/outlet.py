@@ -7,10 +7,14 @@ answer.
 """
 
 import asyncio
+import sys
 
 from tpx.protocol.tensors import Buffer
 
 _JOIN_BELOW_BYTES = 64 << 10
+_NEVER_PAUSES = (3, 12) <= sys.version_info < (3, 12, 9) or (3, 13) <= sys.version_info < (3, 13, 2)
+"""What `writelines` of asyncio's own sockets is given there has no bound (CVE-2024-12254)."""
+_ASYNCIOS_OWN = "asyncio.selector_events"
 _HOLD_BELOW_BYTES = 256 << 10
 _MANY = 16
 """Of fewer connections one answer does not wait for others: clients with a thread for each would have nothing
@@ -114,7 +118,7 @@ class Outlet:
         self.written += size
         if len(parts) == 1:
             self.transport.write(parts[0])
-        elif size < _JOIN_BELOW_BYTES:
+        elif size < _JOIN_BELOW_BYTES or (_NEVER_PAUSES and type(self.transport).__module__ == _ASYNCIOS_OWN):
             self.transport.write(b"".join(parts))
         else:
             self.transport.writelines(parts)

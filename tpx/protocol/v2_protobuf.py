@@ -237,13 +237,16 @@ def _typed_contents(item: Any, datatype: str, model: str) -> Buffer:
     values = getattr(item.contents, field)
     if datatype == "BYTES":
         return encode_bytes(values)
-    try:
-        return np.array(values, dtype=BY_NAME[datatype].numpy).data.cast("B") if len(values) else b""
-    except OverflowError as exc:
+    if not values:
+        return b""
+    given = np.array(values, dtype=BY_NAME[_TYPES[field]].numpy)
+    array = given.astype(BY_NAME[datatype].numpy, copy=False)
+    if array is not given and not np.array_equal(array, given):
         raise InvalidRequest(
             f"explicit tensor data for input tensor '{item.name}' for model '{model}' is out of range for "
             f"{datatype}"
-        ) from exc
+        )
+    return array.data.cast("B")
 
 
 def _output(item: Any) -> RequestedOutput:
