@@ -39,7 +39,7 @@ class Likeness:
 
     def split(self, data: bytes, at: int) -> Iterator[tuple[int, bytes]]:
         """Stream and message of each response from `at` on, up to one that is not alike."""
-        several = data[at : len(data) - (len(data) - at) % self.size]
+        several = memoryview(data)[at : len(data) - (len(data) - at) % self.size]
         for begin, stream, head, of_data, prefix, message, end, of_end, trailers in self._layout(several):
             if (
                 stream != of_data
