@@ -155,7 +155,7 @@ def _named(distribution: Distribution | None) -> tuple[str, str]:
     if distribution is None:
         return "?", ""
     try:
-        metadata = distribution.metadata
-        return metadata["Name"] or "?", metadata["Version"] or ""
+        told = distribution.metadata
+        return (told["Name"] if "Name" in told else "?"), (told["Version"] if "Version" in told else "")
     except (KeyError, TypeError, ValueError, OSError):
         return "?", ""
