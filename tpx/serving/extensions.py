@@ -156,6 +156,6 @@ def _named(distribution: Distribution | None) -> tuple[str, str]:
         return "?", ""
     try:
         told = distribution.metadata
-        return (told["Name"] if "Name" in told else "?"), (told["Version"] if "Version" in told else "")
+        return told.get_all("Name", ["?"])[0], told.get_all("Version", [""])[0]
     except (KeyError, TypeError, ValueError, OSError):
         return "?", ""
