@@ -132,7 +132,8 @@ async def test_a_client_that_takes_no_answers_gets_no_more_of_them() -> None:
 
 async def test_answers_go_on_when_a_slow_client_has_caught_up() -> None:
     request = b"GET /big?1000000 HTTP/1.1\r\nHost: a\r\n\r\n"
-    limits = HttpLimits(write_timeout_s=2, idle_timeout_s=20)  # the kernel takes the last 2 MB before the client
+    # not idle while the kernel has the last 2 MB, and the client has them not
+    limits = HttpLimits(write_timeout_s=2, idle_timeout_s=20)
     async with serving(limits) as server, Deaf(server.port) as slow:
         await slow.send(request * 20)
         got = seconds = 0
