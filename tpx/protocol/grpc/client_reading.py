@@ -65,8 +65,8 @@ class ResponseReader(Http2Connection):
         self._last_bytes = size
 
     def _take_alike(self, data: bytes, likeness: Likeness) -> int:
-        """Take the responses that are alike, and what gRPC's C core sends with them, the connection's window
-        back; up to what needs more than a glance. Returns where that begins."""
+        """Take the responses that are alike, up to what needs more than a glance; returns where that begins.
+        Updates of the connection's window may stand between them: gRPC's C core sends them with answers."""
         read_ns, at, end = _clock(), 0, len(data)
         streams, response = self.streams, likeness.response
         while True:
