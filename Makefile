@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOAK_SECONDS ?= 600
 
-.PHONY: help demo test test-measuring test-serving test-newest soak memory churn fuzz differential onnx check format bench schema clean system-packages
+.PHONY: help demo test test-measuring test-serving test-newest soak memory churn fuzz differential onnx check format bench schema clean
 
 help:
 	@echo "make demo    serve the example models, measure one, search its best configuration (under 3 minutes)"
@@ -36,15 +36,11 @@ $(VENV)/.test: $(VENV)/.made pyproject.toml
 	$(BIN)/python -m pip install --quiet -e '.[dev]'
 	@touch $@
 
-# pango, for PDF reports: only where apt is there and may install; without it reports are HTML, and say so
-system-packages:
-	@tools/system_packages.sh libpango-1.0-0 libpangoft2-1.0-0 libharfbuzz-subset0
-
-demo: $(VENV)/.run system-packages
+demo: $(VENV)/.run
 	@$(BIN)/python tools/demo.py
 
 # properties are tried on the same examples each time; plain pytest goes on looking for others
-test: $(VENV)/.test system-packages check
+test: $(VENV)/.test check
 	@tools/system_packages.sh curl nghttp2-client wrk
 	@command -v prometheus >/dev/null || tools/system_packages.sh prometheus
 	@command -v npm >/dev/null || tools/system_packages.sh nodejs npm

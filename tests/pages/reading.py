@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from pathlib import Path
+
+from pypdf import PdfReader
 
 VOID = {"meta", "br", "line", "path", "rect", "hr", "img", "link", "input"}
 
@@ -59,3 +62,8 @@ def read(page: str) -> Reader:
     reader.feed(page)
     reader.close()
     return reader
+
+
+def pdf_text(path: Path) -> str:
+    """Return the text of all pages, as a reader would copy it."""
+    return "\n".join(page.extract_text() for page in PdfReader(path).pages)

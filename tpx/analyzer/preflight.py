@@ -18,8 +18,7 @@ from tpx.analyzer.options import ProfileConfig
 from tpx.analyzer.runners.control import ModelControl
 from tpx.errors import MeasurementError, TpxError, Unsupported
 from tpx.options import nearest
-from tpx.pages.html import require_pdf
-from tpx.pages.paper import require_fpdf
+from tpx.pages.pdf import require_typst
 from tpx.protocol import model_config
 
 ROOM_BYTES = 1 << 30
@@ -219,21 +218,11 @@ def _program(what: str, name: str, remedy: str) -> Check:
 
 def _pdf(config: ProfileConfig) -> Check:
     try:
-        require_pdf()
+        require_typst()
     except Unsupported as exc:
-        return _plain_pdf(config, exc.message)
-    return Check(what="PDF", state=State.OK, found="WeasyPrint")
-
-
-def _plain_pdf(config: ProfileConfig, lacking: str) -> Check:
-    try:
-        require_fpdf()
-    except Unsupported:
         state = State.DOUBTFUL if config.pdf is None else State.FAILED
-        return Check(what="PDF", state=state, found=lacking)
-    if config.pdf_engine == "weasyprint":
-        return Check(what="PDF", state=State.FAILED, found=lacking)
-    return Check(what="PDF", state=State.OK, found=f"fpdf2, plainer than by WeasyPrint ({lacking})")
+        return Check(what="PDF", state=state, found=exc.message)
+    return Check(what="PDF", state=State.OK, found="typst")
 
 
 def _busy() -> Check:

@@ -34,7 +34,6 @@ FREE_TO_DIFFER = frozenset(
         "verbose",
         "html",
         "pdf",
-        "pdf_engine",
         "markdown",
         "json",
         "junit",

@@ -31,6 +31,7 @@ from tpx.cli.analyze_runs import show_written
 from tpx.cli.measuring import measure
 from tpx.errors import MeasurementError, TpxError, UsageError
 from tpx.options import nearest
+from tpx.pages.pdf import require_typst
 from tpx.perf.run import event_loop
 
 if TYPE_CHECKING:
@@ -84,6 +85,8 @@ def profile(argv: Sequence[str]) -> int:
         from tpx.cli.analyze_plan import show_plan  # late: a run does not need it
 
         return show_plan(config)
+    if config.pdf is not None:
+        require_typst()
     fault = _measured(config, ("tpx", "analyze", "profile", *argv))
     run = Run.from_records(read_last_run(config.journal_path))
     verdicts = [judge(model, run.started.goals) for model in run.models]
@@ -276,7 +279,6 @@ def _write_reports(run: Run, config: ProfileConfig) -> None:
             repository=config.output_model_repository_path,
             html=config.html_path,
             pdf=config.pdf,
-            pdf_engine=config.pdf_engine,
             markdown=config.markdown,
             json=config.json,
             junit=config.junit,
@@ -285,8 +287,6 @@ def _write_reports(run: Run, config: ProfileConfig) -> None:
             detailed=not config.skip_detailed_reports,
         ),
     )
-    for note in written.notes:
-        print(f"note: {note}", file=sys.stderr)
     show_written(written)
     print(f"Results: {config.results_path}")
     print(f"Configurations: {config.output_model_repository_path}")

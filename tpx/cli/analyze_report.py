@@ -1,6 +1,5 @@
 """`tpx analyze report`: the reports of a finished run again, of all of it or of single configurations."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,14 +12,15 @@ from tpx.analyzer.reports.export import CsvFiles, write_csv
 from tpx.analyzer.reports.files import ReportFiles, write_reports
 from tpx.analyzer.reports.manner import Manner
 from tpx.analyzer.reports.page import Places
-from tpx.analyzer.reports.pdf import write_detail_pdf
+from tpx.analyzer.reports.pdf import detail_document
 from tpx.analyzer.reports.plots import Plot
 from tpx.analyzer.results.journal import read_last_run
 from tpx.analyzer.results.run import Run
 from tpx.cli.analyze_runs import journal_of, show_written
-from tpx.errors import Unsupported, UsageError
+from tpx.errors import UsageError
 from tpx.options import Option, build, given_in_argv, given_in_mapping, nearest
 from tpx.pages.html import write_html
+from tpx.pages.pdf import require_typst, write_pdf
 
 _RUN = "Run"
 _WHAT = "What is written"
@@ -137,14 +137,6 @@ class ReportConfig:
             _WHAT,
         ),
     ] = False
-    pdf_engine: Annotated[
-        Literal["auto", "weasyprint", "builtin"],
-        Option(
-            "what makes PDFs: WeasyPrint, or plainer without its libraries; auto takes what is there",
-            (),
-            _WHAT,
-        ),
-    ] = "auto"
 
     def __post_init__(self) -> None:
         for name in self.output_formats:
@@ -159,6 +151,8 @@ def report(argv: Sequence[str]) -> int:
     config = _read(argv)
     path = journal_of(config.checkpoint_directory or config.export_path)
     run = Run.from_records(read_last_run(path))
+    if "pdf" in config.output_formats:
+        require_typst()
     if config.report_model_configs:
         _write_detailed(run, config)
     else:
@@ -224,15 +218,11 @@ def _write_whole(run: Run, config: ReportConfig) -> None:
         markdown=named("markdown"),
         json=named("json"),
         junit=named("junit"),
-        pdf_engine=config.pdf_engine,
         manner=_manner(run, config),
         summaries="html" in wanted,
         detailed="html" in wanted,
     )
-    written = write_reports(run, files)
-    for note in written.notes:
-        print(f"note: {note}", file=sys.stderr)
-    show_written(written)
+    show_written(write_reports(run, files))
     if "csv" in wanted:
         for path in write_csv(run, _csv_files(run, place / "results", files.manner)):
             print(f"Report: {path}")
@@ -260,16 +250,8 @@ def _write_one(run: Run, name: str, written: str, manner: Manner, config: Report
     path = place / f"detailed_report.{written}"
     if written == "html":
         write_html(render_detail(run, name, places, manner), path)
-        return (path,)
-    try:
-        note = write_detail_pdf(build_detail(run, name, places, manner), path, config.pdf_engine)
-    except Unsupported as exc:
-        if config.pdf_engine != "auto":
-            raise
-        print(f"note: {exc}", file=sys.stderr)
-        return ()
-    if note:
-        print(f"note: PDF: {note}", file=sys.stderr)
+    else:
+        write_pdf(detail_document(build_detail(run, name, places, manner)), path)
     return (path,)
 
 

@@ -14,7 +14,7 @@ from tpx.cli.perf_terminal import Terminal, tell
 from tpx.cli.perf_trace import every_step
 from tpx.errors import TpxError, UsageError
 from tpx.options import nearest
-from tpx.pages.pdf import require_engine
+from tpx.pages.pdf import require_typst
 from tpx.perf.options import PerfConfig
 from tpx.perf.options.words import read_words, spelled_out
 from tpx.perf.report.answers import answers_text
@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
         if config.self_test:
             return _self_test(config)
         if config.pdf is not None:
-            require_engine()
+            require_typst()
         _allow_many_connections()
         argv = without_secrets(argv, config.header)
         with every_step(config.verbose):
@@ -82,8 +82,7 @@ def _measured(config: PerfConfig, argv: Sequence[str]) -> int:
     if report is None:
         return Exit.INTERRUPTED
     tell(summary(report.levels) + answer_line(report) + answers_text(report))
-    for note in write_files(report, argv):
-        print(f"note: {note}", file=sys.stderr)
+    write_files(report, argv)
     if report.error:
         print(f"Error: {report.error}", file=sys.stderr)
     return exit_status(report)

@@ -1,9 +1,9 @@
-"""One HTML file that needs nothing else, and as PDF where WeasyPrint is there."""
+"""Rendering of templates: one HTML file that needs nothing else, and single charts as SVG."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpx.errors import MeasurementError, Unsupported
+from tpx.errors import MeasurementError
 from tpx.pages.styles import COLORS, STYLES, TEXT_COLORS, marker
 
 if TYPE_CHECKING:
@@ -26,6 +26,12 @@ def render(template: str, page: object) -> str:
     )
 
 
+def render_svg(template: str, **values: object) -> str:
+    """Return a drawing as an SVG document of its own."""
+    drawn = _environment().get_template(template).render(colors=COLORS, text_colors=TEXT_COLORS, **values)
+    return drawn.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+
+
 def write_html(page: str, path: Path) -> None:
     """Raises MeasurementError when the file cannot be written."""
     try:
@@ -33,33 +39,6 @@ def write_html(page: str, path: Path) -> None:
         path.write_text(page, encoding="utf-8")
     except OSError as exc:
         raise MeasurementError(f"cannot write {path}: {exc.strerror}") from exc
-
-
-def require_pdf() -> None:
-    """Raise Unsupported, saying what to install, where WeasyPrint or its libraries miss."""
-    try:
-        import weasyprint  # noqa: F401 (whether it can be loaded is the question)
-    except ImportError as exc:
-        raise Unsupported(
-            "no PDF: WeasyPrint is not installed, add it with: pip install 'tpx[report]'"
-        ) from exc
-    except OSError as exc:
-        raise Unsupported(
-            f"no PDF: WeasyPrint lacks a system library ({exc}); on Debian and Ubuntu: "
-            "apt-get install libpango-1.0-0 libpangoft2-1.0-0 libharfbuzz-subset0"
-        ) from exc
-
-
-def write_pdf(page: str, path: Path) -> None:
-    """The page as PDF. Raises as `require_pdf`, and MeasurementError when the file cannot be written."""
-    require_pdf()
-    import weasyprint
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        weasyprint.HTML(string=page).write_pdf(path)
-    except OSError as exc:
-        raise MeasurementError(f"cannot write {path}: {exc.strerror or exc}") from exc
 
 
 def _environment() -> "Environment":

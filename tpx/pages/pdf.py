@@ -1,61 +1,99 @@
-"""What makes a PDF: WeasyPrint from the HTML page, or fpdf2 from its view model where that cannot run."""
+"""PDF of a `Document`, laid out by typst: one wheel, no system library."""
 
-from collections.abc import Callable, Sequence
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
 
-from tpx.errors import Unsupported
-from tpx.pages import html
-from tpx.pages.chart import Chart
-from tpx.pages.html import require_pdf
-from tpx.pages.paper import MM_PER_PIXEL, Paper, require_fpdf
-from tpx.pages.view import Fact, Tile
+import msgspec
 
-Engine = Literal["auto", "weasyprint", "builtin"]
+from tpx.errors import MeasurementError, Unsupported
+from tpx.pages.document import Block, Document, Section
+from tpx.pages.html import TEMPLATES
+from tpx.pages.view import Column, Grid
+
+MOST_COLUMNS, MOST_ROWS = 12, 60
+"""What of a table stands on paper; a caption says what only the HTML report has."""
+FONT_PACKAGE = "font_source_sans_pro"
 
 
-def require_engine() -> None:
-    """Raise Unsupported, saying what to install, where nothing here can make a PDF."""
+def require_typst() -> None:
+    """Raise Unsupported, saying what to install, where typst is missing."""
     try:
-        require_pdf()
-    except Unsupported:
-        require_fpdf()
+        import typst  # noqa: F401 (only whether it can be imported matters)
+    except ImportError as exc:
+        raise Unsupported("no PDF: typst is not installed, add it with: pip install 'tpx[report]'") from exc
 
 
-def write_by(engine: Engine, path: Path, render: Callable[[], str], draw: Callable[[], None]) -> str:
-    """Write the page that `render` makes, or let `draw` do it; returns a note where it was not made by what
-    was wanted first.
+def write_pdf(document: Document, path: Path) -> None:
+    """Write the document as a tagged PDF of A4 pages.
 
-    Raises Unsupported where the engine (or, of `auto`, neither) can run; MeasurementError as `write_html`.
+    Raises Unsupported where typst is missing, MeasurementError where the file cannot be written.
     """
-    note = ""
-    if engine != "builtin":
-        try:
-            require_pdf()
-            html.write_pdf(render(), path)
-            return ""
-        except Unsupported as exc:
-            if engine == "weasyprint":
-                raise
-            note = f"drawn by fpdf2 ({exc})"
-    draw()
-    return note
+    require_typst()
+    import typst
+
+    content = typst.compile(
+        TEMPLATES / "report.typ",
+        font_paths=_font_paths(),
+        sys_inputs={"document": msgspec.json.encode(_as_data(document)).decode()},
+    )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    except OSError as exc:
+        raise MeasurementError(f"cannot write {path}: {exc.strerror or exc}") from exc
 
 
-def draw_chart(paper: Paper, title: str, chart: Chart | None, *, legend: bool = True) -> None:
-    """A chart below its heading, both on one page; nothing for None."""
-    if chart is not None:
-        paper.heading(title, needs=chart.frame.height * MM_PER_PIXEL + 22)
-        paper.chart(chart, legend=legend)
+def _font_paths() -> list[Path]:
+    """Return the folder of the sans-serif font; without it typst sets the report in its own serif font."""
+    package = importlib.util.find_spec(FONT_PACKAGE)
+    if package is None or package.origin is None:
+        return []
+    return [Path(package.origin).parent / "files"]
 
 
-def draw_tiles(paper: Paper, tiles: Sequence[Tile]) -> None:
-    """The large figures of a verdict, as a table."""
-    rows = [(tile.label, f"{tile.figure} {tile.unit}", tile.note) for tile in tiles]
-    paper.table(("", "", ""), rows, (False, True, False))
+def _as_data(document: Document) -> Mapping[str, object]:
+    return {
+        "title": document.title,
+        "subtitle": document.subtitle,
+        "notice": document.notice,
+        "sections": [_section(section) for section in document.sections],
+    }
 
 
-def draw_facts(paper: Paper, title: str, facts: Sequence[Fact]) -> None:
-    """Labels and values; nothing where there is none."""
-    if facts:
-        paper.table((title, ""), [(fact.label, fact.value) for fact in facts], (False, False))
+def _section(section: Section) -> Mapping[str, object]:
+    return {
+        "title": section.title,
+        "chapter": section.chapter,
+        "blocks": [_block(block) for block in section.blocks],
+    }
+
+
+def _block(block: Block) -> Mapping[str, object]:
+    values = _table(block) if isinstance(block, Grid) else asdict(block)
+    return {"kind": type(block).__name__.lower(), **values}
+
+
+def _table(grid: Grid) -> dict[str, object]:
+    shown = columns_shown(grid.columns)
+    left_out = [c.header for i, c in enumerate(grid.columns) if i not in shown]
+    notes = [f"Only in the HTML report: {', '.join(left_out)}."] if left_out else []
+    more = len(grid.rows) - MOST_ROWS
+    if more > 0:
+        notes.append(f"{more} more rows in the HTML report.")
+    return {
+        "caption": grid.caption,
+        "columns": [{"header": grid.columns[i].header, "numeric": grid.columns[i].numeric} for i in shown],
+        "rows": [
+            {"best": row.emphasis == "best", "cells": [asdict(row.cells[i]) for i in shown]}
+            for row in grid.rows[:MOST_ROWS]
+        ],
+        "notes": notes,
+    }
+
+
+def columns_shown(columns: tuple[Column, ...]) -> list[int]:
+    """Return the indices of the columns that fit across; the last minor ones are left out first."""
+    order = sorted(range(len(columns)), key=lambda index: columns[index].minor)
+    return sorted(order[:MOST_COLUMNS])

@@ -12,8 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.analyzer.reports.test_html import measured
-from tests.pages.reading import read
-from tpx.analyzer.reports import files as files_module
+from tests.pages.reading import pdf_text, read
 from tpx.analyzer.reports.files import ReportFiles, step_summary_path, write_reports
 from tpx.analyzer.reports.html import render
 from tpx.analyzer.reports.json import report_json
@@ -33,8 +32,7 @@ from tpx.analyzer.results.measurement import (
 )
 from tpx.analyzer.results.run import Run
 from tpx.cli.analyze import main
-from tpx.errors import MeasurementError, Unsupported
-from tpx.pages import pdf
+from tpx.errors import MeasurementError
 
 Replay = Callable[..., Run]
 
@@ -293,44 +291,16 @@ def test_a_file_that_cannot_be_written_is_named_and_the_others_are_there(
     assert (tmp_path / "report.xml").is_file()
 
 
-def no_weasyprint() -> None:
-    raise Unsupported("no PDF: WeasyPrint lacks a system library")
-
-
-def test_without_weasyprint_the_pdf_is_drawn_and_a_note_says_why(
-    batching: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("fpdf")
-    monkeypatch.setattr(pdf, "require_pdf", no_weasyprint)
-    files = replace(all_files(tmp_path), pdf=tmp_path / "report.pdf")
-    written = write_reports(batching, files)
-    content = (tmp_path / "report.pdf").read_bytes()
-    assert content.startswith(b"%PDF-")
-    assert len(content) > 5_000
-    assert written.notes == ("PDF: drawn by fpdf2 (no PDF: WeasyPrint lacks a system library)",)
-
-
-def test_an_engine_that_was_named_must_be_there(
-    replay: Replay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pdf, "require_pdf", no_weasyprint)
-    files = replace(all_files(tmp_path), pdf=tmp_path / "report.pdf", pdf_engine="weasyprint")
-    with pytest.raises(MeasurementError, match="lacks a system library"):
-        write_reports(replay(), files)
-    assert (tmp_path / "report.html").is_file()
-
-
-def test_a_pdf_that_nothing_can_make_is_a_note(
-    replay: Replay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def nothing(*_: object) -> str:
-        raise Unsupported("no PDF: fpdf2 is not installed")
-
-    monkeypatch.setattr(files_module, "write_report_pdf", nothing)
-    files = replace(all_files(tmp_path), pdf=tmp_path / "report.pdf")
-    written = write_reports(replay(), files)
-    assert written.notes == ("no PDF: fpdf2 is not installed",)
-    assert not (tmp_path / "report.pdf").exists()
+def test_every_section_of_the_report_is_on_paper(batching: Run, tmp_path: Path) -> None:
+    write_reports(batching, replace(all_files(tmp_path), pdf=tmp_path / "report.pdf"))
+    text = " ".join(pdf_text(tmp_path / "report.pdf").split())
+    for said in (
+        "Model analysis: alexnet", "What to change", "tpx analyze apply", "Throughput and latency",
+        "Configurations", "alexnet_config_3", "What to choose from: the Pareto front",
+        "Where the time goes", "Instances and batches", "How the search went", "All measurements",
+        "Where these figures come from", "Machine",
+    ):  # fmt: skip
+        assert said in text
 
 
 class Headers(HTMLParser):

@@ -17,7 +17,7 @@ from tpx.analyzer.reports.page import Places
 from tpx.analyzer.results.measurement import Latency, Load, Measurement, Range
 from tpx.analyzer.results.run import Run
 from tpx.errors import MeasurementError
-from tpx.pages.html import write_html, write_pdf
+from tpx.pages.html import write_html
 
 Replay = Callable[..., Run]
 
@@ -153,15 +153,6 @@ def test_a_page_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(MeasurementError, match="cannot write"):
         write_html("<html>", tmp_path / "file" / "report.html")
-
-
-@pytest.mark.slow
-def test_the_same_page_becomes_a_pdf(replay: Replay, tmp_path: Path) -> None:
-    pytest.importorskip("weasyprint")
-    write_pdf(render(replay(), REPOSITORY), tmp_path / "pdf" / "report.pdf")
-    content = (tmp_path / "pdf" / "report.pdf").read_bytes()
-    assert content.startswith(b"%PDF-")
-    assert len(content) > 10_000
 
 
 @pytest.mark.parametrize(

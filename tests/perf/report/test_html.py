@@ -12,7 +12,6 @@ from tests.pages.reading import read
 from tests.perf.conftest import make_level, make_window
 from tests.perf.report.test_summaries import DEAD, OVER, UNSTABLE, objective, report
 from tpx.options import from_argv
-from tpx.pages.html import write_pdf
 from tpx.perf.estimates import Sample, estimate
 from tpx.perf.latency import summarize
 from tpx.perf.metrics.figures import GpuFigures, MetricsFigures
@@ -200,13 +199,6 @@ def test_requests_that_all_take_the_same_have_a_histogram() -> None:
     chart = histogram(make_level(estimates=estimate(sample, 1, None)))
     assert chart is not None
     assert chart.bars
-
-
-@pytest.mark.slow
-def test_the_page_becomes_a_pdf(tmp_path: Path) -> None:
-    pytest.importorskip("weasyprint")
-    write_pdf(page(full()), tmp_path / "a.pdf")
-    assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF-")
 
 
 def test_failures_are_told_of_all_requests_of_the_level_as_they_are_counted() -> None:

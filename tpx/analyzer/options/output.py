@@ -88,16 +88,7 @@ class OutputOptions:
         Path | None,
         Option("HTML report (report.html in the export path when not given)", (), _OUTPUT, "FILE"),
     ] = None
-    pdf: Annotated[Path | None, Option("the same report as PDF", (), _OUTPUT, "FILE")] = None
-    pdf_engine: Annotated[
-        Literal["auto", "weasyprint", "builtin"],
-        Option(
-            "what makes the PDF: WeasyPrint from the page, or plainer without its libraries; auto takes what "
-            "is there, and a missing PDF fails only a run that names an engine",
-            (),
-            _OUTPUT,
-        ),
-    ] = "auto"
+    pdf: Annotated[Path | None, Option("the same report as PDF (tpx[report])", (), _OUTPUT, "FILE")] = None
     markdown: Annotated[Path | None, Option("the verdict and a table as Markdown", (), _OUTPUT, "FILE")] = (
         None
     )

@@ -11,12 +11,12 @@ from tpx.analyzer.reports.json import report_text
 from tpx.analyzer.reports.junit import junit_text
 from tpx.analyzer.reports.manner import Manner
 from tpx.analyzer.reports.markdown import markdown_text
-from tpx.analyzer.reports.page import Places
-from tpx.analyzer.reports.pdf import write_report_pdf
+from tpx.analyzer.reports.page import Places, build
+from tpx.analyzer.reports.pdf import report_document
 from tpx.analyzer.results.run import ModelRun, Run
-from tpx.errors import MeasurementError, TpxError, Unsupported
+from tpx.errors import MeasurementError, TpxError
 from tpx.pages.html import write_html
-from tpx.pages.pdf import Engine
+from tpx.pages.pdf import write_pdf
 
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 
@@ -30,7 +30,6 @@ class ReportFiles:
     """The output repository, whose files the reports name."""
     html: Path | None = None
     pdf: Path | None = None
-    pdf_engine: Engine = "auto"
     markdown: Path | None = None
     json: Path | None = None
     junit: Path | None = None
@@ -46,33 +45,27 @@ class ReportFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenReports:
-    """What was written, by what it is; and what could not be, though it was no fault of the run."""
+    """Labels and paths of the files that were written."""
 
     paths: tuple[tuple[str, Path], ...]
-    notes: tuple[str, ...] = ()
 
 
 def write_reports(run: Run, files: ReportFiles) -> WrittenReports:
-    """Write all that is wanted.
+    """Write every report that `files` asks for.
 
-    A PDF that nothing on this machine can make is a note, unless its engine was named. Raises
-    MeasurementError naming every file that could not be written; the others are there.
+    Raises MeasurementError naming every file that could not be written; the others are there.
     """
     written: list[tuple[str, Path]] = []
-    notes: list[str] = []
     problems: list[str] = []
     for label, path, write in _wanted(run, files):
         try:
-            note = write(path)
+            write(path)
             written.append((label, path))
-            notes += [f"PDF: {note}"] if note else []
-        except Unsupported as exc:
-            (problems if files.pdf_engine != "auto" else notes).append(str(exc))
         except TpxError as exc:
             problems.append(str(exc))
     if problems:
         raise MeasurementError("; ".join(problems))
-    return WrittenReports(paths=tuple(written), notes=tuple(notes))
+    return WrittenReports(paths=tuple(written))
 
 
 def step_summary_path() -> Path | None:
@@ -81,7 +74,7 @@ def step_summary_path() -> Path | None:
     return Path(path) if path else None
 
 
-Write = Callable[[Path], str]
+Write = Callable[[Path], None]
 
 
 def _wanted(run: Run, files: ReportFiles) -> list[tuple[str, Path, Write]]:
@@ -118,14 +111,13 @@ def _wanted(run: Run, files: ReportFiles) -> list[tuple[str, Path, Write]]:
     return wanted
 
 
-def _page(run: Run, files: ReportFiles, path: Path) -> str:
+def _page(run: Run, files: ReportFiles, path: Path) -> None:
     write_html(render(run, _places(run, files, path), files.manner), path)
-    return ""
 
 
-def _pdf(run: Run, files: ReportFiles, path: Path) -> str:
+def _pdf(run: Run, files: ReportFiles, path: Path) -> None:
     places = Places(repository=files.repository, export_path=files.export_path)
-    return write_report_pdf(run, places, path, files.pdf_engine, files.manner)
+    write_pdf(report_document(build(run, places, files.manner, data=False)), path)
 
 
 def _places(run: Run, files: ReportFiles, page: Path, parent: Path | None = None) -> Places:
@@ -146,39 +138,35 @@ def _href(target: Path, page: Path) -> str:
 def _summary_writer(run: Run, model: ModelRun, files: ReportFiles) -> Write:
     alone = replace(run, models=(model,))
 
-    def write(path: Path) -> str:
+    def write(path: Path) -> None:
         write_html(render(alone, _places(alone, files, path, files.html), files.manner), path)
-        return ""
 
     return write
 
 
 def _detail_writer(run: Run, name: str, files: ReportFiles) -> Write:
-    def write(path: Path) -> str:
+    def write(path: Path) -> None:
         places = Places(
             repository=files.repository,
             export_path=files.export_path,
             parent="" if files.html is None else _href(files.html, path),
         )
         write_html(render_detail(run, name, places, files.manner), path)
-        return ""
 
     return write
 
 
 def _text_writer(text: Callable[[], str]) -> Write:
-    def write(path: Path) -> str:
+    def write(path: Path) -> None:
         write_html(text(), path)
-        return ""
 
     return write
 
 
-def _append(path: Path, text: str) -> str:
+def _append(path: Path, text: str) -> None:
     """A summary may have other steps' words in it already."""
     try:
         with path.open("a", encoding="utf-8") as file:
             file.write(text)
     except OSError as exc:
         raise MeasurementError(f"cannot write {path}: {exc.strerror}") from exc
-    return ""

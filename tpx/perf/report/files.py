@@ -7,6 +7,7 @@ from typing import Protocol
 
 from tpx.errors import MeasurementError, TpxError
 from tpx.pages.html import write_html
+from tpx.pages.pdf import write_pdf
 from tpx.perf.report.comparison import Compared, comparison_junit, comparison_markdown
 from tpx.perf.report.csv import CsvOptions, composing_files, csv_text
 from tpx.perf.report.html import render_page
@@ -15,7 +16,7 @@ from tpx.perf.report.junit import junit_text
 from tpx.perf.report.markdown import markdown_text
 from tpx.perf.report.model import Report
 from tpx.perf.report.page import build
-from tpx.perf.report.pdf import write_page_pdf
+from tpx.perf.report.pdf import page_document
 
 
 class ComparisonFiles(Protocol):
@@ -31,13 +32,12 @@ class ComparisonFiles(Protocol):
     def markdown(self) -> Path | None: ...
 
 
-def write_files(report: Report, argv: Sequence[str]) -> tuple[str, ...]:
-    """Write all that was asked for but what was written while measuring; returns what is to be told of it.
+def write_files(report: Report, argv: Sequence[str]) -> None:
+    """Write the files that were asked for, except those that are written while measuring.
 
     Raises MeasurementError naming each file that could not be written; the others are there.
     """
     config = report.config
-    notes: list[str] = []
     wanted: list[tuple[Path | None, Callable[[Path], None]]] = [
         (config.csv, lambda path: _write_csv(report, path)),
         (config.json, lambda path: write_text(path, json_text(report, argv))),
@@ -47,9 +47,8 @@ def write_files(report: Report, argv: Sequence[str]) -> tuple[str, ...]:
     if config.html is not None or config.pdf is not None:
         page = build(report, argv)
         wanted.append((config.html, lambda path: write_html(render_page(page), path)))
-        wanted.append((config.pdf, lambda path: notes.append(write_page_pdf(page, path))))
+        wanted.append((config.pdf, lambda path: write_pdf(page_document(page), path)))
     write_each(wanted)
-    return tuple(f"PDF: {note}" for note in notes if note)
 
 
 def write_comparison(files: ComparisonFiles, compared: Compared, document: Mapping[str, object]) -> None:

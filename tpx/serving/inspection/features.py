@@ -19,14 +19,9 @@ class Feature:
 
 
 def _pdf() -> Description:
-    try:
-        import weasyprint
-    except OSError as exc:
-        return Description(
-            lacks=f"WeasyPrint lacks a system library: {str(exc).splitlines()[0]}",
-            remedy="apt-get install libpango-1.0-0 libpangoft2-1.0-0 libharfbuzz-subset0",
-        )
-    return Description(version=weasyprint.__version__)
+    import typst  # noqa: F401
+
+    return Description(version=version("typst"))
 
 
 def _stores() -> Description:
@@ -91,8 +86,8 @@ FEATURES = {
         describe=_gpu,
     ),
     "pdf": Feature(
-        what="reports as PDF laid out as in HTML; plainer ones need only fpdf2",
-        package="weasyprint",
+        what="reports as PDF",
+        package="typst",
         install="pip install 'tpx[report]'",
         describe=_pdf,
     ),
