@@ -1,5 +1,7 @@
 """Priorities, limits and deadlines of a queue, replayed."""
 
+import tracemalloc
+
 import pytest
 
 from tests.serving.fakes import MS, request_of
@@ -150,6 +152,42 @@ def test_the_delay_of_a_batch_counts_from_its_oldest_request_whatever_the_level(
     assert not waiting.take(9 * MS, idle=True)
     assert waiting.wake_ns(9 * MS) == 10 * MS
     assert [r.head.priority for r in waiting.take(10 * MS, idle=True)] == [1, 3]
+
+
+def test_levels_exist_while_requests_wait_at_them() -> None:
+    queue = PolicyQueue(QueuePolicies(levels=2**64 - 1, default_level=2**64 - 1))
+    arrivals = [request_of(priority=level) for level in (0, 2**64 - 1, 2**63, 7)]
+    for request in arrivals:
+        queue.append(request)
+    last, same, middle, first = arrivals
+    assert list(queue) == [first, middle, last, same]
+    assert [queue.popleft() for _ in range(4)] == [first, middle, last, same]
+    assert not list(queue)
+
+
+def test_requests_of_many_levels_cost_no_look_at_each_level() -> None:
+    timeout = QueuePolicy(timeout_ns=10**12)
+    waiting = batcher(QueuePolicies(levels=2**40, default_level=1, default=timeout))
+    for at in range(20_000):
+        waiting.add(request_of(at, priority=1 + at))
+    for now in range(20_000):  # quadratic, it would take minutes
+        waiting.expire(now)
+        assert waiting.wake_ns(now) == now + 10**12
+        waiting.take(now, idle=True)
+    assert len(waiting) == 0
+
+
+def test_deadlines_of_requests_that_have_left_are_not_kept() -> None:
+    tracemalloc.start()
+    try:
+        queue = PolicyQueue(QueuePolicies(default=QueuePolicy(timeout_ns=2**64)))
+        request = request_of()
+        for _ in range(20_000):
+            queue.append(request)
+            queue.popleft()
+        assert tracemalloc.get_traced_memory()[0] < 100_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_queue_that_is_only_called_special_is_plain() -> None:

@@ -1,13 +1,18 @@
 """A queue with levels of priority, limits and deadlines (Triton: core/src/scheduler_utils.cc)."""
 
 import heapq
+from bisect import bisect_left, insort
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import NamedTuple
 
 from tpx.errors import Overloaded
 from tpx.serving.request import InferRequest
+
+_MANY_STALE = 64
+"""Deadlines of requests that have left are removed once there are this many more than requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,56 +64,58 @@ class QueuePolicies:
 
 
 class _Level:
-    """One level: those in time, in order, and behind them those that are late."""
+    """One level: the requests in time, in order, and behind them the late ones."""
 
-    __slots__ = ("deadlines", "delayed", "policy", "queue")
+    __slots__ = ("delayed", "policy", "queue")
 
     def __init__(self, policy: QueuePolicy) -> None:
         self.policy = policy
         self.queue: OrderedDict[int, InferRequest] = OrderedDict()
         """By number of arrival."""
         self.delayed: deque[InferRequest] = deque()
-        self.deadlines: list[tuple[int, int]] = []
-        """A heap of times and numbers; those of requests that have left stay until they come to the front."""
 
     def __len__(self) -> int:
         return len(self.queue) + len(self.delayed)
-
-    def next_deadline_ns(self) -> int | None:
-        deadlines = self.deadlines
-        while deadlines and deadlines[0][1] not in self.queue:
-            heapq.heappop(deadlines)
-        return deadlines[0][0] if deadlines else None
-
-    def late(self, now_ns: int) -> Iterator[InferRequest]:
-        """Remove and give those whose time has come."""
-        while (deadline_ns := self.next_deadline_ns()) is not None and deadline_ns <= now_ns:
-            yield self.queue.pop(heapq.heappop(self.deadlines)[1])
 
     def weed(self) -> None:
         """Remove those that are cancelled."""
         self.queue = OrderedDict((n, request) for n, request in self.queue.items() if not request.cancelled)
         self.delayed = deque(request for request in self.delayed if not request.cancelled)
-        self.deadlines = [each for each in self.deadlines if each[1] in self.queue]
-        heapq.heapify(self.deadlines)
 
     def pop(self) -> InferRequest:
         return self.queue.popitem(last=False)[1] if self.queue else self.delayed.popleft()
 
 
+class _Deadline(NamedTuple):
+    """When a request in time becomes late."""
+
+    at_ns: int
+    arrival: int
+    level: int
+
+
 class PolicyQueue:
-    """Requests by level, first come first served within one."""
+    """Requests by level, first come first served within one.
+
+    A level exists while requests wait at it: a configuration may have 2^64 of them.
+    """
 
     def __init__(self, policies: QueuePolicies) -> None:
         self._policies = policies
-        numbers = range(1, policies.levels + 1) if policies.levels else (0,)
-        self._levels = {n: _Level(policies.by_level.get(n, policies.default)) for n in numbers}
+        self._levels: dict[int, _Level] = {}
+        self._numbers: list[int] = []
+        """The keys of `_levels`, ascending."""
+        self._deadlines: list[_Deadline] = []
+        """A heap; entries of requests that have left stay until they come to the front."""
         self._arrivals = 0
         self._count = 0
 
     def append(self, request: InferRequest) -> None:
         """Take a request. Raises Overloaded where its level is full."""
-        level = self._levels[self._policies.level_of(request)]
+        number = self._policies.level_of(request)
+        level = self._levels.get(number)
+        if level is None:
+            level = self._add_level(number)
         policy = level.policy
         if 0 < policy.max_queue_size <= len(level):
             identity = request.head.request_id or "<id_unknown>"
@@ -117,16 +124,23 @@ class PolicyQueue:
         self._count += 1
         level.queue[self._arrivals] = request
         if policy.timeout_ns:
-            heapq.heappush(level.deadlines, (policy.deadline_ns(request), self._arrivals))
+            deadline = _Deadline(policy.deadline_ns(request), self._arrivals, number)
+            heapq.heappush(self._deadlines, deadline)
+            if len(self._deadlines) > 2 * self._count + _MANY_STALE:
+                self._drop_stale()
 
     def expire(self, now_ns: int) -> list[InferRequest]:
         """Remove and return those that may not wait any longer; those that may come last from now on."""
         refused: list[InferRequest] = []
-        for level in self._levels.values():
+        while (deadline_ns := self.next_deadline_ns()) is not None and deadline_ns <= now_ns:
+            due = heapq.heappop(self._deadlines)
+            level = self._levels[due.level]
+            late = level.queue.pop(due.arrival)
             if level.policy.delays:
-                level.delayed.extend(level.late(now_ns))
+                level.delayed.append(late)
             else:
-                refused += level.late(now_ns)
+                refused.append(late)
+                self._drop_empty(due.level)
         self._count -= len(refused)
         return refused
 
@@ -134,24 +148,50 @@ class PolicyQueue:
         """Remove those that are cancelled."""
         for level in self._levels.values():
             level.weed()
+        self._levels = {number: level for number, level in self._levels.items() if len(level)}
+        self._numbers = sorted(self._levels)
+        self._drop_stale()
         self._count = sum(len(level) for level in self._levels.values())
 
     def next_deadline_ns(self) -> int | None:
         """When `expire` will next find something."""
-        deadlines = [level.next_deadline_ns() for level in self._levels.values()]
-        return min((at for at in deadlines if at is not None), default=None)
+        deadlines = self._deadlines
+        while deadlines and not self._waits(deadlines[0]):
+            heapq.heappop(deadlines)
+        return deadlines[0].at_ns if deadlines else None
 
     def popleft(self) -> InferRequest:
         """The first one. Raises IndexError where there is none."""
-        for level in self._levels.values():
-            if len(level):
-                self._count -= 1
-                return level.pop()
-        raise IndexError("pop from an empty queue")
+        number = self._numbers[0]
+        request = self._levels[number].pop()
+        self._drop_empty(number)
+        self._count -= 1
+        return request
+
+    def _waits(self, deadline: _Deadline) -> bool:
+        """True if the request of a deadline has not left."""
+        level = self._levels.get(deadline.level)
+        return level is not None and deadline.arrival in level.queue
+
+    def _drop_stale(self) -> None:
+        self._deadlines = [each for each in self._deadlines if self._waits(each)]
+        heapq.heapify(self._deadlines)
+
+    def _add_level(self, number: int) -> _Level:
+        level = _Level(self._policies.by_level.get(number, self._policies.default))
+        self._levels[number] = level
+        insort(self._numbers, number)
+        return level
+
+    def _drop_empty(self, number: int) -> None:
+        if not len(self._levels[number]):
+            del self._levels[number]
+            del self._numbers[bisect_left(self._numbers, number)]
 
     def __iter__(self) -> Iterator[InferRequest]:
         return chain.from_iterable(
-            chain(level.queue.values(), level.delayed) for level in self._levels.values()
+            chain(level.queue.values(), level.delayed)
+            for level in map(self._levels.__getitem__, self._numbers)
         )
 
     def __len__(self) -> int:
