@@ -83,6 +83,7 @@ def question_of(
         members=members,
         sweep=ConfigSweep() if together or first.name in names else first.sweep,
         in_ranges=not config.run_config_search_disable,
+        early_exit=config.early_exit_enable,
         pareto=config.pareto,
         trials=OptunaTrials(
             min_percent=config.min_percentage_of_search_space,
@@ -104,8 +105,8 @@ def _mode(config: ProfileConfig, question: Question) -> Mode:
         return "pareto"
     if config.budget is not None or config.max_measurements is not None:
         return "budgeted"
-    if question.members:
-        return "quick"  # as Model Analyzer does: every combination of several models would take days
+    if question.members:  # every combination of what is searched in several models would take days
+        return "quick" if question.in_ranges else "manual"
     if question.deltas is not None:
         return "manual"
     return "budgeted" if question.space.extras.any else "brute"

@@ -15,7 +15,7 @@ def run(
 ) -> tuple[list[Trial], Swept, list[Decision]]:
     """The trials that a sweep asks for when told these throughputs in order; None is a failure."""
     decisions: list[Decision] = []
-    steps = sweep(VARIANT, loads, max_batch_size, decisions)
+    steps = sweep(VARIANT, (loads,), (max_batch_size,), decisions)
     trials = []
     try:
         trial = next(steps)

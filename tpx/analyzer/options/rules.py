@@ -43,7 +43,8 @@ def member_warnings(config: "ProfileConfig") -> Iterator[str]:
         for name in _OF_THE_LOAD:
             if getattr(model, name) != getattr(plain, name):
                 yield f"composing model '{model.name}': {name} changes nothing: it has no load of its own"
-    if config.run_config_profile_models_concurrently_enable and len(config.profile_models) > 1:
+    together = config.run_config_profile_models_concurrently_enable and len(config.profile_models) > 1
+    if together and not config.run_config_search_disable:
         for model in config.profile_models:
             sizes = config.space_of(model).loads.batch_sizes
             if len(sizes) > 1:

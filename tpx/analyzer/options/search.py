@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options.values import numbers
-from tpx.analyzer.search.base import LoadSpace, SearchSpace, Span
+from tpx.analyzer.search.base import LoadSpace, PlateauRule, SearchSpace, Span
 from tpx.errors import UsageError
 from tpx.options import Option
 
@@ -45,6 +45,17 @@ class SearchOptions:
     early_exit_enable: Annotated[
         bool, Option("end also a listed load or batch size when more of it brings nothing", (), _SEARCH)
     ] = False
+    plateau_rule: Annotated[
+        PlateauRule,
+        Option(
+            "when more load brings nothing: the best of four is at most 5% above the first of them "
+            "(model-analyzer); or above its mean with those after it that are lower, so that one lucky "
+            "measurement ends nothing (pooled)",
+            (),
+            _SEARCH,
+            "model-analyzer|pooled",
+        ),
+    ] = "model-analyzer"
 
     batch_sizes: Annotated[
         tuple[int, ...], Option("inferences in one request", ("-b",), _LOAD, "N,N", comma=True, read=numbers)
@@ -168,6 +179,7 @@ class SearchOptions:
                 batch_sizes=batch_sizes,
                 kind="request_rate",
                 until_plateau=not rates or self.early_exit_enable,
+                plateau_rule=self.plateau_rule,
                 listed=bool(rates),
             )
         alone = (1,) if self.run_config_search_disable else ()
@@ -176,5 +188,6 @@ class SearchOptions:
             values=listed or self.concurrencies.doublings(),
             batch_sizes=batch_sizes,
             until_plateau=not listed or self.early_exit_enable,
+            plateau_rule=self.plateau_rule,
             listed=bool(listed),
         )

@@ -1,5 +1,6 @@
 """The nouns of a search: a variant under a load is a trial, which ends as a measurement or a failure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -28,6 +29,16 @@ class Load:
             return " + ".join(map(str, self.members))
         text = f"{self.kind.replace('_', ' ')} {self.value}"
         return text if self.batch_size == 1 else f"{text}, batch {self.batch_size}"
+
+
+def together(loads: Sequence[Load]) -> Load:
+    """The load of several models that are measured together; its batch size is the least of theirs."""
+    return Load(
+        kind=loads[0].kind,
+        value=sum(load.value for load in loads),
+        batch_size=min(load.batch_size for load in loads),
+        members=tuple(loads),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from tpx.analyzer.results.measurement import Decision, LoadKind, Outcome, Trial
 from tpx.errors import UsageError
@@ -64,22 +64,29 @@ class Span:
         return tuple(values)
 
 
+PlateauRule = Literal["model-analyzer", "pooled"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSpace:
-    """The loads that each configuration is measured under."""
+    """The loads that each configuration is measured under, each once, the least first."""
 
     values: tuple[int, ...]
     batch_sizes: tuple[int, ...] = (1,)
     kind: LoadKind = "concurrency"
     until_plateau: bool = True
     """Stop when more load brings nothing; off for loads that the user listed."""
+    plateau_rule: PlateauRule = "model-analyzer"
+    """How `sweep.plateau_gain` judges the throughputs."""
     listed: bool = False
     """The user listed them, so that there are no others."""
 
     def __post_init__(self) -> None:
-        for name, values in ((self.kind, self.values), ("batch size", self.batch_sizes)):
-            if not values or min(values) < 1:
-                raise UsageError(f"every {name.replace('_', ' ')} must be at least 1: {list(values)}")
+        for name, field in ((self.kind, "values"), ("batch size", "batch_sizes")):
+            values = sorted(set(getattr(self, field)))
+            if not values or values[0] < 1:
+                raise UsageError(f"every {name.replace('_', ' ')} must be at least 1: {values}")
+            object.__setattr__(self, field, tuple(values))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

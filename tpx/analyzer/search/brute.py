@@ -3,10 +3,10 @@
 Order, names and stop rules are Model Analyzer's automatic brute search, so that results of both line up.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 
-from tpx.analyzer.results.measurement import Decision, Outcome, Trial
-from tpx.analyzer.search.known import Known
+from tpx.analyzer.results.measurement import Decision, Variant
+from tpx.analyzer.search.known import Asking, Known
 from tpx.analyzer.search.question import Question
 from tpx.analyzer.search.refine import refine_best
 from tpx.analyzer.search.space import Names
@@ -43,20 +43,26 @@ class BruteSearch:
         yield from refine_best(self._space.loads, self._known, self._limits, self._decisions)
         return "the whole space was searched"
 
-    def _walk(self) -> Generator[Trial, Outcome, None]:
+    def _walk(self) -> Asking[None]:
         facts = self._facts
-        yield from sweep(self._names.variant({}), self._space.loads, facts.max_batch_size, self._decisions)
+        yield from self._sweep(self._names.variant({}), facts.max_batch_size)
         for instances in self._space.instances.steps():
             best: float | None = None
             for batch_size in self._batch_sizes():
                 variant = self._names.variant(automatic_delta(facts, instances, batch_size))
                 self._tell_unfitting(variant.name, batch_size)
-                swept = yield from sweep(variant, self._space.loads, batch_size or 0, self._decisions)
-                reason = self._hopeless(batch_size, swept, best)
+                swept = yield from self._sweep(variant, batch_size or 0)
+                reason = swept.ends_growth(batch_size or 0, best)
                 if reason:
-                    self._decide(variant.name, reason)
+                    if batch_size and batch_size != self._batch_sizes()[-1]:
+                        self._decide(
+                            variant.name, f"larger batch sizes not tried with this instance count: {reason}"
+                        )
                     break
                 best = best if swept.best is None else swept.best
+
+    def _sweep(self, variant: Variant, max_batch_size: int) -> Asking[Swept]:
+        return sweep(variant, (self._space.loads,), (max_batch_size,), self._decisions)
 
     def _batch_sizes(self) -> tuple[int | None, ...]:
         """None alone where the model does not batch."""
@@ -67,19 +73,6 @@ class BruteSearch:
         if dropped:
             sizes = ", ".join(map(str, dropped))
             self._decide(variant, f"without preferred_batch_size {sizes}: max_batch_size is {batch_size}")
-
-    def _hopeless(self, batch_size: int | None, swept: Swept, best: float | None) -> str:
-        """Why larger batch sizes are not tried; the throughput must grow strictly from one to the next."""
-        if batch_size is None or batch_size == self._batch_sizes()[-1]:
-            return ""
-        if swept.failed:
-            return "larger batch sizes not tried with this instance count: this one failed"
-        if best is not None and swept.best is not None and swept.best <= best:
-            return (
-                f"larger batch sizes not tried with this instance count: max_batch_size {batch_size} gives "
-                f"{swept.best:.0f} infer/sec, a smaller one gave {best:.0f}"
-            )
-        return ""
 
     def _decide(self, variant: str, text: str) -> None:
         self._decisions.append(Decision(variant=variant, text=text))

@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tpx.analyzer.results.measurement import Load
+from tpx.analyzer.results.measurement import Load, together
 from tpx.analyzer.search.base import LoadSpace
 
 
@@ -35,7 +35,7 @@ class Ladder:
             self._loads = self._together(space, parts)
         else:
             self._loads = [
-                Load(kind=space.kind, value=value, batch_size=batch_size) for value in sorted(space.values)
+                Load(kind=space.kind, value=value, batch_size=batch_size) for value in space.values
             ]
         self._values = [load.value for load in self._loads]
 
@@ -57,14 +57,11 @@ class Ladder:
         else:
             combined = [tuple(part.at(value) for part in parts) for value in space.values]
         loads = [
-            Load(
-                kind=self._kind,
-                value=sum(values),
-                batch_size=min(part.batch_size for part in parts),
-                members=tuple(
+            together(
+                [
                     Load(kind=self._kind, value=value, batch_size=part.batch_size)
                     for value, part in zip(values, parts, strict=True)
-                ),
+                ]
             )
             for values in dict.fromkeys(combined)
         ]

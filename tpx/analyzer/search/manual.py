@@ -1,32 +1,47 @@
 """Manual search: the configurations that the user listed, the default before them."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tpx.analyzer.results.measurement import Decision
-from tpx.analyzer.search.known import Known
+from tpx.analyzer.results.measurement import Decision, Variant
+from tpx.analyzer.search.axes import open_grid
+from tpx.analyzer.search.known import Asking, Known
 from tpx.analyzer.search.question import Question
 from tpx.analyzer.search.refine import refine_best
 from tpx.analyzer.search.space import Names
-from tpx.analyzer.search.sweep import sweep
+from tpx.analyzer.search.sweep import Swept, sweep
 from tpx.analyzer.search.walk import Steps
 from tpx.analyzer.variants import merge
 
 FIELD_SHOWN = 60
+_BATCH_SIZE = "max_batch_size"
 
 
 class ManualSearch:
-    """Sweeps the load of each listed change to the default, in the order of the list."""
+    """Sweeps the load of each listed change to the default, in the order of the list.
+
+    Of several models, whether they are measured together or parts of another, what is listed of each is
+    combined with what is listed of the others, and so are the loads of those that are measured together.
+    """
 
     def __init__(self, question: Question, known: Known) -> None:
-        self._facts = question.facts
-        self._default = question.default
-        self._deltas = question.deltas or ()
-        self._loads = question.space.loads
-        self._named = question.named
-        self._limits = question.limits
+        self._question = question
         self._known = known
         self._decisions: list[Decision] = []
+        own = [member.loads for member in question.members if member.loads]
+        self._spaces = own or [question.space.loads]
+        self._defaults = {question.facts.model: question.default}
+        self._defaults |= {member.facts.model: member.default or {} for member in question.members}
+        if question.members:
+            grid = open_grid(question)
+            self._default = grid.default
+            listed: list[tuple[Variant, dict[str, Any]]] = [(grid.variant(p), {}) for p in grid.points()]
+        else:
+            names = Names(question.facts.model, question.named, question.default)
+            self._default = names.variant({})
+            listed = [(names.variant(delta), dict(delta)) for delta in question.deltas or ()]
+        self._listed = listed
 
     @property
     def decisions(self) -> Sequence[Decision]:
@@ -34,46 +49,65 @@ class ManualSearch:
 
     @property
     def configurations_at_most(self) -> int:
-        return 1 + len(self._deltas)
+        return 1 + len(self._listed)
 
     @property
     def loads_at_most(self) -> int:
-        return len(self._loads.values) * len(self._loads.batch_sizes)
+        return math.prod(len(space.values) * len(space.batch_sizes) for space in self._spaces)
 
     def steps(self) -> Steps:
-        names = Names(self._facts.model, self._named)
-        default = names.variant({})
-        yield from sweep(default, self._loads, self._facts.max_batch_size, self._decisions)
-        tried: set[str] = set()
-        for delta in self._deltas:
-            merged = merge(self._default, delta)
-            if merged == self._default:
-                self._decide(default.name, f"{_shown(delta)} is what the default has: not measured again")
-                continue
-            variant = names.variant(delta)
-            if variant.name in tried:
-                continue
-            tried.add(variant.name)
-            size = int(merged.get("max_batch_size", 0))
-            unfitting = _unfitting(merged, size)
-            if unfitting:
-                self._decide(variant.name, f"left out: {unfitting}")
-                continue
-            yield from sweep(variant, self._loads, size, self._decisions)
-        yield from refine_best(self._loads, self._known, self._limits, self._decisions)
+        swept = {self._default.name: (yield from self._sweep(self._default))}
+        yield from self._walk(swept)
+        loads, limits = self._question.space.loads, self._question.limits
+        yield from refine_best(loads, self._known, limits, self._decisions)
         return "every listed configuration was measured"
 
-    def _decide(self, variant: str, text: str) -> None:
-        self._decisions.append(Decision(variant=variant, text=text))
+    def _walk(self, swept: dict[str, Swept]) -> Asking[None]:
+        """Every listed change once; with early exit larger batch sizes only while they bring something."""
+        beside: dict[str, Any] | None = None
+        best, ended = None, False
+        for variant, delta in self._listed:
+            others = {key: value for key, value in delta.items() if key != _BATCH_SIZE}
+            if others != beside:
+                beside, best, ended = others, None, False
+            if ended:
+                continue
+            if variant.is_default and delta:
+                self._decide(variant, f"{_shown(delta)} is what the default has: not measured again")
+            elif variant.name not in swept:
+                unfitting = self._unfitting(variant)
+                if unfitting:
+                    self._decide(variant, f"left out: {unfitting}")
+                    continue
+                swept[variant.name] = yield from self._sweep(variant)
+            if self._question.early_exit and _BATCH_SIZE in delta:
+                reason = swept[variant.name].ends_growth(delta[_BATCH_SIZE], best)
+                if reason:
+                    self._decide(variant, f"larger batch sizes not tried: {reason}")
+                best, ended = swept[variant.name].best or best, bool(reason)
 
+    def _sweep(self, variant: Variant) -> Asking[Swept]:
+        loaded = (variant,) if len(self._spaces) == 1 else variant.members
+        sizes = [int(self._config(each).get(_BATCH_SIZE, 0)) for each in loaded]
+        return sweep(variant, self._spaces, sizes, self._decisions)
 
-def _unfitting(config: Mapping[str, Any], max_batch_size: int) -> str:
-    """Why a configuration cannot be loaded, as far as it can be seen without a server."""
-    preferred = (config.get("dynamic_batching") or {}).get("preferred_batch_size", ())
-    above = [str(size) for size in preferred if int(size) > max_batch_size]
-    if above:
-        return f"preferred_batch_size {', '.join(above)} is above max_batch_size {max_batch_size}"
-    return ""
+    def _unfitting(self, variant: Variant) -> str:
+        """Why a configuration cannot be loaded, as far as it can be seen without a server."""
+        for config in map(self._config, (variant, *variant.members)):
+            size = int(config.get(_BATCH_SIZE, 0))
+            preferred = (config.get("dynamic_batching") or {}).get("preferred_batch_size", ())
+            above = [str(each) for each in preferred if int(each) > size]
+            if above:
+                return f"preferred_batch_size {', '.join(above)} is above max_batch_size {size}"
+        return ""
+
+    def _config(self, variant: Variant) -> Mapping[str, Any]:
+        """JSON of a variant's configuration."""
+        merged: Mapping[str, Any] = merge(self._defaults.get(variant.model, {}), variant.delta)
+        return merged
+
+    def _decide(self, variant: Variant, text: str) -> None:
+        self._decisions.append(Decision(variant=variant.name, text=text))
 
 
 def _shown(delta: Mapping[str, Any]) -> str:

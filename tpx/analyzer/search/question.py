@@ -72,6 +72,8 @@ class Question:
     """Fields of the model itself that the user listed, where what else there is varies too."""
     in_ranges: bool = True
     """Whether what the user did not list varies in the ranges of the space."""
+    early_exit: bool = False
+    """Whether a listed max_batch_size is tried only as long as the ones before brought something."""
     pareto: tuple[str, ...] = ()
     """Metrics whose best compromises are searched."""
     named: tuple[Variant, ...] = ()

@@ -168,7 +168,7 @@ class Grid:
             Part(
                 share=own / sum(needed),
                 batch_size=min(loads.batch_sizes),
-                listed=tuple(sorted(loads.values)) if loads.listed else (),
+                listed=loads.values if loads.listed else (),
             )
             for own, loads in zip(needed, self._loads or [space] * len(needed), strict=True)
         ]

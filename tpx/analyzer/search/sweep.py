@@ -1,15 +1,15 @@
 """The load sweep of one configuration: more and more load until it brings no more throughput.
 
-The plateau rule is Model Analyzer's: of the last four throughputs the best gains at most 5 % over the first.
-More load cannot take throughput away before the server chokes, so a first point above those that follow it
-was lucky: it counts with them as their mean, and does not end a sweep that still grows.
+Models that are measured together have a sweep each, the later ones inside of the earlier ones, so that their
+loads are combined freely.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tpx.analyzer.results.measurement import Decision, Failure, Load, Outcome, Trial, Variant
-from tpx.analyzer.search.base import LoadSpace
+from tpx.analyzer.results.measurement import Decision, Failure, Load, Outcome, Trial, Variant, together
+from tpx.analyzer.search.base import LoadSpace, PlateauRule
+from tpx.analyzer.search.known import Asking
 
 PLATEAU_WINDOW = 4
 PLATEAU_GAIN = 0.05
@@ -24,17 +24,36 @@ class Swept:
     best: float | None = None
     """Its best throughput; None where nothing was measured."""
     failed: bool = False
-    """The last trial failed: a configuration that breaks under load is no ground to build on."""
+    """Some trial failed."""
+
+    def ends_growth(self, max_batch_size: int, best_before: float | None) -> str:
+        """Why batch sizes larger than this configuration's are not worth trying; empty where they are.
+
+        The best throughput must grow strictly from one size to the next; one load that works is enough.
+        """
+        if self.best is None:
+            return "this one failed" if self.failed else ""
+        if best_before is None or self.best > best_before:
+            return ""
+        return (
+            f"max_batch_size {max_batch_size} gives {self.best:.0f} infer/sec, "
+            f"a smaller one gave {best_before:.0f}"
+        )
 
 
-Steps = Generator[Trial, Outcome, Swept]
+def plateau_gain(throughputs: Sequence[float], rule: PlateauRule = "model-analyzer") -> float | None:
+    """The gain over the last four throughputs, or None while there are fewer. All are above 0.
 
-
-def plateau_gain(throughputs: Sequence[float]) -> float | None:
-    """The gain over the last four throughputs, or None while there are fewer. All are above 0."""
+    Model Analyzer's rule: the best of the four over their first. Pooled: a first one that lies above those
+    that follow it counts with them as their mean, since more load takes no throughput away before the server
+    chokes; one lucky measurement does not end a sweep that still grows.
+    """
     if len(throughputs) < PLATEAU_WINDOW:
         return None
-    start, later = _first_pool(throughputs, len(throughputs) - PLATEAU_WINDOW)
+    first = len(throughputs) - PLATEAU_WINDOW
+    start, later = (throughputs[first], first + 1)
+    if rule == "pooled":
+        start, later = _first_pool(throughputs, first)
     return (max(start, *throughputs[later:]) - start) / start if later < len(throughputs) else 0.0
 
 
@@ -55,45 +74,77 @@ def _first_pool(values: Sequence[float], place: int) -> tuple[float, int]:
     raise ValueError(f"no value at {place}")
 
 
-def sweep(variant: Variant, space: LoadSpace, max_batch_size: int, decisions: list[Decision]) -> Steps:
-    """Trials of one configuration over batch sizes and loads."""
+def sweep(
+    variant: Variant,
+    spaces: Sequence[LoadSpace],
+    max_batch_sizes: Sequence[int],
+    decisions: list[Decision],
+) -> Asking[Swept]:
+    """Trials of one configuration over batch sizes and loads: of the model, or of each of those that are
+    measured together, the last one's varying fastest."""
 
     def decide(text: str) -> None:
         decisions.append(Decision(variant=variant.name, text=text))
 
-    bests: list[float] = []
-    for batch_size in sorted(space.batch_sizes):
-        if batch_size > max(1, max_batch_size):
-            decide(f"batch size {batch_size} left out: max_batch_size is {max_batch_size}")
-            continue
-        swept = yield from _loads(variant, space, batch_size, decide)
-        if swept.best is not None:
-            bests.append(swept.best)
-        if swept.failed:
-            return Swept(best=max(bests, default=None), failed=True)
-        gain = plateau_gain(bests) if space.until_plateau else None
-        if gain is not None and gain <= PLATEAU_GAIN:
-            decide(f"larger batches brought {gain:+.1%} over the last {PLATEAU_WINDOW} batch sizes")
-            break
-    return Swept(best=max(bests, default=None))
+    return (yield from _Sweep(variant, spaces, max_batch_sizes, decide).batch_sizes(()))
 
 
-def _loads(variant: Variant, space: LoadSpace, batch_size: int, decide: Decide) -> Steps:
-    throughputs: list[float] = []
-    for value in space.values:
-        load = Load(kind=space.kind, value=value, batch_size=batch_size)
-        outcome = yield Trial(variant=variant, load=load)
+class _Sweep:
+    """The nested sweeps of one configuration; `chosen` are the loads of the models before."""
+
+    def __init__(
+        self, variant: Variant, spaces: Sequence[LoadSpace], max_batch_sizes: Sequence[int], decide: Decide
+    ) -> None:
+        self._variant = variant
+        self._spaces = spaces
+        self._max_batch_sizes = max_batch_sizes
+        self._decide = decide
+
+    def batch_sizes(self, chosen: tuple[Load, ...]) -> Asking[Swept]:
+        """Every batch size of one model, each with its loads. A failure ends it."""
+        space, greatest = self._spaces[len(chosen)], self._max_batch_sizes[len(chosen)]
+        bests: list[float] = []
+        for batch_size in space.batch_sizes:
+            if batch_size > max(1, greatest):
+                self._decide(f"batch size {batch_size} left out: max_batch_size is {greatest}")
+                continue
+            swept = yield from self._loads(chosen, batch_size)
+            if swept.best is not None:
+                bests.append(swept.best)
+            if swept.failed:
+                return Swept(best=max(bests, default=None), failed=True)
+            gain = plateau_gain(bests, space.plateau_rule) if space.until_plateau else None
+            if gain is not None and gain <= PLATEAU_GAIN:
+                self._decide(f"larger batches brought {gain:+.1%} over the last {PLATEAU_WINDOW} batch sizes")
+                break
+        return Swept(best=max(bests, default=None))
+
+    def _loads(self, chosen: tuple[Load, ...], batch_size: int) -> Asking[Swept]:
+        space = self._spaces[len(chosen)]
+        throughputs: list[float] = []
+        for value in space.values:
+            loads = (*chosen, Load(kind=space.kind, value=value, batch_size=batch_size))
+            inner = len(loads) < len(self._spaces)
+            swept = yield from self.batch_sizes(loads) if inner else self._measured(loads)
+            if swept.best is None:
+                return Swept(best=max(throughputs, default=None), failed=swept.failed)
+            throughputs.append(swept.best)
+            gain = plateau_gain(throughputs, space.plateau_rule) if space.until_plateau else None
+            if gain is not None and gain <= PLATEAU_GAIN:
+                self._decide(f"plateau after {loads[-1]}: {gain:+.1%} over the last {PLATEAU_WINDOW} loads")
+                break
+        else:
+            if not chosen:
+                self._decide(f"no plateau: all {len(space.values)} loads were measured")
+        return Swept(best=max(throughputs))
+
+    def _measured(self, loads: Sequence[Load]) -> Asking[Swept]:
+        load = together(loads) if len(loads) > 1 else loads[0]
+        outcome = yield Trial(variant=self._variant, load=load)
         if isinstance(outcome, Failure) or outcome.throughput <= 0:
-            decide(f"stopped at {load}: {_fault(outcome)}")
-            return Swept(best=max(throughputs, default=None), failed=True)
-        throughputs.append(outcome.throughput)
-        gain = plateau_gain(throughputs) if space.until_plateau else None
-        if gain is not None and gain <= PLATEAU_GAIN:
-            decide(f"plateau after {load}: {gain:+.1%} over the last {PLATEAU_WINDOW} loads")
-            break
-    else:
-        decide(f"no plateau: all {len(space.values)} loads were measured")
-    return Swept(best=max(throughputs))
+            self._decide(f"stopped at {load}: {_fault(outcome)}")
+            return Swept(failed=True)
+        return Swept(best=outcome.throughput)
 
 
 def _fault(outcome: Outcome) -> str:

@@ -1,0 +1,160 @@
+"""Searches measure what Model Analyzer measures.
+
+The expected trials are those that the generators of Model Analyzer 1.58 asked for (its
+RunConfigGeneratorFactory opened them), given the same options, default configurations and throughputs.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tpx.analyzer.asking import question_of, subjects_of
+from tpx.analyzer.options.file import merge_options
+from tpx.analyzer.results.measurement import Failure, Load, Measurement, Outcome, Trial
+from tpx.analyzer.search.base import Done
+from tpx.analyzer.search.known import Known
+from tpx.analyzer.search.sweep import PLATEAU_GAIN, plateau_gain
+from tpx.analyzer.search.table import open_strategy
+from tpx.analyzer.search.walk import Walk
+from tpx.analyzer.variants import facts_of
+
+Surface = Callable[[Trial], float | None]
+DEFAULT = {"max_batch_size": 8}
+STEPS = {"ensemble_scheduling": {"step": [{"model_name": "a"}, {"model_name": "b"}]}}
+
+
+def measured(tmp_path: Path, text: str, surface: Surface = lambda _: 100.0) -> list[Trial]:
+    """The trials that the search of this file asks for; the surface gives a throughput, None is a failure."""
+    path = tmp_path / "config.yml"
+    path.write_text(text, encoding="utf-8")
+    config = merge_options(["-f", str(path)])
+    defaults: dict[str, dict[str, Any]] = dict.fromkeys(("m", "a", "b"), DEFAULT)
+    defaults["ens"] = DEFAULT | STEPS
+    read = {name: (facts_of(name, config, gpu=False), config) for name, config in defaults.items()}
+    mode, question = question_of(config, subjects_of(config)[0], read)
+    known = Known(question.goals, question.limits)
+    search = Walk(open_strategy(mode, question, known))
+    trials = []
+    while not isinstance(trial := search.ask(), Done):
+        trials.append(trial)
+        search.tell(trial, _outcome(trial, surface(trial)))
+    return trials
+
+
+def _outcome(trial: Trial, throughput: float | None) -> Outcome:
+    if throughput is None:
+        return Failure(variant=trial.variant.name, load=trial.load, reason="out of memory")
+    return Measurement(variant=trial.variant.name, load=trial.load, throughput=throughput)
+
+
+def shown(trials: list[Trial]) -> list[tuple[str, int, int]]:
+    """Variant, client batch size and load."""
+    return [(t.variant.name.removeprefix("m_config_"), t.load.batch_size, t.load.value) for t in trials]
+
+
+def shape(trial: Trial) -> tuple[int, int]:
+    """Instances and max_batch_size."""
+    delta = trial.variant.delta
+    return int(delta.get("instance_group", [{"count": 1}])[0]["count"]), int(delta.get("max_batch_size", 8))
+
+
+@pytest.mark.parametrize(
+    "listed",
+    ["concurrency: '16,1,2,4,8'", "request_rate: [16, 1, 2, 4, 8]", "concurrency: [8, 2, 4, 1, 2, 8]"],
+)
+def test_listed_loads_are_measured_from_the_least_up_each_once(tmp_path: Path, listed: str) -> None:
+    options = "profile_models: m\nearly_exit_enable: true\nrun_config_search_disable: true\n"
+    assert [t.load.value for t in measured(tmp_path, options + listed)] == [1, 2, 4, 8]
+
+
+def test_listed_batch_sizes_are_measured_from_the_least_up_each_once(tmp_path: Path) -> None:
+    options = "profile_models: m\nrun_config_search_disable: true\n"
+    trials = measured(tmp_path, options + "concurrency: [4, 2, 4, 2]\nbatch_sizes: [4, 1, 4]")
+    assert shown(trials) == [("default", 1, 2), ("default", 1, 4), ("default", 4, 2), ("default", 4, 4)]
+
+
+def test_a_failing_load_does_not_end_the_larger_batch_sizes_of_a_variant_that_works(tmp_path: Path) -> None:
+    def fails_under_load(trial: Trial) -> float | None:
+        instances, size = shape(trial)
+        if size == 2 and trial.load.value >= 2:
+            return None
+        return instances * 1e6 + size * 5000 + trial.load.value * 10
+
+    few = "run_config_search_max_instance_count: 2\nrun_config_search_max_model_batch_size: 4\n"
+    trials = measured(tmp_path, few + "profile_models: m\nconcurrency: [1, 2, 4]", fails_under_load)
+    assert len(trials) == 19
+    assert [name for name, _, load in shown(trials) if load == 4] == ["default", "0", "2", "3", "5"]
+
+
+@pytest.mark.parametrize("throughputs", [[50.0, 35.0, 45.0, 51.5], [50.0, 10.0, 50.0, 10.0]])
+def test_a_first_measurement_that_is_not_surpassed_ends_a_sweep_unless_pooled(
+    throughputs: list[float],
+) -> None:
+    gain, pooled = plateau_gain(throughputs), plateau_gain(throughputs, "pooled")
+    assert gain is not None
+    assert pooled is not None
+    assert gain <= PLATEAU_GAIN < pooled
+
+
+@pytest.mark.parametrize(("rule", "loads"), [("model-analyzer", [1, 2, 4, 8]), ("pooled", [1, 2, 4, 8, 16])])
+def test_the_plateau_rule_is_chosen_by_an_option(tmp_path: Path, rule: str, loads: list[int]) -> None:
+    told = {1: 50.0, 2: 35.0, 4: 45.0, 8: 51.5}
+    few = "run_config_search_max_instance_count: 1\nrun_config_search_max_model_batch_size: 1\n"
+    text = few + f"run_config_search_max_concurrency: 16\nplateau_rule: {rule}\nprofile_models: m"
+    trials = measured(tmp_path, text, lambda trial: told.get(trial.load.value, 51.5))
+    assert [t.load.value for t in trials if t.variant.is_default] == loads
+
+
+@pytest.mark.parametrize(
+    ("exits", "names"),
+    [
+        ("true", ["default", "0", "1", "2", "4", "5", "6"]),
+        ("false", ["default", "0", "1", "2", "3", "4", "5", "6", "7"]),
+    ],
+)
+def test_early_exit_ends_listed_max_batch_sizes_that_bring_nothing(
+    tmp_path: Path, exits: str, names: list[str]
+) -> None:
+    fields = "{max_batch_size: [1, 2, 4, 8], instance_group: [{kind: KIND_CPU, count: [1, 2]}]}"
+    models = f"profile_models: {{m: {{model_config_parameters: {fields}}}}}"
+    text = f"early_exit_enable: {exits}\nconcurrency: 1\n{models}"
+    trials = measured(tmp_path, text, lambda trial: min(shape(trial)[1], 2) * 100.0)
+    assert [name for name, _, _ in shown(trials)] == names
+
+
+TOGETHER = "run_config_profile_models_concurrently_enable: true\nrun_config_search_disable: true\n"
+
+
+def members(load: Load) -> tuple[tuple[int, int], ...]:
+    return tuple((member.batch_size, member.value) for member in load.members)
+
+
+def test_listed_loads_of_models_together_are_all_combined(tmp_path: Path) -> None:
+    trials = measured(tmp_path, TOGETHER + "profile_models: a,b\nconcurrency: [1, 2]\nbatch_sizes: [1, 2]")
+    one = [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert [members(t.load) for t in trials] == [(a, b) for a in one for b in one]
+    assert {t.variant.name for t in trials} == {"a,b_config_default"}
+
+
+def test_listed_configurations_of_models_together_are_all_combined(tmp_path: Path) -> None:
+    own = "{a: {model_config_parameters: {max_batch_size: [2, 4]}}, b: {parameters: {concurrency: [3, 5]}}}"
+    trials = measured(tmp_path, TOGETHER + f"profile_models: {own}")
+    assert [(t.variant.name, members(t.load)) for t in trials] == [
+        (name, ((1, 1), (1, own)))
+        for name in ("a,b_config_default", "a,b_config_0", "a,b_config_1")
+        for own in (3, 5)
+    ]
+
+
+def test_without_a_search_an_ensemble_is_measured_as_listed(tmp_path: Path) -> None:
+    own = "ensemble_composing_models: {a: {model_config_parameters: {max_batch_size: [2, 4]}}, b: }\n"
+    text = "profile_models: ens\nrun_config_search_disable: true\nconcurrency: [1, 2]\nbatch_sizes: [1, 2]\n"
+    trials = measured(tmp_path, text + own)
+    assert [(t.variant.name, t.load.batch_size, t.load.value) for t in trials] == [
+        (f"ens_config_{name}", size, load)
+        for name in ("default", "0", "1")
+        for size in (1, 2)
+        for load in (1, 2)
+    ]
