@@ -1,6 +1,7 @@
 """Rates over real connections: what a stall shows, and that a rate is a rate."""
 
 import asyncio
+import threading
 import time
 from pathlib import Path
 
@@ -9,10 +10,13 @@ import pytest
 
 from tests.perf.servers import Behaviour, grpc_server, http_server
 from tpx.options import from_argv
+from tpx.perf.load.opening import open_load
+from tpx.perf.load.rate import RateLoad
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.model import Report
 from tpx.perf.results import LevelResult
-from tpx.perf.run import event_loop, run
+from tpx.perf.run import event_loop, open_target, run, run_settings
+from tpx.perf.settings import Level
 
 SERVERS = {"http": http_server, "grpc": grpc_server}
 BOTH = pytest.mark.parametrize("protocol", ["http", "grpc"])
@@ -49,6 +53,36 @@ def test_a_server_that_stalls_for_a_second_shows_it_to_those_who_wanted_to_send(
     assert level.latency.percentiles_ns[99.0] >= 500_000_000
     assert level.open_loop.service_latency.percentiles_ns[99.0] < 200_000_000
     assert level.open_loop.delayed > 500
+
+
+@BOTH
+def test_a_server_that_stalls_is_sent_all_that_is_due_meanwhile(protocol: str) -> None:
+    """It takes neither requests nor connections; its listening socket queues about a hundred of these."""
+    resume = threading.Event()
+
+    def stall(_: int) -> float:
+        assert resume.wait(60)
+        return 0.0
+
+    async def scene(url: str) -> tuple[int, int]:
+        words = ["-i", protocol, "-u", url, "-m", "net", "--request-rate-range", "500"]
+        config = from_argv(PerfConfig, words)
+        async with open_target(config) as target:
+            load = await open_load(target, Level("request_rate", 500), run_settings(config, target))
+            assert isinstance(load, RateLoad)
+            load.start(500)
+            try:
+                async with asyncio.timeout(30):
+                    while load.in_flight < 500:  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)
+            finally:
+                resume.set()
+            await load.finished()
+            await load.stop(5)
+            return len(load.records), load.failed
+
+    with SERVERS[protocol](Behaviour(delay_s=stall)) as url:
+        assert asyncio.run(scene(url)) == (500, 0)
 
 
 @BOTH

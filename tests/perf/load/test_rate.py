@@ -13,8 +13,11 @@ from tests.perf.conftest import FakeClient
 from tpx.errors import WireError
 from tpx.perf.clients.base import LOST, TIMED_OUT, Lane
 from tpx.perf.inputs.feed import Check, RoundRobin
+from tpx.perf.load import rate
+from tpx.perf.load.opening import lanes_ahead
 from tpx.perf.load.rate import OpenLoopSettings, RateLoad
 from tpx.perf.load.schedules import Offsets, evenly, in_bursts
+from tpx.perf.plan import Arrivals, LoadPlan
 from tpx.perf.run import event_loop
 from tpx.perf.settings import Level
 
@@ -302,3 +305,49 @@ def test_sequences_are_kept_open_and_ended_when_the_load_stops(serial: bool) -> 
     for number in (1, 2, 3):
         steps = [r for r in client.sent if r.startswith(f"{number}:") and not r.endswith("end")]
         assert steps == [f"{number}:{i + 1}" for i in range(len(steps))]
+
+
+def test_lanes_are_opened_before_those_held_ready_are_used_up() -> None:
+    async def scene() -> None:
+        client = FakeClient(answer=lambda _: None)  # a server that stalls for good
+        load = await load_of(client, at(*[0] * 5), replace(PLAIN, ahead=8), lanes=8)
+        load.start()
+        async with asyncio.timeout(5):
+            while load.in_flight < 5 or load.connections - load.in_flight < 8:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        await load.stop(0.01)
+
+    asyncio.run(scene())
+
+
+def test_lanes_are_opened_again_some_time_after_one_could_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rate, "GROWTH_RETRY_S", 0.01)
+    client = Refusing(service_s=0.002)
+    load = sent(client, at(*[0] * 100), None, lanes=2)
+    assert client.refused == 1
+    assert (load.connections > 2, len(load.records), load.failed) == (True, 100, 0)
+
+
+class Refusing(FakeClient):
+    """Fails to open further lanes once."""
+
+    refused = 0
+
+    async def open(self, count: int) -> Sequence[Lane]:
+        if self.lanes and not self.refused:
+            self.refused = 1
+            raise WireError("connection refused")
+        return await super().open(count)
+
+
+def test_lanes_are_held_ready_for_what_is_due_within_a_second() -> None:
+    plan = LoadPlan()
+    assert lanes_ahead(Level("request_rate", 500), plan, ()) == 500
+    assert lanes_ahead(Level("request_rate", 1), plan, ()) == 16
+    assert lanes_ahead(Level("request_rate", 1e9), plan, ()) == 512
+    assert lanes_ahead(Level("request_rate", 500), replace(plan, max_connections=7), ()) == 7
+    bursts = replace(plan, arrivals=Arrivals(distribution="burst", burst=300))
+    assert lanes_ahead(Level("request_rate", 10), bursts, ()) == 300
+    second = 1_000_000_000
+    times_ns = (0, *range(10 * second, 10 * second + 40), 20 * second)
+    assert lanes_ahead(Level("fixed_schedule", 0), plan, times_ns) == 40

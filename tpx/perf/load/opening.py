@@ -1,7 +1,7 @@
 """From a level to the load that puts it on: which loop, over how many lanes, by which schedule."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Protocol
 
@@ -22,10 +22,11 @@ from tpx.perf.plan import LoadPlan
 from tpx.perf.records import Records
 from tpx.perf.settings import Level, LevelSettings
 
-FEWEST_LANES, MOST_LANES = 16, 256
-"""What an open loop begins with lies between these."""
-LANE_S = 0.02
-"""An open loop begins with lanes enough for answers that take so long."""
+FEWEST_AHEAD, MOST_AHEAD = 16, 512
+"""Bounds of the connections that an open loop holds ready; servers commonly take 1024 open files."""
+AHEAD_S = 1.0
+"""An open loop holds connections ready for all requests that are due in this time, so that a server which
+stalls for as long holds none of them back: a stalled server accepts no new connections either."""
 
 
 class Loadable(Protocol):
@@ -76,16 +77,18 @@ async def open_load(
         lanes = await client.open(share.part(int(level.value)))
         return ConcurrencyLoad(client, lanes, target.feed, settings.timeout_s, records)
     most = max(1, share.part(plan.sequences or plan.max_connections))
-    count = most if plan.sequences else min(most, max(1, share.part(first_lanes(level, plan))))
+    times_ns = _stretch(target.timestamps_ns, settings, warming=warming)
+    ahead = min(most, max(1, share.part(lanes_ahead(level, plan, times_ns))))
     return RateLoad(
         client,
-        await client.open(count),
+        await client.open(most if plan.sequences else ahead),
         target.feed,
-        schedule_of(level, settings, _stretch(target.timestamps_ns, settings, warming=warming), share),
+        schedule_of(level, settings, times_ns, share),
         OpenLoopSettings(
             timeout_s=settings.timeout_s,
             late=plan.late,
             max_connections=most,
+            ahead=ahead,
             sequences=share.part(plan.sequences),
             # the order in which they arrive is only sure for requests that wait for each other
             serial=plan.serial or plan.sequences > 0,
@@ -102,11 +105,17 @@ def _stretch(times_ns: tuple[int, ...], settings: LevelSettings, *, warming: boo
     return tuple(t - times_ns[count] for t in times_ns[count:]) if count and times_ns[count:] else times_ns
 
 
-def first_lanes(level: Level, plan: LoadPlan) -> int:
-    """How many lanes an open loop begins with, all workers together."""
+def lanes_ahead(level: Level, plan: LoadPlan, times_ns: Sequence[int]) -> int:
+    """Return how many lanes an open loop holds ready, all workers together: enough for what is due in
+    AHEAD_S. `times_ns` is a fixed schedule."""
     if level.mode == "offline":
         return plan.max_connections
-    return min(plan.max_connections, max(FEWEST_LANES, min(MOST_LANES, math.ceil(level.value * LANE_S))))
+    due = max(level.value * AHEAD_S, plan.arrivals.burst)
+    if level.mode == "fixed_schedule" and times_ns:
+        times = np.asarray(times_ns, np.int64)
+        ends = np.searchsorted(times, times + int(AHEAD_S * 1e9), side="right")
+        due = int((ends - np.arange(len(times))).max())
+    return min(plan.max_connections, max(FEWEST_AHEAD, math.ceil(min(due, MOST_AHEAD))))
 
 
 def schedule_of(

@@ -26,6 +26,10 @@ from tpx.perf.records import Records
 
 SENDS_A_TURN = 64
 """So many requests that are due at once are sent before answers are read again."""
+LANES_A_STEP = 8
+"""New lanes are taken into use after so many have been opened; more at a time would delay what is due."""
+GROWTH_RETRY_S = 1.0
+"""Opening lanes is tried again so long after one could not be opened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +39,8 @@ class OpenLoopSettings:
     timeout_s: float = 0.0
     late: LatePolicy = "send"
     max_connections: int = 1024
+    ahead: int = 0
+    """How many free lanes are held ready for a time in which the server stalls."""
     sequences: int = 0
     """How many sequences are open at a time; 0 where requests belong to none."""
     serial: bool = False
@@ -44,9 +50,9 @@ class OpenLoopSettings:
 class RateLoad:
     """Implements Load: sends at the times of a schedule.
 
-    `lanes` are what is open at first; more are opened, up to `max_connections`, while none is free for a
-    request that is due. A request that is late by more than a millisecond is sent at once, or skipped and
-    counted in `skipped`, as `settings.late` says.
+    `lanes` are what is open at first; more are opened, up to `max_connections`, once half of those that are
+    held ready (`settings.ahead`) are in use. A request that is late by more than a millisecond is sent at
+    once, or skipped and counted in `skipped`, as `settings.late` says.
     """
 
     def __init__(
@@ -76,6 +82,9 @@ class RateLoad:
         self._timetable = Timetable(schedule)
         self._starved = False
         self._alarm: Alarm | None = None
+        self._few = settings.ahead // 2
+        """With so many free lanes, or fewer, more are opened."""
+        self._enough = max(1, settings.ahead)
         self._growth: asyncio.Task[None] | None = None
         self._all_rest = asyncio.Event()
         self._expiry = Expiry(settings.timeout_s, self._expire)
@@ -92,6 +101,11 @@ class RateLoad:
     def connections(self) -> int:
         """How many lanes there are by now."""
         return len(self._senders)
+
+    @property
+    def in_flight(self) -> int:
+        """How many lanes carry a request, or are being renewed."""
+        return len(self._senders) - len(self._free)
 
     def start(self, count: int | None = None, origin_ns: int = 0) -> None:
         """Send by the schedule, whose times count from `origin_ns`, or from now."""
@@ -177,6 +191,8 @@ class RateLoad:
                 self._grow()
                 return
             self._send_on(self._take())
+        if len(free) <= self._few:
+            self._grow()
         if self._timetable.due_ns == NEVER:
             self._notice_rest()  # the last one may have been skipped while every lane was free
         elif self._alarm is not None:
@@ -202,7 +218,7 @@ class RateLoad:
             self.skipped += self._timetable.skip(now_ns - LATE_NS)
 
     def _notice_rest(self) -> None:
-        if self._timetable.due_ns == NEVER and len(self._free) == len(self._senders):
+        if self._timetable.due_ns == NEVER and not self.in_flight:
             self._all_rest.set()
 
     def _add(self, lanes: Sequence[Lane]) -> None:
@@ -220,23 +236,24 @@ class RateLoad:
         return [(self._senders[i % len(self._senders)].lane, s) for i, s in enumerate(self._shared)]
 
     def _grow(self) -> None:
-        """Open further connections, half as many again, unless that is under way."""
+        """Open further connections in the background, unless that is under way."""
         if self._growth is None and len(self._senders) < self._most:
-            wanted = min(self._most, len(self._senders) * 3 // 2 + 1)
-            self._growth = asyncio.get_running_loop().create_task(self._open(wanted))
+            self._growth = asyncio.get_running_loop().create_task(self._open_more())
 
-    async def _open(self, wanted: int) -> None:
-        try:
-            lanes = await self._client.open(wanted)
-        except WireError:
-            self._most = len(self._senders)  # what cannot be opened is done without
-            return
-        finally:
-            self._growth = None
-        self._add(lanes[len(self._senders) :])
-        if self._starved:
-            self._starved = False
-            self._fire()
+    async def _open_more(self) -> None:
+        """Open lanes step by step until enough are free: a connection that a stalled server does not take
+        holds up only those of its own step."""
+        while len(self._free) < self._enough and (held := len(self._senders)) < self._most:
+            try:
+                lanes = await self._client.open(min(self._most, held + LANES_A_STEP))
+            except WireError:
+                await asyncio.sleep(GROWTH_RETRY_S)
+                continue
+            self._add(lanes[held:])
+            if self._starved:
+                self._starved = False
+                self._fire()
+        self._growth = None
 
     def _expire(self, before_ns: int) -> None:
         for sender in list(self._senders):
