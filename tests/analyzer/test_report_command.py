@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages.reading import pdf_text
+from tests.report.reading import pdf_text
 from tpx.analyzer.results.run import Run
 from tpx.cli.analyze import main
 

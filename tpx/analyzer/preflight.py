@@ -18,8 +18,8 @@ from tpx.analyzer.options import ProfileConfig
 from tpx.analyzer.runners.control import ModelControl
 from tpx.errors import MeasurementError, TpxError, Unsupported
 from tpx.options import nearest
-from tpx.pages.pdf import require_typst
 from tpx.protocol import model_config
+from tpx.report.pdf import require_typst
 
 ROOM_BYTES = 1 << 30
 BUSY_SHARE = 0.5

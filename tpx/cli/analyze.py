@@ -31,8 +31,8 @@ from tpx.cli.analyze_runs import show_written
 from tpx.cli.measuring import measure
 from tpx.errors import MeasurementError, TpxError, UsageError
 from tpx.options import nearest
-from tpx.pages.pdf import require_typst
 from tpx.perf.run import event_loop
+from tpx.report.pdf import require_typst
 
 if TYPE_CHECKING:
     from rich.status import Status

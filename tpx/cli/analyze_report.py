@@ -19,8 +19,8 @@ from tpx.analyzer.results.run import Run
 from tpx.cli.analyze_runs import journal_of, show_written
 from tpx.errors import UsageError
 from tpx.options import Option, build, given_in_argv, given_in_mapping, nearest
-from tpx.pages.html import write_html
-from tpx.pages.pdf import require_typst, write_pdf
+from tpx.report.html import write_html
+from tpx.report.pdf import require_typst, write_pdf
 
 _RUN = "Run"
 _WHAT = "What is written"

@@ -14,7 +14,6 @@ from tpx.cli.perf_terminal import Terminal, tell
 from tpx.cli.perf_trace import every_step
 from tpx.errors import TpxError, UsageError
 from tpx.options import nearest
-from tpx.pages.pdf import require_typst
 from tpx.perf.options import PerfConfig
 from tpx.perf.options.words import read_words, spelled_out
 from tpx.perf.report.answers import answers_text
@@ -24,6 +23,7 @@ from tpx.perf.report.model import Report
 from tpx.perf.run import dry_run, event_loop, run
 from tpx.perf.self_test import self_test, self_test_text
 from tpx.perf.settings import without_secrets
+from tpx.report.pdf import require_typst
 
 IN_PROCESS = "tpx.cli.inprocess"
 START_ONE = "start one with `tpx serve`, or "

@@ -8,8 +8,8 @@ from tpx.analyzer.reports.chart import draw
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Latency, Load, Measurement
 from tpx.analyzer.results.run import Run
-from tpx.pages.labels import LABEL_CHAR_WIDTH, Label
-from tpx.pages.styles import STYLES, marker
+from tpx.report.labels import LABEL_CHAR_WIDTH, Label
+from tpx.report.styles import STYLES, marker
 
 Replay = Callable[..., Run]
 

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.analyzer.reports.test_html import measured
-from tests.pages.reading import pdf_text, read
+from tests.report.reading import pdf_text, read
 from tpx.analyzer.reports.files import ReportFiles, step_summary_path, write_reports
 from tpx.analyzer.reports.html import render
 from tpx.analyzer.reports.json import report_json

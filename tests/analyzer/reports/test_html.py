@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.pages.reading import read
+from tests.report.reading import read
 from tpx.analyzer.reports.columns import number
 from tpx.analyzer.reports.detail import build_detail
 from tpx.analyzer.reports.html import render
@@ -17,7 +17,7 @@ from tpx.analyzer.reports.page import Places
 from tpx.analyzer.results.measurement import Latency, Load, Measurement, Range
 from tpx.analyzer.results.run import Run
 from tpx.errors import MeasurementError
-from tpx.pages.html import write_html
+from tpx.report.html import write_html
 
 Replay = Callable[..., Run]
 

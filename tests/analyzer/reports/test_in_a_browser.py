@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.pages.browser import BROWSER, Browser, chromium
+from tests.report.browser import BROWSER, Browser, chromium
 from tpx.analyzer.reports.files import ReportFiles, write_reports
 from tpx.analyzer.results.run import Run
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.analyzer.reports.test_files import rich
-from tests.pages.reading import read
+from tests.report.reading import read
 from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.reports.detail import render_detail
 from tpx.analyzer.reports.html import render

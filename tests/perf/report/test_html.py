@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from tests.pages.reading import read
 from tests.perf.conftest import make_level, make_window
 from tests.perf.report.test_summaries import DEAD, OVER, UNSTABLE, objective, report
+from tests.report.reading import read
 from tpx.options import from_argv
 from tpx.perf.estimates import Sample, estimate
 from tpx.perf.latency import summarize

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages.reading import pdf_text
 from tests.perf.report.test_html import LEVELS, full
 from tests.perf.report.test_summaries import report
+from tests.report.reading import pdf_text
 from tpx.cli.perf import main
 from tpx.errors import MeasurementError
-from tpx.pages.pdf import write_pdf
 from tpx.perf.report.files import write_files
 from tpx.perf.report.model import Report
 from tpx.perf.report.page import build
 from tpx.perf.report.pdf import page_document
+from tpx.report.pdf import write_pdf
 
 
 def printed(made: Report, path: Path) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.pages.browser import BROWSER, Browser, chromium
+from tests.report.browser import BROWSER, Browser, chromium
 from tests.serving.live import Live
 from tpx.serving.frontends.api_page import page_view
 

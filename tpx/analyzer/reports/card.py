@@ -12,7 +12,7 @@ from tpx.analyzer.reports.verdict import (
 from tpx.analyzer.reports.view import VerdictCard
 from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.results.run import ModelRun, Run
-from tpx.pages.view import Span, Tile
+from tpx.report.view import Span, Tile
 
 MEMORY = (("cpu_used_ram", "Server memory"), ("gpu_used_memory", "GPU memory"))
 _BADGES = {

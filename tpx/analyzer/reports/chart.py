@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from tpx.analyzer.objectives import NS_PER_MS, RankedVariant
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Measurement
-from tpx.pages.chart import FRAME, Chart, Limit
-from tpx.pages.plot import Dot, Extras, Line, Titles, lay_out
-from tpx.pages.scales import Axis, axis_for, linear_axis
+from tpx.report.chart import FRAME, Chart, Limit
+from tpx.report.plot import Dot, Extras, Line, Titles, lay_out
+from tpx.report.scales import Axis, axis_for, linear_axis
 
 
 def draw(

@@ -8,11 +8,11 @@ from statistics import fmean
 from tpx.analyzer.objectives import NS_PER_MS, RankedVariant, ram_mb
 from tpx.analyzer.reports.names import short_name
 from tpx.analyzer.results.measurement import Measurement
-from tpx.pages.chart import FRAME, Chart, Frame, Point, Series
-from tpx.pages.labels import LabelPlacer
-from tpx.pages.plot import Dot, Extras, Line, Titles, lay_out
-from tpx.pages.scales import Axis, axis_for, linear_axis
-from tpx.pages.styles import marker
+from tpx.report.chart import FRAME, Chart, Frame, Point, Series
+from tpx.report.labels import LabelPlacer
+from tpx.report.plot import Dot, Extras, Line, Titles, lay_out
+from tpx.report.scales import Axis, axis_for, linear_axis
+from tpx.report.styles import marker
 
 LEAST_RADIUS, MOST_RADIUS = 3.0, 8.5
 LOW_FRAME = Frame(height=300, bottom=242)

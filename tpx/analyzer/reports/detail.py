@@ -19,10 +19,10 @@ from tpx.analyzer.reports.view import DiffLine, FailureCard
 from tpx.analyzer.results.run import ModelRun, Run
 from tpx.errors import UsageError
 from tpx.options import nearest
-from tpx.pages import html
-from tpx.pages.chart import Chart
-from tpx.pages.view import Fact, Grid, Tile
 from tpx.perf.report.breakdown import Breakdown
+from tpx.report import html
+from tpx.report.chart import Chart
+from tpx.report.view import Fact, Grid, Tile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

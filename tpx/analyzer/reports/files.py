@@ -15,8 +15,8 @@ from tpx.analyzer.reports.page import Places, build
 from tpx.analyzer.reports.pdf import report_document
 from tpx.analyzer.results.run import ModelRun, Run
 from tpx.errors import MeasurementError, TpxError
-from tpx.pages.html import write_html
-from tpx.pages.pdf import write_pdf
+from tpx.report.html import write_html
+from tpx.report.pdf import write_pdf
 
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 

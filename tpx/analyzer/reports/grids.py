@@ -22,8 +22,8 @@ from tpx.analyzer.reports.columns import (
     verdict_columns,
 )
 from tpx.analyzer.reports.plots import Mode
-from tpx.pages.styles import STYLES
-from tpx.pages.view import Column, Grid, Row
+from tpx.report.styles import STYLES
+from tpx.report.view import Column, Grid, Row
 
 
 def configurations_grid(ranking: Sequence[RankedVariant], context: TableContext) -> Grid:

@@ -5,7 +5,7 @@ from pathlib import Path
 from tpx.analyzer.reports.manner import Manner
 from tpx.analyzer.reports.page import Places, build
 from tpx.analyzer.results.run import Run
-from tpx.pages import html
+from tpx.report import html
 
 
 def render(run: Run, places: Places | Path, manner: Manner | None = None) -> str:

@@ -32,7 +32,7 @@ from tpx.analyzer.reports.view import FailureCard, ModelPage, Page, TraceStep
 from tpx.analyzer.results.costs import Prices
 from tpx.analyzer.results.journal import Prepared
 from tpx.analyzer.results.run import ModelRun, Run, VariantRun
-from tpx.pages.view import Fact, Grid
+from tpx.report.view import Fact, Grid
 
 _NO_VALUE = "\u2013"
 MOST_MEASUREMENTS = 600

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from tpx.analyzer.reports.detail import DetailPage
 from tpx.analyzer.reports.heat import HeatMap
 from tpx.analyzer.reports.view import DiffLine, FailureCard, ModelPage, Page, Recommendation, TraceStep
-from tpx.pages.document import (
+from tpx.perf.report.pdf import breakdown_section
+from tpx.report.document import (
     Block,
     Code,
     CodeLine,
@@ -19,9 +20,8 @@ from tpx.pages.document import (
     facts_block,
     table_section,
 )
-from tpx.pages.html import render_svg
-from tpx.pages.view import Cell, Column, Grid, Row
-from tpx.perf.report.pdf import breakdown_section
+from tpx.report.html import render_svg
+from tpx.report.view import Cell, Column, Grid, Row
 
 LOG_LINES = 12
 

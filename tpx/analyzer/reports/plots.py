@@ -8,9 +8,9 @@ from tpx.analyzer.objectives import METRICS, RankedVariant, metric
 from tpx.analyzer.results.measurement import Measurement
 from tpx.errors import UsageError
 from tpx.options import nearest
-from tpx.pages.chart import Chart, Frame
-from tpx.pages.plot import Dot, Extras, Line, Titles, lay_out
-from tpx.pages.scales import axis_for, linear_axis
+from tpx.report.chart import Chart, Frame
+from tpx.report.plot import Dot, Extras, Line, Titles, lay_out
+from tpx.report.scales import axis_for, linear_axis
 
 Mode = Literal["online", "offline"]
 LOADS: Mapping[str, str] = {

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from tpx.analyzer.reports.heat import HeatMap
-from tpx.pages.chart import Chart
-from tpx.pages.view import Fact, Grid, Span, Tile
 from tpx.perf.report.breakdown import Breakdown
+from tpx.report.chart import Chart
+from tpx.report.view import Fact, Grid, Span, Tile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

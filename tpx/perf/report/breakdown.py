@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tpx.pages.scales import Tick, linear_axis
 from tpx.perf.report.figures import level_name
 from tpx.perf.results import LevelResult, ServerBreakdown
+from tpx.report.scales import Tick, linear_axis
 
 WIDTH, LEFT, RIGHT, TOP, ROW, BAR = 960, 190, 890, 8, 34, 20
 

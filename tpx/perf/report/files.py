@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Protocol
 
 from tpx.errors import MeasurementError, TpxError
-from tpx.pages.html import write_html
-from tpx.pages.pdf import write_pdf
 from tpx.perf.report.comparison import Compared, comparison_junit, comparison_markdown
 from tpx.perf.report.csv import CsvOptions, composing_files, csv_text
 from tpx.perf.report.html import render_page
@@ -17,6 +15,8 @@ from tpx.perf.report.markdown import markdown_text
 from tpx.perf.report.model import Report
 from tpx.perf.report.page import build
 from tpx.perf.report.pdf import page_document
+from tpx.report.html import write_html
+from tpx.report.pdf import write_pdf
 
 
 class ComparisonFiles(Protocol):

@@ -1,7 +1,7 @@
 """The page of a run: one HTML file that needs nothing else."""
 
-from tpx.pages import html
 from tpx.perf.report.page import PerfPage
+from tpx.report import html
 
 
 def render_page(page: PerfPage) -> str:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from tpx import __version__
 from tpx.options import fields_of
-from tpx.pages.chart import Chart
-from tpx.pages.view import Cell, Column, Fact, Grid, Row, Tile
 from tpx.perf.objectives import Objective
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.answers import answers_text
@@ -22,6 +20,8 @@ from tpx.perf.report.model import Report
 from tpx.perf.report.plots import curve, histogram, spectrum, timeline
 from tpx.perf.results import LevelResult, ServerBreakdown, Verdict
 from tpx.perf.settings import LevelRange
+from tpx.report.chart import Chart
+from tpx.report.view import Cell, Column, Fact, Grid, Row, Tile
 
 _FLAGS = {Verdict.OK: "ok", Verdict.CLIENT_BOUND: "warn", Verdict.UNSTABLE: "warn"}
 _NO_VALUE = "\u2013"

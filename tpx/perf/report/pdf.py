@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
-from tpx.pages.document import (
+from tpx.perf.report.breakdown import Breakdown
+from tpx.perf.report.page import PerfPage
+from tpx.report.document import (
     Document,
     LegendEntry,
     Note,
@@ -14,9 +16,7 @@ from tpx.pages.document import (
     facts_block,
     table_section,
 )
-from tpx.pages.html import render_svg
-from tpx.perf.report.breakdown import Breakdown
-from tpx.perf.report.page import PerfPage
+from tpx.report.html import render_svg
 
 
 def page_document(page: PerfPage) -> Document:

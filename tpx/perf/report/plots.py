@@ -6,13 +6,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from tpx.pages.chart import FRAME, Bar, Chart, Frame, Mark
-from tpx.pages.plot import Dot, Extras, Line, Titles, lay_out
-from tpx.pages.scales import Axis, Tick, axis_for, linear_axis
-from tpx.pages.styles import STYLES
 from tpx.perf.report.figures import level_name
 from tpx.perf.results import Estimates, LevelResult, Window
 from tpx.perf.statistics.batches import BINS_PER_OCTAVE, quantiles
+from tpx.report.chart import FRAME, Bar, Chart, Frame, Mark
+from tpx.report.plot import Dot, Extras, Line, Titles, lay_out
+from tpx.report.scales import Axis, Tick, axis_for, linear_axis
+from tpx.report.styles import STYLES
 
 LOW_FRAME = Frame(height=300, bottom=242)
 CURVE = (50.0, 90.0, 99.0)

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 
 from tpx.errors import MeasurementError, Unsupported
-from tpx.pages.document import Block, Document, Section
-from tpx.pages.html import TEMPLATES
-from tpx.pages.view import Column, Grid
+from tpx.report.document import Block, Document, Section
+from tpx.report.html import TEMPLATES
+from tpx.report.view import Column, Grid
 
 MOST_COLUMNS, MOST_ROWS = 12, 60
 """What of a table stands on paper; a caption says what only the HTML report has."""

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages.reading import pdf_text
+from tests.report.reading import pdf_text
 from tpx.errors import MeasurementError
-from tpx.pages.document import Block, Document, Facts, Section, code
-from tpx.pages.pdf import MOST_COLUMNS, MOST_ROWS, columns_shown, write_pdf
-from tpx.pages.view import Cell, Column, Fact, Grid, Row
+from tpx.report.document import Block, Document, Facts, Section, code
+from tpx.report.pdf import MOST_COLUMNS, MOST_ROWS, columns_shown, write_pdf
+from tpx.report.view import Cell, Column, Fact, Grid, Row
 
 PATH = "/srv/" + "model_repository/" * 12 + "mnist_config_default"
 NAMES = Grid(

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tpx.pages.chart import FRAME, Bar, Chart, Frame, Limit, Mark, Point, Series, polyline
-from tpx.pages.labels import LabelPlacer, Place
-from tpx.pages.scales import Axis, Tick
-from tpx.pages.styles import STYLES, marker
+from tpx.report.chart import FRAME, Bar, Chart, Frame, Limit, Mark, Point, Series, polyline
+from tpx.report.labels import LabelPlacer, Place
+from tpx.report.scales import Axis, Tick
+from tpx.report.styles import STYLES, marker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tpx.pages.scales import axis_for, format_mark, linear_axis, log_axis
+from tpx.report.scales import axis_for, format_mark, linear_axis, log_axis
 
 
 @pytest.mark.parametrize(

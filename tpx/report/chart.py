@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tpx.pages.labels import Label, Place
-from tpx.pages.scales import Tick
+from tpx.report.labels import Label, Place
+from tpx.report.scales import Tick
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

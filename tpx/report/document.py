@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tpx.pages.chart import Chart
-from tpx.pages.html import render_svg
-from tpx.pages.styles import COLORS
-from tpx.pages.view import Fact, Grid, Tile
+from tpx.report.chart import Chart
+from tpx.report.html import render_svg
+from tpx.report.styles import COLORS
+from tpx.report.view import Fact, Grid, Tile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

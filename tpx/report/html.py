@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpx.errors import MeasurementError
-from tpx.pages.styles import COLORS, STYLES, TEXT_COLORS, marker
+from tpx.report.styles import COLORS, STYLES, TEXT_COLORS, marker
 
 if TYPE_CHECKING:
     from jinja2 import Environment
