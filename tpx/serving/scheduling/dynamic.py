@@ -62,7 +62,7 @@ class DynamicBatcher:
     def expire(self, now_ns: int) -> Sequence[Refusal]:
         if self._policed is None:
             return ()
-        return [Refusal(request, _expired(request)) for request in self._policed.expire(now_ns)]
+        return [Refusal(r, Overloaded("Request timeout expired")) for r in self._policed.expire(now_ns)]
 
     def weed(self, now_ns: int) -> Sequence[Refusal]:  # noqa: ARG002
         left = [request for request in self._queue if request.cancelled]
@@ -127,7 +127,3 @@ def _waits_since_ns(request: InferRequest) -> int:
     """Since when a request can be batched: one of a sequence first waits for those before it."""
     sequence = request.sequence
     return request.arrived_ns if sequence is None else max(request.arrived_ns, sequence.touched_ns)
-
-
-def _expired(request: InferRequest) -> Overloaded:
-    return Overloaded(f"[request id: {request.head.request_id or '<id_unknown>'}] Request timeout expired")
