@@ -228,10 +228,14 @@ class ModelStatistics:
             self.executed(batch, now_ns)
 
     def failed(self, error: TpxError, count: int, ns: int) -> None:
-        """Requests that got an error instead of an answer."""
-        self._fail_ns += ns
+        """Count requests that got an error instead of an answer, by the reason that the error tells."""
         backend = isinstance(error, ExecutionError)
-        self.failures["BACKEND" if backend else _REASONS.get(error.code, "OTHER")] += count
+        self.failed_for("BACKEND" if backend else _REASONS.get(error.code, "OTHER"), count, ns)
+
+    def failed_for(self, reason: str, count: int, ns: int) -> None:
+        """Count requests that got an error, by a label of nv_inference_request_failure."""
+        self._fail_ns += ns
+        self.failures[reason] += count
 
     def durations(self) -> dict[str, Duration]:
         """The members of inference_stats, in the protocol's order."""

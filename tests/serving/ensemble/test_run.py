@@ -59,6 +59,29 @@ def test_an_error_names_the_ensemble_and_ends_the_other_steps() -> None:
     assert client.ensemble.in_flight == 0
 
 
+@pytest.mark.parametrize(
+    "error",
+    [ExecutionError("it broke"), Overloaded("full"), InvalidRequest("no START"), Cancelled("by the server")],
+)
+def test_a_failed_step_counts_once_and_as_another_reason_for_its_ensemble(error: TpxError) -> None:
+    def fail(row: list[float]) -> list[list[float]]:
+        raise error
+
+    client = Client(FORK, Composing("plus", plus), Composing("twice", fail), Composing("same", fail))
+    client.send([1])
+    statistics = client.ensemble.statistics
+    assert statistics.failures == {"REJECTED": 0, "CANCELED": 0, "BACKEND": 0, "OTHER": 1}
+    assert statistics.durations()["fail"].count == 1
+
+
+def test_an_ensemble_whose_client_left_counts_as_cancelled() -> None:
+    first = Composing("plus", plus, late=True)
+    client = Client(CHAIN, first, Composing("twice", twice))
+    client.send([1]).cancel()
+    first.answer()
+    assert client.ensemble.statistics.failures == {"REJECTED": 0, "CANCELED": 1, "BACKEND": 0, "OTHER": 0}
+
+
 def test_a_model_that_is_not_there_is_an_error_of_the_ensemble() -> None:
     client = Client(CHAIN, Composing("plus", plus), Composing("twice"))
     del client.models["twice"]

@@ -135,7 +135,9 @@ class Ensemble:
             if response.error is None:
                 self.statistics.composed(run.times, request.head.batch_size, now - request.arrived_ns, now)
             else:
-                self.statistics.failed(response.error, 1, now - request.arrived_ns)
+                # the step that failed has counted its own reason
+                reason = "CANCELED" if request.cancelled else "OTHER"
+                self.statistics.failed_for(reason, 1, now - request.arrived_ns)
             if self._cache is not None:
                 self._cache.keep(request, response)
         if self._breaks_stack:
