@@ -144,6 +144,32 @@ MODELS = (
 )
 
 
+ENSEMBLES = {
+    "chain": """
+platform: "ensemble"
+max_batch_size: 8
+input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ]
+output [ { name: "y" data_type: TYPE_FP32 dims: [ 4 ] } ]
+ensemble_scheduling { step [
+  { model_name: "floats" model_version: -1
+    input_map { key: "x" value: "x" } output_map { key: "y" value: "between" } },
+  { model_name: "floats" model_version: -1
+    input_map { key: "x" value: "between" } output_map { key: "y" value: "y" } }
+] }
+""",
+    "outer": """
+platform: "ensemble"
+max_batch_size: 8
+input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ]
+output [ { name: "y" data_type: TYPE_FP32 dims: [ 4 ] } ]
+ensemble_scheduling { step [
+  { model_name: "chain" model_version: -1
+    input_map { key: "x" value: "x" } output_map { key: "y" value: "y" } }
+] }
+""",
+}
+
+
 def write_for_triton(repository: Path) -> Path:
     """Every model in Triton's python backend."""
     for model in MODELS:
@@ -152,6 +178,7 @@ def write_for_triton(repository: Path) -> Path:
             path.parent.mkdir(parents=True)
             path.write_text(_REPEAT if model.decoupled else _PYTHON, encoding="utf-8")
         _write_config(repository, model, "python")
+    _write_ensembles(repository)
     return repository
 
 
@@ -163,7 +190,14 @@ def write_for_tpx(repository: Path) -> Path:
             if not model.decoupled:
                 save(model.onnx(), repository / model.name / version / "model.onnx")
         _write_config(repository, model, "repeat" if model.decoupled else "onnxruntime")
+    _write_ensembles(repository)
     return repository
+
+
+def _write_ensembles(repository: Path) -> None:
+    for name, config in ENSEMBLES.items():
+        (repository / name / "1").mkdir(parents=True)
+        (repository / name / "config.pbtxt").write_text(config, encoding="utf-8")
 
 
 def _write_config(repository: Path, model: Model, backend: str) -> None:

@@ -5,7 +5,7 @@ model, and
 shared by all requests that a client sends with the same head.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from tpx.errors import TpxError
@@ -235,6 +235,17 @@ class RequestHead:
         if len(self.rendered) >= _RENDERED_SHAPES:
             self.rendered.clear()
         self.rendered[key] = rendered
+
+
+def rendering_key(
+    frontend: str, outputs: Sequence[Tensor], parameters: Mapping[str, Parameter] | None
+) -> tuple[Any, ...]:
+    """Return the key of `RequestHead.rendered` for the constant part of a response."""
+    key: tuple[Any, ...] = (frontend, *[tensor.shape for tensor in outputs])
+    if parameters:
+        # True and 1 are equal, but not the same parameter
+        key += (*parameters.items(), *map(type, parameters.values()))
+    return key
 
 
 class InferRequest:

@@ -46,7 +46,8 @@ class Composing:
         more_inputs: Mapping[str, bool] | None = None,
         gives: str = "y",
     ) -> None:
-        """`more_inputs`: names, and whether they are optional. `gives`: the name of what responses have."""
+        """`more_inputs`: names, and whether they are optional. `gives`: the name of what responses have;
+        empty: they have no output."""
         self.name = name
         self.made: list[Tensor] = []
         self._gives = gives
@@ -95,7 +96,7 @@ class Composing:
         """One response."""
         tensor = Tensor.from_numpy(self._gives, np.array(row, np.float32))
         self.made.append(tensor)
-        response = InferResponse([tensor])
+        response = InferResponse([tensor] if self._gives else [])
         response.final = not self.decoupled
         response.parameters = self.says.pop(0) if self.says else None
         request.reply(request, response)

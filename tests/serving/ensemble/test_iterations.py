@@ -55,7 +55,9 @@ def test_a_response_without_an_output_that_a_step_needs_is_an_error() -> None:
     each = Composing("plus", lambda row: [[value] for value in row], decoupled=True, gives="nothing")
     client = Client(CHAIN, each, Composing("twice", twice))
     client.send([1, 2])
-    assert client.error.message.endswith("no more ensemble steps can be made")
+    assert client.error.message.startswith(
+        "in ensemble 'whole', [request id: 7] expected 1 inputs but got 0 inputs for model 'twice'."
+    )
 
 
 def test_a_model_that_has_become_decoupled_gives_its_first_response() -> None:

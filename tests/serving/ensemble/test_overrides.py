@@ -39,6 +39,51 @@ def test_what_a_step_says_of_the_sequence_holds_for_all_steps_behind_it(
     assert second.heard == third.heard == [{**heard, "priority": 1}]
 
 
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        ({}, {"sequence_id": 0, **OFF}),
+        ({"sequence_id": 7, "sequence_end": True}, {"sequence_id": 7, **OFF, "sequence_end": True}),
+        ({"sequence_id": "seven"}, {"sequence_id": "seven", **OFF}),
+    ],
+)
+def test_an_answer_tells_the_sequence_of_its_request(
+    sent: dict[str, Parameter], told: dict[str, Parameter]
+) -> None:
+    client = Client(CHAIN, Composing("plus"), Composing("twice", twice))
+    client.send([1], parameters=sent)
+    [response] = client.responses
+    assert list((response.parameters or {}).items()) == list(told.items())
+
+
+@pytest.mark.parametrize("says", [0, 1, 2])
+def test_an_answer_tells_what_a_step_has_said_of_the_sequence(says: int) -> None:
+    models = [Composing("plus"), Composing("same"), Composing("twice", twice)]
+    models[says].says = [{"sequence_id": 9, "sequence_end": True}]
+    client = Client(THREE, *models)
+    for _ in range(2):
+        client.send([1], parameters={"sequence_id": 7, "sequence_start": True})
+    assert [response.parameters for response in client.responses] == [
+        {"sequence_id": 9, **OFF, "sequence_end": True},
+        {"sequence_id": 7, **OFF, "sequence_start": True},
+    ]
+
+
+def test_what_an_ensemble_in_an_ensemble_tells_of_the_same_sequence_changes_nothing() -> None:
+    first, second = Composing("plus"), Composing("twice", twice)
+    first.says = [{"sequence_id": 0, **OFF}]
+    client = Client(CHAIN, first, second)
+    client.send([1], parameters={"n": 1})
+    assert second.heard == [{"n": 1}]
+
+
+def test_an_error_tells_nothing_of_a_sequence() -> None:
+    client = Client(CHAIN, Composing("plus", gives=""), Composing("twice", twice))
+    client.send([1], parameters={"sequence_id": 7})
+    [response] = client.responses
+    assert (response.error is None, response.parameters) == (False, None)
+
+
 def test_requests_after_it_have_their_own_sequence() -> None:
     first, second = Composing("plus"), Composing("twice", twice)
     first.says = [{"sequence_id": 9}]
@@ -59,6 +104,12 @@ def test_each_iteration_has_the_sequence_of_its_response() -> None:
     assert [heard["sequence_id"] for heard in second.heard] == [1, 7, 3]
     assert [heard["sequence_id"] for heard in third.heard] == [1, 7, 3]
     assert client.rows() == [{"out": [2]}, {"out": [4]}, {"out": [6]}, {}]
+    assert [response.parameters for response in client.responses] == [
+        {"sequence_id": 1, **OFF, "sequence_start": True},
+        {"sequence_id": 7, **OFF},
+        {"sequence_id": 3, **OFF, "sequence_end": True},
+        None,
+    ]
 
 
 def test_branches_have_it_both() -> None:

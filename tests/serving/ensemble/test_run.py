@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.serving.ensemble.composing import CHAIN, FORK, Client, Composing, plus, tensors, twice
-from tpx.errors import Cancelled, ExecutionError
+from tpx.errors import Cancelled, ExecutionError, InvalidRequest, Overloaded, TpxError
 from tpx.serving.cache import ResponseCache
 from tpx.serving.request import InferResponse
 
@@ -117,9 +117,23 @@ def test_an_input_may_be_left_out_where_its_step_can_do_without(
         assert client.rows() == answer
     else:
         assert client.error.message == (
-            "in ensemble 'whole', [request id: 7] unexpected deadlock, at least one output is not set while "
-            "no more ensemble steps can be made"
+            "in ensemble 'whole', [request id: 7] expected 2 inputs but got 1 inputs for model 'sum'. Got "
+            "input(s) ['x'], but missing required input(s) ['z']. Please provide all required input(s)."
         )
+
+
+def test_an_output_that_its_step_leaves_out_is_not_in_the_answer() -> None:
+    client = Client(FORK, Composing("plus", plus), Composing("twice", gives=""), Composing("same"))
+    request = client.send([1])
+    assert client.rows() == [{"b": [2]}]
+    assert [bound.spec.name for bound in request.head.outputs] == ["b"]
+
+
+def test_a_step_refuses_to_go_on_without_the_output_of_another() -> None:
+    client = Client(CHAIN, Composing("plus", plus, gives=""), Composing("twice", twice))
+    client.send([1])
+    assert isinstance(client.error, InvalidRequest)
+    assert "expected 1 inputs but got 0 inputs for model 'twice'" in client.error.message
 
 
 def test_tensors_pass_from_step_to_step_as_they_are() -> None:

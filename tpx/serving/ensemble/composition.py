@@ -62,7 +62,6 @@ def _facts_of(model: Component) -> StepFacts:
     inputs, batched = model.signature.inputs.values(), model.max_batch_size > 0
     return StepFacts(
         decoupled=model.decoupled,
-        optional=frozenset(spec.name for spec in inputs if spec.optional),
         ranks={spec.name: len(spec.dims) + batched for spec in inputs},
     )
 

@@ -30,8 +30,6 @@ class StepFacts:
     """What the model of a step is like, as far as the run of the graph depends on it."""
 
     decoupled: bool
-    optional: frozenset[str]
-    """Inputs that it can do without."""
     ranks: Mapping[str, int]
     """Of its inputs, with the batch dimension where it has one."""
 
@@ -43,7 +41,6 @@ class Input:
     name: str
     tensor: int
     rank: int
-    optional: bool
 
 
 class Call:
@@ -78,12 +75,7 @@ class Part:
         self.version = step.version
         self.decoupled = facts.decoupled
         self.inputs = tuple(
-            Input(
-                name=name,
-                tensor=numbers[tensor],
-                rank=facts.ranks[name],
-                optional=name in facts.optional,
-            )
+            Input(name=name, tensor=numbers[tensor], rank=facts.ranks[name])
             for name, tensor in step.inputs.items()
         )
         self.outputs = {name: numbers[tensor] for name, tensor in step.outputs.items() if tensor in numbers}
@@ -173,11 +165,11 @@ class Course:
         self.given = {name: numbers[name] for name in graph.inputs - written if name in numbers}
         """The numbers of the ensemble's inputs that are needed."""
         self.wanted = tuple(numbers[name] for name in wanted)
-        self.consumers: list[list[tuple[int, Input]]] = [[] for _ in numbers]
-        """Of each tensor: the parts that take it, by number, and as what."""
+        self.consumers: list[list[int]] = [[] for _ in numbers]
+        """Of each tensor: the parts that take it, by number, once for each input."""
         for number, part in enumerate(self.parts):
             for given in part.inputs:
-                self.consumers[given.tensor].append((number, given))
+                self.consumers[given.tensor].append(number)
         self.uses = [len(taken) for taken in self.consumers]
         for tensor in self.wanted:
             self.uses[tensor] += 1

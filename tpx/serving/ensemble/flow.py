@@ -48,7 +48,8 @@ class Flow:
         """Requests to decoupled models that are under way, and their parts."""
         self._held: set[InferRequest] = set()
         self._stalled = False
-        self._answered = 0
+        self.answered = 0
+        """Iterations that the client has."""
         self._timer: asyncio.TimerHandle | None = None
 
     # values
@@ -57,7 +58,7 @@ class Flow:
         """A value is there, or was left out."""
         course = self._course
         self._values[tensor][iteration] = [value, course.uses[tensor]]
-        for part, _ in course.consumers[tensor]:
+        for part in course.consumers[tensor]:
             self.look(part)
 
     def take(self, tensor: int, iteration: int) -> Tensor | None:
@@ -72,12 +73,10 @@ class Flow:
 
     def next_answer(self, once: Sequence[Tensor | None]) -> list[Tensor | None] | None:
         """The values of the next response, if all are there; `once` has those that come once."""
-        iteration = self._answered
-        for tensor in self._course.wanted_streams:
-            kept = self._values[tensor].get(iteration)
-            if kept is None or kept[0] is None:
-                return None
-        self._answered += 1
+        iteration = self.answered
+        if any(iteration not in self._values[tensor] for tensor in self._course.wanted_streams):
+            return None
+        self.answered += 1
         return [
             self.take(tensor, iteration) if tensor in self._values else once[tensor]
             for tensor in self._course.wanted
@@ -95,7 +94,7 @@ class Flow:
         streamed = self._course.parts[part].streamed
         while streamed and not self._missing[part] and self._has_room(part):
             iteration = self._issued[part]
-            if not all(self._has(part, tensor, iteration) for tensor in streamed):
+            if any(iteration not in self._values[tensor] for tensor in streamed):
                 return
             self._issued[part] += 1
             self._inflight[part] += 1
@@ -122,14 +121,6 @@ class Flow:
             self._inflight[part] -= 1
         self._sources.pop(child, None)
         self._held.discard(child)
-
-    def _has(self, part: int, tensor: int, iteration: int) -> bool:
-        kept = self._values[tensor].get(iteration)
-        if kept is None:
-            return False
-        return kept[0] is not None or all(
-            given.optional for given in self._course.parts[part].inputs if given.tensor == tensor
-        )
 
     # who has to wait
 

@@ -18,6 +18,15 @@ _FLAGS = ("sequence_start", "sequence_end")
 _MOST = 2**64
 
 
+def sequence_of(parameters: Mapping[str, Parameter]) -> SequenceParameters:
+    """Return what an answer tells of the sequence of a request with these parameters: always all three."""
+    return {
+        "sequence_id": parameters.get("sequence_id", 0),
+        "sequence_start": parameters.get("sequence_start", False),
+        "sequence_end": parameters.get("sequence_end", False),
+    }
+
+
 def said_of_sequence(
     said: Mapping[str, Parameter], before: Mapping[str, Parameter]
 ) -> SequenceParameters | None:
@@ -46,19 +55,24 @@ def said_of_sequence(
 
 
 class Overrides:
-    """Of one run: what was said by which part, in which iteration, until all that follow have been called."""
+    """What the parts of one run have said, by iteration, until all that read it have taken it.
+
+    Readers are the parts right behind, by number, and behind the last one the answer to the client.
+    """
 
     def __init__(self, course: Course) -> None:
         parts, producers = course.parts, course.producers
         self._course = course
+        self._answer = len(parts)
+        read = [*([given.tensor for given in part.inputs] for part in parts), course.wanted]
         self._sources = [
-            tuple(dict.fromkeys(producers[g.tensor] for g in part.inputs if g.tensor in producers))
-            for part in parts
+            tuple(dict.fromkeys(producers[tensor] for tensor in tensors if tensor in producers))
+            for tensors in read
         ]
-        """Of each part: the parts right before it, in the order of its inputs."""
+        """The parts right before each reader, in the order of what it reads."""
         self._readers = [sum(number in before for before in self._sources) for number in range(len(parts))]
         self._said: dict[tuple[int, int], list[Any]] = {}
-        """[what was said, how many parts have still to be called with it]."""
+        """[what was said, how many readers have still to take it]."""
 
     def put(self, part: int, iteration: int, sequence: SequenceParameters) -> None:
         """A response has said it, or the request that it answers had it."""
@@ -66,11 +80,18 @@ class Overrides:
             self._said[part, iteration] = [sequence, self._readers[part]]
 
     def take(self, call: Call) -> SequenceParameters | None:
-        """What holds for a call; where parts before it disagree, it is what was said for its first input."""
+        """Return what holds for a call; where parts before it disagree, what was said for its first input."""
+        return self._take(call.part, call.iteration)
+
+    def take_for_answer(self, iteration: int) -> SequenceParameters | None:
+        """Return what holds for an answer; where parts disagree, what was said for its first output."""
+        return self._take(self._answer, iteration)
+
+    def _take(self, reader: int, iteration: int) -> SequenceParameters | None:
         found: SequenceParameters | None = None
-        for source in self._sources[call.part]:
+        for source in self._sources[reader]:
             iterates = self._course.parts[source].iterates
-            key = source, call.iteration if iterates else 0
+            key = source, iteration if iterates else 0
             kept = self._said.get(key)
             if kept is None:
                 continue
@@ -80,7 +101,7 @@ class Overrides:
                     del self._said[key]
             if found is None:
                 found = kept[0]
-            elif found != kept[0]:
-                model = self._course.parts[call.part].model
+            elif found != kept[0] and reader != self._answer:
+                model = self._course.parts[reader].model
                 log.error("steps before '%s' say different things of its sequence: %s is used", model, found)
         return found

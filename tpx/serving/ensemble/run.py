@@ -11,7 +11,7 @@ from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import Parameter
 from tpx.serving.ensemble.course import Call, Composing, Course, Input, Part, Shape
 from tpx.serving.ensemble.flow import Flow
-from tpx.serving.ensemble.overrides import Overrides, SequenceParameters, said_of_sequence
+from tpx.serving.ensemble.overrides import Overrides, SequenceParameters, said_of_sequence, sequence_of
 from tpx.serving.ensemble.times import StepTrace, Times
 from tpx.serving.model_id import ModelId
 from tpx.serving.pace import Pace
@@ -37,6 +37,7 @@ class EnsembleRun:
         "_children",
         "_course",
         "_flow",
+        "_head",
         "_missing",
         "_name",
         "_on_answer",
@@ -58,6 +59,8 @@ class EnsembleRun:
         self._name = request.head.model.name
         self._resolve = resolve
         self._request = request
+        self._head = request.head
+        """As it came: that of the request says which outputs the last response has."""
         self._on_answer = on_answer
         self._trace = StepTrace(self.times, None)
         self._values: list[Tensor | None] = [None] * course.tensors
@@ -205,9 +208,11 @@ class EnsembleRun:
                     self._put(number, None)
 
     def _sequence_of(self, call: Call, said: Mapping[str, Parameter]) -> SequenceParameters | None:
-        """What the steps behind a response have to be told."""
+        """Return what the steps behind a response have to be told, and the client, if it is not what they
+        know."""
         before = self._request.head.parameters if call.sequence is None else call.sequence
-        return said_of_sequence(said, before) or call.sequence
+        sequence = said_of_sequence(said, before)
+        return call.sequence if sequence is None or sequence == sequence_of(before) else sequence
 
     def _override(self, part: int, iteration: int, sequence: SequenceParameters | None) -> None:
         if sequence is None:
@@ -234,15 +239,17 @@ class EnsembleRun:
     # values
 
     def _put(self, number: int, value: Tensor | None) -> None:
-        """A tensor that comes once is there; or the model has left it out, or the client."""
+        """Take a tensor that comes once; None: the model has left it out, or the client.
+
+        A step that cannot do without it refuses the request that then comes.
+        """
         course = self._course
         self._values[number] = value
-        for part, given in course.consumers[number]:
-            if value is not None or given.optional:
-                self._missing[part] -= 1
-                if not self._missing[part]:
-                    self._enable(part)
-        if value is not None and number in course.wanted:
+        for part in course.consumers[number]:
+            self._missing[part] -= 1
+            if not self._missing[part]:
+                self._enable(part)
+        if number in course.wanted:
             self._unanswered -= course.wanted.count(number)
             if not self._unanswered:
                 if self._flow is None:
@@ -260,7 +267,7 @@ class EnsembleRun:
 
     def _answer(self) -> None:
         values = [self._values[number] for number in self._course.wanted]
-        response = InferResponse(self._outputs(values))
+        response = self._response(values, 0)
         if self._request.head.model.decoupled:
             response.final = False
             self._on_answer(self, self._request, response)
@@ -270,20 +277,33 @@ class EnsembleRun:
     def _answer_iterations(self, flow: Flow) -> None:
         """Send every response whose outputs are all there, in order."""
         while not self.over and not self._unanswered:
+            iteration = flow.answered
             values = flow.next_answer(self._values)
             if values is None:
                 return
-            response = InferResponse(self._outputs(values))
+            response = self._response(values, iteration)
             response.final = False
             self._on_answer(self, self._request, response)
 
-    def _outputs(self, values: Sequence[Tensor | None]) -> list[Tensor]:
-        outputs = []
-        for bound, value in zip(self._request.head.outputs, values, strict=True):
-            if value is not None:
-                shape = _answered_shape(bound.spec, value.shape, self._request.head.model.max_batch_size > 0)
-                outputs.append(Tensor(bound.spec.name, value.datatype, shape, value.data))
-        return outputs
+    def _response(self, values: Sequence[Tensor | None], iteration: int) -> InferResponse:
+        """Make a response of the values, without those that a step has left out."""
+        head = self._head
+        batched = head.model.max_batch_size > 0
+        given = [
+            (bound, value) for bound, value in zip(head.outputs, values, strict=True) if value is not None
+        ]
+        response = InferResponse(
+            [
+                Tensor(bound.spec.name, v.datatype, _answered_shape(bound.spec, v.shape, batched), v.data)
+                for bound, v in given
+            ]
+        )
+        complete = len(given) == len(values)
+        self._request.head = head if complete else head.with_outputs(tuple([bound for bound, _ in given]))
+        if given:
+            said = self._overrides.take_for_answer(iteration) if self._overrides is not None else None
+            response.parameters = said if said is not None else sequence_of(head.parameters)
+        return response
 
     def _finish(self) -> None:
         """Nothing is under way, and nothing can be called."""

@@ -30,7 +30,7 @@ from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc
 from tpx.serving.frontends.placing import put_into_place
 from tpx.serving.frontends.traced import trace_grpc
 from tpx.serving.repository.demand import NotLoaded
-from tpx.serving.request import InferRequest, InferResponse, RequestHead
+from tpx.serving.request import InferRequest, InferResponse, RequestHead, rendering_key
 
 _REMEMBERED_HEADS = 1024
 _REMEMBERED_HEAD_BYTES = 16 << 10
@@ -172,15 +172,13 @@ def encode_response(
     head = infer.head
     if head.placed:
         outputs = put_into_place(outputs, infer)
-    shapes: tuple[object, ...] = ("grpc", *[tensor.shape for tensor in outputs], *parameters.items())
-    if parameters and parameters is not NOT_FINAL and parameters is not FINAL:
-        shapes += tuple(map(type, parameters.values()))  # True and 1 are equal, but not the same parameter
-    starts = head.rendered.get(shapes)
+    key = rendering_key("grpc", outputs, parameters)
+    starts = head.rendered.get(key)
     if starts is None:
         outputs = with_classes(outputs, head)
         starts = _starts(head, outputs, parameters)
         if not any(tensor.datatype == "BYTES" for tensor in outputs):
-            head.remember_rendered(shapes, starts)
+            head.remember_rendered(key, starts)
     if not outputs:
         return list(starts)
     parts: list[Buffer] = []

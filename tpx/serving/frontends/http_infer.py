@@ -35,7 +35,7 @@ from tpx.serving.frontends.http_routes import MODEL, Route, of_model
 from tpx.serving.frontends.placing import put_into_place
 from tpx.serving.frontends.traced import trace_http
 from tpx.serving.repository.demand import NotLoaded
-from tpx.serving.request import InferRequest, InferResponse, RequestHead
+from tpx.serving.request import InferRequest, InferResponse, RequestHead, rendering_key
 
 _BINARY_TYPE = b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
 _HOLE = b"\0"  # in no JSON text: escaped in strings
@@ -207,13 +207,13 @@ def _encode(
     head = infer.head
     if head.placed:
         outputs = put_into_place(outputs, infer)
-    shapes = ("http", *[tensor.shape for tensor in outputs])
-    known: _Rendered | None = head.rendered.get(shapes) if parameters is None else None
+    key = rendering_key("http", outputs, parameters)
+    known: _Rendered | None = head.rendered.get(key)
     if known is None:
         outputs = with_classes(outputs, head)
         known = _render(head, outputs, parameters)
-        if parameters is None and not any(tensor.datatype == "BYTES" for tensor in outputs):
-            head.remember_rendered(shapes, known)
+        if not any(tensor.datatype == "BYTES" for tensor in outputs):
+            head.remember_rendered(key, known)
     binary = [tensor.data for tensor, bound in zip(outputs, head.outputs, strict=True) if bound.binary]
     if len(known.pieces) == 1:
         return known.headers, [known.pieces[0], *binary]
