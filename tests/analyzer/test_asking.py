@@ -63,6 +63,8 @@ def run(given: ProfileConfig, tmp_path: Path, surface: Surface | None = None) ->
         ({"pareto": ("perf_throughput", "perf_latency_p99")}, "pareto"),
         ({"search_threads": True}, "budgeted"),
         ({"run_config_search_disable": True}, "manual"),
+        ({"run_config_search_mode": "brute", "run_config_search_disable": True}, "manual"),
+        ({"run_config_search_mode": "brute", "budget": 60.0, "search_threads": True}, "brute"),
     ],
 )
 def test_options_choose_the_strategy(options: dict[str, Any], mode: str) -> None:
@@ -81,6 +83,10 @@ def test_of_a_server_that_is_left_as_it_is_the_default_alone_is_measured() -> No
 
 def test_an_ensemble_is_searched_quickly_as_in_model_analyzer() -> None:
     assert mode_of(config(), steps=("a", "b")) == "quick"
+    with pytest.raises(
+        UsageError, match="'alexnet' is an ensemble: brute search does not vary several models"
+    ):
+        mode_of(config(run_config_search_mode="brute"), steps=("a", "b"))
 
 
 @pytest.mark.parametrize("mode", ["brute", "quick", "optuna", "budgeted", "pareto"])

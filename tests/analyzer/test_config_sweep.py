@@ -57,6 +57,21 @@ def test_several_instance_groups_are_several_messages_of_one_value() -> None:
     ]
 
 
+def test_a_message_without_a_value_is_the_empty_message() -> None:
+    assert deltas({"dynamic_batching": None}) == [{"dynamic_batching": {}}]
+    delayed = {"max_queue_delay_microseconds": [100, 200]}
+    assert deltas({"dynamic_batching": [None, delayed]}) == [
+        {"dynamic_batching": {}},
+        {"dynamic_batching": {"max_queue_delay_microseconds": 100}},
+        {"dynamic_batching": {"max_queue_delay_microseconds": 200}},
+    ]
+    assert deltas({"optimization": {"cuda": None}, "parameters": None}) == [
+        {"optimization": {"cuda": {}}, "parameters": {}}
+    ]
+    with pytest.raises(BadField, match="max_batch_size: expected a single value, got nothing"):
+        deltas({"max_batch_size": None})
+
+
 def test_alternatives_of_a_message_are_expanded_one_after_the_other() -> None:
     found = deltas(
         {

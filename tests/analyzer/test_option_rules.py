@@ -61,6 +61,7 @@ def read(tmp_path: Path, text: str, *words: str) -> ProfileConfig:
         ("seed: 1\nconcurrency: 4\nseed: 2", ":3: seed stands here for the second time, after line 1"),
         ("profile_models:\n  a:\n    cpu_only: true\n  b:\n  a:\n    cpu_only: false",
          ":5: a stands here for the second time, after line 2"),
+        ("perf_analyzer_flags: {request-count: 0}", "Failed to parse --request-count. The value must be > 0"),
         ("triton_server_flags: {http-prt: 1}", "unknown option 'http-prt' .did you mean 'http-port'"),
     ],
 )  # fmt: skip
@@ -116,6 +117,11 @@ def test_falsy_values_of_a_file_are_values(tmp_path: Path) -> None:
         ("search_threads: true\nprofile_models: {a: {model_config_parameters: {max_batch_size: [1, 2]}}}",
          ["--search-threads changes nothing where configurations are listed: list its values there"]),
         ("queue_delays: 100\nprofile_models: a", []),
+        ("queue_delays: 100\npareto: perf_throughput,gpu_used_memory\nrun_config_search_mode: brute",
+         ["--pareto changes nothing with --run-config-search-mode brute",
+          "--queue-delays changes nothing with --run-config-search-mode brute"]),
+        ("perf_analyzer_flags: {sequence-length: 0}",
+         ["perf_analyzer_flags: --sequence-length 0: the sequence length must be > 0; 20 is used"]),
     ],
 )  # fmt: skip
 def test_settings_that_nothing_reads_are_warned_of_by_name(

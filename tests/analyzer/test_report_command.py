@@ -8,10 +8,16 @@ from pathlib import Path
 import pytest
 
 from tests.report.reading import pdf_text
+from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.options.file import OF_REPORT, merge_options
 from tpx.analyzer.results.run import Run
 from tpx.cli.analyze import main
+from tpx.cli.analyze_report import ReportConfig
+from tpx.errors import UsageError
+from tpx.options import fields_of
 
 Replay = Callable[..., Run]
+RATE = "{x_axis: concurrency, y_axis: perf_throughput, title: Rate over load}"
 
 
 @pytest.fixture
@@ -52,6 +58,31 @@ def test_the_run_may_lie_in_a_checkpoint_directory_and_the_options_in_a_file(
     assert "alexnet_config_0" in table.read_text(encoding="utf-8")
 
 
+def test_one_file_may_be_for_profile_and_report(run_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run_path / "config.yml"
+    path.write_text(
+        f"export_path: {run_path}\nprofile_models: {{alexnet: {{parameters: {{concurrency: [1, 2]}}}}}}\n"
+        "perf_analyzer_flags: {percentile: 95}\nreport_model_configs: [alexnet_config_0]\n"
+        f"output_formats: [csv]\nplots: {{rate: {RATE}}}\n"
+    )
+    assert main(["report", "-f", str(path)]) == 0
+    assert merge_options(["-f", str(path)]).model_names == ("alexnet",)
+    path.write_text(path.read_text() + "report_model_confgs: a\n")
+    assert main(["report", "-f", str(path)]) == 2
+    assert (
+        "unknown key 'report_model_confgs' (did you mean 'report_model_configs'?)" in capsys.readouterr().err
+    )
+    with pytest.raises(UsageError, match="unknown key 'report_model_confgs'"):
+        merge_options(["-f", str(path)])
+
+
+def test_the_keys_of_report_alone_are_known_to_profile() -> None:
+    own = {field.name for field in fields_of(ReportConfig)} - {
+        field.name for field in fields_of(ProfileConfig)
+    }
+    assert own == OF_REPORT
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -75,7 +106,6 @@ def test_what_cannot_be_reported_is_status_two_with_the_reason(
     assert message in capsys.readouterr().err
 
 
-RATE = "{x_axis: concurrency, y_axis: perf_throughput, title: Rate over load}"
 TAIL = "{x_axis: concurrency, y_axis: perf_latency_p99, title: Tail over load, monotonic: true}"
 
 

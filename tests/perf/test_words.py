@@ -151,6 +151,16 @@ def test_a_directory_that_is_not_needed_is_a_warning() -> None:
     assert warning.startswith("--triton-server-directory changes nothing: ")
 
 
+@pytest.mark.parametrize("length", [0, -3])
+def test_a_sequence_length_below_1_is_a_warning_and_the_default(length: int) -> None:
+    wanted = read_words(["-m", "net", "--sequence-length", str(length)])
+    assert wanted.warnings == (f"--sequence-length {length}: the sequence length must be > 0; 20 is used",)
+    assert (
+        wanted.config.sequence_settings
+        == read_words(["-m", "net", "--sequence-length=20"]).config.sequence_settings
+    )
+
+
 @pytest.mark.parametrize("word", ["--version", "--vers"])
 def test_the_version_is_told_on_stderr(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([word]) == 0

@@ -99,8 +99,16 @@ def question_of(
 
 
 def _mode(config: ProfileConfig, question: Question) -> Mode:
-    if config.run_config_search_mode != "brute":
-        return config.run_config_search_mode
+    chosen = config.run_config_search_mode
+    if chosen == "brute":
+        if question.facts.steps:
+            raise UsageError(
+                f"model '{question.facts.model}' is an ensemble: brute search does not vary several models; "
+                "leave --run-config-search-mode out, or choose quick or optuna"
+            )
+        return "brute" if question.deltas is None else "manual"
+    if chosen is not None:
+        return chosen
     if config.pareto:
         return "pareto"
     if config.budget is not None or config.max_measurements is not None:

@@ -109,6 +109,9 @@ def _put(root: dict[str, Any], path: Path, value: Any) -> None:
 
 
 def _message_axes(value: Any, descriptor: Any, path: Path) -> Iterator[ConfigAxis]:
+    """A message's fields; `dynamic_batching:` without a value is the empty message."""
+    if value is None and path:
+        value = {}
     if not isinstance(value, Mapping):
         raise BadField(path, f"expected fields of {descriptor.name}, got {_shown(value)}")
     if not value and path:
@@ -183,6 +186,8 @@ def _value_axes(value: Any, field: Any, path: Path) -> Iterator[ConfigAxis]:
 
 def _map_axes(value: Any, field: Any, path: Path) -> Iterator[ConfigAxis]:
     """A map: every key's value varies on its own. A parameter may be written as its bare text."""
+    if value is None:
+        value = {}
     if not isinstance(value, Mapping):
         raise BadField(path, f"expected a mapping, got {_shown(value)}")
     item = field.message_type.fields_by_name["value"]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from tpx.analyzer.options import ProfileConfig
 from tpx.analyzer.options.file import read_yaml
 from tpx.analyzer.options.values import from_yaml_text, mapping, truth, words
 from tpx.analyzer.reports.detail import build_detail, render_detail
@@ -18,7 +19,7 @@ from tpx.analyzer.results.journal import read_last_run
 from tpx.analyzer.results.run import Run
 from tpx.cli.analyze_runs import journal_of, show_written
 from tpx.errors import UsageError
-from tpx.options import Option, build, given_in_argv, given_in_mapping, nearest
+from tpx.options import Option, build, fields_of, given_in_argv, given_in_mapping, nearest
 from tpx.report.html import write_html
 from tpx.report.pdf import require_typst, write_pdf
 
@@ -174,7 +175,10 @@ def _read(argv: Sequence[str]) -> ReportConfig:
     given = given_in_argv(ReportConfig, argv)
     path = given.get("config_file")
     if path is not None:
-        base = given_in_mapping(ReportConfig, read_yaml(path), source=str(path))
+        own = {field.name for field in fields_of(ReportConfig)}
+        others = {field.name for field in fields_of(ProfileConfig)} - own  # one file may be for both commands
+        content = {k: value for k, value in read_yaml(path).items() if str(k).replace("-", "_") not in others}
+        base = given_in_mapping(ReportConfig, content, source=str(path))
         given = {**base, **given}
     return build(ReportConfig, given)
 

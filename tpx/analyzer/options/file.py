@@ -8,10 +8,11 @@ from typing import Any
 from tpx.analyzer.config_sweep import BadField
 from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options.config import ProfileConfig
-from tpx.analyzer.options.rules import check_given
 from tpx.errors import UsageError
 from tpx.options import build, given_in_argv, given_in_mapping, nearest
 
+OF_REPORT = frozenset({"report_model_configs", "output_formats", "plots"})
+"""Keys of `tpx analyze report` alone: one file may be for both commands."""
 MODELS_SHOWN = 20
 """So many names an error lists at most."""
 
@@ -48,7 +49,6 @@ def merge_options(argv: Sequence[str]) -> ProfileConfig:
         base = _from_file(path)
         models = _with_settings(given.get("profile_models", ()), base.get("profile_models", ()))
         given = {**base, **given, **({"profile_models": models} if models else {})}
-    check_given(given)
     return build(ProfileConfig, given)
 
 
@@ -119,6 +119,8 @@ def _from_file(path: Path) -> dict[str, Any]:
     content = read_yaml(path)
     values: dict[str, Any] = {}
     for key, value in content.items():
+        if str(key).replace("-", "_") in OF_REPORT:
+            continue
         try:
             values |= given_in_mapping(ProfileConfig, {key: value}, source=str(path))
         except UsageError as exc:

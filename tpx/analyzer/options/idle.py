@@ -45,13 +45,16 @@ def idle_warnings(config: "ProfileConfig") -> Iterator[str]:
             yield f"{_flag(name)} changes nothing with --triton-launch-mode {launch}: it is for {modes}"
         if name in _OF_OPTUNA and search != "optuna":
             yield f"{_flag(name)} changes nothing: it is for --run-config-search-mode optuna"
-    if config.pareto and search not in ("brute", "pareto"):
+    if config.pareto and search not in (None, "pareto"):
         yield f"--pareto changes nothing with --run-config-search-mode {search}"
     listed = config.run_config_search_disable or any(model.sweep for model in config.profile_models)
-    if listed and search not in _SEARCHES_ALL:
-        for name in given:
-            if name in _AXES:
-                yield f"{_flag(name)} changes nothing where configurations are listed: list its values there"
+    for name in given:
+        if name not in _AXES:
+            continue
+        if listed and search not in _SEARCHES_ALL:
+            yield f"{_flag(name)} changes nothing where configurations are listed: list its values there"
+        elif search == "brute":
+            yield f"{_flag(name)} changes nothing with --run-config-search-mode brute"
 
 
 def _flag(name: str) -> str:

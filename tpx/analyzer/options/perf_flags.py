@@ -10,6 +10,7 @@ from tpx.analyzer.models import Flags
 from tpx.errors import UsageError
 from tpx.options import TRUE_WORDS, fields_of, from_argv, nearest
 from tpx.perf.options import PerfConfig
+from tpx.perf.options.sequences import length_warning
 
 RENAMED: Mapping[str, str] = {"http-header": "header"}
 """Keys of Model Analyzer that are no long option of perf_analyzer -> of tpx perf."""
@@ -71,12 +72,14 @@ def perf_words(flags: Flags) -> tuple[str, ...]:
 
 
 def perf_warnings(flags: Flags) -> tuple[str, ...]:
-    """A line for each flag that changes nothing, with the option that would."""
-    decided = [name for name in flags if name in DECIDED and name not in OBEYED]
-    return tuple(
-        f"perf_analyzer_flags: {name} changes nothing, tpx analyze sets it: see {DECIDED[name]}"
-        for name in decided
-    )
+    """A line for each flag that changes nothing, with the option that would, and for a value not used."""
+    lines = [
+        f"{name} changes nothing, tpx analyze sets it: see {DECIDED[name]}"
+        for name in flags
+        if name in DECIDED and name not in OBEYED
+    ]
+    lines += filter(None, (length_warning(int(value)) for value in flags.get("sequence-length", ())[-1:]))
+    return tuple(f"perf_analyzer_flags: {line}" for line in lines)
 
 
 def checked_perf_words(flags: Flags, protocol: str) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The rules between options of different groups: Model Analyzer's, and those that it lacks."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tpx.analyzer.models import ModelToProfile
@@ -28,6 +28,8 @@ def check_together(config: "ProfileConfig") -> None:
     _one_server(config)
     if config.run_config_search_mode == "quick":
         _quick(config)
+    if config.run_config_search_mode == "brute":
+        _brute(config)
     if config.dcgm_disable and config.triton_launch_mode != "remote":
         raise UsageError("--dcgm-disable goes with --triton-launch-mode remote only")
     _ = config.goals, config.space, config.concurrencies, config.request_rates
@@ -49,20 +51,6 @@ def member_warnings(config: "ProfileConfig") -> Iterator[str]:
             sizes = config.space_of(model).loads.batch_sizes
             if len(sizes) > 1:
                 yield f"model '{model.name}': together with others only batch size {min(sizes)} is measured"
-
-
-def check_given(given: Mapping[str, object]) -> None:
-    """Raise UsageError for what only goes together as long as the user does not say it: without a search mode
-    several models are searched by quick."""
-    if given.get("run_config_search_mode") != "brute":
-        return
-    several = ("run_config_profile_models_concurrently_enable", "bls_composing_models")
-    for name in several:
-        if given.get(name):
-            raise UsageError(
-                f"--{name.replace('_', '-')}: brute search does not vary several models; leave "
-                "--run-config-search-mode out, or choose quick or optuna"
-            )
 
 
 def _known_server_flags(config: "ProfileConfig") -> None:
@@ -133,6 +121,15 @@ def _composing(config: "ProfileConfig") -> None:
         raise UsageError(
             "--cpu-only-composing-models needs --bls-composing-models or --ensemble-composing-models"
         )
+
+
+def _brute(config: "ProfileConfig") -> None:
+    for name in ("run_config_profile_models_concurrently_enable", "bls_composing_models"):
+        if getattr(config, name):
+            raise UsageError(
+                f"--{name.replace('_', '-')}: brute search does not vary several models; leave "
+                "--run-config-search-mode out, or choose quick or optuna"
+            )
 
 
 def _quick(config: "ProfileConfig") -> None:

@@ -20,9 +20,14 @@ class SearchOptions:
     """Strategy, ranges, loads."""
 
     run_config_search_mode: Annotated[
-        Literal["brute", "quick", "optuna", "budgeted", "pareto"],
-        Option("how the space is searched", (), _SEARCH, "|".join(SEARCH_MODES)),
-    ] = "brute"
+        Literal["brute", "quick", "optuna", "budgeted", "pareto"] | None,
+        Option(
+            "how the space is searched (brute, unless other options or the model ask for another mode)",
+            (),
+            _SEARCH,
+            "|".join(SEARCH_MODES),
+        ),
+    ] = None
     run_config_search_disable: Annotated[
         bool, Option("measure only what is listed, search nothing", (), _SEARCH)
     ] = False

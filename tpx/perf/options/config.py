@@ -79,7 +79,7 @@ class PerfConfig(
                 "Must provide --profile-export-file when using the --periodic-concurrency-range option."
             )
         self.check_course(self.levels, self.warmup_request_count)
-        self.check_scenario(super().levels, self.request_count, self.request_distribution)
+        self.check_scenario(super().levels, self.request_count or 0, self.request_distribution)
         if not self.slo:
             self.check_search_limit(self.latency_threshold)
         elif self.binary_search:
@@ -165,7 +165,7 @@ class PerfConfig(
             max_windows=self.max_trials or DEFAULT_TRIALS[self.rule],
             latency_limit_ms=self.latency_threshold,
             percentile=None if self.percentile == -1 else self.percentile,
-            request_count=self.request_count,
+            request_count=self.request_count or 0,
             warmup_requests=self.warmup_request_count,
             warmup_s=self.warmup_seconds,
             timeout_s=self.timeout,

@@ -78,7 +78,9 @@ class LoadOptions:
     binary_search: Annotated[
         bool, Option("halve the range to find the highest load under the latency threshold", (), _LOAD)
     ] = False
-    request_count: Annotated[int, Option("send exactly this many requests a level; 0: off", (), _LOAD)] = 0
+    request_count: Annotated[int | None, Option("send exactly this many requests per level", (), _LOAD)] = (
+        None
+    )
     warmup_request_count: Annotated[
         int, Option("requests sent before each level and not measured", (), _LOAD)
     ] = 0
@@ -93,7 +95,7 @@ class LoadOptions:
         """Raise UsageError for a value out of range, or loads that do not go together."""
         if self.warmup_request_count < 0:
             refuse("--warmup-request-count", "The value must be >= 0.")
-        if self.request_count < 0:
+        if self.request_count is not None and self.request_count <= 0:
             refuse("--request-count", "The value must be > 0.")
         if self.request_period <= 0:
             refuse("--request-period", "The value must be > 0")
@@ -106,7 +108,7 @@ class LoadOptions:
             raise UsageError("Cannot specify `--request-count` when using `--fixed-schedule`.")
         levels = self.levels
         kinds = {"concurrency": "concurrency", "request_rate": "request rate"}
-        if levels.mode in kinds and 0 < self.request_count < (levels.highest or levels.start):
+        if levels.mode in kinds and 0 < (self.request_count or 0) < (levels.highest or levels.start):
             raise UsageError(f"--request-count can not be less than {kinds[levels.mode]}")
         if self.binary_search:
             self._check_search(levels)

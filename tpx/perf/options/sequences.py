@@ -47,6 +47,18 @@ def parse_ids(text: str) -> IdRange:
 ANY_ID = IdRange()
 
 
+def sequence_length(given: int) -> int:
+    """The length that is used: as perf_analyzer does, the default in place of one below 1."""
+    return given if given > 0 else DEFAULT_LENGTH
+
+
+def length_warning(given: int) -> str:
+    """A line where the length that is used is not the one given."""
+    if given > 0:
+        return ""
+    return f"--sequence-length {given}: the sequence length must be > 0; {DEFAULT_LENGTH} is used"
+
+
 @dataclass(frozen=True, kw_only=True)
 class SequenceOptions:
     """Ids and lengths."""
@@ -69,8 +81,6 @@ class SequenceOptions:
 
     def check_sequences(self) -> None:
         """Raise UsageError for a value out of range."""
-        if self.sequence_length is not None and self.sequence_length <= 0:
-            refuse("--sequence-length", "The sequence length must be > 0.")
         if not 0 <= self.sequence_length_variation < float("inf"):
             refuse("--sequence-length-variation", "The value must be >= 0.0.")
 
@@ -80,7 +90,7 @@ class SequenceOptions:
         return SequenceSettings(
             first_id=self.sequence_id_range.first,
             end_id=self.sequence_id_range.end,
-            length=self.sequence_length or DEFAULT_LENGTH,
+            length=DEFAULT_LENGTH if self.sequence_length is None else sequence_length(self.sequence_length),
             variation=self.sequence_length_variation,
             fixed=self.sequence_length is not None,
         )

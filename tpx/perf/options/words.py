@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from tpx.errors import UsageError
 from tpx.options import Option, build, given_in_argv
 from tpx.perf.options.config import PerfConfig
+from tpx.perf.options.sequences import length_warning
 from tpx.perf.settings import LevelRange
 
 _DEPRECATED = "Deprecated"
@@ -109,7 +110,10 @@ def read_words(argv: Sequence[str]) -> Wanted:
         for field, (name, successor) in _SUCCESSORS.items()
         if field in chosen
     )
-    return Wanted(config=build(PerfConfig, _modern(chosen)), warnings=tuple(found))
+    config = build(PerfConfig, _modern(chosen))
+    if config.sequence_length is not None:
+        found += filter(None, [length_warning(config.sequence_length)])
+    return Wanted(config=config, warnings=tuple(found))
 
 
 def spelled_out(argv: Sequence[str]) -> list[str]:
