@@ -1,15 +1,19 @@
 """How `tpx serve` ends: on signals, with requests in flight, with connections that only linger."""
 
+import http.client
 import json
 import signal
 import socket
 import struct
 import threading
 import time
+import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -30,7 +34,7 @@ DELAY_S = 2.0
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One model that answers at once, one that waits for its delay, one that computes each
-    request alone, for many seconds."""
+    request alone, for many seconds, and one of sequences that nobody ends."""
     path = tmp_path_factory.mktemp("models")
     write_model(path, "net", doubling())
     delay = f"dynamic_batching {{ max_queue_delay_microseconds: {int(DELAY_S * 1e6)} }}"
@@ -38,6 +42,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_model(
         path, "endless", busy(rounds=400, width=1500), "max_batch_size: 1 instance_group [{ count: 1 }]"
     )
+    idle = "sequence_batching { max_sequence_idle_microseconds: 600000000 }"
+    write_model(path, "talk", doubling(), f"max_batch_size: 1 {idle}")
     return path
 
 
@@ -48,15 +54,35 @@ def child(repository: Path) -> Iterator[Child]:
         yield running.ready()
 
 
-def post(child: Child, model: str, timeout_s: float = 20) -> tuple[int, dict[str, object]]:
+def post(
+    child: Child, model: str, timeout_s: float = 20, parameters: Mapping[str, object] | None = None
+) -> tuple[int, Any]:
     """Status and answer of one request over HTTP."""
     item = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{child.port('HTTPService')}/v2/models/{model}/infer",
-        data=json.dumps({"inputs": [item]}).encode(),
-    )
-    with urllib.request.urlopen(request, timeout=timeout_s) as response:
-        return response.status, json.loads(response.read())
+    body = json.dumps({"inputs": [item], "parameters": dict(parameters or {})}).encode()
+    return fetch(child, f"/v2/models/{model}/infer", body, timeout_s)
+
+
+def fetch(child: Child, path: str, body: bytes | None = None, timeout_s: float = 20) -> tuple[int, Any]:
+    """Status and answer, on a connection of its own."""
+    asked = urllib.request.Request(f"http://127.0.0.1:{child.port('HTTPService')}{path}", data=body)
+    try:
+        with urllib.request.urlopen(asked, timeout=timeout_s) as response:
+            answer = response.status, response.read()
+    except urllib.error.HTTPError as exc:
+        with exc:
+            answer = exc.code, exc.read()
+    return answer[0], json.loads(answer[1] or b"null")
+
+
+def begin_sequence(child: Child, number: int) -> tuple[int, Any]:
+    """Send the first request of a sequence."""
+    return post(child, "talk", parameters={"sequence_id": number, "sequence_start": True})
+
+
+def continue_sequence(child: Child, number: int, *, end: bool = False) -> tuple[int, Any]:
+    """Send a further request of a sequence."""
+    return post(child, "talk", parameters={"sequence_id": number, "sequence_end": end})
 
 
 def until_waiting(child: Child, model: str, count: int) -> None:
@@ -82,7 +108,7 @@ def test_a_signal_ends_it_in_order_and_well(child: Child, number: signal.Signals
     child.send(number)
     assert child.ended(25) == 0
     lines = [
-        f"Signal ({int(number)}) received. Another one ends the server at once.",
+        f"Signal ({int(number)}) received.",
         "Waiting for in-flight requests to complete.",
         "All models are stopped, unloading models",
         "successfully unloaded 'net' version 1",
@@ -90,6 +116,10 @@ def test_a_signal_ends_it_in_order_and_well(child: Child, number: signal.Signals
     at = [next(i for i, line in enumerate(child.out) if words in line) for words in lines]
     assert at == sorted(at)
     assert child.err == []
+
+
+STOPPING = "Server is stopping, scheduler for model has stopped accepting new inference requests"
+SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 
 
 def test_requests_in_flight_are_answered_and_new_ones_refused(child: Child) -> None:
@@ -101,14 +131,104 @@ def test_requests_in_flight_are_answered_and_new_ones_refused(child: Child) -> N
         until_waiting(child, "patient", 4)
         child.send(signal.SIGTERM)
         child.wait_for("Waiting for in-flight")
-        with pytest.raises(OSError, match="refused"):
-            connect(child)
+        words = f"[request id: <id_unknown>] {STOPPING}"
+        assert post(child, "net") == (503, {"error": words})
+        with pytest.raises(grpc.RpcError) as refused:
+            call(infer_message("net", {"x": floats([3, 4])}), timeout=20)
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert refused.value.details() == words
         for answer in over_http:
             status, body = answer.result()
-            assert (status, body["outputs"][0]["data"]) == (200, [2, 4])  # type: ignore[index]
+            assert (status, body["outputs"][0]["data"]) == (200, [2, 4])
         response = messages.ModelInferResponse.FromString(over_grpc.result())
         assert outputs_of(response) == {"y": [[6, 8]]}
     assert child.ended(25) == 0
+
+
+def test_sequences_that_have_begun_go_on_and_others_do_not_begin(child: Child) -> None:
+    assert begin_sequence(child, 7)[0] == 200
+    child.send(signal.SIGTERM)
+    child.wait_for(r"Model 'talk' \(version 1\) has 1 in-flight inferences")
+    assert continue_sequence(child, 7)[0] == 200
+    assert begin_sequence(child, 8) == (503, {"error": STOPPING})
+    assert begin_sequence(child, 7) == (503, {"error": STOPPING}), "that would be another sequence"
+    assert child.ended(0.3) is None, "it waits for the end of the sequence"
+    assert continue_sequence(child, 7, end=True)[0] == 200
+    assert child.ended(25) == 0
+
+
+def test_a_sequence_that_nobody_ends_is_given_up_after_the_exit_timeout(repository: Path) -> None:
+    with serve("--model-repository", repository, "--exit-timeout-secs", "1") as child:
+        assert begin_sequence(child.ready(), 7)[0] == 200
+        assert child.stop() == 0
+        assert "successfully unloaded 'talk' version 1" in child.text
+
+
+def is_ready_over_grpc(channel: grpc.Channel) -> tuple[bool, bytes]:
+    """ServerReady, and the status of grpc.health."""
+    answer = channel.unary_unary(SERVICE + "ServerReady", None, None)(b"", timeout=20)
+    health = channel.unary_unary("/grpc.health.v1.Health/Check", None, None)(b"", timeout=20)
+    return messages.ServerReadyResponse.FromString(answer).ready, health
+
+
+def test_while_it_stops_it_says_so_on_connections_old_and_new(child: Child) -> None:
+    assert begin_sequence(child, 7)[0] == 200
+    kept = http.client.HTTPConnection("127.0.0.1", child.port("HTTPService"), timeout=20)
+    kept.connect()
+    socket_before = kept.sock
+    with (
+        grpc.insecure_channel(f"127.0.0.1:{child.port('GRPCInferenceService')}") as channel,
+        closing(kept),
+    ):
+        watch = channel.unary_stream("/grpc.health.v1.Health/Watch", None, None)(b"", timeout=30)
+        assert next(watch) == SERVING
+        child.send(signal.SIGTERM)
+        child.wait_for("Waiting for in-flight")
+        assert next(watch) == NOT_SERVING
+        assert is_ready_over_grpc(channel) == (False, NOT_SERVING)
+        for path, expected in (
+            ("/v2/health/ready", 503),
+            ("/v2/models/net/ready", 400),
+            ("/v2/health/live", 200),
+        ):
+            assert fetch(child, path)[0] == expected
+            kept.request("GET", path)
+            answer = kept.getresponse()
+            assert (answer.status, answer.getheader("Connection")) == (expected, None)
+            answer.read()
+        assert kept.sock is socket_before
+        metrics = f"http://127.0.0.1:{child.port('Metrics Service')}/metrics"
+        with urllib.request.urlopen(metrics, timeout=20) as page:
+            assert b"nv_inference_request_success" in page.read()
+        continue_sequence(child, 7, end=True)
+        assert list(watch) == [], "it ends with the server"
+        assert child.ended(25) == 0
+
+
+def test_for_the_drain_it_serves_everything_and_then_has_clients_leave(repository: Path) -> None:
+    with serve("--model-repository", repository, "--drain-secs", "4") as child:
+        child.ready()
+        with (
+            grpc.insecure_channel(f"127.0.0.1:{child.port('GRPCInferenceService')}") as channel,
+            closing(http.client.HTTPConnection("127.0.0.1", child.port("HTTPService"), timeout=20)) as kept,
+        ):
+            call = channel.unary_unary(SERVICE + "ModelInfer", None, None)
+            child.send(signal.SIGTERM)
+            child.wait_for("Draining")
+            assert fetch(child, "/v2/health/ready")[0] == 503
+            assert is_ready_over_grpc(channel) == (False, NOT_SERVING)
+            asked: list[str | None] = []
+            while "Waiting for in-flight" not in child.text and "close" not in asked:
+                kept.request("GET", "/v2/models/net")
+                answer = kept.getresponse()
+                assert (answer.status, answer.read()[:7]) == (200, b'{"name"')
+                asked.append(answer.getheader("Connection"))
+                assert post(child, "net")[0] == 200
+                assert call(infer_message("net", {"x": floats([3, 4])}), timeout=20)
+                assert begin_sequence(child, 7)[0] == continue_sequence(child, 7, end=True)[0] == 200
+            assert asked[0] is None
+            assert asked[-1] == "close"
+        assert child.ended(25) == 0
 
 
 def test_idle_connections_do_not_hold_it_up(child: Child) -> None:
@@ -181,7 +301,7 @@ def test_a_client_that_does_not_read_its_answer_does_not_hold_it_up_forever(repo
         connection.close()
 
 
-def test_requests_that_do_not_end_in_time_end_with_status_1(repository: Path) -> None:
+def test_requests_that_do_not_end_in_time_are_cut_off(repository: Path) -> None:
     with serve("--model-repository", repository, "--exit-timeout-secs", "1") as child:
         child.ready()
         failed = threading.Event()
@@ -198,7 +318,7 @@ def test_requests_that_do_not_end_in_time_end_with_status_1(repository: Path) ->
         until_waiting(child, "endless", 1)
         began = time.perf_counter()
         child.send(signal.SIGTERM)
-        assert child.ended(20) == 1
+        assert child.ended(20) == 0
         assert time.perf_counter() - began > 0.9
         for each in asking:
             each.join(10)
@@ -207,17 +327,32 @@ def test_requests_that_do_not_end_in_time_end_with_status_1(repository: Path) ->
         assert "Timeout 1: Found 1 model versions that have in-flight inferences" in child.text
 
 
-def test_a_second_signal_ends_it_at_once(child: Child) -> None:
+def test_a_second_interrupt_ends_it_at_once(child: Child) -> None:
     with ThreadPoolExecutor(2) as pool:
         asking = [pool.submit(post, child, "endless") for _ in range(2)]
         until_waiting(child, "endless", 1)
-        child.send(signal.SIGTERM)
+        child.send(signal.SIGINT)
         child.wait_for("Waiting for in-flight")
-        child.send(signal.SIGTERM)
-        assert child.ended(20) == -signal.SIGTERM
+        child.send(signal.SIGTERM)  # a supervisor joins in: that changes nothing
+        time.sleep(0.3)
+        assert child.ended(0.1) is None
+        child.send(signal.SIGINT)
+        assert child.ended(20) == -signal.SIGINT
         for each in asking:
             with pytest.raises(OSError, match=r"."):
                 each.result()
+
+
+def test_further_signals_of_a_supervisor_change_nothing(child: Child) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(post, child, "patient")
+        until_waiting(child, "patient", 1)
+        for _ in range(3):
+            child.send(signal.SIGTERM)
+            time.sleep(0.15)
+        assert answer.result()[0] == 200
+    assert child.ended(20) == 0
+    assert child.err == []
 
 
 def test_a_signal_while_models_are_loading_ends_it_at_once(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ class Plain(asyncio.Protocol):
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self.swept: list[int] = []
-        self.drained = 0
+        self.released = self.drained = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -30,6 +30,9 @@ class Plain(asyncio.Protocol):
         self.swept.append(tick)
         if len(self.swept) == 2:
             raise RuntimeError("a connection with a defect")
+
+    def release(self) -> None:
+        self.released += 1
 
     def drain(self) -> None:
         self.drained += 1
@@ -69,6 +72,34 @@ async def test_one_connection_too_many_is_closed_and_room_is_made_by_the_next_to
         writer.close()
     await pause(0.02)
     assert listener.connections == 0
+
+
+async def test_clients_are_asked_to_connect_anew_while_the_port_stays_open_unless_it_is_shared() -> None:
+    for shared in (False, True):
+        listener = Listener()
+        made: list[Plain] = []
+
+        def make(listener: Listener = listener, made: list[Plain] = made) -> Plain:
+            made.append(Plain(listener))
+            return made[-1]
+
+        port = await listener.start(make, "127.0.0.1", 0, reuse_port=shared)
+        clients = [await asyncio.open_connection("127.0.0.1", port)]
+        listener.release()
+        assert [each.released for each in made] == [1]
+        if shared:
+            with pytest.raises(OSError, match=r"refused|Connect"):
+                await asyncio.open_connection("127.0.0.1", port)
+        else:
+            clients.append(await asyncio.open_connection("127.0.0.1", port))
+            await pause(0.02)
+            listener.advance()
+            assert [each.released for each in made] == [2, 1], "a later one is asked at the next tick"
+        assert all(each.drained == 0 for each in made)
+        listener.close()
+        for _, writer in clients:
+            writer.close()
+        await pause(0.02)
 
 
 async def test_time_goes_on_for_the_others_when_one_connection_has_a_defect() -> None:

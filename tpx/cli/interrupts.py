@@ -1,14 +1,47 @@
-"""Ctrl-C, and whoever supervises: what asks a run of `tpx perf` to end, and what it means to ask twice."""
+"""Ctrl-C and the signals of supervisors: they ask a run or a server to end, and may come twice."""
 
 import asyncio
+import logging
 import signal
 import time
 from collections.abc import Callable
 from typing import Any
 
+log = logging.getLogger(__name__)
+
 ENDING = (signal.SIGINT, signal.SIGTERM)
 SAME_NS = 100_000_000
 """Some programs give a signal to their child and to its whole group: what comes so soon is the same one."""
+
+
+class ServerSignals:
+    """SIGTERM or SIGINT has a server end in order. A second SIGINT, pressed at a terminal, ends it now; a
+    second SIGTERM, which some supervisors send, changes nothing."""
+
+    def __init__(self, on_now: Callable[[], None], clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self.stop = asyncio.Event()
+        self._on_now = on_now
+        self._clock = clock
+        self._interrupted_ns: int | None = None
+
+    def watch(self) -> None:
+        """Listen for signals on the running event loop."""
+        for number in ENDING:
+            asyncio.get_running_loop().add_signal_handler(number, self.heard, number)
+
+    def heard(self, number: signal.Signals) -> None:
+        """A signal has come."""
+        if number is signal.SIGINT:
+            now_ns, earlier_ns = self._clock(), self._interrupted_ns
+            self._interrupted_ns = now_ns
+            if earlier_ns is not None and now_ns - earlier_ns >= SAME_NS:
+                log.warning("Signal (%d) received again: exiting at once", number)
+                self._on_now()
+        if self.stop.is_set():
+            return
+        hint = " Press Ctrl-C again to end at once." if number is signal.SIGINT else ""
+        log.info("Signal (%d) received.%s", number, hint)
+        self.stop.set()
 
 
 class Interrupts:

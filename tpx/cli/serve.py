@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from tpx import __version__
+from tpx.cli.interrupts import ServerSignals
 from tpx.cli.logs import configure, finish
 from tpx.cli.startup import log_models, log_options
 from tpx.errors import TpxError
@@ -36,7 +37,7 @@ _OTHER_FILES = 1024
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `tpx serve` with these words; returns the exit status: 0 after an orderly end, 1 otherwise."""
+    """Run `tpx serve` with these words; returns the exit status: 0 after a stop, 1 otherwise."""
     try:
         config = from_argv(ServeConfig, argv)
         _warn_of_options(config, argv)
@@ -120,16 +121,15 @@ def _event_loop() -> "type[asyncio.AbstractEventLoop] | None":
 
 
 async def _serve(config: ServeConfig, logs: LogControl) -> int:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, _signalled, number, stop)
     server = Server(config, logs)
+    signals = ServerSignals(on_now=lambda: _die(server))
+    signals.watch()
     started = asyncio.ensure_future(server.start())
-    stopping = asyncio.ensure_future(stop.wait())
+    stopping = asyncio.ensure_future(signals.stop.wait())
     await asyncio.wait({started, stopping}, return_when=asyncio.FIRST_COMPLETED)
     if not started.done():
         log.info("stopped while models were loading")
+        server.control.abandon()
         _exit_at_once(0)
     try:
         endpoints = started.result()
@@ -145,7 +145,7 @@ async def _serve(config: ServeConfig, logs: LogControl) -> int:
     await stopping
     if not await server.stop():
         log.error("Exit timeout expired. Exiting immediately.")
-        _exit_at_once(1)
+        _exit_at_once(0)
     return 0
 
 
@@ -156,13 +156,12 @@ def _exit_at_once(status: int) -> NoReturn:
     os._exit(status)
 
 
-def _signalled(number: int, stop: asyncio.Event) -> None:
-    if stop.is_set():
-        log.warning("Signal (%d) received again: exiting at once", number)
-        signal.signal(number, signal.SIG_DFL)
-        signal.raise_signal(number)
-    log.info("Signal (%d) received. Another one ends the server at once.", number)
-    stop.set()
+def _die(server: Server) -> None:
+    """End the process by the signal that it got."""
+    server.control.abandon()
+    finish()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.raise_signal(signal.SIGINT)
 
 
 def _print_ready(endpoints: Sequence[Endpoint], scheme: str) -> None:

@@ -30,7 +30,12 @@ class Connection(Protocol):
 
     def sweep(self, tick: int) -> None: ...
     def refuse(self, reason: str) -> None: ...
-    def drain(self) -> None: ...
+    def release(self) -> None:
+        """Have the client connect anew for its next request; none of its requests fails."""
+
+    def drain(self) -> None:
+        """End as soon as nothing is in flight."""
+
     def abort(self) -> None: ...
 
 
@@ -105,7 +110,12 @@ class Listener:
         self.scratch = new_scratch()
         self._departures = Departures()
         self.tick = 0
+        self.releasing = False
+        """Clients are asked to connect anew."""
         self.draining = False
+        """Connections end once nothing is in flight on them."""
+        self.shares_port = False
+        """Other servers may accept on the same port."""
         self.observer: Callable[[Any], None] | None = None
         """Is shown every request as it is taken up; while there is one, requests know when they began."""
         self._max_connections = max_connections
@@ -129,6 +139,7 @@ class Listener:
     ) -> int:
         """Listen; returns the port, which the system chooses for port 0. Raises OSError."""
         loop = asyncio.get_running_loop()
+        self.shares_port = reuse_port
         if tls is not None:
             self._handshakes = Handshakes(factory, tls, self._admits)
             port = await self._handshakes.listen(address, port, reuse_port=reuse_port)
@@ -197,15 +208,29 @@ class Listener:
             if not self._per_client[client]:
                 del self._per_client[client]
 
+    def release(self) -> None:
+        """Ask clients to connect anew, those that come from now on too; every request is still served.
+
+        A port that other servers share is left to them: the next connections are theirs.
+        """
+        self.releasing = True
+        if self.shares_port:
+            self._close_port()
+        for connection in list(self._connections):
+            connection.release()
+
     def stop_accepting(self) -> None:
         """Close the listening socket and let idle connections go; what is in flight goes on."""
         self.draining = True
+        self._close_port()
+        for connection in list(self._connections):
+            connection.drain()
+
+    def _close_port(self) -> None:
         if self._server is not None:
             self._server.close()
         if self._handshakes is not None:
             self._handshakes.stop_accepting()
-        for connection in list(self._connections):
-            connection.drain()
 
     def close(self) -> None:
         """End every connection."""
@@ -220,6 +245,8 @@ class Listener:
         self.tick += 1
         for connection in list(self._connections):
             connection.sweep(self.tick)
+            if self.releasing:
+                connection.release()
 
     def _tick(self) -> None:
         # the next tick is set first: whatever one connection does, the deadlines of the others go on

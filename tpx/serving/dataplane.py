@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 
 from tpx import __version__
 from tpx.errors import InvalidRequest, NotFound, NotReady, TpxError
@@ -96,6 +96,9 @@ class DataPlane:
         self._strict_readiness = strict_readiness
         self.started = False
         self.exiting = False
+        """Not ready any more, and still serving."""
+        self.stopping = False
+        """New requests are refused."""
 
     @property
     def generation(self) -> int:
@@ -125,12 +128,14 @@ class DataPlane:
         return all(await asyncio.gather(*asked))
 
     def model_ready(self, name: str, version: str) -> bool:
-        """Whether a request would be answered, be it after the model was loaded for it."""
-        return self._repository.is_ready(name, version) or self.control.would_load(name)
+        """Whether a request would be answered, be it after the model was loaded for it; false while the
+        server ends."""
+        ready = self._repository.is_ready(name, version) or self.control.would_load(name)
+        return ready and not self.exiting
 
     def opinionated(self, name: str, version: str) -> Served | None:
         """A model that can answer, and has to be asked whether it thinks so."""
-        if not self._repository.is_ready(name, version):
+        if self.exiting or not self._repository.is_ready(name, version):
             return None
         model = self._repository.get(name, version)
         return model if model.opinionated else None
@@ -247,11 +252,31 @@ class DataPlane:
     def infer(self, request: InferRequest) -> None:
         """Compute; the answer comes through the request's `reply`. Raises NotReady, Overloaded."""
         try:
+            if self.stopping:
+                self._check_continues(request.head)
             request.head.model.submit(request)
         except TpxError:
             if request.trace is not None:
                 request.trace.refused()
             raise
+
+    def _check_continues(self, head: RequestHead) -> None:
+        """Refuse what is new: neither a further request of a sequence nor one that waited for its model to be
+        loaded. Raises NotReady."""
+        model = cast("Served", head.model)
+        if self.control.demand.pinned(model.name):
+            return
+        takes_part = {model.model_id, *model.composed_of}
+        has_sequences = any(one.sequences for one in self.served() if one.model_id in takes_part)
+        parameters = head.parameters
+        if has_sequences and parameters.get("sequence_id") and not parameters.get("sequence_start"):
+            return
+        # Triton's sequence batcher leaves the id out
+        of_sequences = model.config.HasField("sequence_batching")
+        prefix = "" if of_sequences else f"[request id: {head.request_id or '<id_unknown>'}] "
+        raise NotReady(
+            f"{prefix}Server is stopping, scheduler for model has stopped accepting new inference requests"
+        )
 
     # tracing
 

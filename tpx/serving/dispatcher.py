@@ -177,9 +177,9 @@ class Dispatcher:
         return self._sequences is not None
 
     @property
-    def keeps_sequences(self) -> bool:
-        """Whether a sequence has begun and not ended."""
-        return self._sequences is not None and self._sequences.live > 0
+    def sequences(self) -> int:
+        """Sequences that have begun and not ended."""
+        return self._sequences.live if self._sequences is not None else 0
 
     @property
     def instances(self) -> list[Instance]:

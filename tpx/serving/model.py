@@ -217,6 +217,11 @@ class ServedModel:
         return self._in_flight
 
     @property
+    def sequences(self) -> int:
+        """Sequences that have begun and not ended."""
+        return self._dispatcher.sequences
+
+    @property
     def deserted(self) -> bool:
         """Whether all that is in flight is with processes, and nobody waits for it: they may never return."""
         remote = [instance for instance in self.instances if isinstance(instance, RemoteInstance)]
@@ -225,7 +230,7 @@ class ServedModel:
     @property
     def engaged(self) -> bool:
         """Whether it computes for somebody, or keeps the state of a sequence."""
-        return self._in_flight > 0 or self._dispatcher.keeps_sequences
+        return self._in_flight > 0 or self.sequences > 0
 
     def bind(self, request: DecodedRequest) -> RequestHead:
         """Validate a request's head against this model. Raises InvalidRequest."""

@@ -25,8 +25,18 @@ class ServeConfig(ModelOptions):
     """Everything that a server can be told."""
 
     id: Annotated[str, Option("name of this server in its metadata", section="Server")] = "triton"
+    drain_secs: Annotated[
+        int,
+        Option(
+            "seconds after the signal to stop in which the server is not ready but serves everything: "
+            "load balancers send their requests elsewhere",
+            section="Server",
+            minimum=0,
+        ),
+    ] = 0
     exit_timeout_secs: Annotated[
-        int, Option("seconds that requests in flight have to end at shutdown", section="Server", minimum=0)
+        int,
+        Option("seconds that requests in flight and sequences then have to end", section="Server", minimum=0),
     ] = 30
     max_connections: Annotated[
         int, Option("connections accepted per endpoint", section="Server", minimum=1)

@@ -42,6 +42,10 @@ class Served(Servant, Protocol):
         """Requests taken and not yet answered."""
 
     @property
+    def sequences(self) -> int:
+        """Sequences that have begun and not ended."""
+
+    @property
     def deserted(self) -> bool:
         """Whether nobody waits for any of what is in flight, and it can be ended all the same."""
 

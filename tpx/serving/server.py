@@ -5,7 +5,7 @@ import ctypes
 import gc
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,9 +39,9 @@ from tpx.serving.repository.control import ModelControl
 from tpx.serving.repository.hosting import ServerHost
 from tpx.serving.repository.loading import Loader, LoadSettings
 from tpx.serving.repository.repository import ModelRepository
-from tpx.serving.served import Served
 from tpx.serving.shared_memory import cuda
 from tpx.serving.shared_memory.regions import SharedMemory
+from tpx.serving.shutdown import Shutdown
 from tpx.serving.tls import grpc_tls, http_tls
 from tpx.serving.tracing.base import open_sink
 from tpx.serving.tracing.tracer import Tracer
@@ -53,12 +53,8 @@ log = logging.getLogger(__name__)
 _SWITCH_INTERVAL_S = 0.0005
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_LINGER_S = 5
-"""At shutdown, once nothing is computed any more: for the rest of requests that were half sent, and for
-clients to take their answers."""
 _UNLOAD_S = 5
 """At least, however long the requests in flight took."""
-_LOOKS_PER_S = 20
 _Connections = Callable[[], asyncio.BaseProtocol]
 
 
@@ -104,6 +100,7 @@ class Server:
         self.tracer = Tracer(trace_setting, open_sink(trace_setting))
         self._access = _Access(config)
         self._listeners: list[Listener] = []
+        self._metrics_listener: Listener | None = None
         self._failed_start: list[IndexEntry] = []
         self._observers: list[tuple[Listener, Callable[[Any], None]]] = []
         self.tracer.watch(self._observe)
@@ -164,30 +161,34 @@ class Server:
         return endpoints
 
     async def stop(self) -> bool:
-        """Stop accepting, let requests in flight end, unload.
+        """Serve on for the drain, let requests in flight end, close, unload. Metrics are served to the end.
 
         False if the time for it ran out: what still computes or is finalized cannot be stopped, the process
         must end.
         """
-        self.plane.exiting = True
-        self.control.stop()
-        for listener in self._listeners:
-            listener.stop_accepting()
-        left_s = await self._drained(self._config.exit_timeout_secs)
+        config = self._config
+        serving = [each for each in self._listeners if each is not self._metrics_listener]
+        left_s = await Shutdown(
+            self.plane, serving, drain_s=config.drain_secs, exit_timeout_s=config.exit_timeout_secs
+        ).run()
         if left_s is None:
-            await self._end_traces()
+            await self.abandon()
             return False
         log.info("All models are stopped, unloading models")
         self._log_unloading(left_s)
         ending = asyncio.get_running_loop().create_task(self._end())
         ended, _ = await asyncio.wait([ending], timeout=max(left_s, _UNLOAD_S))
         if not ended:
-            self.control.abandon()
-            await self._end_traces()
+            await self.abandon()
             return False
         await ending
         self._log_unloading(left_s)
         return True
+
+    async def abandon(self) -> None:
+        """The process ends whatever computes or loads: leave no files behind, and no trace unwritten."""
+        self.control.abandon()
+        await self._end_traces()
 
     async def _end(self) -> None:
         for listener in self._listeners:
@@ -212,51 +213,13 @@ class Server:
             raise LoadError(f"failed to load all models: {', '.join(failed)}")
         return [await self._listen(*service) for service in self._services()]
 
-    async def _drained(self, timeout_s: int) -> int | None:
-        """Wait until nothing is in flight and every connection has ended, or only lingers.
-
-        Returns the seconds that are left, None if something is still in flight.
-        """
-        log.info("Waiting for in-flight requests to complete.")
-        quiet = 0
-        for remaining in range(timeout_s * _LOOKS_PER_S, -1, -1):
-            busy = self._busy()
-            connections = sum(listener.connections for listener in self._listeners)
-            idle = not busy and not self.control.busy
-            quiet = quiet + 1 if idle else 0
-            if remaining % _LOOKS_PER_S == 0:
-                self._log_waiting(remaining // _LOOKS_PER_S, busy, connections)
-            if idle and (not connections or quiet > _LINGER_S * _LOOKS_PER_S):
-                return remaining // _LOOKS_PER_S
-            await asyncio.sleep(1 / _LOOKS_PER_S)
-        if self._busy() or self.control.busy:
-            self.control.abandon()
-            return None
-        return 0
-
-    def _log_waiting(self, timeout_s: int, busy: Sequence[Served], connections: int) -> None:
-        log.info("Timeout %d: Found %d model versions that have in-flight inferences", timeout_s, len(busy))
-        for model in busy:
-            log.info(
-                "Model '%s' (version %d) has %d in-flight inferences",
-                model.name,
-                model.version,
-                model.in_flight,
-            )
-        if not busy and (connections or self.control.busy):
-            log.info("%d connections and %d loads or unloads have not ended", connections, self.control.busy)
-
-    def _log_unloading(self, timeout_s: int) -> None:
+    def _log_unloading(self, timeout_s: float) -> None:
         log.info(
             "Timeout %d: Found %d live models and %d in-flight non-inference requests",
             timeout_s,
             len(self.repository.served()),
             self.control.busy,
         )
-
-    def _busy(self) -> list[Served]:
-        models = [*self.repository.served(), *self.control.retirement.draining]
-        return [model for model in models if model.in_flight]
 
     def _services(self) -> list[tuple[str, str, int]]:
         config = self._config
@@ -299,6 +262,7 @@ class Server:
             factory, option, observer = self._grpc(listener), "grpc", access.grpc
             tls, reuse = self._access.grpc_tls, config.reuse_grpc_port
         else:
+            self._metrics_listener = listener
             limits = http_limits(config, max_body_bytes=0)
             factory = http_connections(listener, limits, self._metrics().serve)
         try:

@@ -30,6 +30,26 @@ async def test_an_idle_connection_ends_at_once() -> None:
         assert await peer.closed()
 
 
+async def test_a_released_connection_serves_what_its_client_had_sent_and_new_ones_are_released_too() -> None:
+    async with serving() as server, await RawPeer.connect(server.port) as peer:
+        await peer.sync()
+        server.listener.release()
+        peer.call(1, ECHO, b"before the client knows")
+        ping = await peer.next(frames.PING)
+        assert (await peer.answer(1)).message == b"before the client knows"
+        peer.send(frames.PING, ACK, 0, ping.payload)
+        assert (await peer.goaway()).code == ErrorCode.NO_ERROR
+        assert await peer.closed()
+        async with await RawPeer.connect(server.port) as later:
+            later.call(1, ECHO, b"x")
+            assert (await later.answer(1)).message == b"x"
+            server.pass_seconds(1)
+            ping = await later.next(frames.PING)
+            later.send(frames.PING, ACK, 0, ping.payload)
+            await later.goaway()
+            assert await later.closed()
+
+
 async def test_a_client_that_ignores_the_ping_does_not_hold_the_server() -> None:
     async with serving() as server, await RawPeer.connect(server.port) as peer:
         await peer.sync()

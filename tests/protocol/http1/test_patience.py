@@ -95,6 +95,17 @@ async def test_a_draining_server_answers_what_it_has_taken_and_closes() -> None:
         await server.empty()
 
 
+async def test_a_server_that_releases_its_clients_answers_each_once_more_and_closes() -> None:
+    async with serving() as server:
+        server.listener.release()
+        async with await Bare.connect(server.port) as idle, await Bare.connect(server.port) as late:
+            for client in (idle, late):
+                client.get("/echo")
+                assert (await client.answer()).headers["connection"] == "close"
+                assert await client.closed()
+        await server.empty()
+
+
 class Deaf:
     """A client on a bare socket that reads only when told."""
 

@@ -1,6 +1,7 @@
 """Who watches the health of the server: told at once and of every change, at the cost of one look for all."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 from tests.serving.engine import until
@@ -18,7 +19,6 @@ class Plane:
 
     def __init__(self) -> None:
         self.healthy = True
-        self.exiting = False
         self.asked = 0
         self.control = self
         self.tasks = None
@@ -34,6 +34,10 @@ class Call:
     def __init__(self) -> None:
         self.told: list[int] = []
         self.over = False
+        self.end: Callable[[], None] = lambda: None
+
+    def listen(self, *, on_stall: Callable[[bool], None], on_drain: Callable[[], None]) -> None:
+        self.end = on_drain
 
     def send(self, parts: Any, size: int) -> None:
         self.told.append(messages.HealthCheckResponse.FromString(b"".join(parts)).status)
@@ -68,8 +72,12 @@ def test_all_that_watch_are_told_of_a_change_after_one_look() -> None:
         await until(lambda: calls[0].told == [SERVING, NOT_SERVING])
         assert all(call.told == [SERVING, NOT_SERVING] for call in calls)
         assert plane.asked <= asked + 2
-        plane.exiting = True
-        await until(lambda: all(call.over for call in calls))
+        for call in calls:
+            call.end()
+        assert all(call.over for call in calls)
+        asked = plane.asked
+        await asyncio.sleep(0.6)
+        assert plane.asked <= asked + 1, "nobody watches any more"
         assert all(call.told == [SERVING, NOT_SERVING] for call in calls)
 
     asyncio.run(scene())

@@ -315,7 +315,7 @@ def test_a_decoupled_request_is_one_success_in_the_metrics(live: Live) -> None:
 # shutdown
 
 
-def test_at_shutdown_streams_get_what_is_in_flight_and_then_the_reason(
+def test_at_shutdown_streams_stay_until_all_that_is_in_flight_is_answered(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     repository = tmp_path_factory.mktemp("models")
@@ -327,12 +327,18 @@ def test_at_shutdown_streams_get_what_is_in_flight_and_then_the_reason(
         working.send(request("repeat", repeat([1, 2, 3, 4], delay=250), "r"))
         assert working.next().outputs["OUT"] == [1]
         ending.ask_to_stop()
-        assert idle.failure() == ([], "UNAVAILABLE", text)
-        assert counters(ending, "repeat")["in_flight"] == 1, "nothing was in flight on the idle one"
-        working.send(double(1, "too late"))
+        eventually(lambda: ending.server.plane.stopping)
+        idle.send(double(1, "too late"))
+        refused = idle.next()
+        assert refused.request_id == "too late"
+        assert refused.error.endswith("scheduler for model has stopped accepting new inference requests")
+        assert counters(ending, "repeat")["in_flight"] == 1, (
+            "the stream stays open until nothing is in flight"
+        )
         got, status, words = working.failure()
         assert [response.outputs["OUT"] for response in got] == [[2], [3], [4]]
         assert (status, words) == ("UNAVAILABLE", text)
+        assert idle.failure() == ([], "UNAVAILABLE", text)
     assert ending.finished is True
 
 

@@ -273,22 +273,26 @@ class GrpcServerConnection(Http2Connection):
         if self._accept_up_to != MAX_STREAM_ID:
             self._close_if_drained()
 
-    def drain(self) -> None:
+    def release(self) -> None:
         """Let calls in flight end, refuse new ones: GOAWAY that refuses nothing yet, a PING, and when its
         answer shows that the client has read it, GOAWAY with the last call that will be served (RFC 9113
         section 6.8)."""
-        if self._draining_since is not None or self._closed:
+        if self._draining_since is not None or self._closed or not self._preface_seen:
             return
         self._draining_since = self._listener.tick
         self.write(
             frames.goaway(MAX_STREAM_ID, ErrorCode.NO_ERROR) + frames.frame(frames.PING, 0, 0, _DRAIN_PING)
         )
+
+    def drain(self) -> None:
+        """Do as `release` does, and end the streams that wait for further requests."""
+        if not self._preface_seen and not self._closed:
+            self._leave()
+        self.release()
         for stream in list(self.streams.values()):
             intake = cast("ServerCall", stream).intake
             if intake is not None and intake.on_drain is not None:
                 intake.on_drain()
-        if not self._preface_seen:
-            self._leave()
 
     def _finish_drain(self) -> None:
         if self._accept_up_to == MAX_STREAM_ID:
@@ -384,7 +388,7 @@ class GrpcServerConnection(Http2Connection):
         if action is Action.PING:
             self.write(frames.frame(frames.PING, 0, 0, _ALIVE_PING))
         elif action is Action.DRAIN:
-            self.drain()
+            self.release()
         elif action is not Action.NOTHING:
             self.abort()
 

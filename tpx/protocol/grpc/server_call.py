@@ -170,7 +170,7 @@ class ServerCall(Stream):
 
     def listen(self, *, on_stall: Callable[[bool], None], on_drain: Callable[[], None]) -> None:
         """For a stream: `on_stall(True)` is called when its client does not take what was sent, and with
-        False when it does again; `on_drain` when the connection should end with the calls that it has."""
+        False when it does again; `on_drain` when the server ends: with what is in flight the stream ends."""
         if self.intake is not None:
             self.intake.on_stall, self.intake.on_drain = on_stall, on_drain
 

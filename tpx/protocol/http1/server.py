@@ -302,7 +302,7 @@ class HttpServerConnection(HttpConnection):
         if request.on_answered is not None:
             request.on_answered(status)
         framing = b"Transfer-Encoding: chunked\r\n" if request.head.takes_chunks else b""
-        if not framing or not request.head.keep_alive:
+        if not framing or not request.head.keep_alive or self._last_answer():
             framing += b"Connection: close\r\n"
         self.outlet.write(b"%b%b%b\r\n" % (STATUS_LINES[status], headers, framing))
 
@@ -327,7 +327,9 @@ class HttpServerConnection(HttpConnection):
 
     def _last_answer(self) -> bool:
         """No request will follow the one that is being answered."""
-        return self._listener.draining or (self._half_closed and not (self._pending or self._in_message))
+        listener = self._listener
+        leaving = listener.releasing or listener.draining
+        return leaving or (self._half_closed and not (self._pending or self._in_message))
 
     def _answered(self, *, keep_alive: bool) -> None:
         if not keep_alive:
@@ -376,6 +378,10 @@ class HttpServerConnection(HttpConnection):
             self._withdraw()
         elif self._stage is _Stage.CLOSED and waited > LINGER_S:
             self.outlet.close()
+
+    def release(self) -> None:
+        """Wait for the next answer, which says `Connection: close`. A client that sends a request on an idle
+        connection while it is closed would not know what became of it."""
 
     def drain(self) -> None:
         """Close when idle; a request in flight is answered first, with `Connection: close`."""

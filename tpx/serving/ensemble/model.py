@@ -61,8 +61,8 @@ class Ensemble:
         return True
 
     deserted = False
-    pending = 0
-    """Requests wait for the composing models."""
+    pending = sequences = 0
+    """Requests wait for the composing models, and sequences belong to them."""
 
     @property
     def in_flight(self) -> int:

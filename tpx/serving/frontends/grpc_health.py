@@ -60,8 +60,6 @@ class GrpcHealth:
         health = _health(ready=self._plane.ready()) if self._watchers else None
         for watch in list(self._watchers):
             watch.tell(health)
-            if self._plane.exiting:
-                watch.end()
         if self._watchers:
             self._look_later()
 
@@ -80,6 +78,7 @@ class _Watch:
         self._call = call
         self._health = health
         self._told = -1
+        call.listen(on_stall=_go_on, on_drain=self._end)
 
     def message(self, message: Buffer) -> None:
         try:
@@ -105,7 +104,11 @@ class _Watch:
             data = health.SerializeToString()
             self._call.send((data,), len(data))
 
-    def end(self) -> None:
-        """Nothing more is told."""
+    def _end(self) -> None:
+        """The server ends: nothing more is told."""
         self._health.leave(self)
         self._call.finish()
+
+
+def _go_on(stalled: bool) -> None:
+    """A watcher that does not read costs no more than its last status."""

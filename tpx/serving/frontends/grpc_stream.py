@@ -86,7 +86,7 @@ class _InferStream:
         self._kept = 0
         """Bytes of answers that wait for an earlier one."""
         self._paused = False
-        self._half_closed = False
+        self._half_closed = self._draining = False
         self._ended = False
         self._behind: deque[Buffer] | None = None
         """Messages behind one that waits for its model; None while none does."""
@@ -94,7 +94,7 @@ class _InferStream:
         self._waits_since_ns = 0
         """When it began to wait for the next message; known while requests are traced."""
         self._errors_end = call.head.metadata.get("triton_grpc_error") == "true"
-        call.listen(on_stall=self._stall, on_drain=self._finish_if_done)
+        call.listen(on_stall=self._stall, on_drain=self._drain)
 
     def message(self, message: Buffer) -> None:
         """A request of the client: while an earlier one waits for its model, it waits, too."""
@@ -107,9 +107,8 @@ class _InferStream:
         """The boundary of a request: whatever happens, it is answered."""
         if self._ended:
             return
-        if self._plane.exiting:
-            self._finish_if_done()
-            return
+        if self._draining:
+            return  # the stream ends with what is in flight, and says why
         turn = _Turn()
         try:
             infer = turn.request = self._inference.request(message, self._call, self._reply, turn)
@@ -277,13 +276,17 @@ class _InferStream:
             self._turns.discard(turn)
             turn.request = None  # they know each other: a cycle
 
+    def _drain(self) -> None:
+        self._draining = True
+        self._finish_if_done()
+
     def _finish_if_done(self) -> None:
         if self._turns or self._ended or self._behind is not None:
             return
         if self._half_closed:
             self._ended = True
             self._call.finish()
-        elif self._plane.exiting:
+        elif self._draining:
             self._end(TpxError(_EXITING, code=Code.UNAVAILABLE))
 
     def _end(self, error: TpxError) -> None:

@@ -218,12 +218,14 @@ class ModelControl:
     def ask_for(self, name: str) -> None:
         """A model that does not serve is asked for: where that loads it, raises NotLoaded, or why the last
         attempt failed."""
-        if (
-            self._settings.mode == "lazy"
-            and not self._stopping.is_set()
-            and not any(map(self._repository.recipes, self._repository.all_named(name)))
+        if self._settings.mode != "lazy" or any(
+            map(self._repository.recipes, self._repository.all_named(name))
         ):
+            return
+        if not self._stopping.is_set():
             self.demand.check(name)
+        elif self.would_load(name):
+            self._check_running()
 
     def would_load(self, name: str) -> bool:
         """Whether a request for a model that does not serve would load it, as far as is known."""

@@ -1,0 +1,101 @@
+"""The end of a server, in the order that load balancers, clients and models need."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from tpx.protocol.listener import Listener
+from tpx.serving.dataplane import DataPlane
+from tpx.serving.served import Served
+
+log = logging.getLogger(__name__)
+
+_LINGER_S = 5
+"""Once nothing is computed any more: for the rest of requests that were half sent, and for clients to take
+their answers."""
+_LOOK_EVERY_S = 0.05
+
+
+class Shutdown:
+    """Ends what `listeners` serve; the models are unloaded afterwards.
+
+    1. Not ready: load balancers begin to look away. For `drain_s` seconds everything is still served, in the
+       second half with the request to connect anew.
+    2. Stopping: new requests are refused. What is in flight and sequences that have begun may end, for
+       `exit_timeout_s` seconds; ports and connections stay open.
+    3. Closing: connections end once their answers are taken.
+    """
+
+    def __init__(
+        self, plane: DataPlane, listeners: Sequence[Listener], *, drain_s: int, exit_timeout_s: int
+    ) -> None:
+        self._plane = plane
+        self._listeners = listeners
+        self._drain_s = drain_s
+        self._exit_timeout_s = exit_timeout_s
+
+    async def run(self) -> float | None:
+        """Returns the seconds that are left; None if the time ran out and something still computes, loads or
+        unloads."""
+        self._plane.exiting = True
+        if self._drain_s:
+            await self._serve_on()
+        self._plane.stopping = True
+        self._plane.control.stop()
+        for listener in self._listeners:
+            if listener.shares_port:
+                listener.release()
+        ends = asyncio.get_running_loop().time() + self._exit_timeout_s
+        if not await self._finished(ends):
+            return None
+        return await self._closed(ends)
+
+    async def _serve_on(self) -> None:
+        log.info("Draining: not ready, and serving for %d s more", self._drain_s)
+        await asyncio.sleep(self._drain_s / 2)
+        for listener in self._listeners:
+            listener.release()
+        await asyncio.sleep(self._drain_s / 2)
+
+    async def _finished(self, ends: float) -> bool:
+        """Wait for what is in flight; false if something is when the time has run out. Sequences that nobody
+        continues are then given up."""
+        log.info("Waiting for in-flight requests to complete.")
+        control, told_s = self._plane.control, -1
+        while True:
+            busy = [model for model in self._serving() if _is_busy(model)]
+            left_s = ends - asyncio.get_running_loop().time()
+            if told_s != max(0, round(left_s)):
+                told_s = max(0, round(left_s))
+                _log_waiting(told_s, busy, control.busy)
+            if not busy and not control.busy:
+                return True
+            if left_s <= 0:
+                return not control.busy and not any(model.in_flight for model in busy)
+            await asyncio.sleep(min(_LOOK_EVERY_S, left_s))
+
+    async def _closed(self, ends: float) -> float:
+        """Close the connections; wait until they have ended or their time is over."""
+        for listener in self._listeners:
+            listener.stop_accepting()
+        loop = asyncio.get_running_loop()
+        patience = min(ends, loop.time() + _LINGER_S)
+        while sum(listener.connections for listener in self._listeners) and loop.time() < patience:  # noqa: ASYNC110 (an event would cost every connection a test)
+            await asyncio.sleep(_LOOK_EVERY_S)
+        return max(0.0, ends - loop.time())
+
+    def _serving(self) -> list[Served]:
+        return [*self._plane.served(), *self._plane.control.retirement.draining]
+
+
+def _is_busy(model: Served) -> bool:
+    return model.sequences > 0 or (model.in_flight > 0 and not model.deserted)
+
+
+def _log_waiting(timeout_s: int, busy: Sequence[Served], changes: int) -> None:
+    log.info("Timeout %d: Found %d model versions that have in-flight inferences", timeout_s, len(busy))
+    for model in busy:
+        count = max(model.in_flight, model.sequences)
+        log.info("Model '%s' (version %d) has %d in-flight inferences", model.name, model.version, count)
+    if changes:
+        log.info("%d loads or unloads have not ended", changes)
