@@ -83,6 +83,7 @@ def test_a_model_sees_everything_of_its_request(live: Live) -> None:
         "directory": "1",
         "kind": "CPU",
         "version": "1",
+        "arguments": [""],
     }
     assert facts(say(live, "facts"))["parameters"] == {}
 
@@ -137,6 +138,11 @@ def test_an_error_of_a_response_keeps_its_code_and_words(live: Live, code: str, 
         ("empty", "InferenceRequest(s) size is:1, and InferenceResponse(s) size is:0"),
         ("many", "InferenceRequest(s) size is:1, and InferenceResponse(s) size is:2"),
         ("text", "Expected an 'InferenceResponse' object in the execute function return list, found type"),
+        (
+            "rescheduled",
+            "Expected a None object in the execute function return list for reschduled request, found type "
+            "'<class 'tpx.serving.backends.python.worker.request.InferenceResponse'>'.",
+        ),
         ("raise", "TritonModelException: nothing today"),
     ],
 )

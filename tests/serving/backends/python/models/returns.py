@@ -12,6 +12,8 @@ class TritonPythonModel:
         good = pb_utils.InferenceResponse([tensor])
         if what == "raise":
             raise pb_utils.TritonModelException("nothing today")
+        if what == "rescheduled":
+            requests[0].set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
         return {
             "none": None,
             "tuple": (good,),
@@ -19,4 +21,5 @@ class TritonPythonModel:
             "many": [good, good],
             "text": ["y"],
             "good": [good],
+            "rescheduled": [good],
         }[what]

@@ -45,6 +45,7 @@ class TritonPythonModel:
                 "directory": os.path.basename(pb_utils.get_model_dir()),
                 "kind": self.args["model_instance_kind"],
                 "version": self.args["model_version"],
+                "arguments": sys.argv,
             }
         )
 

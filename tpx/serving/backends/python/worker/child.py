@@ -26,4 +26,6 @@ if __name__ == "__main__":
     _mount(here.parents[3])
     from tpx.serving.backends.python.worker.main import main
 
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    descriptors = map(int, sys.argv[1:])
+    sys.argv[:] = [""]  # a model that parses arguments finds none, as in Triton's stub
+    main(*descriptors)

@@ -170,6 +170,11 @@ class Execution:
                     "'<class 'NoneType'>'."
                 )
             return _NOTHING
+        if request._release == TRITONSERVER_REQUEST_RELEASE_RESCHEDULE:
+            raise _WrongReturn(
+                "Expected a None object in the execute function return list for reschduled request, found "
+                f"type '{type(response)}'."
+            )
         if not isinstance(response, InferenceResponse):
             raise _WrongReturn(
                 "Expected an 'InferenceResponse' object in the execute function return list, found type "
