@@ -6,7 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.perf.simulated import VirtualRecords, closed_loop, constant, exponential, measured, rows_of
+from tests.perf.simulated import (
+    VirtualRecords,
+    closed_loop,
+    constant,
+    exponential,
+    measured,
+    open_loop,
+    rows_of,
+)
 from tpx.perf.clients.base import Failure
 from tpx.perf.ledger import Ending, LevelLedger
 from tpx.perf.objectives import Outcome, parse_objectives
@@ -201,3 +209,60 @@ def test_a_server_that_never_varies_is_known_exactly() -> None:
     p50 = result.estimates.at(50.0)
     assert p50 is not None
     assert p50.interval.low == pytest.approx(2_000_000, abs=5)
+
+
+LIMITED = replace(PA, latency_limit_ms=15)
+"""One server that takes 5 ms a request has a mean latency of 15 ms at 160 requests per second."""
+
+
+def queued(rate: float, seed: int, settings: LevelSettings = LIMITED) -> LevelResult:
+    rows = open_loop(np.random.default_rng(seed), constant(0.005), rate=rate, servers=1, seconds=70)
+    return measured(rows, Level("request_rate", rate), settings)
+
+
+def test_a_level_far_from_the_latency_limit_takes_no_longer_for_it() -> None:
+    rows = closed_loop(np.random.default_rng(1), exponential(0.001), concurrency=2, servers=1, seconds=70)
+    under = measured(rows, Level("concurrency", 2), LIMITED)
+    assert (under.verdict, len(under.windows)) == (Verdict.OK, 3)
+    over = measured(rows, Level("concurrency", 2), replace(PA, latency_limit_ms=1))
+    assert (over.verdict, len(over.windows)) == (Verdict.OVER_LIMIT, 3)
+    assert over.reason == "Measured latency went over the set limit of 1 msec."
+
+
+def test_a_level_whose_interval_contains_the_limit_is_measured_longer_and_then_borderline() -> None:
+    for seed in range(10):
+        result = queued(160, seed)
+        if result.verdict is Verdict.BORDERLINE:
+            break
+    assert result.verdict is Verdict.BORDERLINE
+    assert len(result.windows) == PA.max_windows
+    assert result.kept_windows > 3
+    assert "Request_rate 160 is borderline: its latency may lie on either side of the limit" in result.reason
+    assert not result.meets_limits
+
+
+def test_hardly_a_level_over_the_limit_is_called_under_it() -> None:
+    """Its true mean is 27.5 ms; windows of a second or two often see less than 15."""
+    passed = [seed for seed in range(40) if queued(180, seed).verdict in (Verdict.OK, Verdict.UNSTABLE)]
+    assert len(passed) <= 1
+
+
+def test_hardly_a_level_under_the_limit_is_called_over_it() -> None:
+    """Its true mean is 10.8 ms, and one window in three or so sees more than 15."""
+    verdicts = [queued(140, seed).verdict for seed in range(40)]
+    assert verdicts.count(Verdict.OVER_LIMIT) <= 1
+    assert verdicts.count(Verdict.BORDERLINE) < 20
+
+
+def test_a_counted_level_is_held_against_the_limit_by_its_one_window() -> None:
+    rows = steady(0.02, seconds=3)
+    settings = replace(LIMITED, request_count=50)
+    assert closed(rows, replace(settings, latency_limit_ms=60), [3]).verdict is Verdict.OK
+    assert closed(rows, replace(settings, latency_limit_ms=20), [3]).verdict is Verdict.BORDERLINE
+    assert closed(rows, replace(settings, latency_limit_ms=5), [3]).verdict is Verdict.OVER_LIMIT
+
+
+def test_by_perf_analyzers_rule_too_further_windows_settle_an_objective() -> None:
+    result = settled("p99<200ms", steady(0.02), replace(PA, stability=0.5))
+    assert result.slo[0].outcome is Outcome.MET
+    assert result.kept_windows == len(result.windows) > 3

@@ -115,6 +115,18 @@ def test_an_unstable_level_under_the_limit_sends_a_binary_search_upwards() -> No
     assert ladder.seen == [1, 16, 8, 12]
 
 
+def test_a_borderline_level_sends_a_binary_search_downwards_and_is_not_its_answer() -> None:
+    ladder = Ladder({8: Verdict.BORDERLINE, 16: Verdict.OVER_LIMIT})
+    levels = ladder.all(LevelRange(start=1, end=16, step=4, binary=True))
+    assert (ladder.seen, levels.answer) == ([1, 16, 8, 4], Level("concurrency", 4))
+
+
+def test_a_borderline_level_does_not_end_a_range() -> None:
+    ladder = Ladder({2: Verdict.BORDERLINE})
+    ladder.climb(LevelRange(start=1, end=3))
+    assert ladder.seen == [1, 2, 3]
+
+
 def test_a_level_where_everything_fails_is_too_much_for_a_binary_search() -> None:
     ladder = Ladder({16: Verdict.ERRORS})
     levels = ladder.all(LevelRange(start=1, end=16, step=8, binary=True))

@@ -18,7 +18,7 @@ from tpx.perf.rules import LOOK_GROWTH, Standing, rule_for
 from tpx.perf.self_check import client_bound, slip_p99_ns
 from tpx.perf.server_statistics import Snapshot
 from tpx.perf.settings import Level, LevelSettings
-from tpx.perf.stability import STABILITY_WINDOWS, is_over_limit
+from tpx.perf.stability import STABILITY_WINDOWS
 from tpx.perf.verdict import Findings, is_dead, judge
 from tpx.perf.windows import (
     Mark,
@@ -91,21 +91,19 @@ class LevelLedger:
 
     @property
     def done(self) -> bool:
-        """Whether the level needs no further window: it is stable and its objectives are settled, it is over
-        the limit, dead, or has had them all."""
+        """Whether the level needs no further window: it is stable, and its objectives and its latency limit
+        are settled; or one of these is broken, it is dead, or has had all its windows."""
         settings, windows = self._settings, self.windows
         if settings.request_count or len(windows) >= settings.max_windows or is_dead(windows[-1]):
-            return True
-        if is_over_limit([w.observation for w in windows], settings.latency_limit_ms):
             return True
         if len(windows) < STABILITY_WINDOWS:
             return False
         outcomes = self._settled_outcomes()
+        if self._standing.limit is not None:
+            outcomes = [*outcomes, self._standing.limit.outcome]
         if Outcome.BROKEN in outcomes:
             return True
-        # by perf_analyzer's rule further windows replace the earlier ones, and settle nothing
-        settled = self._settings.rule == "pa" or Outcome.UNDECIDED not in outcomes
-        return self._standing.stable and settled
+        return self._standing.stable and Outcome.UNDECIDED not in outcomes
 
     def _settled_outcomes(self) -> list[Outcome]:
         """What is settled of each objective: a verdict that two looks in a row agree on.
@@ -143,6 +141,7 @@ class LevelLedger:
             errors=errors,
             stable=standing.stable,
             moved=standing.moved,
+            limit=standing.limit,
             over_budget=over_budget,
             lost=ending.lost,
             interrupted=ending.interrupted,

@@ -19,6 +19,8 @@ class Verdict(Enum):
     OK = "ok"
     UNSTABLE = "unstable"
     OVER_LIMIT = "over_limit"
+    BORDERLINE = "borderline"
+    """The requests do not settle on which side of the latency limit the level lies."""
     ERRORS = "errors"
     """No request succeeded, or more failed than the budget allows."""
     CLIENT_BOUND = "client_bound"

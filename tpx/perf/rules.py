@@ -1,5 +1,6 @@
 """When a level has been measured enough: by perf_analyzer's rule over three windows, or when confidence
-intervals are narrow enough."""
+intervals are narrow enough; and with a latency limit when an interval shows on which side of it the latency
+lies."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tpx.perf.estimates import Estimator, Sample, joined
+from tpx.perf.estimates import Estimator, Sample, assess, joined
+from tpx.perf.objectives import Assessment, Objective, Outcome
 from tpx.perf.results import Window
 from tpx.perf.settings import LevelSettings
 from tpx.perf.stability import STABILITY_WINDOWS, describe_spread, is_stable
@@ -21,6 +23,8 @@ SLICE_REQUESTS = 5
 """Warm-up is looked for in slices of a window, each of so many requests on average at least."""
 LATENCY_MOVES = "Request latency is not stabilizing. Please try lowering the request rate."
 """perf_analyzer's words for a level of which only the throughput is stable."""
+SURE = 0.9999
+"""A latency limit is settled by one look at this confidence, else by two looks in a row."""
 LOOK_GROWTH = 1.25
 """By intervals a level is looked at again when it has so many times as many windows as at the last look."""
 
@@ -39,6 +43,8 @@ class Standing:
     moved: str = ""
     warning: str = ""
     """What makes a stable level doubtful."""
+    limit: Assessment | None = None
+    """What the level says about the latency limit, UNDECIDED until it is settled; None without a limit."""
 
 
 class Rule(Protocol):
@@ -50,9 +56,13 @@ class Rule(Protocol):
 
 def rule_for(settings: LevelSettings) -> Rule:
     """The rule that the settings ask for."""
+    rule: Rule
     if settings.request_count or settings.one_window:
-        return OneWindow()
-    return Precision(settings) if settings.rule == "ci" else Spread(settings)
+        rule = OneWindow()
+    else:
+        rule = Precision(settings) if settings.rule == "ci" else Spread(settings)
+    limit = settings.latency_limit
+    return rule if limit is None else LatencyLimit(rule, limit, settings)
 
 
 class OneWindow:
@@ -65,14 +75,28 @@ class OneWindow:
 class Spread:
     """Implements Rule as perf_analyzer does: the last three windows resemble each other.
 
-    Of asynchronous calls it is content with the throughput once there are no further windows.
+    Of asynchronous calls it is content with the throughput once there are no further windows. A level that
+    is held against objectives or a latency limit may go on although three windows resembled each other: its
+    figures are then those of all windows behind the warm-up, as further windows would settle nothing if they
+    only replaced earlier ones.
     """
 
     def __init__(self, settings: LevelSettings) -> None:
         self._tolerance = settings.stability
         self._content_at = settings.max_windows if settings.asynchronous else 0
+        self._accumulates = settings.latency_limit is not None or bool(settings.objectives)
+        self._was_stable = False
 
-    def standing(self, windows: Sequence[Window], samples: Sequence[Sample]) -> Standing:  # noqa: ARG002
+    def standing(self, windows: Sequence[Window], samples: Sequence[Sample]) -> Standing:
+        found = self._of_last(windows)
+        if not self._accumulates or len(windows) <= STABILITY_WINDOWS:
+            self._was_stable = found.stable
+            return found
+        self._was_stable = self._was_stable or found.stable
+        warmup = leading_warmup(windows, samples, self._tolerance)
+        return replace(found, kept=len(windows) - warmup, warmup=warmup, stable=self._was_stable)
+
+    def _of_last(self, windows: Sequence[Window]) -> Standing:
         observed = [w.observation for w in windows]
         kept = min(len(windows), STABILITY_WINDOWS)
         if len(windows) < STABILITY_WINDOWS:
@@ -107,7 +131,7 @@ class Precision:
         count = len(windows)
         if count - self._found.warmup < self._next_look and count < self._max_windows:
             return replace(self._found, kept=count - self._found.warmup)
-        warmup = self._warmup(windows, samples)
+        warmup = leading_warmup(windows, samples, self._tolerance)
         kept = count - warmup
         if kept < STABILITY_WINDOWS or any(w.latency is None for w in windows[warmup:]):
             moved = f"{STABILITY_WINDOWS} steady windows are needed, there were {kept}"
@@ -134,21 +158,53 @@ class Precision:
             f"+-{limit * 100:g}% are wanted",
         )
 
-    def _warmup(self, windows: Sequence[Window], samples: Sequence[Sample]) -> int:
-        """How many leading windows are warm-up; none while that would leave too few to say so."""
-        if len(windows) <= STABILITY_WINDOWS or any(w.latency is None for w in windows):
-            return 0
-        fewest = min(w.requests for w in windows)
-        slices = max(1, min(SLICES, fewest // SLICE_REQUESTS))
-        parts = [_sliced(s, slices) for s in samples]
-        rates = np.concatenate([p[0] for p in parts])
-        latencies = np.concatenate([p[1] for p in parts])
-        figures = [
-            [w.throughput_infer_per_s for w in windows],
-            [float(w.latency.mean_ns) for w in windows if w.latency is not None],
-        ]
-        starts = [steady_from(series) / slices for series in (rates, latencies)]
-        return min(warm_windows(figures, starts, self._tolerance / 2), len(windows) // 2)
+
+class LatencyLimit:
+    """Implements Rule: what another rule finds, and on which side of the latency limit the level lies.
+
+    The interval of latency has to lie on one side at two looks in a row, or at one look that is SURE; the
+    last look, which is due whatever it finds, counts alone.
+    """
+
+    def __init__(self, rule: Rule, limit: Objective, settings: LevelSettings) -> None:
+        self._rule = rule
+        self._limit = limit
+        self._confidence = settings.safety
+        self._last = 1 if settings.request_count or settings.one_window else settings.max_windows
+        self._before = Outcome.UNDECIDED
+
+    def standing(self, windows: Sequence[Window], samples: Sequence[Sample]) -> Standing:
+        found = self._rule.standing(windows, samples)
+        if len(windows) < min(STABILITY_WINDOWS, self._last):
+            return found
+        return replace(
+            found, limit=self._look(joined(samples[-found.kept :]), last=len(windows) >= self._last)
+        )
+
+    def _look(self, sample: Sample, *, last: bool) -> Assessment:
+        (surely,) = assess((self._limit,), sample, 1, SURE)
+        if surely.outcome is not Outcome.UNDECIDED:
+            return surely
+        (now,) = assess((self._limit,), sample, 1, self._confidence)
+        before, self._before = self._before, now.outcome
+        return now if last or now.outcome is before else replace(now, outcome=Outcome.UNDECIDED)
+
+
+def leading_warmup(windows: Sequence[Window], samples: Sequence[Sample], tolerance: float) -> int:
+    """Return how many leading windows are warm-up; 0 while that would leave too few to say so."""
+    if len(windows) <= STABILITY_WINDOWS or any(w.latency is None for w in windows):
+        return 0
+    fewest = min(w.requests for w in windows)
+    slices = max(1, min(SLICES, fewest // SLICE_REQUESTS))
+    parts = [_sliced(s, slices) for s in samples]
+    rates = np.concatenate([p[0] for p in parts])
+    latencies = np.concatenate([p[1] for p in parts])
+    figures = [
+        [w.throughput_infer_per_s for w in windows],
+        [float(w.latency.mean_ns) for w in windows if w.latency is not None],
+    ]
+    starts = [steady_from(series) / slices for series in (rates, latencies)]
+    return min(warm_windows(figures, starts, tolerance / 2), len(windows) // 2)
 
 
 def _reach(interval: Interval) -> str:

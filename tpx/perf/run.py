@@ -36,7 +36,7 @@ from tpx.perf.report.recorders import open_recorders
 from tpx.perf.results import LevelResult
 from tpx.perf.server_statistics import ModelTree, ServerStatistics, SumOfStatistics, model_tree
 from tpx.perf.settings import Level, LevelSettings
-from tpx.perf.sweep import Manner, sweep, within_limits
+from tpx.perf.sweep import Manner, sweep
 from tpx.perf.target import Target
 from tpx.protocol.v2 import RequestedOutput
 
@@ -195,7 +195,7 @@ async def run(
             measured,
             stop,
             Manner(
-                meets=bearable if config.slo else within_limits,
+                meets=bearable if config.slo else None,
                 search=highest_course if config.slo else None,
                 stop_on_unstable=config.stop_on_unstable,
                 pause_s=config.cooldown_seconds,

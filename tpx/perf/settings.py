@@ -243,6 +243,17 @@ class LevelSettings:
     load: LoadPlan = field(default_factory=LoadPlan)
 
     @property
+    def latency_limit(self) -> Objective | None:
+        """The latency limit as an objective; None where there is none. A latency at the limit is over it."""
+        if not self.latency_limit_ms:
+            return None
+        text = f"-l {self.latency_limit_ms}"
+        bound = self.latency_limit_ms * 1e6
+        if self.percentile is None:
+            return Objective(text=text, quantity="mean", bound=bound)
+        return Objective(text=text, quantity="percentile", percentile=self.percentile, bound=bound)
+
+    @property
     def window_ns(self) -> int:
         return self.interval_ms * (1_200_000 if self.rule == "pa" else 1_000_000)
 

@@ -29,16 +29,6 @@ def is_stable(windows: Sequence[Observation], tolerance: float, *, latency: bool
     return not latency or _spread([w.latency_ns for w in last]) <= 1 + tolerance
 
 
-def is_over_limit(windows: Sequence[Observation], limit_ms: int) -> bool:
-    """Whether any of the last three windows' latencies has reached the limit, which ends a level early."""
-    last = windows[-STABILITY_WINDOWS:]
-    return (
-        limit_ms > 0
-        and len(last) == STABILITY_WINDOWS
-        and any(w.throughput > 0 and w.latency_ns >= limit_ms * 1_000_000 for w in last)
-    )
-
-
 def describe_spread(windows: Sequence[Observation]) -> str:
     """Which quantity moved, and by how much, over the last three windows: `throughput by 12.1%, latency by
     3.0%`."""

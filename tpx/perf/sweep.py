@@ -26,16 +26,22 @@ class Levels:
 
 
 def within_limits(result: LevelResult) -> bool:
-    """Whether more load may be tried: an unstable level under the latency limit does not end a search."""
+    """Whether more load may be tried: an unstable or borderline level under the latency limit does not end a
+    range."""
     return result.verdict not in (Verdict.OVER_LIMIT, Verdict.ERRORS)
+
+
+def surely_within_limits(result: LevelResult) -> bool:
+    """Whether a level may be the answer of a search: its latency is shown to be under the limit."""
+    return within_limits(result) and result.verdict is not Verdict.BORDERLINE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manner:
     """How one level follows another."""
 
-    meets: Callable[[LevelResult], bool] = within_limits
-    """Whether more load may be tried after a level."""
+    meets: Callable[[LevelResult], bool] | None = None
+    """Whether more load may be tried after a level; None is by the latency limit."""
     search: Callable[[LevelRange], Course] | None = None
     """For the highest level that `meets`; None goes along the range."""
     stop_on_unstable: bool = False
@@ -58,6 +64,7 @@ async def sweep(
     results: list[LevelResult] = []
     searching = levels.binary or manner.search is not None
     steps = manner.search(levels) if manner.search else course(levels)
+    meets = manner.meets or (surely_within_limits if searching else within_limits)
     value = next(steps, None)
     error = ""
     while value is not None and not stop.is_set():
@@ -75,12 +82,12 @@ async def sweep(
         if manner.stop_on_unstable and result.verdict is Verdict.UNSTABLE:
             break
         try:
-            value = steps.send(manner.meets(result))
+            value = steps.send(meets(result))
         except StopIteration:
             value = None
         if value is not None and manner.pause_s:
             await _pause(manner.pause_s, stop)
-    return Levels(tuple(results), error, _answer(results, manner.meets) if searching else None)
+    return Levels(tuple(results), error, _answer(results, meets) if searching else None)
 
 
 async def _pause(seconds: float, stop: asyncio.Event) -> None:

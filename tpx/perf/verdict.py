@@ -4,11 +4,9 @@ explain."""
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tpx.perf.objectives import Assessment, Outcome
 from tpx.perf.results import ErrorCount, Verdict, Window
 from tpx.perf.settings import Level, LevelSettings
-from tpx.perf.stability import is_over_limit
-
-NANOSECONDS_PER_MS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +28,8 @@ class Findings:
     stable: bool
     moved: str = ""
     """Why it is not stable."""
+    limit: Assessment | None = None
+    """What they say about the latency limit; None where there is none."""
     over_budget: bool = False
     lost: str = ""
     """Why nothing more was waited for."""
@@ -52,11 +52,14 @@ def judge(level: Level, findings: Findings, settings: LevelSettings) -> Judgemen
     if findings.lost:
         reason = f"The server does not answer any more: {findings.lost}.{_first(errors)}"
         return Judgement(verdict=Verdict.ERRORS, stable=False, reason=reason)
-    limit = settings.latency_limit_ms
-    over = limit > 0 and merged.latency.at(settings.percentile) // NANOSECONDS_PER_MS >= limit
-    if over or (not stable and is_over_limit([w.observation for w in windows], limit)):
-        reason = f"Measured latency went over the set limit of {limit} msec."
+    limit = findings.limit
+    if limit is not None and limit.outcome is Outcome.BROKEN:
+        reason = f"Measured latency went over the set limit of {settings.latency_limit_ms} msec."
         return Judgement(verdict=Verdict.OVER_LIMIT, stable=stable, reason=reason)
+    if limit is not None and limit.outcome is Outcome.UNDECIDED and not findings.interrupted:
+        return Judgement(
+            verdict=Verdict.BORDERLINE, stable=stable, reason=_borderline(level, limit, settings)
+        )
     if not stable:
         reason = _unstable(level, findings, settings)
         return Judgement(verdict=Verdict.UNSTABLE, stable=False, reason=reason)
@@ -84,6 +87,16 @@ def _no_valid_request(window: Window, errors: Sequence[ErrorCount]) -> str:
     if errors:
         return f"No valid requests recorded in a window: all {window.failed} failed.{_first(errors)}"
     return "No valid requests recorded within time interval. Please use a larger time window."
+
+
+def _borderline(level: Level, limit: Assessment, settings: LevelSettings) -> str:
+    longer = "a longer -p or more windows (-r)"
+    if settings.request_count:
+        longer = "a greater --request-count"
+    return (
+        f"{str(level).capitalize()} is borderline: its latency may lie on either side of the limit of "
+        f"{settings.latency_limit_ms} msec ({limit.reason}). {longer.capitalize()} may settle it."
+    )
 
 
 def _unstable(level: Level, findings: Findings, settings: LevelSettings) -> str:

@@ -68,6 +68,30 @@ def searched(levels: LevelRange, expression: str, seed: int, service_s: float) -
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("interval_ms", "counted"), [(1000, False), (5000, True)])
+def test_a_binary_search_answers_no_rate_above_the_knee_of_an_m_d_1_queue(
+    interval_ms: int, *, counted: bool
+) -> None:
+    """Its mean crosses 15 ms at 160 requests per second; a counted level has one window."""
+    settings = LevelSettings(interval_ms=interval_ms, latency_limit_ms=15, request_count=int(counted))
+    levels = LevelRange(mode="request_rate", start=100, end=200, step=5, binary=True)
+
+    async def answer(seed: int) -> float:
+        async def measure(level: Level, settings: LevelSettings) -> LevelResult:
+            rng = np.random.default_rng((seed, int(level.value)))
+            rows = open_loop(rng, constant(0.005), rate=level.value, servers=1, seconds=30)
+            return measured(rows, level, settings)
+
+        found = await sweep(levels, settings, measure, asyncio.Event())
+        assert found.answer is not None
+        return found.answer.value
+
+    answers = [asyncio.run(answer(seed)) for seed in range(20)]
+    assert sum(value > 165 for value in answers) <= 1
+    assert 125 <= np.median(answers) <= 160
+
+
+@pytest.mark.slow
 def test_the_knee_of_an_m_d_1_queue_is_found_within_a_step() -> None:
     """Its p99 crosses 6 ms at a load that Erlang's formula knows."""
     step, bound_s = 40.0, 0.006

@@ -19,7 +19,7 @@ def meets_objectives(result: LevelResult) -> bool:
 
 def bearable(result: LevelResult) -> bool:
     """Whether more load may be tried: nothing is broken that more load can only make worse."""
-    if result.interrupted or result.verdict in (Verdict.ERRORS, Verdict.OVER_LIMIT):
+    if result.interrupted or result.verdict in (Verdict.ERRORS, Verdict.OVER_LIMIT, Verdict.BORDERLINE):
         return False
     grows = [a for a in result.slo if a.objective.quantity == "throughput" and not a.objective.below]
     return all(a.met for a in result.slo if a not in grows) and not falls_behind(result)

@@ -20,7 +20,12 @@ SHOWN_LEVELS = 8
 LOOKS = 120
 FEWEST_LOOKS = 3
 MOST_PLANNED = 1000
-_TONES = {Verdict.OK: "green", Verdict.CLIENT_BOUND: "yellow", Verdict.UNSTABLE: "yellow"}
+_TONES = {
+    Verdict.OK: "green",
+    Verdict.CLIENT_BOUND: "yellow",
+    Verdict.UNSTABLE: "yellow",
+    Verdict.BORDERLINE: "yellow",
+}
 _PARTS = (
     ("queue", "red"),
     ("input", "cyan"),

@@ -12,6 +12,7 @@ _MARKS = {
     Verdict.OK: "\u2705",
     Verdict.UNSTABLE: "\u26a0\ufe0f unstable",
     Verdict.OVER_LIMIT: "\u274c over the limit",
+    Verdict.BORDERLINE: "\u26a0\ufe0f borderline",
     Verdict.ERRORS: "\u274c errors",
     Verdict.CLIENT_BOUND: "\u26a0\ufe0f client-bound",
 }

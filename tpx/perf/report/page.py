@@ -23,7 +23,12 @@ from tpx.perf.settings import LevelRange
 from tpx.report.chart import Chart
 from tpx.report.view import Cell, Column, Fact, Grid, Row, Tile
 
-_FLAGS = {Verdict.OK: "ok", Verdict.CLIENT_BOUND: "warn", Verdict.UNSTABLE: "warn"}
+_FLAGS = {
+    Verdict.OK: "ok",
+    Verdict.CLIENT_BOUND: "warn",
+    Verdict.UNSTABLE: "warn",
+    Verdict.BORDERLINE: "warn",
+}
 _NO_VALUE = "\u2013"
 
 
