@@ -60,7 +60,7 @@ CORRID = "data_type: TYPE_UINT64"
         ),
         (
             control("END", "int32_false_true: [ 0, 1 ] fp32_false_true: [ 0, 1 ]"),
-            "sequence batching must specify only one of 'int32_false_true', 'fp32_false_true' or "
+            "sequence batching specifies more than one from 'int32_false_true', 'fp32_false_true' and "
             "'bool_false_true' for CONTROL_SEQUENCE_END for net",
         ),
         (
@@ -75,8 +75,8 @@ CORRID = "data_type: TYPE_UINT64"
         ),
         (
             control("CORRID", CORRID + " int32_false_true: [ 0, 1 ]"),
-            "sequence batching must not specify 'int32_false_true', 'fp32_false_true' or 'bool_false_true' "
-            "for CONTROL_SEQUENCE_CORRID for net",
+            "sequence batching must not specify either 'int32_false_true', 'fp32_false_true' or "
+            "'bool_false_true' for CONTROL_SEQUENCE_CORRID for net",
         ),
         (control("START", name=""), "sequence batching control tensor must have a name for net"),
         (
@@ -90,7 +90,7 @@ CORRID = "data_type: TYPE_UINT64"
         ),
         (
             "oldest { preferred_batch_size: [ 9 ] }",
-            "sequence batching preferred size must be <= max batch size for net",
+            "sequence batching preferred batch size must be <= max batch size for net",
         ),
         (
             "oldest { max_candidate_sequences: -1 }",
@@ -112,12 +112,15 @@ def test_every_control_at_once_is_right() -> None:
 def test_sequences_have_defaults() -> None:
     config = configured(IO + sequences(""))
     fill_batching(config)
-    assert config.sequence_batching.HasField("direct")
+    assert not config.sequence_batching.HasField("direct")
     assert config.sequence_batching.max_sequence_idle_microseconds == 1_000_000
     config = configured(IO + sequences("oldest { } max_sequence_idle_microseconds: 5"))
     fill_batching(config)
     assert list(config.sequence_batching.oldest.preferred_batch_size) == [8]
     assert config.sequence_batching.max_sequence_idle_microseconds == 5
+    config = configured(IO + sequences("oldest { }"), max_batch_size=0)
+    fill_batching(config)
+    assert not config.sequence_batching.oldest.preferred_batch_size
 
 
 def test_ragged_sequences_are_refused() -> None:
@@ -290,25 +293,25 @@ def test_an_action_that_can_never_be_taken_is_no_conflict() -> None:
     [
         (
             "batch_input [{ kind: BATCH_ELEMENT_COUNT target_name: 't' data_type: TYPE_FP32 }]",
-            "batch input kind 'BATCH_ELEMENT_COUNT' expects 1 source input, got 0",
+            "batch input kind 'BATCH_ELEMENT_COUNT' expects 1 source input, got 0 for net",
         ),
         (
             "batch_input [{ target_name: 't' data_type: TYPE_INT64 source_input: 'x' }]",
-            "batch input data type must be TYPE_INT32 or TYPE_FP32",
+            "batch input data type must be TYPE_INT32 or TYPE_FP32 for net",
         ),
         (
             "batch_input [{ target_name: 't' data_type: TYPE_FP32 source_input: 'z' }]",
-            "unknown source input name 'z'",
+            "unknown source input name 'z' for net",
         ),
-        ("batch_output [{ target_name: 'z' source_input: 'x' }]", "unknown target output name 'z'"),
+        ("batch_output [{ target_name: 'z' source_input: 'x' }]", "unknown target output name 'z' for net"),
         (
             "batch_output [{ target_name: [ 'y', 'y' ] source_input: 'x' }]",
-            "target output name 'y' can only be specified once",
+            "target output name 'y' can only be specified once for net",
         ),
-        ("batch_output [{ target_name: 'y' source_input: 'z' }]", "unknown source input name 'z'"),
+        ("batch_output [{ target_name: 'y' source_input: 'z' }]", "unknown source input name 'z' for net"),
         (
             "batch_output [{ target_name: 'y' }]",
-            "batch output kind 'BATCH_SCATTER_WITH_INPUT_SHAPE' expects 1 source input, got 0",
+            "batch output kind 'BATCH_SCATTER_WITH_INPUT_SHAPE' expects 1 source input, got 0 for net",
         ),
     ],
 )

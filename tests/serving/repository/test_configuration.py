@@ -17,10 +17,13 @@ from tpx.serving.repository.configuration import (
     set_name,
     validate,
     validate_instance_groups,
+    validate_model,
+    validate_tensors,
 )
 
 INPUT = "input [{ name: 'x' data_type: TYPE_FP32 dims: [ 16 ] }] "
 OUTPUT = "output [{ name: 'y' data_type: TYPE_FP32 dims: [ 16 ] }] "
+POSITIVE = "must be integer >= 1, or -1 to indicate a variable-size dimension"
 
 
 def config(text: str = "", name: str = "net") -> Any:
@@ -58,6 +61,8 @@ def test_a_model_is_called_as_its_directory() -> None:
         ("platform: 'onnxruntime_onnx' backend: 'onnxruntime'", "onnxruntime", "onnxruntime_onnx"),
         ("platform: 'tensorrt_plan'", "tensorrt", "tensorrt_plan"),
         ("platform: 'torch_aoti'", "pytorch", "torch_aoti"),
+        ("platform: 'onnxruntime_onnx' backend: 'python'", "python", "onnxruntime_onnx"),
+        ("platform: 'mine' backend: 'python'", "python", "mine"),
         ("backend: 'python'", "python", ""),
         ("backend: 'mine'", "mine", ""),
     ],
@@ -215,26 +220,34 @@ def test_a_good_configuration_passes() -> None:
         (INPUT, "model 'net' must specify at least one output"),
         (
             "input [{ data_type: TYPE_FP32 dims: [ 1 ] }]" + OUTPUT,
-            "model input must specify 'name' in 'net'",
+            "model input must specify 'name' for net",
         ),
-        ("input [{ name: 'x' dims: [ 1 ] }]" + OUTPUT, "model input 'x' of 'net' must specify 'data_type'"),
+        ("input [{ name: 'x' dims: [ 1 ] }]" + OUTPUT, "model input 'x' must specify 'data_type' for net"),
         (
             "input [{ name: 'x' data_type: 99 dims: [ 1 ] }]" + OUTPUT,
-            "model input 'x' of 'net' must specify 'data_type'",
+            "model input 'x' must specify 'data_type' for net",
         ),
         (
             "input [{ name: 'x' data_type: TYPE_FP32 }]" + OUTPUT,
-            "model input 'x' of 'net' must specify 'dims'",
+            "model input 'x' must specify 'dims' for net",
         ),
         (
             INPUT + "output [{ name: 'y' data_type: TYPE_FP32 }]",
-            "model output 'y' of 'net' must specify 'dims'",
+            "model output 'y' must specify 'dims' for net",
         ),
-        (INPUT + INPUT + OUTPUT, "model input 'x' of 'net' is specified more than once"),
-        (INPUT + OUTPUT + OUTPUT, "model output 'y' of 'net' is specified more than once"),
+        (INPUT + INPUT + OUTPUT, "model input 'x' is specified more than once for net"),
+        (INPUT + OUTPUT + OUTPUT, "model output 'y' is specified more than once for net"),
         (
             "input [{ name: 'x' data_type: TYPE_FP32 format: FORMAT_NHWC dims: [ 1 ] }]" + OUTPUT,
-            "model input 'x' of 'net': NHWC/NCHW require 3 dims",
+            "model input NHWC/NCHW require 3 dims for net: input 'x'",
+        ),
+        (
+            INPUT.replace("}", "is_shape_tensor: true }") + OUTPUT,
+            "shape tensors are only supported for TensorRT platform for net: input 'x'",
+        ),
+        (
+            INPUT + OUTPUT.replace("}", "is_non_linear_format_io: true }"),
+            "Non-linear IO format is only supported for the TensorRT platform for net: output 'y'",
         ),
     ],
 )
@@ -246,8 +259,7 @@ def test_what_cannot_be_is_refused_by_its_field(text: str, message: str) -> None
 def test_dimensions_are_positive_or_vary(dim: int) -> None:
     text = INPUT.replace("16", str(dim)) + OUTPUT
     assert refused(text) == (
-        "model input 'x' of 'net': dimension must be integer >= 1, or -1 to indicate a variable-size "
-        "dimension"
+        "model input 'x' dimension must be integer >= 1, or -1 to indicate a variable-size dimension for net"
     )
 
 
@@ -258,10 +270,16 @@ def test_dimensions_are_positive_or_vary(dim: int) -> None:
         (0, "1", "", "cannot have empty reshape for non-batching model as scalar tensors are not supported"),
         (8, "2, 3", "6", None),
         (8, "2, 3", "7", "has different size for dims and reshape"),
-        (8, "-1, 2", "2, -1", None),
-        (8, "-1, 2", "2", "has different number of variable-size dimensions for dims and reshape"),
+        (8, "-1, 2", "-1, 1, 2", None),
+        (8, "2, 4, -1, 6", "8, -1, 1, 6", None),
+        (8, "-1, 2", "2, -1", "has different size for dims and reshape"),
+        (8, "2, -1", "1, -1, 2", "has different size for dims and reshape"),
+        (8, "2, -1, 3, -1", "2, -1, -1, 3", "has different size for dims and reshape"),
+        (8, "-1, 2", "2", "has different size for dims and reshape"),
+        (8, "2", "-1", "has different size for dims and reshape"),
+        (8, "-1, -1", "-1", "has different number of variable-size dimensions for dims and reshape"),
         (8, "-1, 2", "-1, 3", "has different size for dims and reshape"),
-        (8, "2", "2, 0", "reshape dimension must be integer >= 1, or -1"),
+        (8, "2", "2, 0", f"reshape dimensions {POSITIVE}"),
     ],
 )
 def test_a_reshape_keeps_the_number_of_elements(
@@ -272,7 +290,7 @@ def test_a_reshape_keeps_the_number_of_elements(
     if message is None:
         validate(config(text))
     else:
-        assert message in refused(text)
+        assert refused(text) == f"model input 'x' {message} for net"
 
 
 @pytest.mark.parametrize(
@@ -294,7 +312,7 @@ def test_preferred_sizes_are_batch_sizes(sizes: str, message: str) -> None:
         ("count: -1", "instance group net_0 of model net must have a count of at least 1"),
         (
             "name: 'g' kind: KIND_CPU gpus: [ 0 ]",
-            "instance group g of model net has kind KIND_CPU but specifies one or more GPU",
+            "instance group g of model net has kind KIND_CPU but specifies one or more GPUs",
         ),
         (
             "kind: KIND_MODEL gpus: [ 0 ]",
@@ -302,8 +320,8 @@ def test_preferred_sizes_are_batch_sizes(sizes: str, message: str) -> None:
         ),
         (
             "profile: '1'",
-            "instance group net_0 of model net specifies profile field which is only supported for TensorRT "
-            "models",
+            "instance group net_0 of model net and platform specifies profile field which is only supported "
+            "for TensorRT models",
         ),
         ("kind: 7", "instance group net_0 of model net has the unknown kind 7"),
     ],
@@ -314,6 +332,41 @@ def test_instance_groups_that_cannot_be_are_refused(group: str, message: str) ->
     with pytest.raises(ConfigError) as caught:
         validate_instance_groups(out)
     assert caught.value.message == message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "dynamic_batching { preferred_batch_size: [ 4 ] }",
+        "input [{ name: 'x' reshape { shape: [ 2 ] } }]",
+        "output [{ name: 'y' dims: [ 1 ] reshape { } }]",
+        "batch_input [{ target_name: 't' data_type: TYPE_FP32 source_input: 'x' }]",
+    ],
+)
+def test_what_the_model_file_may_tell_is_not_missed_before_it_is_open(text: str) -> None:
+    incomplete = config(text)
+    validate_model(incomplete, completed=False)
+    validate_tensors(incomplete, completed=False)
+    with pytest.raises(ConfigError):
+        validate(incomplete)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "max_batch_size: 2 dynamic_batching { preferred_batch_size: [ 4 ] }",
+        "dynamic_batching { preferred_batch_size: [ 0 ] }",
+        "input [{ dims: [ 2 ] }]",
+        "input [{ name: 'x' dims: [ 0 ] }]",
+        "input [{ name: 'x' dims: [ 3 ] reshape { shape: [ 2 ] } }]",
+        INPUT + OUTPUT + "batch_input [{ target_name: 't' data_type: TYPE_FP32 source_input: 'z' }]",
+    ],
+)
+def test_what_no_model_file_can_mend_is_refused_before_it_is_open(text: str) -> None:
+    wrong = config(text)
+    with pytest.raises(ConfigError):  # noqa: PT012 (one of the two)
+        validate_model(wrong, completed=False)
+        validate_tensors(wrong, completed=False)
 
 
 # what this version does not do

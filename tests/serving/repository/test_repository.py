@@ -91,7 +91,7 @@ def test_by_default_the_latest_version_is_served(tmp_path: Path) -> None:
 
 def test_what_is_not_there_is_told_in_tritons_words(tmp_path: Path) -> None:
     write_model(tmp_path, "net")
-    write_model(tmp_path, "broken", config="max_batch_size: -1")
+    write_model(tmp_path, "broken", config="input [{ name: 'x' dims: [ 0 ] }]")
 
     def look(repository: ModelRepository) -> None:
         for name, version, kind, message in [
@@ -163,13 +163,49 @@ def test_a_model_that_fails_does_not_keep_others_from_loading(tmp_path: Path) ->
         "Invalid argument: unexpected directory name 'other-name' for model 'x', directory name must equal "
         "model name"
     )
-    assert words["negative:1"] == (
+    assert words["negative:0"] == (
         "Invalid argument: 'max_batch_size' must be non-negative value for negative "
         f"({tmp_path}/negative/config.pbtxt:1: max_batch_size)"
     )
     assert words["truncated:1"].startswith("Internal: onnx runtime cannot load ")
     assert words["empty:0"].startswith("Invalid argument: Invalid model name: Could not determine backend")
     assert words["no-file:0"].startswith("Invalid argument: Invalid model name: Could not determine backend")
+
+
+@pytest.mark.parametrize(
+    ("config", "place", "message"),
+    [
+        ("max_batch_size: -3", "net:0", "'max_batch_size' must be non-negative value for net"),
+        (
+            "dynamic_batching { priority_levels: 2 }",
+            "net:0",
+            "default priority level must be in range [1, 2] for net",
+        ),
+        (
+            "input [{ name: 'x' data_type: TYPE_FP32 dims: [ 0 ] }]",
+            "net:1",
+            "model input 'x' dimension must be integer >= 1, or -1 to indicate a variable-size dimension "
+            "for net",
+        ),
+        (
+            "instance_group [{ kind: KIND_CPU gpus: [ 0 ] }]",
+            "net:1",
+            "instance group net_0 of model net has kind KIND_CPU but specifies one or more GPUs",
+        ),
+        (
+            "model_metrics { metric_control [{ }] }",
+            "net:1",
+            "metric control must specify 'metric_identifier' for net",
+        ),
+    ],
+)
+def test_a_wrong_field_is_told_where_the_model_file_is_missing(
+    tmp_path: Path, config: str, place: str, message: str
+) -> None:
+    (write_model(tmp_path, "net", config="backend: 'onnxruntime' " + config) / "1" / "model.onnx").unlink()
+    [(found, (state, why))] = loaded(tmp_path, states).items()
+    assert (found, state) == (place, "UNAVAILABLE")
+    assert why.startswith(f"Invalid argument: {message}")
 
 
 def test_versions_of_a_model_are_loaded_all_or_none(tmp_path: Path) -> None:
@@ -285,7 +321,7 @@ def test_a_default_batch_size_that_is_no_number_is_refused(tmp_path: Path, size:
 @pytest.mark.parametrize(
     ("config", "why"),
     [
-        ("backend: 'mine'", "Internal: unable to find backend library for backend 'mine'"),
+        ("backend: 'mine'", "Invalid argument: unable to find backend library for backend 'mine'"),
         (
             "instance_group [{ kind: KIND_GPU }]",
             "Internal: model 'net' needs ONNX Runtime's CUDAExecutionProvider, which the installed",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
-from tpx.errors import LoadError
+from tpx.errors import Code, LoadError
 from tpx.serving.backends.base import Backend
 from tpx.serving.extensions import Kind, Known, imported, make, names, offer_of, unknown
 
@@ -71,10 +71,16 @@ BACKENDS = Kind(
 """A package adds one by an entry point of this group: `mine = "my_package:MineBackend"`."""
 
 
+class NoBackend(LoadError):
+    """There is no backend of this name."""
+
+    code = Code.INVALID_ARGUMENT
+
+
 def backend(name: str, directory: Path | None = None) -> Backend:
     """The backend of a name, be it a Python model in `directory` that serves all of its models.
 
-    Raises LoadError that says what is missing.
+    Raises NoBackend, and LoadError that says what is missing.
     """
     runtime = _runtime(name, directory)
     if runtime is not None:
@@ -82,7 +88,7 @@ def backend(name: str, directory: Path | None = None) -> Backend:
         return cast("Backend", python(runtime))
     made = make(BACKENDS, name)
     if made is None:
-        raise LoadError(_no_backend(name, directory))
+        raise NoBackend(_no_backend(name, directory))
     return cast("Backend", made)
 
 

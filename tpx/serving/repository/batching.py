@@ -1,12 +1,14 @@
 """What a configuration may say of batching: dynamic, ragged and of sequences (Triton:
 core/src/model_config_utils.cc)."""
 
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from tpx.errors import ConfigError
 from tpx.protocol.datatypes import BY_NUMBER
 
 DEFAULT_SEQUENCE_IDLE_US = 1_000_000
+MAX_INT32 = 2**31 - 1
 _KINDS = {0: "START", 1: "READY", 2: "END", 3: "CORRID"}
 _FLAG_FIELDS = ("int32_false_true", "fp32_false_true", "bool_false_true")
 _CORRID_TYPES = ("UINT64", "INT64", "UINT32", "INT32", "BYTES")
@@ -24,29 +26,34 @@ def fill_batching(config: Any) -> None:
         batching.max_sequence_idle_microseconds = (
             batching.max_sequence_idle_microseconds or DEFAULT_SEQUENCE_IDLE_US
         )
-        if batching.WhichOneof("strategy_choice") is None:
-            batching.direct.SetInParent()
-        if batching.HasField("oldest") and not batching.oldest.preferred_batch_size:
-            batching.oldest.preferred_batch_size.append(max(1, config.max_batch_size))
+        preferred = batching.oldest.preferred_batch_size if batching.HasField("oldest") else None
+        if preferred is not None and not preferred and config.max_batch_size > 0:
+            preferred.append(config.max_batch_size)
 
 
-def validate_batching(config: Any) -> None:
-    """Raise ConfigError for what is wrong, naming the field."""
+def validate_batching(config: Any, *, completed: bool = True) -> None:
+    """Raise ConfigError for what is wrong, naming the field.
+
+    Before a configuration is `completed`, one without max_batch_size may still get it from the model file.
+    """
     choice = config.WhichOneof("scheduling_choice")
+    most = config.max_batch_size if completed or config.max_batch_size else MAX_INT32
     if choice == "dynamic_batching":
-        _validate_preferred("dynamic batching", config.dynamic_batching.preferred_batch_size, config)
+        sizes = config.dynamic_batching.preferred_batch_size
+        _validate_preferred("dynamic batching preferred size", sizes, most, config.name)
         _validate_levels(config)
     elif choice == "sequence_batching":
+        sizes = config.sequence_batching.oldest.preferred_batch_size
+        _validate_preferred("sequence batching preferred batch size", sizes, most, config.name)
         _validate_sequences(config)
-    _validate_ragged(config)
 
 
-def _validate_preferred(what: str, sizes: Any, config: Any) -> None:
+def _validate_preferred(what: str, sizes: Iterable[int], most: int, model: str) -> None:
     for size in sizes:
         if size <= 0:
-            raise ConfigError(f"{what} preferred size must be positive for {config.name}")
-        if size > max(1, config.max_batch_size):
-            raise ConfigError(f"{what} preferred size must be <= max batch size for {config.name}")
+            raise ConfigError(f"{what} must be positive for {model}")
+        if size > most:
+            raise ConfigError(f"{what} must be <= max batch size for {model}")
 
 
 def _validate_levels(config: Any) -> None:
@@ -54,7 +61,7 @@ def _validate_levels(config: Any) -> None:
     levels = batching.priority_levels
     if levels and not 1 <= batching.default_priority_level <= levels:
         raise ConfigError(f"default priority level must be in range [1, {levels}] for {config.name}")
-    for level in batching.priority_queue_policy:
+    for level in batching.priority_queue_policy if levels else ():
         if not 1 <= level <= levels:
             raise ConfigError(
                 f"priority queue policy must have priority level in range [1, {levels}] for {config.name}"
@@ -79,12 +86,8 @@ def _validate_sequences(config: Any) -> None:
         raise ConfigError(
             f"sequence batching minimum slot utilization must be in range (0.0, 1.0] for {config.name}"
         )
-    if batching.HasField("oldest"):
-        _validate_preferred("sequence batching", batching.oldest.preferred_batch_size, config)
-        if batching.oldest.max_candidate_sequences < 0:
-            raise ConfigError(
-                f"sequence batching max_candidate_sequences must not be negative for {config.name}"
-            )
+    if batching.oldest.max_candidate_sequences < 0:
+        raise ConfigError(f"sequence batching max_candidate_sequences must not be negative for {config.name}")
     _validate_controls(config)
     _validate_states(config)
     if config.batch_input or config.batch_output or any(item.allow_ragged_batch for item in config.input):
@@ -158,17 +161,21 @@ def _validate_correlation_id(config: Any, control: Any) -> None:
         )
     if any(len(getattr(control, field)) for field in _FLAG_FIELDS):
         raise ConfigError(
-            "sequence batching must not specify 'int32_false_true', 'fp32_false_true' or 'bool_false_true' "
-            f"for CONTROL_SEQUENCE_CORRID for {config.name}"
+            "sequence batching must not specify either 'int32_false_true', 'fp32_false_true' or "
+            f"'bool_false_true' for CONTROL_SEQUENCE_CORRID for {config.name}"
         )
 
 
 def _validate_flag(config: Any, kind: str, control: Any) -> None:
     given = [field for field in _FLAG_FIELDS if len(getattr(control, field))]
-    if len(given) != 1:
-        word = "only one of" if given else "either"
+    if not given:
         raise ConfigError(
-            f"sequence batching must specify {word} 'int32_false_true', 'fp32_false_true' or "
+            "sequence batching must specify either 'int32_false_true', 'fp32_false_true' or "
+            f"'bool_false_true' for CONTROL_SEQUENCE_{kind} for {config.name}"
+        )
+    if len(given) > 1:
+        raise ConfigError(
+            "sequence batching specifies more than one from 'int32_false_true', 'fp32_false_true' and "
             f"'bool_false_true' for CONTROL_SEQUENCE_{kind} for {config.name}"
         )
     if len(getattr(control, given[0])) != 2:
@@ -178,35 +185,30 @@ def _validate_flag(config: Any, kind: str, control: Any) -> None:
         )
 
 
-def _validate_ragged(config: Any) -> None:
+def validate_batch_tensors(config: Any) -> None:
+    """Raise ConfigError for inputs that are made of batches and outputs that are split, in Triton's words."""
     inputs = {item.name for item in config.input}
     for item in config.batch_input:
-        kind = item.DESCRIPTOR.fields_by_name["kind"].enum_type.values_by_number[item.kind].name
-        if len(item.source_input) != 1:
-            raise ConfigError(
-                f"batch input kind '{kind}' expects 1 source input, got {len(item.source_input)}"
-            )
+        _validate_source("input", item, inputs, config.name)
         if item.data_type not in BY_NUMBER or BY_NUMBER[item.data_type].name not in _RAGGED_TYPES:
-            raise ConfigError("batch input data type must be TYPE_INT32 or TYPE_FP32")
-        if item.source_input[0] not in inputs:
-            raise ConfigError(f"unknown source input name '{item.source_input[0]}'")
-    _validate_scattered(config, inputs)
-
-
-def _validate_scattered(config: Any, inputs: set[str]) -> None:
+            raise ConfigError(f"batch input data type must be TYPE_INT32 or TYPE_FP32 for {config.name}")
     outputs = {item.name for item in config.output}
     seen: set[str] = set()
     for item in config.batch_output:
-        if len(item.source_input) != 1:
-            raise ConfigError(
-                "batch output kind 'BATCH_SCATTER_WITH_INPUT_SHAPE' expects 1 source input, got "
-                f"{len(item.source_input)}"
-            )
-        if item.source_input[0] not in inputs:
-            raise ConfigError(f"unknown source input name '{item.source_input[0]}'")
+        _validate_source("output", item, inputs, config.name)
         for name in item.target_name:
             if name not in outputs:
-                raise ConfigError(f"unknown target output name '{name}'")
+                raise ConfigError(f"unknown target output name '{name}' for {config.name}")
             if name in seen:
-                raise ConfigError(f"target output name '{name}' can only be specified once")
+                raise ConfigError(f"target output name '{name}' can only be specified once for {config.name}")
             seen.add(name)
+
+
+def _validate_source(what: str, item: Any, inputs: Collection[str], model: str) -> None:
+    kind = item.DESCRIPTOR.fields_by_name["kind"].enum_type.values_by_number[item.kind].name
+    if len(item.source_input) != 1:
+        raise ConfigError(
+            f"batch {what} kind '{kind}' expects 1 source input, got {len(item.source_input)} for {model}"
+        )
+    if item.source_input[0] not in inputs:
+        raise ConfigError(f"unknown source input name '{item.source_input[0]}' for {model}")

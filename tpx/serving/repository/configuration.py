@@ -1,6 +1,7 @@
 """From a config.pbtxt as written to a configuration that says everything (Triton:
 core/src/model_config_utils.cc)."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from tpx.protocol import messages
 from tpx.protocol.datatypes import BY_NUMBER
 from tpx.serving.backends.base import Backend, OnGpus
 from tpx.serving.backends.table import BACKEND_OF_PLATFORM, PLATFORM_OF_BACKEND, RECOGNISED_FILES
-from tpx.serving.repository.batching import validate_batching
+from tpx.serving.repository.batching import validate_batch_tensors, validate_batching
 
 _KINDS = messages.ModelConfig.DESCRIPTOR.fields_by_name["instance_group"].message_type.fields_by_name["kind"]
 _AUTO, _GPU, _CPU, _MODEL = (
@@ -53,7 +54,7 @@ def fill_backend(config: Any, version_directory: Path | None) -> None:
         config.backend = backend
     elif config.backend and not config.platform:
         config.platform = PLATFORM_OF_BACKEND.get(config.backend, "")
-    elif config.platform and BACKEND_OF_PLATFORM.get(config.platform, config.backend) != config.backend:
+    elif _is_unfit(config.platform, config.backend):
         raise ConfigError(
             f"unexpected 'platform' and 'backend' pair, got:{config.platform}, {config.backend}"
         )
@@ -63,6 +64,12 @@ def fill_backend(config: Any, version_directory: Path | None) -> None:
             "model configuration. Expected model name of the form 'model.<backend_name>'. "
             + _unrecognised(config.name, version_directory)
         )
+
+
+def _is_unfit(platform: str, backend: str) -> bool:
+    """True if a backend that has platforms of its own is given another one."""
+    own = [each for each, name in BACKEND_OF_PLATFORM.items() if name == backend]
+    return bool(platform and own) and platform not in own
 
 
 def _platform_meant(platform: str) -> str:
@@ -163,29 +170,39 @@ def refuse_namespaces(config: Any) -> None:
 
 
 def validate(config: Any) -> None:
-    """Raise ConfigError for what is wrong or not possible, naming the field."""
+    """Raise ConfigError for what is wrong or not possible in a complete configuration, naming the field."""
+    validate_model(config)
+    validate_tensors(config)
+
+
+def validate_model(config: Any, *, completed: bool = True) -> None:
+    """Raise ConfigError for what is wrong beside the inputs and outputs, `completed` as for tensors."""
     if config.max_batch_size < 0:
         raise ConfigError(f"'max_batch_size' must be non-negative value for {config.name}")
-    if not config.output:
-        raise ConfigError(f"model '{config.name}' must specify at least one output")
-    for kind, items in (("input", config.input), ("output", config.output)):
-        names = [item.name for item in items]
-        for item in items:
-            _validate_tensor(config, kind, item)
-            if names.count(item.name) > 1:
-                raise ConfigError(
-                    f"model {kind} '{item.name}' of '{config.name}' is specified more than once"
-                )
-    for item in config.input:
-        if item.format and len(item.dims) != 3:
-            raise ConfigError(f"model input '{item.name}' of '{config.name}': NHWC/NCHW require 3 dims")
-    validate_batching(config)
+    validate_batching(config, completed=completed)
     _validate_cache(config)
     if config.model_operations.op_library_filename and config.backend not in WITH_OPERATORS:
         raise ConfigError(
             f"model '{config.name}': model_operations.op_library_filename needs a backend that loads "
             f"libraries of operators ({', '.join(WITH_OPERATORS)}), not '{config.backend}'"
         )
+
+
+def validate_tensors(config: Any, *, completed: bool = True) -> None:
+    """Raise ConfigError for what is wrong with the inputs and outputs.
+
+    `completed`: the backend has filled what the configuration leaves open. Before that nothing is missed.
+    """
+    if completed and not config.output:
+        raise ConfigError(f"model '{config.name}' must specify at least one output")
+    for kind, items in (("input", config.input), ("output", config.output)):
+        names = [item.name for item in items]
+        for item in items:
+            _validate_tensor(config, kind, item, completed=completed)
+            if names.count(item.name) > 1:
+                raise ConfigError(f"model {kind} '{item.name}' is specified more than once for {config.name}")
+    if completed or (config.input and config.output):
+        validate_batch_tensors(config)
 
 
 def _validate_cache(config: Any) -> None:
@@ -202,46 +219,67 @@ def _validate_cache(config: Any) -> None:
             )
 
 
-def _validate_tensor(config: Any, kind: str, item: Any) -> None:
-    where = f"model {kind} '{item.name}' of '{config.name}'"
+def _validate_tensor(config: Any, kind: str, item: Any, *, completed: bool) -> None:
+    """Raise ConfigError in the words and the order of Triton's ValidateIOShape."""
+    where, model = f"model {kind} '{item.name}'", config.name
     if not item.name:
-        raise ConfigError(f"model {kind} must specify 'name' in '{config.name}'")
-    if config.backend != "tensorrt":
-        if item.is_shape_tensor:
-            raise ConfigError(f"{where}: shape tensors are only supported for TensorRT platform")
-        if item.is_non_linear_format_io:
-            raise ConfigError(f"{where}: Non-linear IO format is only supported for the TensorRT platform")
-    if item.data_type not in BY_NUMBER:
-        raise ConfigError(f"{where} must specify 'data_type'")
-    if not item.dims:
-        raise ConfigError(f"{where} must specify 'dims'")
-    if any(dim < 1 and dim != -1 for dim in item.dims):
+        raise ConfigError(f"model {kind} must specify 'name' for {model}")
+    if item.data_type not in BY_NUMBER and (completed or item.data_type):
+        raise ConfigError(f"{where} must specify 'data_type' for {model}")
+    if completed and not item.dims:
+        raise ConfigError(f"{where} must specify 'dims' for {model}")
+    if completed and not config.max_batch_size and item.HasField("reshape") and not item.reshape.shape:
         raise ConfigError(
-            f"{where}: dimension must be integer >= 1, or -1 to indicate a variable-size dimension"
+            f"{where} cannot have empty reshape for non-batching model as scalar tensors are not supported "
+            f"for {model}"
         )
-    if item.HasField("reshape"):
-        _validate_reshape(config, where, item)
+    for dims, what in ((item.dims, "dimension"), (item.reshape.shape, "reshape dimensions")):
+        if any(dim < 1 and dim != -1 for dim in dims):
+            raise ConfigError(
+                f"{where} {what} must be integer >= 1, or -1 to indicate a variable-size dimension "
+                f"for {model}"
+            )
+    if item.HasField("reshape") and item.dims:
+        _validate_reshape(item, where, model)
+    _validate_format(config, kind, item)
 
 
-def _validate_reshape(config: Any, where: str, item: Any) -> None:
-    dims, shape = list(item.dims), list(item.reshape.shape)
-    if not shape and config.max_batch_size == 0:
+def _validate_reshape(item: Any, where: str, model: str) -> None:
+    """Raise ConfigError unless both shapes have as many elements between their variable dimensions."""
+    dims, shape = _fixed_sizes(item.dims), _fixed_sizes(item.reshape.shape)
+    if len(dims) != len(shape) and min(len(dims), len(shape)) > 1:
         raise ConfigError(
-            f"{where} cannot have empty reshape for non-batching model as scalar tensors are not supported"
+            f"{where} has different number of variable-size dimensions for dims and reshape for {model}"
         )
-    if any(dim < 1 and dim != -1 for dim in shape):
-        raise ConfigError(f"{where}: reshape dimension must be integer >= 1, or -1")
-    if dims.count(-1) != shape.count(-1):
-        raise ConfigError(f"{where} has different number of variable-size dimensions for dims and reshape")
-    if _product(dims) != _product(shape):
-        raise ConfigError(f"{where} has different size for dims and reshape")
+    if dims != shape:
+        raise ConfigError(f"{where} has different size for dims and reshape for {model}")
 
 
-def _product(dims: list[int]) -> int:
-    out = 1
+def _fixed_sizes(dims: Iterable[int]) -> list[int]:
+    """Return the products of the dimensions before, between and behind those that vary."""
+    sizes = [1]
     for dim in dims:
-        out *= max(dim, 1)
-    return out
+        if dim == -1:
+            sizes.append(1)
+        else:
+            sizes[-1] *= dim
+    return sizes
+
+
+def _validate_format(config: Any, kind: str, item: Any) -> None:
+    """Raise ConfigError for a layout that the tensor or its backend cannot have."""
+    model = config.name
+    if kind == "input" and item.format and len(item.dims) != 3:
+        raise ConfigError(f"model input NHWC/NCHW require 3 dims for {model}: input '{item.name}'")
+    if config.backend != "tensorrt" and item.is_shape_tensor:
+        raise ConfigError(
+            f"shape tensors are only supported for TensorRT platform for {model}: {kind} '{item.name}'"
+        )
+    if config.backend != "tensorrt" and item.is_non_linear_format_io:
+        raise ConfigError(
+            "Non-linear IO format is only supported for the TensorRT platform for "
+            f"{model}: {kind} '{item.name}'"
+        )
 
 
 def validate_instance_groups(config: Any) -> None:
@@ -253,11 +291,14 @@ def validate_instance_groups(config: Any) -> None:
         if group.count < 1:
             raise ConfigError(f"{where} must have a count of at least 1")
         if group.kind == _CPU and group.gpus:
-            raise ConfigError(f"{where} has kind KIND_CPU but specifies one or more GPU")
+            raise ConfigError(f"{where} has kind KIND_CPU but specifies one or more GPUs")
         if group.kind == _MODEL and group.gpus:
             raise ConfigError(f"{where} has kind KIND_MODEL but specifies one or more GPUs")
         if group.profile and config.backend != "tensorrt":
-            raise ConfigError(f"{where} specifies profile field which is only supported for TensorRT models")
+            raise ConfigError(
+                f"{where} and platform {config.platform}specifies profile field which is only supported for "
+                "TensorRT models"
+            )
 
 
 def _backend_of(config: Any) -> str:

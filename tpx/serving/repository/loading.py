@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ from tpx.serving.repository.configuration import (
     validate,
     validate_ensemble,
     validate_instance_groups,
+    validate_model,
+    validate_tensors,
 )
 from tpx.serving.repository.decisions import Recipe
 from tpx.serving.repository.layout import ModelSource, read_labels, wanted_versions
@@ -199,8 +202,11 @@ class Loader:
             return
         first = source.versions[min(source.versions)] if source.versions else None
         fill_backend(config, first)
-        fill_defaults(config, find_backend(config.backend, self.settings.backend_directory))
-        validate_instance_groups(config)
+        validate_model(config, completed=not self.settings.auto_complete)
+        if not self.settings.auto_complete:
+            validate_tensors(config)
+        with suppress(LoadError):  # the load of a version reports it
+            fill_defaults(config, find_backend(config.backend, self.settings.backend_directory))
 
     def load(self, source: ModelSource, version: int, written: Any) -> ServedModel:
         """One version, ready to serve; its own copy of the configuration is completed from its file.
@@ -216,6 +222,10 @@ class Loader:
         began = time.perf_counter_ns()
         config = messages.ModelConfig()
         config.CopyFrom(written)
+        backend = find_backend(config.backend, self.settings.backend_directory)
+        validate_instance_groups(config)
+        validate_tensors(config, completed=not self.settings.auto_complete)
+        latencies = latencies_of(config, self.settings.latencies)
         if source.origin is not None:
             source.origin.fetch_version(source.directory, version)
         host = self._host_of(source.model_id) if self._host_of is not None else None
@@ -226,7 +236,7 @@ class Loader:
             settings=self._backend_settings(config.backend),
             host=host,
         )
-        opened = find_backend(config.backend, self.settings.backend_directory).open(files, config)
+        opened = backend.open(files, config)
         try:
             self._complete(opened, config)
             specs = instance_specs(config)
@@ -249,7 +259,7 @@ class Loader:
                 self._loop,
                 inline_below_ns=self.settings.inline_below_ns,
             )
-            model.statistics.latencies = latencies_of(config, self.settings.latencies)
+            model.statistics.latencies = latencies
             model.join(self._instances(model, specs, config, source))
         except BaseException:
             opened.close()
@@ -281,6 +291,7 @@ class Loader:
         config.CopyFrom(model.config)
         del config.instance_group[:]
         config.instance_group.MergeFrom(written.instance_group)
+        validate_instance_groups(config)
         wanted = instance_specs(config)
         if self.settings.limiter is not None:
             self.settings.limiter.check([spec.needs for spec in wanted])
