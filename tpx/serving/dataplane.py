@@ -16,7 +16,7 @@ from tpx.serving.repository.records import State, parse_version
 from tpx.serving.repository.repository import AmbiguousName, ModelRepository
 from tpx.serving.request import InferRequest, RequestHead, TensorSpec
 from tpx.serving.served import Served
-from tpx.serving.shared_memory.regions import SharedMemory
+from tpx.serving.shared_memory.regions import RegionsInUse, Registration, SharedMemory
 from tpx.serving.signature import Signature
 from tpx.serving.tracing.tracer import Tracer
 
@@ -227,11 +227,11 @@ class DataPlane:
     def bind(self, request: DecodedRequest) -> RequestHead:
         """The validated head of a request. Raises NotFound, NotReady, InvalidRequest."""
         model = self._model(request.model_name, request.model_version)
-        if request.shared_inputs:
-            self.shared_memory.fill(request.shared_inputs)
+        regions = self.shared_memory.fill(request.shared_inputs) if request.shared_inputs else []
         head = model.bind(request)
         if request.outputs:
-            self._place_outputs(request.outputs, head)
+            regions += self._place_outputs(request.outputs, head)
+        head.regions = regions
         return head
 
     def _model(self, name: str, version: str) -> Served:
@@ -242,20 +242,29 @@ class DataPlane:
             self.control.ask_for(name)
             raise
 
-    def _place_outputs(self, wanted: Sequence[RequestedOutput], head: RequestHead) -> None:
+    def _place_outputs(self, wanted: Sequence[RequestedOutput], head: RequestHead) -> list[Registration]:
+        regions = []
         for output, bound in zip(wanted, head.outputs, strict=True):
             if output.shared_memory is not None:
-                bound.placement = self.shared_memory.placement(output.shared_memory)
+                bound.placement = placement = self.shared_memory.placement(output.shared_memory)
                 bound.binary = True
                 head.placed = True
+                regions.append(placement.registration)
+        return regions
 
     def infer(self, request: InferRequest) -> None:
         """Compute; the answer comes through the request's `reply`. Raises NotReady, Overloaded."""
+        head, used = request.head, None
+        if head.regions:
+            request.reply = used = RegionsInUse(head.regions, request.reply)
+            head.regions = ()
         try:
             if self.stopping:
-                self._check_continues(request.head)
-            request.head.model.submit(request)
+                self._check_continues(head)
+            head.model.submit(request)
         except TpxError:
+            if used is not None:
+                used.end()
             if request.trace is not None:
                 request.trace.refused()
             raise

@@ -163,6 +163,7 @@ class RequestHead:
         "parameters",
         "placed",
         "priority",
+        "regions",
         "rendered",
         "request_id",
         "row_size",
@@ -193,6 +194,8 @@ class RequestHead:
         """The client wants the empty final response of a decoupled model, too."""
         self.placed = False
         """Some output goes into shared memory."""
+        self.regions: Sequence[Any] = ()
+        """The shared memory's own: what it must keep for the request."""
         self.batch_key: tuple[Any, ...] = tuple(
             (i.spec.name, () if i.spec.ragged else i.shape[1:]) for i in inputs
         )

@@ -1,18 +1,20 @@
 """The registered regions: names, kinds, bounds, and how long their memory is held."""
 
-import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.serving.fakes import ignore, request_of
 from tests.serving.shared_memory.segments import descriptors, segment
 from tpx.errors import AlreadyExists, Code, InvalidRequest, NotFound, Overloaded, TpxError, Unsupported
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import SharedMemoryRange
+from tpx.serving.request import InferRequest, InferResponse
 from tpx.serving.shared_memory.regions import (
     CudaRegion,
     Region,
+    RegionsInUse,
     SharedMemory,
     SharedMemoryLimits,
     SystemRegion,
@@ -97,7 +99,7 @@ def test_a_registered_region_is_read_at_its_name(regions: SharedMemory, key: str
 
 def test_a_region_of_a_gpu_is_opened_by_its_handle(regions: SharedMemory) -> None:
     regions.register_cuda(cuda(device_id=3), HANDLE)
-    memory = regions._regions["g"][1]
+    memory = regions._regions["g"].memory
     assert isinstance(memory, FakeMemory)
     assert memory.asked == (HANDLE, 3, SIZE)
 
@@ -251,22 +253,70 @@ def test_memory_is_closed_when_the_region_is_unregistered(regions: SharedMemory,
     assert descriptors() == before
 
 
-def test_an_output_on_its_way_keeps_the_memory_of_a_region_that_was_unregistered(
+def names(regions: SharedMemory) -> list[str]:
+    return [each.name for each in regions.status("", SystemRegion)] + [
+        each.name for each in regions.status("", CudaRegion)
+    ]
+
+
+def used(regions: SharedMemory, name: str) -> RegionsInUse:
+    """A request that reads its input from a region is in flight."""
+    found = regions.fill([(Tensor("x", "UINT8", [1], b""), place(name, byte_size=1))])
+    return RegionsInUse(found, ignore)
+
+
+def test_a_region_in_use_stays_until_the_last_response_of_the_last_request(
     regions: SharedMemory, key: str
 ) -> None:
-    gc.disable()
-    try:
-        before = descriptors()
-        regions.register_system(system("r", key))
-        placement = regions.placement(place(offset=8))
-        regions.unregister("r", SystemRegion)
-        assert descriptors() == before + 1
-        placement.put("y", b"abcd")
-        assert (Path("/dev/shm") / key[1:]).read_bytes()[8:12] == b"abcd"
-        del placement
-        assert descriptors() == before
-    finally:
-        gc.enable()
+    regions.register_system(system("r", key))
+    requests = [used(regions, "r"), used(regions, "r")]
+    part, last = InferResponse([]), InferResponse([])
+    part.final = False
+    for response in (part, last):
+        assert in_use(regions, "r", SystemRegion)
+        requests[0](request_of(), response)
+    assert in_use(regions, "r", SystemRegion)
+    requests[1].end()
+    regions.unregister("r", SystemRegion)
+    assert regions.status("", SystemRegion) == []
+
+
+def in_use(regions: SharedMemory, name: str, kind: type[SystemRegion] | type[CudaRegion]) -> bool:
+    with pytest.raises(InvalidRequest) as caught:
+        regions.unregister(name, kind)
+    assert caught.value.code is Code.INTERNAL
+    assert caught.value.message == f"Cannot unregister shared memory region '{name}', it is currently in use."
+    return name in names(regions)
+
+
+def test_a_reply_that_fails_ends_the_use_of_its_regions_too(regions: SharedMemory, key: str) -> None:
+    def fail(request: InferRequest, response: InferResponse) -> None:
+        raise ValueError("it broke")
+
+    regions.register_system(system("r", key))
+    reply = RegionsInUse([regions.placement(place()).registration], fail)
+    with pytest.raises(ValueError, match="it broke"):
+        reply(request_of(), InferResponse([]))
+    regions.unregister("r", SystemRegion)
+
+
+def test_unregistering_all_leaves_those_in_use_and_names_them(regions: SharedMemory, key: str) -> None:
+    for name in ("c", "a", "b"):
+        regions.register_system(system(name, key))
+    regions.register_cuda(cuda(), HANDLE)
+    requests = [used(regions, name) for name in ("c", "a", "g")]
+    message = refusal(InvalidRequest, lambda: regions.unregister("", SystemRegion))
+    assert message == "Failed to unregister the following system shared memory regions: a ,c ,"
+    assert [region.name for region in regions.status("", SystemRegion)] == ["a", "c"]
+    message = refusal(InvalidRequest, lambda: regions.unregister("", CudaRegion))
+    assert message == "Failed to unregister the following cuda shared memory regions: g ,"
+    assert in_use(regions, "g", CudaRegion)
+    regions.unregister("a", CudaRegion)
+    for request in requests:
+        request.end()
+    regions.unregister("", SystemRegion)
+    regions.unregister("", CudaRegion)
+    assert names(regions) == []
 
 
 # reading and writing

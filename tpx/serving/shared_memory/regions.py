@@ -7,6 +7,7 @@ from typing import TypeVar
 from tpx.errors import AlreadyExists, Code, InvalidRequest, NotFound, Overloaded, Unsupported
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import SharedMemoryRange
+from tpx.serving.request import InferRequest, InferResponse
 from tpx.serving.shared_memory.base import Memory
 from tpx.serving.shared_memory.cuda import HANDLE_BYTES
 from tpx.serving.shared_memory.system import SystemMemory
@@ -35,6 +36,7 @@ class CudaRegion:
 
 
 Region = SystemRegion | CudaRegion
+Reply = Callable[[InferRequest, InferResponse], None]
 
 _RegionT = TypeVar("_RegionT", SystemRegion, CudaRegion)
 _KINDS: dict[type[object], str] = {SystemRegion: "system", CudaRegion: "CUDA"}
@@ -50,13 +52,24 @@ class SharedMemoryLimits:
     """Of all inputs of one request together: they are copied, and a sparse file costs its client nothing."""
 
 
+class Registration:
+    """A registered region, its memory, and how many requests in flight use it."""
+
+    __slots__ = ("memory", "region", "users")
+
+    def __init__(self, region: Region, memory: Memory) -> None:
+        self.region = region
+        self.memory = memory
+        self.users = 0
+
+
 class Placement:
-    """Where an output goes: held by its request, so that unregistering the region waits for it."""
+    """Where an output goes."""
 
-    __slots__ = ("_memory", "_place")
+    __slots__ = ("_place", "registration")
 
-    def __init__(self, memory: Memory, place: SharedMemoryRange) -> None:
-        self._memory = memory
+    def __init__(self, registration: Registration, place: SharedMemoryRange) -> None:
+        self.registration = registration
         self._place = place
 
     def put(self, output: str, data: Buffer) -> None:
@@ -66,7 +79,32 @@ class Placement:
                 f"shared memory size specified with the request for output '{output}' "
                 f"({self._place.byte_size} bytes) should be at least {len(data)} bytes to hold the results"
             )
-        self._memory.write(self._place.offset, data)
+        self.registration.memory.write(self._place.offset, data)
+
+
+class RegionsInUse:
+    """The reply of a request that uses regions: none of them can be unregistered before its last response."""
+
+    __slots__ = ("_registrations", "_reply")
+
+    def __init__(self, registrations: Sequence[Registration], reply: Reply) -> None:
+        self._registrations = registrations
+        self._reply = reply
+        for registration in registrations:
+            registration.users += 1
+
+    def __call__(self, request: InferRequest, response: InferResponse) -> None:
+        try:
+            self._reply(request, response)
+        finally:
+            if response.final:
+                self.end()
+
+    def end(self) -> None:
+        """The request has its last response, or will have none."""
+        for registration in self._registrations:
+            registration.users -= 1
+        self._registrations = ()
 
 
 class SharedMemory:
@@ -80,7 +118,7 @@ class SharedMemory:
     ) -> None:
         self._open_cuda = open_cuda
         self._limits = limits or SharedMemoryLimits()
-        self._regions: dict[str, tuple[Region, Memory]] = {}
+        self._regions: dict[str, Registration] = {}
 
     def check_registrable(self, name: str, kind: type[Region]) -> None:
         """Whether a region may have this name. Raises Unsupported, InvalidRequest, AlreadyExists,
@@ -106,7 +144,7 @@ class SharedMemory:
         if not 0 <= region.offset <= _MAX_BYTES - region.byte_size:
             raise _invalid(region, "invalid args")
         memory = SystemMemory(region.name, region.key, region.offset, region.byte_size)
-        self._regions[region.name] = region, memory
+        self._regions[region.name] = Registration(region, memory)
 
     def register_cuda(self, region: CudaRegion, raw_handle: bytes) -> None:
         """Make GPU memory of another process known by its IPC handle. Raises RequestError."""
@@ -124,27 +162,41 @@ class SharedMemory:
             ) from exc
         except InvalidRequest as exc:
             raise _invalid(region, f"invalid args: {exc.message}") from exc
-        self._regions[region.name] = region, memory
+        self._regions[region.name] = Registration(region, memory)
 
     def unregister(self, name: str, kind: type[Region]) -> None:
-        """Forget a region, or with an empty name all of a kind; requests in flight keep its memory. A name
-        that no region of this kind has is forgotten already. Raises Unsupported."""
+        """Forget a region, or with an empty name all of a kind but those in use.
+
+        A name that no region of this kind has is forgotten already. Raises Unsupported, InvalidRequest for a
+        region that a request in flight uses.
+        """
         self._check_allowed()
-        self._regions = {
-            key: known
-            for key, known in self._regions.items()
-            if not (isinstance(known[0], kind) and name in ("", key))
-        }
+        used = []
+        for key, known in sorted(self._regions.items()):
+            if not isinstance(known.region, kind) or name not in ("", key):
+                continue
+            if known.users:
+                used.append(key)
+            else:
+                del self._regions[key]
+        if not used:
+            return
+        if name:
+            why = f"Cannot unregister shared memory region '{name}', it is currently in use."
+        else:
+            kinds = _KINDS[kind].lower()
+            why = f"Failed to unregister the following {kinds} shared memory regions: {' ,'.join(used)} ,"
+        raise InvalidRequest(why, code=Code.INTERNAL)  # not the client's fault: it succeeds later
 
     def status(self, name: str, kind: type[_RegionT]) -> list[_RegionT]:
         """A region, or with an empty name all of a kind by their names. Raises NotFound."""
         if not name:
-            regions = [region for region, _ in self._regions.values() if isinstance(region, kind)]
+            regions = [each.region for each in self._regions.values() if isinstance(each.region, kind)]
             return sorted(regions, key=lambda region: region.name)
         known = self._regions.get(name)
         if known is None:
             raise NotFound(f"Unable to find {_KINDS[kind].lower()} shared memory region: '{name}'")
-        region = known[0]
+        region = known.region
         if not isinstance(region, kind):
             raise NotFound(
                 f"The region named '{name}' is registered as {_KINDS[type(region)]} shared memory, not "
@@ -152,9 +204,9 @@ class SharedMemory:
             )
         return [region]
 
-    def fill(self, inputs: Sequence[tuple[Tensor, SharedMemoryRange]]) -> None:
-        """Read the data of tensors that lie here. Raises NotFound, InvalidRequest."""
-        memories = [self._memory(place) for _, place in inputs]
+    def fill(self, inputs: Sequence[tuple[Tensor, SharedMemoryRange]]) -> list[Registration]:
+        """Read the data of tensors that lie here; return where. Raises NotFound, InvalidRequest."""
+        registrations = [self._registration(place) for _, place in inputs]
         total = sum(place.byte_size for _, place in inputs)
         if total > self._limits.max_input_bytes:
             raise InvalidRequest(
@@ -162,29 +214,30 @@ class SharedMemory:
                 f"value of {self._limits.max_input_bytes} bytes. Use --client-shm-max-input-size to increase "
                 "the limit."
             )
-        for (tensor, place), memory in zip(inputs, memories, strict=True):
+        for (tensor, place), registration in zip(inputs, registrations, strict=True):
             try:
-                tensor.data = memory.read(place.offset, place.byte_size)
+                tensor.data = registration.memory.read(place.offset, place.byte_size)
             except MemoryError as exc:
                 raise Overloaded(
                     f"no memory for {place.byte_size} bytes of shared memory region '{place.region}'",
                     code=Code.RESOURCE_EXHAUSTED,
                 ) from exc
+        return registrations
 
     def placement(self, place: SharedMemoryRange) -> Placement:
         """A range to write to later. Raises NotFound, InvalidRequest."""
-        return Placement(self._memory(place), place)
+        return Placement(self._registration(place), place)
 
-    def _memory(self, place: SharedMemoryRange) -> Memory:
+    def _registration(self, place: SharedMemoryRange) -> Registration:
         known = self._regions.get(place.region)
         if known is None:
             raise NotFound(f"Unable to find shared memory region: '{place.region}'")
-        region, memory = known
+        region = known.region
         if not 0 <= place.offset < region.byte_size:
             raise InvalidRequest(f"Invalid offset for shared memory region: '{place.region}'")
         if not 0 <= place.byte_size <= region.byte_size - place.offset:
             raise InvalidRequest(f"Invalid offset + byte size for shared memory region: '{place.region}'")
-        return memory
+        return known
 
     def _check_allowed(self) -> None:
         if not self._limits.allowed:

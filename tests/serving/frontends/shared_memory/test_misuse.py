@@ -2,7 +2,6 @@
 
 import gc
 import os
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from tests.serving.frontends.shared_memory.requests import (
     set_parameters,
     written,
 )
-from tests.serving.live import Answer, Channel, Live, floats, serving
+from tests.serving.live import Channel, Live, serving
 from tests.serving.onnx_files import busy, write_model
 from tests.serving.shared_memory.segments import descriptors, open_descriptors, segment
 from tests.serving.test_disconnects import eventually
@@ -105,30 +104,6 @@ def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     (repository / "repeat" / "config.pbtxt").write_text("backend: 'repeat'", encoding="utf-8")
     with serving(repository) as running:
         yield running
-
-
-def test_a_region_that_is_unregistered_and_taken_again_in_flight_gets_nothing_of_the_first(
-    patient: Live,
-) -> None:
-    with segment(4096, floats([1, 2]).tobytes()) as first, segment(4096) as second:
-        assert register(patient, "r", key=first.name).status == 200
-        answers: list[Answer] = []
-        asked = threading.Thread(
-            target=lambda: answers.append(patient.infer("patient", request(in_region(), in_region(32))))
-        )
-        before = descriptors()
-        asked.start()
-        while not any(model.in_flight for model in patient.server.plane.served()):
-            pass
-        assert patient.http("POST", SYSTEM + "/region/r/unregister").status == 200
-        assert patient.get(SYSTEM + "/status").json == []
-        assert register(patient, "r", key=second.name).status == 200
-        asked.join(10)
-        assert answers[0].status == 200
-        assert written(first, 32) == [2, 4]
-        assert written(second, 32) == [0, 0]
-        assert patient.http("POST", SYSTEM + "/unregister").status == 200
-        assert abs(descriptors() - before) <= 2
 
 
 def test_nothing_is_written_for_a_client_that_has_gone(patient: Live) -> None:

@@ -1,0 +1,116 @@
+"""A region is in use from the moment its request comes until that is answered, over both protocols."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.serving.frontends.shared_memory.requests import (
+    SYSTEM,
+    grpc_request,
+    in_region,
+    request,
+    written,
+)
+from tests.serving.gated import GATE, installed
+from tests.serving.live import Channel, Live, serving
+from tests.serving.repository.composed import gated
+from tpx.protocol import messages
+
+IN_USE = "Cannot unregister shared memory region 'r', it is currently in use."
+ALL_BUT = "Failed to unregister the following system shared memory regions: r ,"
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """A server whose model `slow` answers while the gate is open."""
+    repository = tmp_path_factory.mktemp("models")
+    gated(repository, "slow")
+    with installed(tmp_path_factory.mktemp("site")), serving(repository) as running:
+        yield running
+
+
+@pytest.fixture
+def channel(live: Live) -> Iterator[Channel]:
+    with live.channel() as channel:
+        yield channel
+
+
+@pytest.fixture(autouse=True)
+def closed_gate(live: Live, region: Path) -> Iterator[None]:
+    GATE.close()
+    yield
+    GATE.open()
+    in_flight(live, 0)
+
+
+def in_flight(live: Live, count: int) -> None:
+    """Wait until so many requests are on their way through the model."""
+    [model] = live.server.plane.served()
+    for _ in range(2000):
+        if model.in_flight == count:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"{model.in_flight} requests are in flight")
+
+
+def unregister(live: Live, name: str = "/region/r") -> tuple[int, str]:
+    answer = live.http("POST", f"{SYSTEM}{name}/unregister")
+    return answer.status, answer.error if answer.body else ""
+
+
+def over_http(live: Live, channel: Channel, inputs: Any, outputs: Any) -> bool:
+    return live.infer("slow", request(inputs, outputs)).status == 200
+
+
+def over_grpc(live: Live, channel: Channel, inputs: Any, outputs: Any) -> bool:
+    data = channel.send("ModelInfer", grpc_request(inputs, outputs, "slow").SerializeToString())
+    return bool(messages.ModelInferResponse.FromString(data).model_name == "slow")
+
+
+@pytest.mark.parametrize("ask", [over_http, over_grpc])
+@pytest.mark.parametrize(
+    ("inputs", "outputs"),
+    [(in_region(8), None), (None, in_region(40)), (in_region(8), in_region(40)), (in_region(), in_region())],
+)
+def test_a_region_cannot_be_unregistered_while_a_request_uses_it(
+    live: Live, channel: Channel, region: Path, ask: Callable[..., bool], inputs: Any, outputs: Any
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(ask, live, channel, inputs, outputs)
+        in_flight(live, 1)
+        assert unregister(live) == (500, IN_USE)
+        assert unregister(live, "") == (500, ALL_BUT)
+        unregistration = messages.SystemSharedMemoryUnregisterRequest(name="r").SerializeToString()
+        assert channel.error("SystemSharedMemoryUnregister", unregistration) == ("INTERNAL", IN_USE)
+        assert [each["name"] for each in live.get(SYSTEM + "/status").json] == ["r"]
+        GATE.open()
+        assert asked.result(20)
+    if outputs is not None:
+        sent = [1, 2] if inputs is None else written(region, inputs["shared_memory_offset"])
+        assert written(region, outputs["shared_memory_offset"]) == sent
+    assert unregister(live) == (200, "")
+    assert live.get(SYSTEM + "/status").json == []
+
+
+def test_a_request_whose_client_left_uses_its_region_until_it_is_computed(live: Live, region: Path) -> None:
+    body = json.dumps(request(in_region(), in_region(40))).encode()
+    head = f"POST /v2/models/slow/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    with live.raw_http() as client:
+        client.sendall(head.encode() + body)
+        in_flight(live, 1)
+    assert unregister(live) == (500, IN_USE)
+    GATE.open()
+    in_flight(live, 0)
+    assert unregister(live) == (200, "")
+
+
+@pytest.mark.parametrize("inputs", [in_region(), in_region(region="none"), in_region(offset=63)])
+def test_a_request_that_is_refused_uses_nothing(live: Live, region: Path, inputs: Any) -> None:
+    wrong = request(inputs, in_region(), shape=(9, 9, 9))
+    assert live.infer("slow", wrong).status in (400, 404)
+    assert unregister(live) == (200, "")
