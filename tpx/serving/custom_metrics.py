@@ -4,6 +4,7 @@ Whoever makes a family or a series has a reference to it; both leave the page wi
 """
 
 import math
+import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, get_args
@@ -12,6 +13,8 @@ from tpx.errors import AlreadyExists, InvalidRequest
 
 Kind = Literal["counter", "gauge", "histogram"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+
+_LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -55,20 +58,20 @@ class CustomMetrics:
         self.families: dict[str, CustomFamily] = {}
 
     def hold_family(self, name: str, description: str, kind: Kind) -> CustomFamily:
-        """A new family, or the one that is the same. Raises InvalidRequest, AlreadyExists."""
+        """Return a new family, or the one of this name and kind with the description that it has.
+
+        Raises InvalidRequest for a name that no family can have, AlreadyExists for one of another kind.
+        """
         family = self.families.get(name)
         if family is None:
             if not name or not _is_name(name) or name.startswith("nv_"):
                 raise InvalidRequest(
-                    f"'{name}' cannot be the name of a metric family: it must be letters, digits, _ and :, "
-                    "not begin with a digit, and not with nv_, which the server's own have"
+                    f"Invalid metric name: '{name}' must be letters, digits, _ and :, begin with no digit "
+                    "and not with nv_, which the server's own have"
                 )
             family = self.families[name] = CustomFamily(name, description, kind)
-        elif (family.kind, family.help) != (kind, description):
-            raise AlreadyExists(
-                f"metric family '{name}' is there already, with kind {family.kind} and description "
-                f"'{family.help}'"
-            )
+        elif family.kind != kind:
+            raise AlreadyExists(f"metric family '{name}' exists already, with kind {family.kind}")
         family.references += 1
         return family
 
@@ -81,12 +84,21 @@ class CustomMetrics:
     def hold_series(
         self, family: CustomFamily, labels: Mapping[str, str], bounds: Sequence[float]
     ) -> tuple[Labels, Series]:
-        """The series of these labels. Raises InvalidRequest for bounds that are none."""
-        if family.kind == "histogram":
-            if not bounds or list(bounds) != sorted(set(bounds)) or not all(map(math.isfinite, bounds)):
+        """Return the series of these labels; of a histogram, a last bound of infinity is implied.
+
+        Raises InvalidRequest for labels or bounds that a series cannot have.
+        """
+        for name in labels:
+            if not _LABEL.fullmatch(name):
                 raise InvalidRequest(
-                    f"a histogram of '{family.name}' needs buckets, finite and in rising order, got "
-                    f"{list(bounds)}"
+                    f"Invalid label name: '{name}' must be letters, digits and _, begin with no digit and "
+                    "not with __"
+                )
+        if family.kind == "histogram":
+            bounds = bounds[:-1] if bounds and bounds[-1] == math.inf else bounds
+            if list(bounds) != sorted(set(bounds)) or not all(map(math.isfinite, bounds)):
+                raise InvalidRequest(
+                    f"Bucket Boundaries must be strictly sorted: those of '{family.name}' are {list(bounds)}"
                 )
         elif bounds:
             raise InvalidRequest(f"only a histogram has buckets; '{family.name}' is a {family.kind}")

@@ -284,7 +284,7 @@ def test_a_cancelled_request_is_told_to_the_model(live: Live, tmp_path: Path) ->
 
 
 def test_metrics_of_a_model_are_on_the_page_while_it_holds_them(live: Live) -> None:
-    assert facts(say(live, "metrics me")) == [3.5, 3, 3.5, 7]
+    assert facts(say(live, "metrics me"))["values"] == [3.5, 3, 3.5]
     page = _metrics(live)
     assert '# HELP calls How often\n# TYPE calls counter\ncalls{model="say",who="me"} 3.5\n' in page
     assert "# TYPE level gauge\nlevel 3\n" in page.replace("3.0", "3")
@@ -294,10 +294,45 @@ def test_metrics_of_a_model_are_on_the_page_while_it_holds_them(live: Live) -> N
         'sizes_bucket{a="b",le="1"} 1',
         'sizes_bucket{a="b",le="10"} 2',
         'sizes_bucket{a="b",le="+Inf"} 3',
+        'sizes_bucket{only="+Inf",le="+Inf"} 1',
     ):
         assert line in page
     assert said(say(live, "forget_metrics")) == "ok"
     assert "calls{" not in _metrics(live)
+
+
+def test_what_metrics_cannot_do_is_told_as_triton_does(live: Live) -> None:
+    refused = facts(say(live, "metrics me"))["refused"]
+    say(live, "forget_metrics")
+    kind = "TRITONSERVER_METRIC_KIND_"
+    assert refused == [
+        f"Failed to increment metric value: {kind}COUNTER can only be incremented monotonically by "
+        "non-negative values.",
+        f"Failed to set metric value: {kind}COUNTER does not support Set",
+        f"Failed to observe metric value: {kind}GAUGE does not support Observe",
+        f"Failed to get metric value: {kind}HISTOGRAM does not support Value",
+        "Failed to create metric. Missing required buckets.",
+        "Failed to create metric. Buckets must be a list.",
+        "Error when creating Metric: Bucket Boundaries must be strictly sorted: those of 'sizes' are "
+        "[2.0, 1.0]",
+        "Failed to create metric. Unexpected buckets found.",
+        "Failed to create metric. Labels must be a dictionary.",
+        "Error when creating Metric: the value of label 'a' must be a str, got int",
+        "Error when creating Metric: Invalid label name: 'a b' must be letters, digits and _, begin with no "
+        "digit and not with __",
+        "Error when creating MetricFamily: metric family 'calls' exists already, with kind counter",
+        "Error when creating MetricFamily: Invalid metric name: 'nv_mine' must be letters, digits, _ and :, "
+        "begin with no digit and not with nv_, which the server's own have",
+    ]
+
+
+def test_a_metric_whose_family_was_deleted_is_refused_and_off_the_page(live: Live) -> None:
+    words = facts(say(live, "metric_outlives_its_family"))
+    fault = "Invalid metric operation as the corresponding 'MetricFamily' has been deleted."
+    starts = ("set", "increment", "get", "observe")
+    for start, text in zip(starts, words, strict=True):
+        assert text.startswith(f"Failed to {start} metric value: {fault}")
+    assert "short_" not in _metrics(live)
 
 
 def _metrics(live: Live) -> str:

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tpx.errors import TpxError
@@ -37,7 +37,6 @@ class Services:
             "family": self._family,
             "drop_family": self._drop_family,
             "metric": self._metric,
-            "drop_metric": self._drop_metric,
             "increment": self._increment,
             "set": self._set,
             "observe": lambda words: self._series[words["id"]][2].observe(words["value"]),
@@ -64,10 +63,10 @@ class Services:
     def close(self) -> None:
         """The process has ended: what it had asked for nobody waits for, what it held it holds no more."""
         self._calls.close()
-        for number in list(self._series):
-            self._drop_metric({"id": number})
-        for number in list(self._families):
-            self._drop_family({"id": number})
+        self._drop_series(list(self._series))
+        for family in self._families.values():
+            self._host.metrics.drop_family(family)
+        self._families.clear()
 
     def _control(self, words: dict[str, Any]) -> None:
         verb, number = words["verb"], words["number"]
@@ -116,6 +115,7 @@ class Services:
         )
 
     def _drop_family(self, words: dict[str, Any]) -> None:
+        self._drop_series(words["metrics"])
         family = self._families.pop(words["id"], None)
         if family is not None:
             self._host.metrics.drop_family(family)
@@ -125,10 +125,11 @@ class Services:
         key, series = self._host.metrics.hold_series(family, words["labels"], words["buckets"])
         self._series[words["id"]] = family, key, series
 
-    def _drop_metric(self, words: dict[str, Any]) -> None:
-        held = self._series.pop(words["id"], None)
-        if held is not None:
-            self._host.metrics.drop_series(held[0], held[1])
+    def _drop_series(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            held = self._series.pop(number, None)
+            if held is not None:
+                self._host.metrics.drop_series(held[0], held[1])
 
     def _increment(self, words: dict[str, Any]) -> None:
         self._series[words["id"]][2].value += words["value"]

@@ -180,23 +180,40 @@ class TritonPythonModel:
         for size in (0.5, 5, 50):
             sizes.observe(size)
         again = pb_utils.MetricFamily("calls", "How often", pb_utils.MetricFamily.COUNTER)
-        refused = []
-        for wrong in (
-            lambda: calls.increment(-1),
-            lambda: calls.set(1),
-            lambda: calls.observe(1),
-            lambda: sizes.value(),
-            lambda: histogram.Metric(labels={"c": "d"}, buckets=[]),
-            lambda: pb_utils.MetricFamily("calls", "Otherwise", pb_utils.MetricFamily.COUNTER),
-            lambda: pb_utils.MetricFamily("nv_mine", "No", pb_utils.MetricFamily.COUNTER),
-        ):
-            try:
-                wrong()
-            except pb_utils.TritonModelException:
-                refused.append(1)
+        other = pb_utils.MetricFamily("calls", "Otherwise", pb_utils.MetricFamily.COUNTER)
+        self.kept.append(other)
+        refused = [
+            told(wrong)
+            for wrong in (
+                lambda: calls.increment(-1),
+                lambda: calls.set(1),
+                lambda: level.observe(1),
+                lambda: sizes.value(),
+                lambda: histogram.Metric(labels={"c": "d"}),
+                lambda: histogram.Metric(labels={"c": "d"}, buckets=(1, 2)),
+                lambda: histogram.Metric(labels={"c": "d"}, buckets=[2, 1]),
+                lambda: counter.Metric(buckets=[]),
+                lambda: counter.Metric(labels=[("a", "b")]),
+                lambda: counter.Metric(labels={"a": 1}),
+                lambda: counter.Metric(labels={"a b": "c"}),
+                lambda: pb_utils.MetricFamily("calls", "How often", pb_utils.MetricFamily.GAUGE),
+                lambda: pb_utils.MetricFamily("nv_mine", "No", pb_utils.MetricFamily.COUNTER),
+            )
+        ]
         self.kept += [counter, gauge, histogram, calls, level, sizes, again]
-        same = again.Metric(labels={"model": "say", "who": rest})
-        return json.dumps([calls.value(), level.value(), same.value(), len(refused)])
+        same = other.Metric(labels={"model": "say", "who": rest})
+        histogram.Metric(labels={"only": "+Inf"}, buckets=[]).observe(3)
+        return json.dumps({"values": [calls.value(), level.value(), same.value()], "refused": refused})
+
+    def metric_outlives_its_family(self, request, rest):
+        family = pb_utils.MetricFamily("short_gauge", "Gone", pb_utils.MetricFamily.GAUGE)
+        sizes = pb_utils.MetricFamily("short_sizes", "Gone", pb_utils.MetricFamily.HISTOGRAM)
+        gauge = family.Metric()
+        size = sizes.Metric(buckets=[1])
+        gauge.set(3)
+        del family, sizes
+        wrong = (lambda: gauge.set(1), lambda: gauge.increment(1), gauge.value, lambda: size.observe(1))
+        return json.dumps([told(each) for each in wrong])
 
     def forget_metrics(self, request, rest):
         self.kept.clear()
@@ -222,6 +239,14 @@ class TritonPythonModel:
 
 IO = [{"name": "say", "data_type": "TYPE_STRING", "dims": [-1]}]
 OUT = [{"name": "said", "data_type": "TYPE_STRING", "dims": [-1]}]
+
+
+def told(wrong):
+    try:
+        wrong()
+    except pb_utils.TritonModelException as error:
+        return str(error)
+    return "nothing"
 
 
 def text(words):

@@ -7,6 +7,7 @@ from tpx.serving.backends.python.worker.datatypes import (
     triton_to_numpy_type,
 )
 from tpx.serving.backends.python.worker.errors import TritonError, TritonModelException
+from tpx.serving.backends.python.worker.metrics import Metric, MetricFamily
 from tpx.serving.backends.python.worker.model_config import (
     ModelConfig,
     get_input_config_by_name,
@@ -29,8 +30,6 @@ from tpx.serving.backends.python.worker.request import (
 from tpx.serving.backends.python.worker.sender import InferenceResponseSender
 from tpx.serving.backends.python.worker.services import (
     Logger,
-    Metric,
-    MetricFamily,
     get_model_dir,
     is_model_ready,
     load_model,

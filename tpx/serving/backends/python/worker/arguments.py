@@ -1,0 +1,81 @@
+"""Checks of the arguments of pb_utils: what Triton's C++ signatures refuse is a TypeError here, too."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from tpx.serving.backends.python.worker.errors import TritonModelException
+
+E = TypeVar("E", bound=enum.IntEnum)
+
+
+def text(value: Any, argument: str) -> str:
+    """Return a str, or bytes as one. Raises TypeError."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return value.decode()
+    raise wrong(value, argument, "a str")
+
+
+def integer(value: Any, argument: str, least: int, most: int) -> int:
+    """Return whatever is an integer as an int. Raises TypeError, also for one out of range."""
+    if not hasattr(type(value), "__index__"):
+        raise wrong(value, argument, "an int")
+    number = int(value.__index__())
+    if not least <= number <= most:
+        raise TypeError(f"{argument} must be from {least} to {most}, got {number}")
+    return number
+
+
+def real(value: Any, argument: str) -> float:
+    """Return whatever is a number as a float. Raises TypeError."""
+    if not (hasattr(type(value), "__float__") or hasattr(type(value), "__index__")):
+        raise wrong(value, argument, "a number")
+    return float(value)
+
+
+def flag(value: Any, argument: str) -> bool:
+    """Return a bool, or a number as one. Raises TypeError."""
+    if not hasattr(type(value), "__bool__") or value is None:
+        raise wrong(value, argument, "a bool")
+    return bool(value)
+
+
+def member(value: Any, argument: str, kind: type[E]) -> E:
+    """Return a member of an enumeration. Raises TypeError, also for its bare number."""
+    if not isinstance(value, kind):
+        raise wrong(value, argument, f"a {kind.__name__}")
+    return value
+
+
+def texts(value: Any, argument: str) -> list[str]:
+    """Return a sequence of texts as a list. Raises TypeError."""
+    return [text(item, f"each of {argument}") for item in _sequence(value, argument)]
+
+
+def instances(value: Any, argument: str, kind: type, none: str) -> list[Any]:
+    """Return a sequence of objects of one class as a list.
+
+    Raises TypeError, but TritonModelException that says `none` for None among them, as Triton does.
+    """
+    items = list(_sequence(value, argument))
+    for item in items:
+        if item is None:
+            raise TritonModelException(none)
+        if not isinstance(item, kind):
+            raise wrong(item, f"each of {argument}", f"a {kind.__name__}")
+    return items
+
+
+def wrong(value: Any, argument: str, wanted: str) -> TypeError:
+    """Return the error of an argument that is of another type than wanted."""
+    return TypeError(f"{argument} must be {wanted}, got {type(value).__name__}")
+
+
+def _sequence(value: Any, argument: str) -> Sequence[Any]:
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
+        raise wrong(value, argument, "a list")
+    return value

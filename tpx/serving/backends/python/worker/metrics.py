@@ -1,0 +1,159 @@
+"""Metrics that a model makes: families, and series that live as long as their family."""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from contextlib import suppress
+from typing import Any
+
+from tpx.serving.backends.python.worker import arguments
+from tpx.serving.backends.python.worker.calls import RUNTIME
+from tpx.serving.backends.python.worker.errors import TritonModelException
+
+_DELETED = (
+    "Invalid metric operation as the corresponding 'MetricFamily' has been deleted. The 'MetricFamily' "
+    "object should be deleted AFTER its corresponding 'Metric' objects have been deleted."
+)
+_IDS = itertools.count(1)
+
+
+class MetricKind(enum.IntEnum):
+    """What a family counts."""
+
+    COUNTER, GAUGE, HISTOGRAM = range(3)
+
+
+class _Series:
+    """One set of labels of a family, known to the server by its number."""
+
+    __slots__ = ("deleted", "kind", "number")
+
+    def __init__(self, kind: MetricKind) -> None:
+        self.kind = kind
+        self.number = next(_IDS)
+        self.deleted = False
+
+
+class Metric:
+    """One series of a family. It stays on the metrics page until its family is deleted."""
+
+    __slots__ = ("_series",)
+
+    def __init__(self, series: _Series) -> None:
+        self._series = series
+
+    def increment(self, value: float) -> None:
+        """Add to a counter or a gauge. Raises TritonModelException."""
+        doing = "increment metric"
+        number, kind = self._of(doing, "Increment", MetricKind.COUNTER, MetricKind.GAUGE)
+        value = arguments.real(value, "Metric.increment(): value")
+        if kind is MetricKind.COUNTER and value < 0:
+            raise _failed(
+                doing, f"{_name(kind)} can only be incremented monotonically by non-negative values."
+            )
+        RUNTIME.calls.tell("increment", id=number, value=value)
+
+    def set(self, value: float) -> None:
+        """Set a gauge. Raises TritonModelException."""
+        number, _ = self._of("set metric", "Set", MetricKind.GAUGE)
+        RUNTIME.calls.tell("set", id=number, value=arguments.real(value, "Metric.set(): value"))
+
+    def observe(self, value: float) -> None:
+        """Add to a histogram. Raises TritonModelException."""
+        number, _ = self._of("observe metric", "Observe", MetricKind.HISTOGRAM)
+        RUNTIME.calls.tell("observe", id=number, value=arguments.real(value, "Metric.observe(): value"))
+
+    def value(self) -> float:
+        """Return the value of a counter or a gauge. Raises TritonModelException."""
+        number, _ = self._of("get metric", "Value", MetricKind.COUNTER, MetricKind.GAUGE)
+        return float(RUNTIME.calls.ask("value", id=number))
+
+    def _of(self, doing: str, operation: str, *kinds: MetricKind) -> tuple[int, MetricKind]:
+        series = self._series
+        if series.deleted:
+            raise _failed(doing, _DELETED)
+        if series.kind not in kinds:
+            raise _failed(doing, f"{_name(series.kind)} does not support {operation}")
+        return series.number, series.kind
+
+
+class MetricFamily:
+    """Series of one name, shared by families of the same name and kind; the first description counts."""
+
+    COUNTER, GAUGE, HISTOGRAM = MetricKind
+
+    def __init__(self, name: str, description: str, kind: MetricKind) -> None:
+        """Raises TritonModelException where the name has another kind, or can be no metric's."""
+        self._series: dict[str, _Series] = {}
+        self._kind = arguments.member(kind, "MetricFamily(): kind", MetricKind)
+        number = next(_IDS)
+        _create(
+            "MetricFamily",
+            "family",
+            id=number,
+            name=arguments.text(name, "MetricFamily(): name"),
+            help=arguments.text(description, "MetricFamily(): description"),
+            kind=int(kind),
+        )
+        self._number = number
+
+    def Metric(self, labels: Any = None, buckets: Any = None) -> Metric:  # noqa: N802 (Triton's name)
+        """Return the series with these labels; a histogram needs buckets. Raises TritonModelException."""
+        if not isinstance(labels, (dict, type(None))):
+            raise TritonModelException("Failed to create metric. Labels must be a dictionary.")
+        self._check_buckets(buckets)
+        for name, value in (labels or {}).items():
+            if not isinstance(value, str):
+                words = f"the value of label '{name}' must be a str, got {type(value).__name__}"
+                raise TritonModelException(f"Error when creating Metric: {words}")
+        texts = {str(name): value for name, value in (labels or {}).items()}
+        bounds = [arguments.real(bucket, "Metric(): each of buckets") for bucket in buckets or ()]
+        key = repr((sorted(texts.items()), bounds))
+        series = self._series.get(key)
+        if series is None:
+            series = _Series(self._kind)
+            _create(
+                "Metric",
+                "metric",
+                id=series.number,
+                family=self._number,
+                labels=texts,
+                buckets=bounds,
+            )
+            self._series[key] = series
+        return Metric(series)
+
+    def _check_buckets(self, buckets: Any) -> None:
+        if self._kind is not MetricKind.HISTOGRAM:
+            if buckets is not None:
+                raise TritonModelException("Failed to create metric. Unexpected buckets found.")
+        elif buckets is None:
+            raise TritonModelException("Failed to create metric. Missing required buckets.")
+        elif not isinstance(buckets, list):
+            raise TritonModelException("Failed to create metric. Buckets must be a list.")
+
+    def __del__(self) -> None:
+        number = self.__dict__.get("_number")
+        if number is None or not RUNTIME.connected:
+            return
+        for series in self._series.values():
+            series.deleted = True
+        with suppress(Exception):  # the server has gone, and its metrics with it
+            numbers = [series.number for series in self._series.values()]
+            RUNTIME.calls.tell("drop_family", id=number, metrics=numbers)
+
+
+def _create(what: str, verb: str, **words: Any) -> None:
+    try:
+        RUNTIME.calls.ask(verb, **words)
+    except TritonModelException as exc:
+        raise TritonModelException(f"Error when creating {what}: {exc}") from None
+
+
+def _failed(doing: str, why: str) -> TritonModelException:
+    return TritonModelException(f"Failed to {doing} value: {why}")
+
+
+def _name(kind: MetricKind) -> str:
+    return f"TRITONSERVER_METRIC_KIND_{kind.name}"
