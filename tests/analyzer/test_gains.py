@@ -52,7 +52,10 @@ def test_two_percent_is_no_difference() -> None:
     assert not unclear.equal
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [([], []), ([1.0], [2.0]), ([-math.inf, 1.0], [0.0, 0.0])])
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [([], []), ([1.0], [2.0]), ([-math.inf, 1.0], [0.0, 0.0]), ([-math.inf] * 3, [-math.inf] * 3)],
+)
 def test_of_too_little_nothing_is_said(ours: list[float], theirs: list[float]) -> None:
     assert compare_scores(ours, theirs) is UNKNOWN
 

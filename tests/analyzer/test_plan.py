@@ -12,6 +12,7 @@ from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options import ProfileConfig
 from tpx.analyzer.plan import PlanningRunner, RunPlan, pace_of, plan_of
 from tpx.analyzer.profile import Profile
+from tpx.analyzer.results.goals import Objective
 from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.runners.replay import ReplayRunner
@@ -27,7 +28,7 @@ def planned(tmp_path: Path, **options: Any) -> RunPlan:
     runner = PlanningRunner(ReplayRunner({"alexnet": options.pop("default", ALEXNET)}, []), PACE)
     bench = Bench(runner, OutputRepository(tmp_path / "output", None), monitoring_interval_s=1)
     with Journal(tmp_path / "run.jsonl") as journal:
-        asyncio.run(Profile(config, bench, journal, lambda _: None).run(()))
+        asyncio.run(Profile(config, bench, journal, lambda _: None, rehearsal=True).run(()))
     return plan_of(Run.from_records(read_last_run(tmp_path / "run.jsonl")))
 
 
@@ -58,10 +59,39 @@ def test_a_model_that_cannot_be_read_is_told_with_its_reason(tmp_path: Path) -> 
         monitoring_interval_s=1,
     )
     with Journal(tmp_path / "run.jsonl") as journal:
-        asyncio.run(Profile(config, bench, journal, lambda _: None).run(()))
+        asyncio.run(Profile(config, bench, journal, lambda _: None, rehearsal=True).run(()))
     [model] = plan_of(Run.from_records(read_last_run(tmp_path / "run.jsonl"))).models
-    assert "was not recorded" in model.unavailable
+    assert "was not recorded" in model.nothing
     assert model.measurements == 0
+
+
+def test_a_plan_without_a_measurement_says_why(tmp_path: Path) -> None:
+    [model] = planned(tmp_path, batch_sizes=(4,)).models
+    assert model.nothing == "batch size 4 left out: max_batch_size is 0"
+
+
+def test_a_plan_needs_no_figures_that_only_a_measurement_has(tmp_path: Path) -> None:
+    asked = (Objective(tag="gpu_used_memory"),)
+    found = planned(tmp_path, objectives=asked, concurrency=(1,), final_rounds=0)
+    assert found.measurements == 6
+
+
+@pytest.mark.parametrize("words", [["plan"], ["profile", "--dry-run"]])
+def test_both_ways_to_a_plan_warn_and_check_the_export_path(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    examples.write(tmp_path / "models", ["add_sub"])
+    (tmp_path / "file").touch()
+    options = ["-m", str(tmp_path / "models"), "--profile-models", "add_sub", "--optuna-max-trials", "9"]
+    for flag, name in (("--export-path", "file"), ("--checkpoint-directory", "file/below")):
+        assert main([*words, *options, flag, str(tmp_path / name)]) == 2
+        fault = f"{flag} {tmp_path / name}: {tmp_path / 'file'} is not a directory"
+        assert fault in capsys.readouterr().err
+    measured = [*options, "-b", "999", "-e", str(tmp_path / "out")]
+    assert main([*words, *measured]) == 1
+    told = capsys.readouterr()
+    assert "warning: --optuna-max-trials changes nothing: it is for" in told.err
+    assert told.out.startswith("add_sub cannot be profiled: batch size 999 left out: max_batch_size is")
 
 
 def test_a_measurement_takes_three_windows_at_least_and_all_of_them_at_most() -> None:

@@ -1,14 +1,16 @@
 """The whole analyzer over recorded tables: the published headline, interruptions, failures, constraints."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tpx.analyzer.reports.verdict import Finding, caution, judge
+from tpx.analyzer.results.goals import Goals, Objective
 from tpx.analyzer.results.measurement import Latency, Load, Measurement
 from tpx.analyzer.results.run import Run
+from tpx.errors import UsageError
 
 Replay = Callable[..., Run]
 
@@ -68,6 +70,30 @@ def test_a_budget_that_nothing_meets_names_the_nearest(replay: Replay) -> None:
     assert verdict.sentence == (
         "In 41 measurements across 6 configurations, no configuration satisfies a p99 latency of at most 2 "
         "ms; closest: `alexnet_config_1` (p99 latency 2.6 ms, 30% over)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("tags", "why"),
+    [
+        (("gpu_used_memory",), r"objective gpu_used_memory of model 'alexnet': nothing measured it \(no GPU"),
+        (
+            ("perf_throughput", "cpu_used_ram"),
+            "objective cpu_used_ram of model 'alexnet': nothing measured it;",
+        ),
+    ],
+)
+def test_an_objective_that_nothing_measures_is_refused(tags: Sequence[str], why: str, replay: Replay) -> None:
+    with pytest.raises(UsageError, match=why):
+        replay(objectives=tuple(Objective(tag=tag) for tag in tags))
+
+
+def test_no_verdict_rests_on_an_objective_that_nothing_measured(replay: Replay) -> None:
+    run = replay()
+    verdict = judge(run.models[0], Goals(objectives=(Objective(tag="gpu_used_memory"),)))
+    assert verdict.finding is Finding.INCONCLUSIVE
+    assert verdict.sentence.endswith(
+        "certain to be better than the default: of `alexnet_config_default` nothing measured GPU Memory Usage"
     )
 
 

@@ -55,9 +55,10 @@ def compare_scores(ours: Sequence[float], theirs: Sequence[float]) -> Gain:
     Student's t on the differences of each round: what a round's moment did to both goes out.
     """
     rounds = min(len(ours), len(theirs))
-    differences = np.asarray(ours[:rounds], dtype=float) - np.asarray(theirs[:rounds], dtype=float)
-    if rounds < 2 or not np.isfinite(differences).all():
+    paired = np.asarray((ours[:rounds], theirs[:rounds]), dtype=float)
+    if rounds < 2 or not np.isfinite(paired).all():
         return UNKNOWN
+    differences = paired[0] - paired[1]
     mean = float(differences.mean())
     error = float(differences.std(ddof=1)) / math.sqrt(rounds)
     if error < LEAST_SPREAD:

@@ -18,9 +18,9 @@ from tpx.options import nearest
 
 NS_PER_MS = 1e6
 BYTES_PER_MB = 1e6
-LEAST = {"ms": 1e-3}
-"""By unit, what a figure of which less is better counts as where it is less: a queue in which nobody waits is
-the best there is, and two below a microsecond are alike."""
+LEAST = {"ms": 1e-3, "%": 0.1}
+"""By unit, the least that a figure counts as: two queues below a microsecond are alike, and so are two GPUs
+of which less than a thousandth is used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,8 +225,7 @@ def score(measurement: Measurement, goals: Goals) -> float:
     """Higher is better; the difference of two scores is the logarithm of how many times better one is.
 
     Weights count relative to each other, those of objectives and those of models measured together. A
-    measurement that lacks an objective's figure (or has 0 of what there should be much) ranks below all that
-    have it.
+    measurement that lacks an objective's figure ranks below all that have it.
     """
     if measurement.members:
         weights = [goals.weight_of(model_of(member)) for member in measurement.members]
@@ -236,12 +235,19 @@ def score(measurement: Measurement, goals: Goals) -> float:
     for objective in goals.objectives:
         measured = metric(objective.tag)
         value = measured.value(measurement)
-        if value is not None and measured.better == "lower":
-            value = max(value, LEAST.get(measured.unit, 1e-9))
-        if value is None or value <= 0:
+        if value is None:
             return -math.inf
+        value = max(value, LEAST.get(measured.unit, 1e-9))
         total += objective.weight * math.log(value) * (1 if measured.better == "higher" else -1)
     return total / sum(objective.weight for objective in goals.objectives)
+
+
+def unmeasured(measurement: Measurement, goals: Goals) -> tuple[str, ...]:
+    """Tags of the objectives that a measurement has no figure of, so that it has no score."""
+    if measurement.members:
+        found = [tag for m in measurement.members for tag in unmeasured(m, goals.of(model_of(m)))]
+        return tuple(dict.fromkeys(found))
+    return tuple(o.tag for o in goals.objectives if metric(o.tag).value(measurement) is None)
 
 
 def gain_percent(ours: Measurement, theirs: Measurement, goals: Goals) -> float | None:

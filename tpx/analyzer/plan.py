@@ -44,7 +44,7 @@ class ModelPlan:
     configurations: tuple[Planned, ...]
     repetitions: int
     """Measurements of the final rounds."""
-    unavailable: str = ""
+    nothing: str = ""
     """Why there would be nothing to measure."""
 
     @property
@@ -128,5 +128,5 @@ def _model(model: ModelRun) -> ModelPlan:
             for variant in model.variants
         ),
         repetitions=sum(len(variant.repetitions) for variant in model.variants),
-        unavailable=model.unavailable.reason if model.unavailable else "",
+        nothing="" if model.measured else model.why_nothing,
     )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.options.output import unwritable
 from tpx.analyzer.runners.control import ModelControl
 from tpx.errors import MeasurementError, TpxError, Unsupported
 from tpx.options import nearest
@@ -179,11 +180,10 @@ def _directories(config: ProfileConfig) -> Iterator[Check]:
 
 
 def _writable(what: str, path: Path) -> Check:
-    there = path.absolute()
-    while not there.exists():
-        there = there.parent
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        return Check(what=what, state=State.FAILED, found=f"{there} cannot be written to")
+    fault = unwritable(path)
+    if fault:
+        return Check(what=what, state=State.FAILED, found=fault)
+    there = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
     free = shutil.disk_usage(there).free
     if free < ROOM_BYTES:
         found = f"{path}: {free >> 20} MiB are free"

@@ -9,6 +9,7 @@ from typing import Any
 from tpx.analyzer.asking import Subject, members_of, question_of, subjects_of
 from tpx.analyzer.fingerprint import fingerprint
 from tpx.analyzer.monitors.gpu import gpu_names
+from tpx.analyzer.objectives import unmeasured
 from tpx.analyzer.options import ProfileConfig
 from tpx.analyzer.provenance import provenance
 from tpx.analyzer.results.journal import (
@@ -92,10 +93,14 @@ class Profile:
         journal: Journal,
         observe: Observer,
         earlier: Earlier | None = None,
+        *,
+        rehearsal: bool = False,
     ) -> None:
-        """`earlier` is the run in the same journal that goes on with this one; without it one begins."""
+        """`earlier` is the run in the same journal that goes on with this one; without it one begins. Of a
+        rehearsal the measurements are made up, and lack figures that real ones have."""
         self._config = config
         self._earlier = earlier or Earlier()
+        self._rehearsal = rehearsal
         self._bench = bench
         self._journal = journal
         self._observe = observe
@@ -238,9 +243,21 @@ class Profile:
             if outcome is None:
                 self._observe(started)
                 outcome = await self._measure(configuration, trial)
+            self._check_objectives(trial.variant.model, outcome)
             self._measured = self._measured or isinstance(outcome, Measurement)
             search.tell(trial, outcome)
             self._keep_decisions(trial.variant.model, walk)
+
+    def _check_objectives(self, model: str, outcome: Outcome) -> None:
+        """Raise UsageError for an objective that nothing measures: by it no configuration is better."""
+        if self._rehearsal or isinstance(outcome, Failure):
+            return
+        lacking = unmeasured(outcome, self._config.goals.of(model))
+        if lacking:
+            why = " (no GPU could be read)" if lacking[0].startswith("gpu_") else ""
+            raise UsageError(
+                f"objective {lacking[0]} of model '{model}': nothing measured it{why}; leave it out"
+            )
 
     def _keep_decisions(self, model: str, walk: "_Walk") -> None:
         for decision in walk.new_decisions():

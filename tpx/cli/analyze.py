@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self, cast
 
 from rich.console import Console
 
-from tpx.analyzer.options import ProfileConfig, read_options
+from tpx.analyzer.options import ProfileConfig
 from tpx.analyzer.options.goals import Gate
 from tpx.analyzer.profile import Event, ModelStarted, Remark, TrialEnded, TrialStarted
 from tpx.analyzer.reports.export import CsvFiles, tables_of, write_csv
@@ -27,7 +27,7 @@ from tpx.analyzer.reports.verdict import Finding, Verdict, caution, judge
 from tpx.analyzer.results.journal import holds_run, read_last_run
 from tpx.analyzer.results.measurement import Failure
 from tpx.analyzer.results.run import Run
-from tpx.cli.analyze_runs import show_written
+from tpx.cli.analyze_runs import read_with_warnings, show_written
 from tpx.cli.measuring import measure
 from tpx.errors import MeasurementError, TpxError, UsageError
 from tpx.options import nearest
@@ -78,9 +78,7 @@ def main(argv: Sequence[str]) -> int:
 
 def profile(argv: Sequence[str]) -> int:
     """`tpx analyze profile`: measure models under many configurations and report the best of them."""
-    config = read_options(argv)
-    for line in config.warnings:
-        print(f"warning: {line}", file=sys.stderr)
+    config = read_with_warnings(argv)
     if config.dry_run:
         from tpx.cli.analyze_plan import show_plan  # late: a run does not need it
 

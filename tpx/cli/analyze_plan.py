@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tpx.analyzer.options import ProfileConfig, read_options
+from tpx.analyzer.options import ProfileConfig
 from tpx.analyzer.plan import (
     MOST_TRIALS,
     ModelPlan,
@@ -25,6 +25,7 @@ from tpx.analyzer.results.measurement import Load
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.trial import Bench
 from tpx.analyzer.variants import OutputRepository
+from tpx.cli.analyze_runs import read_with_warnings
 from tpx.cli.launching import open_runner
 from tpx.perf.run import event_loop
 
@@ -34,11 +35,11 @@ FAILED = 1
 
 def plan(argv: Sequence[str]) -> int:
     """`tpx analyze plan`, with the options of `profile`."""
-    return show_plan(read_options(argv))
+    return show_plan(read_with_warnings(argv))
 
 
 def show_plan(config: ProfileConfig) -> int:
-    """Print the plan of a run: 0, or 1 where a model cannot be served."""
+    """Print the plan of a run: 0, or 1 where there is nothing to measure of some model."""
     pace = pace_of(
         interval_ms=config.measurement_interval,
         max_windows=config.max_trials,
@@ -49,7 +50,7 @@ def show_plan(config: ProfileConfig) -> int:
     for model in found.models:
         print(_model_text(model))
     print(_summary(config, found, pace))
-    return FAILED if any(model.unavailable for model in found.models) else 0
+    return FAILED if any(model.nothing for model in found.models) else 0
 
 
 def _planned(config: ProfileConfig, pace: Pace) -> RunPlan:
@@ -76,13 +77,13 @@ async def _follow(config: ProfileConfig, pace: Pace, place: Path) -> None:
         monitoring_interval_s=config.monitoring_interval,
     )
     with Journal(place / "run.jsonl") as journal:
-        search = Profile(config, bench, journal, observe)
+        search = Profile(config, bench, journal, observe, rehearsal=True)
         await search.run(("tpx", "analyze", "plan"))
 
 
 def _model_text(model: ModelPlan) -> str:
-    if model.unavailable:
-        return f"{model.model} cannot be profiled: {model.unavailable}\n"
+    if model.nothing:
+        return f"{model.model} cannot be profiled: {model.nothing}\n"
     count = len(model.configurations)
     lines = [
         f"{model.model}: at most {model.measurements} measurements of {count} "

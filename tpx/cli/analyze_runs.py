@@ -1,11 +1,22 @@
-"""Where the commands that read a run find it, and how they tell what was written of it."""
+"""What the commands of `tpx analyze` share: options with their warnings, the place of a run, its reports."""
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from tpx.analyzer.options import ProfileConfig, read_options
 from tpx.analyzer.options.output import JOURNAL
 from tpx.analyzer.reports.files import WrittenReports
 from tpx.analyzer.reports.verdict import plural
 from tpx.errors import UsageError
+
+
+def read_with_warnings(argv: Sequence[str]) -> ProfileConfig:
+    """The options of a run, once stderr has a line for each that changes nothing."""
+    config = read_options(argv)
+    for line in config.warnings:
+        print(f"warning: {line}", file=sys.stderr)
+    return config
 
 
 def journal_of(path: Path) -> Path:

@@ -8,6 +8,7 @@ from typing import Any
 from tpx.analyzer.config_sweep import BadField
 from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options.config import ProfileConfig
+from tpx.analyzer.options.output import unwritable
 from tpx.errors import UsageError
 from tpx.options import build, given_in_argv, given_in_mapping, nearest
 
@@ -23,6 +24,13 @@ def read_options(argv: Sequence[str]) -> ProfileConfig:
     Raises UsageError, also for what only the whole shows: missing options, and a minimum above its maximum.
     """
     config = merge_options(argv)
+    for flag, path in (
+        ("--export-path", config.export_path),
+        ("--checkpoint-directory", config.journal_path.parent),
+    ):
+        fault = unwritable(path)
+        if fault:
+            raise UsageError(f"{flag} {path}: {fault}")
     if not config.profile_models:
         raise UsageError("missing: --profile-models, the model to profile (several with commas)")
     repository = config.model_repository

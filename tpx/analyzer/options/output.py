@@ -1,5 +1,6 @@
 """The options that say what is written, and where."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,6 +13,16 @@ from tpx.options import Option, nearest
 
 _OUTPUT = "Output"
 JOURNAL = "run.jsonl"
+
+
+def unwritable(path: Path) -> str:
+    """Why files cannot be made in this directory, or it cannot be made; empty where they can."""
+    there = path.absolute()
+    while not there.exists():
+        there = there.parent
+    if not there.is_dir():
+        return f"{there} is not a directory"
+    return "" if os.access(there, os.W_OK | os.X_OK) else f"{there} cannot be written to"
 
 
 @dataclass(frozen=True, kw_only=True)

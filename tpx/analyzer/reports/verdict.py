@@ -6,7 +6,7 @@ from enum import Enum
 from tpx.analyzer.conclusion import Conclusion, conclude
 from tpx.analyzer.gains import Gain
 from tpx.analyzer.limits import describe_limits, describe_misses, figure, in_words, limits_of
-from tpx.analyzer.objectives import RankedVariant, gain_percent, metric, rank
+from tpx.analyzer.objectives import RankedVariant, gain_percent, metric, rank, unmeasured
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.results.run import ModelRun
@@ -59,9 +59,9 @@ def judge(model: ModelRun, goals: Goals) -> Verdict:
     """The verdict of one model's search under the run's goals."""
     goals = goals.of(model.model)
     ranking = rank(model, goals)
-    if not ranking:
+    if not ranking or model.unavailable:
         return Verdict(
-            model=model.model, finding=Finding.NOTHING, sentence=_nothing(model), detail=_why_nothing(model)
+            model=model.model, finding=Finding.NOTHING, sentence=_nothing(model), detail=model.why_nothing
         )
     conclusion = conclude(ranking, goals, model.model)
     best = conclusion.recommended if conclusion else ranking[0]
@@ -71,7 +71,10 @@ def judge(model: ModelRun, goals: Goals) -> Verdict:
     if finding is Finding.BETTER:
         unconfirmed = _unconfirmed(model, best, default, gain)
         inconclusive = unconfirmed or (conclusion.inconclusive if conclusion else "")
-        finding = Finding.INCONCLUSIVE if inconclusive else finding
+    lacking = unmeasured(best.figures, goals) if best.satisfies else ()
+    if lacking:  # all are alike then, also where the default comes first
+        inconclusive = f"nothing measured {in_words(lacking[0])}"
+    finding = Finding.INCONCLUSIVE if inconclusive else finding
     return Verdict(
         model=model.model,
         finding=finding,
@@ -259,14 +262,6 @@ def _nothing(model: ModelRun) -> str:
     if model.unavailable:
         return f"`{model.model}` cannot be profiled"
     return f"No configuration of `{model.model}` could be measured"
-
-
-def _why_nothing(model: ModelRun) -> str:
-    if model.unavailable:
-        return model.unavailable.reason
-    if model.failures:
-        return model.failures[0].reason
-    return model.decisions[0].text if model.decisions else "the run ended before the first measurement"
 
 
 def milliseconds(duration_ns: int) -> str:

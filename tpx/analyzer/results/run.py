@@ -74,6 +74,15 @@ class ModelRun:
     def failures(self) -> tuple[Failure, ...]:
         return tuple(f for v in self.variants for f in v.failures)
 
+    @property
+    def why_nothing(self) -> str:
+        """Why there is no measurement."""
+        if self.unavailable:
+            return self.unavailable.reason
+        if self.failures:
+            return self.failures[0].reason
+        return self.decisions[0].text if self.decisions else "the run ended before the first measurement"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
