@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from tests.analyzer.reports.rendered import render
 from tests.analyzer.test_asking import ENSEMBLE, run
 from tpx.analyzer.asking import question_of, subjects_of
 from tpx.analyzer.options import ProfileConfig
 from tpx.analyzer.options.file import merge_options
-from tpx.analyzer.reports.html import render
 from tpx.analyzer.reports.junit import junit_text
 from tpx.analyzer.reports.verdict import Finding, judge
 from tpx.analyzer.results.measurement import Variant

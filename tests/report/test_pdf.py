@@ -6,9 +6,8 @@ import pytest
 
 from tests.report.reading import pdf_text
 from tpx.errors import MeasurementError
-from tpx.report.document import Block, Document, Facts, Section, code
+from tpx.report.document import Block, Cell, Column, Document, Fact, Facts, Grid, Row, Section, code
 from tpx.report.pdf import MOST_COLUMNS, MOST_ROWS, columns_shown, write_pdf
-from tpx.report.view import Cell, Column, Fact, Grid, Row
 
 PATH = "/srv/" + "model_repository/" * 12 + "mnist_config_default"
 NAMES = Grid(
@@ -22,7 +21,9 @@ NAMES = Grid(
 
 
 def made(path: Path, *blocks: Block, title: str = "Load test: net") -> str:
-    document = Document(title=title, subtitle="today", sections=(Section(title="A", blocks=blocks),))
+    document = Document(
+        product="perf", title=title, subtitle="today", sections=(Section(title="A", blocks=blocks),)
+    )
     write_pdf(document, path / "a.pdf")
     return pdf_text(path / "a.pdf")
 
@@ -35,7 +36,7 @@ def test_markup_in_names_is_text(tmp_path: Path) -> None:
 
 
 def test_what_a_reader_copies_has_no_invisible_characters(tmp_path: Path) -> None:
-    facts = Facts(title="Facts", facts=(Fact(label="Path", value=PATH),))
+    facts = Facts(facts=(Fact(label="Path", value=PATH),))
     text = made(tmp_path, NAMES, facts, code(f"tpx serve --model-repository {PATH}"))
     assert "\u200b" not in text
     assert text.replace("\n", "").count(PATH) == 3

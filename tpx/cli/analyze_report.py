@@ -8,19 +8,18 @@ from typing import Annotated, Any, Literal
 from tpx.analyzer.options import ProfileConfig
 from tpx.analyzer.options.file import read_yaml
 from tpx.analyzer.options.values import from_yaml_text, mapping, truth, words
-from tpx.analyzer.reports.detail import build_detail, render_detail
+from tpx.analyzer.reports.detail import build_detail
 from tpx.analyzer.reports.export import CsvFiles, write_csv
 from tpx.analyzer.reports.files import ReportFiles, write_reports
 from tpx.analyzer.reports.manner import Manner
 from tpx.analyzer.reports.page import Places
-from tpx.analyzer.reports.pdf import detail_document
 from tpx.analyzer.reports.plots import Plot
 from tpx.analyzer.results.journal import read_last_run
 from tpx.analyzer.results.run import Run
 from tpx.cli.analyze_runs import journal_of, show_written
 from tpx.errors import UsageError
 from tpx.options import Option, build, fields_of, given_in_argv, given_in_mapping, nearest
-from tpx.report.html import write_html
+from tpx.report.html import render, write_html
 from tpx.report.pdf import require_typst, write_pdf
 
 _RUN = "Run"
@@ -252,10 +251,11 @@ def _write_one(run: Run, name: str, written: str, manner: Manner, config: Report
         return write_csv(_only(run, name), _csv_files(run, place, manner))
     places = Places(repository=_repository(run), export_path=config.export_path)
     path = place / f"detailed_report.{written}"
+    document = build_detail(run, name, places, manner)
     if written == "html":
-        write_html(render_detail(run, name, places, manner), path)
+        write_html(render(document), path)
     else:
-        write_pdf(detail_document(build_detail(run, name, places, manner)), path)
+        write_pdf(document, path)
     return (path,)
 
 

@@ -1,39 +1,70 @@
-"""Rendering of templates: one HTML file that needs nothing else, and single charts as SVG."""
+"""A `Document` as one HTML page that needs no other file, and the rendering of its drawings."""
 
+from collections.abc import Iterator
+from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpx.errors import MeasurementError
+from tpx.report.document import Block, Document, Group, Picture, Section
 from tpx.report.styles import COLORS, STYLES, TEXT_COLORS, marker
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
+NARROW_PX = 560
+"""Pictures up to this width stand side by side."""
 
 
-def render(template: str, page: object) -> str:
-    """The page that a template makes of its view model."""
-    return (
-        _environment()
-        .get_template(template)
-        .render(
-            page=page,
-            colors=COLORS,
-            text_colors=TEXT_COLORS,
-            markers=[marker(style, 7, 7) for style in range(STYLES)],
-        )
+def render(document: Document) -> str:
+    """Return the document as an HTML page."""
+    markers = [marker(style, 7, 7) for style in range(STYLES)]
+    template = _environment().get_template("report.html.j2")
+    return template.render(
+        page=document, colors=COLORS, markers=markers, rows=rows, columns=columns, narrow_px=NARROW_PX
     )
 
 
 def render_svg(template: str, **values: object) -> str:
-    """Return a drawing as an SVG document of its own."""
-    drawn = _environment().get_template(template).render(colors=COLORS, text_colors=TEXT_COLORS, **values)
-    return drawn.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    """Return a drawing as SVG, for a page or, with `standalone`, for a file."""
+    return _environment().get_template(template).render(colors=COLORS, text_colors=TEXT_COLORS, **values)
+
+
+def standalone(svg: str) -> str:
+    """Return SVG of a page as a document of its own."""
+    return svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+
+
+def rows(sections: tuple[Section, ...]) -> Iterator[tuple[Section, ...]]:
+    """Yield sections that stand side by side: runs of narrow pictures, every other one alone."""
+    for narrow, run in groupby(sections, key=_is_narrow):
+        if narrow:
+            yield tuple(run)
+        else:
+            yield from ((alone,) for alone in run)
+
+
+def _is_narrow(found: Section) -> bool:
+    first, *others = found.blocks
+    return isinstance(first, Picture) and first.width_px <= NARROW_PX and not others and not found.chapter
+
+
+def columns(blocks: tuple[Block, ...]) -> Iterator[tuple[Block, ...]]:
+    """Yield blocks that stand side by side: runs of groups, every other one alone."""
+    for grouped, run in groupby(blocks, key=lambda block: isinstance(block, Group)):
+        if grouped:
+            yield tuple(run)
+        else:
+            yield from ((alone,) for alone in run)
 
 
 def write_html(page: str, path: Path) -> None:
-    """Raises MeasurementError when the file cannot be written."""
+    """Write a page, or another text.
+
+    Raises MeasurementError when the file cannot be written.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(page, encoding="utf-8")
@@ -41,6 +72,7 @@ def write_html(page: str, path: Path) -> None:
         raise MeasurementError(f"cannot write {path}: {exc.strerror}") from exc
 
 
+@cache
 def _environment() -> "Environment":
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 

@@ -1,16 +1,15 @@
 """PDF of a `Document`, laid out by typst: one wheel, no system library."""
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
 
 from tpx.errors import MeasurementError, Unsupported
-from tpx.report.document import Block, Document, Section
-from tpx.report.html import TEMPLATES
-from tpx.report.view import Column, Grid
+from tpx.report.document import Block, Column, Details, Document, Grid, Group, Picture, Section
+from tpx.report.html import TEMPLATES, columns, rows, standalone
 
 MOST_COLUMNS, MOST_ROWS = 12, 60
 """What of a table stands on paper; a caption says what only the HTML report has."""
@@ -58,24 +57,41 @@ def _as_data(document: Document) -> Mapping[str, object]:
         "title": document.title,
         "subtitle": document.subtitle,
         "notice": document.notice,
-        "sections": [_section(section) for section in document.sections],
+        "rows": [[_section(found) for found in run] for run in rows(document.sections)],
     }
 
 
-def _section(section: Section) -> Mapping[str, object]:
+def _section(found: Section) -> Mapping[str, object]:
     return {
-        "title": section.title,
-        "chapter": section.chapter,
-        "blocks": [_block(block) for block in section.blocks],
+        "title": found.title,
+        "chapter": bool(found.chapter),
+        "runs": [[_block(block) for block in run] for run in columns(_printed(found.blocks))],
     }
+
+
+def _printed(blocks: Sequence[Block]) -> tuple[Block, ...]:
+    return tuple(block for block in blocks if not isinstance(block, Details) or block.printed)
 
 
 def _block(block: Block) -> Mapping[str, object]:
-    values = _table(block) if isinstance(block, Grid) else asdict(block)
-    return {"kind": type(block).__name__.lower(), **values}
+    values: Mapping[str, object]
+    if isinstance(block, Grid):
+        values = _table(block)
+    elif isinstance(block, Picture):
+        values = {
+            **asdict(block),
+            "svg": standalone(block.svg),
+            "legend": [{"name": e.name, "swatch": standalone(e.swatch)} for e in block.legend],
+        }
+    elif isinstance(block, Group | Details):
+        title = block.title if isinstance(block, Group) else ""
+        values = {"title": title, "blocks": [_block(inner) for inner in _printed(block.blocks)]}
+    else:
+        values = asdict(block)
+    return {"kind": block.kind, **values}
 
 
-def _table(grid: Grid) -> dict[str, object]:
+def _table(grid: Grid) -> Mapping[str, object]:
     shown = columns_shown(grid.columns)
     left_out = [c.header for i, c in enumerate(grid.columns) if i not in shown]
     notes = [f"Only in the HTML report: {', '.join(left_out)}."] if left_out else []
@@ -84,9 +100,9 @@ def _table(grid: Grid) -> dict[str, object]:
         notes.append(f"{more} more rows in the HTML report.")
     return {
         "caption": grid.caption,
-        "columns": [{"header": grid.columns[i].header, "numeric": grid.columns[i].numeric} for i in shown],
+        "columns": [asdict(grid.columns[i]) for i in shown],
         "rows": [
-            {"best": row.emphasis == "best", "cells": [asdict(row.cells[i]) for i in shown]}
+            {"bold": row.emphasis in ("best", "group"), "cells": [asdict(row.cells[i]) for i in shown]}
             for row in grid.rows[:MOST_ROWS]
         ],
         "notes": notes,

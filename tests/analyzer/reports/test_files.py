@@ -11,10 +11,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.analyzer.reports.rendered import render
 from tests.analyzer.reports.test_html import measured
 from tests.report.reading import pdf_text, read
 from tpx.analyzer.reports.files import ReportFiles, step_summary_path, write_reports
-from tpx.analyzer.reports.html import render
 from tpx.analyzer.reports.json import report_json
 from tpx.analyzer.reports.junit import junit_text
 from tpx.analyzer.reports.latency_parts import parts_of
@@ -296,7 +296,7 @@ def test_every_section_of_the_report_is_on_paper(batching: Run, tmp_path: Path) 
     text = " ".join(pdf_text(tmp_path / "report.pdf").split())
     for said in (
         "Model analysis: alexnet", "What to change", "tpx analyze apply", "Throughput and latency",
-        "Configurations", "alexnet_config_3", "What to choose from: the Pareto front",
+        "Configurations", "alexnet_config_3", "What to choose from",
         "Where the time goes", "Instances and batches", "How the search went", "All measurements",
         "Where these figures come from", "Machine",
     ):  # fmt: skip

@@ -8,15 +8,16 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.analyzer.reports.rendered import render
 from tests.report.reading import read
 from tpx.analyzer.reports.columns import number
 from tpx.analyzer.reports.detail import build_detail
-from tpx.analyzer.reports.html import render
 from tpx.analyzer.reports.manner import Manner
 from tpx.analyzer.reports.page import Places
 from tpx.analyzer.results.measurement import Latency, Load, Measurement, Range
 from tpx.analyzer.results.run import Run
 from tpx.errors import MeasurementError
+from tpx.report.document import Statement
 from tpx.report.html import write_html
 
 Replay = Callable[..., Run]
@@ -206,8 +207,10 @@ def test_what_the_run_is_not_sure_of_is_recommended_on_no_page(replay: Replay) -
     unsure = replace(model, variants=tuple(replace(v, repetitions=()) for v in model.variants))
     places = Places(repository=REPOSITORY)
     badges = [
-        build_detail(replace(run, models=(each,)), "alexnet_config_4", places, Manner()).badge
+        block.badge
         for each in (model, unsure)
+        for block in build_detail(replace(run, models=(each,)), "alexnet_config_4", places, Manner()).blocks()
+        if isinstance(block, Statement)
     ]
     assert badges == ["Recommended", "Inconclusive"]
 

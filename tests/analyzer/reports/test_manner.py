@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.analyzer.reports.rendered import render, render_detail
 from tests.analyzer.reports.test_files import rich
 from tests.report.reading import read
 from tpx.analyzer.models import ModelToProfile
-from tpx.analyzer.reports.detail import render_detail
-from tpx.analyzer.reports.html import render
 from tpx.analyzer.reports.manner import Manner
 from tpx.analyzer.reports.markdown import markdown_text
 from tpx.analyzer.reports.page import Places

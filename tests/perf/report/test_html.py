@@ -17,12 +17,13 @@ from tpx.perf.latency import summarize
 from tpx.perf.metrics.figures import GpuFigures, MetricsFigures
 from tpx.perf.objectives import Outcome
 from tpx.perf.options import PerfConfig
-from tpx.perf.report.html import render_page
 from tpx.perf.report.model import Report
 from tpx.perf.report.page import build
 from tpx.perf.report.plots import curve, histogram, spectrum, timeline
 from tpx.perf.results import ErrorCount, LevelResult, OpenLoop
 from tpx.perf.settings import Level
+from tpx.report.document import Bullets, Facts, Group, Statement
+from tpx.report.html import render
 
 
 def measured(value: int, scale_us: float, count: int = 20_000) -> LevelResult:
@@ -49,7 +50,14 @@ LEVELS = tuple(measured(n, 100.0 * n) for n in (1, 2, 4, 8))
 
 
 def page(made: Report) -> str:
-    return render_page(build(made, ["-m", "net", "--header", "a b"]))
+    return render(build(made, ["-m", "net", "--header", "a b"]))
+
+
+def options_of(made: Report) -> dict[str, str]:
+    """Return the options that the page of a run tells."""
+    (options,) = [b for b in build(made, []).blocks() if isinstance(b, Group) and b.title == "Options"]
+    (facts,) = [block for block in options.blocks if isinstance(block, Facts)]
+    return {fact.label: fact.value for fact in facts.facts}
 
 
 def full() -> Report:
@@ -69,7 +77,7 @@ def test_the_page_is_well_formed_and_its_ids_are_unique() -> None:
 
 def test_the_page_needs_nothing_from_elsewhere() -> None:
     text = page(full())
-    assert read(text).urls == []
+    assert read(text).urls == ["#main"]
     assert not re.search(r"https?://|@import|url\(", text)
     assert len(text.encode()) < 2_000_000
 
@@ -102,7 +110,7 @@ def test_options_stand_on_the_page_as_they_are_written() -> None:
         "--slo p99<1s --request-rate-range 1:8:x2"
     )
     words = tuple(text.split())
-    told = {fact.label: fact.value for fact in build(report(*LEVELS, words=words), []).settings}
+    told = options_of(report(*LEVELS, words=words))
     assert {value for value in told.values() if "(" in value} == set()
     assert told["--header"] == "A:b, X-Token:***"
     assert (told["--shape"], told["--declare"]) == ("x:1,2", "y FP32 [-1, 4]")
@@ -119,8 +127,7 @@ def test_several_models_and_growing_loads_stand_on_the_page_as_they_are_written(
         (("-m", "a", "--periodic-concurrency-range", "1:9:2", *periodic), "1:9:2"),
     ):
         config = from_argv(PerfConfig, list(words))
-        told = {fact.value for fact in build(replace(report(*LEVELS), config=config), []).settings}
-        assert shown in told
+        assert shown in options_of(replace(report(*LEVELS), config=config)).values()
 
 
 def test_answers_stand_on_the_page_as_in_the_text() -> None:
@@ -205,7 +212,8 @@ def test_failures_are_told_of_all_requests_of_the_level_as_they_are_counted() ->
     windows = tuple(make_window(100, 50, failed=n) for n in (6, 3, 0, 0))
     error = ErrorCount(code="HTTP 500", count=9, message="no")
     level = replace(LEVELS[0], windows=windows, kept_windows=3, errors=(error,), failed=9)
-    (tile,) = [tile for tile in build(report(level), []).tiles if tile.label == "Failed"]
+    statements = [block for block in build(report(level), []).blocks() if isinstance(block, Statement)]
+    (tile,) = [tile for tile in statements[0].tiles if tile.label == "Failed"]
     assert (tile.figure, tile.note) == ("9", "of 409 requests")
 
 
@@ -218,4 +226,5 @@ def test_a_rate_whose_requests_left_in_time_has_no_remark_on_that(waited: float,
     )
     pace = OpenLoop(service_latency=service, slip=service, delayed=0, sent_per_s=1.0)
     level = replace(LEVELS[0], level=Level("request_rate", 10), open_loop=pace)
-    assert len(build(report(level), []).remarks) == told
+    remarks = [block for block in build(report(level), []).blocks() if isinstance(block, Bullets)]
+    assert sum(len(block.items) for block in remarks) == told

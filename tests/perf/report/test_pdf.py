@@ -13,12 +13,11 @@ from tpx.errors import MeasurementError
 from tpx.perf.report.files import write_files
 from tpx.perf.report.model import Report
 from tpx.perf.report.page import build
-from tpx.perf.report.pdf import page_document
 from tpx.report.pdf import write_pdf
 
 
 def printed(made: Report, path: Path) -> str:
-    write_pdf(page_document(build(made, ["-m", "net", "--header", "a b"])), path)
+    write_pdf(build(made, ["-m", "net", "--header", "a b"]), path)
     return " ".join(pdf_text(path).split())
 
 

@@ -9,13 +9,12 @@ from tpx.analyzer.reports.verdict import (
     is_about_equal,
     milliseconds,
 )
-from tpx.analyzer.reports.view import VerdictCard
 from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.results.run import ModelRun, Run
-from tpx.report.view import Span, Tile
+from tpx.report.document import Statement, Tile, Tone
 
 MEMORY = (("cpu_used_ram", "Server memory"), ("gpu_used_memory", "GPU memory"))
-_BADGES = {
+_BADGES: dict[Finding, tuple[str, Tone]] = {
     Finding.BETTER: ("Better configuration found", "good"),
     Finding.DEFAULT: ("Default is best", "neutral"),
     Finding.DEFAULT_FAILS: ("Recommended", "good"),
@@ -25,27 +24,22 @@ _BADGES = {
 }
 
 
-def verdict_card(model: ModelRun, verdict: Verdict, run: Run, *, gpus: bool) -> VerdictCard:
-    """Badge, sentence and figures of one model's verdict; `gpus` whether those of GPUs are among them."""
+def verdict_card(model: ModelRun, verdict: Verdict, run: Run, *, gpus: bool) -> Statement:
+    """Return badge, sentence and figures of one model's verdict; `gpus` adds figures of GPUs."""
     tolerance = run.started.tolerance_percent
     badge, tone = _BADGES[verdict.finding]
     if is_about_equal(verdict, tolerance):
         badge, tone = "About equal", "neutral"
     elif verdict.finding is Finding.BETTER and verdict.conclusion is not None and verdict.conclusion.tied:
         badge = "Better, tied: the cheapest is recommended"
-    return VerdictCard(
+    return Statement(
         badge=badge,
         tone=tone,
-        sentence=spans(verdict.sentence + "."),
+        sentence=verdict.sentence + ".",
         detail=verdict.detail,
         caution=caution(verdict, model, tolerance),
         tiles=_tiles(verdict, run, gpus=gpus),
     )
-
-
-def spans(text: str) -> tuple[Span, ...]:
-    """Text with code between backticks, cut into runs."""
-    return tuple(Span(text=part, code=i % 2 == 1) for i, part in enumerate(text.split("`")) if part)
 
 
 def _tiles(verdict: Verdict, run: Run, *, gpus: bool) -> tuple[Tile, ...]:

@@ -9,7 +9,7 @@ from tpx.analyzer.reports.certainty import interval_of, interval_of_one
 from tpx.analyzer.results.costs import Prices, joules_per_inference
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Load, Measurement, Range
-from tpx.report.view import Cell, Column
+from tpx.report.document import Cell, Column
 
 _DASH = "\u2013"
 LOPSIDED = 0.1

@@ -1,7 +1,6 @@
-"""The page of a single configuration: its file, every load, where the time goes, its rounds, its failures."""
+"""The report of a single configuration as a `Document`."""
 
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 
 from tpx.analyzer.limits import describe_misses, limits_of
@@ -11,42 +10,28 @@ from tpx.analyzer.reports.chart import draw
 from tpx.analyzer.reports.grids import in_detail, loads_grid, repetitions_grid
 from tpx.analyzer.reports.latency_parts import breakdown_of_loads
 from tpx.analyzer.reports.manner import Manner
-from tpx.analyzer.reports.page import Places, duration, table_context
+from tpx.analyzer.reports.page import Places, duration, failure_blocks, table_context
 from tpx.analyzer.reports.plots import DETAILED, draw_plots
 from tpx.analyzer.reports.recommendation import config_diff, paths_of, whole_text
 from tpx.analyzer.reports.verdict import Finding, Verdict, judge, milliseconds, plural
-from tpx.analyzer.reports.view import DiffLine, FailureCard
 from tpx.analyzer.results.run import ModelRun, Run
 from tpx.errors import UsageError
 from tpx.options import nearest
-from tpx.perf.report.breakdown import Breakdown
-from tpx.report import html
-from tpx.report.chart import Chart
-from tpx.report.view import Fact, Grid, Tile
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DetailPage:
-    """Everything that the template shows."""
-
-    title: str
-    subtitle: str
-    parent: str
-    sentence: str
-    badge: str
-    tone: str
-    tiles: tuple[Tile, ...]
-    chart: Chart | None
-    breakdown: Breakdown | None
-    plots: tuple[Chart, ...]
-    loads: Grid
-    repetitions: Grid | None
-    failures: tuple[FailureCard, ...]
-    notes: tuple[str, ...]
-    diff: tuple[DiffLine, ...]
-    config_text: str
-    facts: tuple[Fact, ...]
-    command: str
+from tpx.perf.report.breakdown import breakdown_picture
+from tpx.report.document import (
+    Document,
+    Fact,
+    Group,
+    Section,
+    Statement,
+    Tile,
+    Tone,
+    bullets,
+    code,
+    fact_groups,
+    section,
+)
+from tpx.report.picture import chart_picture
 
 
 def detailed_names(run: Run) -> tuple[str, ...]:
@@ -63,45 +48,73 @@ def detail_path(name: str) -> Path:
     return Path("reports") / "detailed" / name / "detailed_report.html"
 
 
-def render_detail(run: Run, name: str, places: Places, manner: Manner | None = None) -> str:
-    """The page of a measured configuration; UsageError where the run has none of this name."""
-    return html.render("analyze_detail.html.j2", build_detail(run, name, places, manner or Manner.of(run)))
+def build_detail(run: Run, name: str, places: Places, manner: Manner | None = None) -> Document:
+    """Return the report of a measured configuration.
 
-
-def build_detail(run: Run, name: str, places: Places, manner: Manner) -> DetailPage:
-    """The view model of `render_detail`."""
+    Raises UsageError where the run has none of this name.
+    """
+    manner = manner or Manner.of(run)
     model, verdict, ranked = _find(run, name)
     goals = run.started.goals.of(model.model)
     context = table_context(verdict, run, {}, manner)
-    plots = DETAILED[manner.mode] if manner.plots is None else manner.plots
     default = verdict.default
     compared = (ranked,) if default is None or default is ranked else (ranked, default)
-    badge, tone = _badge(ranked, verdict)
-    configuration = ranked.run.configuration
-    return DetailPage(
+    chart = draw("chart", compared, (), goals)
+    load = "" if chart is None else chart.label_name
+    sections = [
+        Section(blocks=(_statement(ranked, verdict, run, gpus=context.gpus),)),
+        *section(
+            "Throughput and latency",
+            chart_picture(chart),
+            lead=f"Under growing load; the numbers beside the points are the {load}. "
+            "Better is up and to the left.",
+        ),
+        *section(
+            "Where the time goes",
+            breakdown_picture(breakdown_of_loads("breakdown", ranked)),
+            lead="The mean latency under each load, in parts that add up to it.",
+        ),
+    ]
+    plots = DETAILED[manner.mode] if manner.plots is None else manner.plots
+    for plot in draw_plots("plot", plots, (ranked,), gpus=context.gpus):
+        sections += section(plot.title, chart_picture(plot))
+    failures = [
+        block
+        for f in ranked.run.failures
+        for block in failure_blocks(name, f"at {f.load}", f.reason, f.log_tail)
+    ]
+    reasons = [d.text for d in model.decisions if d.variant == name]
+    sections += [
+        *section("Loads", loads_grid("loads", ranked, context, manner.mode)),
+        *section("Final rounds", repetitions_grid("repetitions", (ranked,), context)),
+        *section("Why the search ended here", bullets(reasons)),
+        *section("Failed trials", *failures),
+        _configuration(ranked, default, run, places),
+    ]
+    return Document(
+        product="analyze",
         title=name,
         subtitle=f"{model.model} \u00b7 {plural(len(ranked.ordered), 'load')} measured \u00b7 "
         f"{duration(sum(m.duration_ns for m in ranked.ordered))} under load",
+        sections=tuple(sections),
         parent=places.parent,
-        sentence=_sentence(ranked, verdict, run),
-        badge=badge,
-        tone=tone,
-        tiles=_tiles(ranked, gpus=context.gpus),
-        chart=draw("chart", compared, (), goals),
-        breakdown=breakdown_of_loads("breakdown", ranked),
-        plots=draw_plots("plot", plots, (ranked,), gpus=context.gpus),
-        loads=loads_grid(ranked, context, manner.mode),
-        repetitions=repetitions_grid((ranked,), context),
-        failures=tuple(
-            FailureCard(name=name, load=f"at {f.load}", reason=f.reason, log_tail="\n".join(f.log_tail))
-            for f in ranked.run.failures
-        ),
-        notes=tuple(d.text for d in model.decisions if d.variant == name),
-        diff=config_diff(default.run, ranked.run) if default is not None and default is not ranked else (),
-        config_text=whole_text(configuration),
-        facts=_facts(ranked, run, places),
-        command=shlex.join(("tpx", "analyze", "apply", name, "--export-path", str(places.export_path))),
     )
+
+
+def _configuration(ranked: RankedVariant, default: RankedVariant | None, run: Run, places: Places) -> Section:
+    words = ("tpx", "analyze", "apply", ranked.name, "--export-path", str(places.export_path))
+    text = code(whole_text(ranked.run.configuration), label="config.pbtxt")
+    groups = [*fact_groups(("Facts", _facts(ranked, run, places)))]
+    if default is not None and default is not ranked:
+        groups.append(Group(title="Against the default", blocks=(config_diff(default.run, ranked.run),)))
+    groups.append(Group(title="`config.pbtxt`", blocks=(text,)))
+    return Section(title="The configuration", blocks=(code(shlex.join(words), command=True), *groups))
+
+
+def _statement(ranked: RankedVariant, verdict: Verdict, run: Run, *, gpus: bool) -> Statement:
+    badge, tone = _badge(ranked, verdict)
+    sentence = _sentence(ranked, verdict, run)
+    return Statement(badge=badge, tone=tone, sentence=sentence, tiles=_tiles(ranked, gpus=gpus))
 
 
 def _find(run: Run, name: str) -> tuple[ModelRun, Verdict, RankedVariant]:
@@ -115,7 +128,7 @@ def _find(run: Run, name: str) -> tuple[ModelRun, Verdict, RankedVariant]:
     raise UsageError(f"the run has not measured '{name}'{nearest(name, known)}")
 
 
-def _badge(ranked: RankedVariant, verdict: Verdict) -> tuple[str, str]:
+def _badge(ranked: RankedVariant, verdict: Verdict) -> tuple[str, Tone]:
     if verdict.best is not None and ranked.name == verdict.best.name and ranked.satisfies:
         sure = verdict.finding is not Finding.INCONCLUSIVE
         return ("Recommended", "good") if sure else ("Inconclusive", "warn")

@@ -5,17 +5,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tpx.analyzer.reports.detail import detail_path, detailed_names, render_detail
-from tpx.analyzer.reports.html import render
+from tpx.analyzer.reports.detail import build_detail, detail_path, detailed_names
 from tpx.analyzer.reports.json import report_text
 from tpx.analyzer.reports.junit import junit_text
 from tpx.analyzer.reports.manner import Manner
 from tpx.analyzer.reports.markdown import markdown_text
 from tpx.analyzer.reports.page import Places, build
-from tpx.analyzer.reports.pdf import report_document
 from tpx.analyzer.results.run import ModelRun, Run
 from tpx.errors import MeasurementError, TpxError
-from tpx.report.html import write_html
+from tpx.report.html import render, write_html
 from tpx.report.pdf import write_pdf
 
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -112,12 +110,12 @@ def _wanted(run: Run, files: ReportFiles) -> list[tuple[str, Path, Write]]:
 
 
 def _page(run: Run, files: ReportFiles, path: Path) -> None:
-    write_html(render(run, _places(run, files, path), files.manner), path)
+    write_html(render(build(run, _places(run, files, path), files.manner)), path)
 
 
 def _pdf(run: Run, files: ReportFiles, path: Path) -> None:
     places = Places(repository=files.repository, export_path=files.export_path)
-    write_pdf(report_document(build(run, places, files.manner, data=False)), path)
+    write_pdf(build(run, places, files.manner, data=False), path)
 
 
 def _places(run: Run, files: ReportFiles, page: Path, parent: Path | None = None) -> Places:
@@ -139,7 +137,8 @@ def _summary_writer(run: Run, model: ModelRun, files: ReportFiles) -> Write:
     alone = replace(run, models=(model,))
 
     def write(path: Path) -> None:
-        write_html(render(alone, _places(alone, files, path, files.html), files.manner), path)
+        places = _places(alone, files, path, files.html)
+        write_html(render(build(alone, places, files.manner)), path)
 
     return write
 
@@ -151,7 +150,7 @@ def _detail_writer(run: Run, name: str, files: ReportFiles) -> Write:
             export_path=files.export_path,
             parent="" if files.html is None else _href(files.html, path),
         )
-        write_html(render_detail(run, name, places, files.manner), path)
+        write_html(render(build_detail(run, name, places, files.manner)), path)
 
     return write
 

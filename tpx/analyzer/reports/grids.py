@@ -22,11 +22,11 @@ from tpx.analyzer.reports.columns import (
     verdict_columns,
 )
 from tpx.analyzer.reports.plots import Mode
+from tpx.report.document import Column, Grid, Row
 from tpx.report.styles import STYLES
-from tpx.report.view import Column, Grid, Row
 
 
-def configurations_grid(ranking: Sequence[RankedVariant], context: TableContext) -> Grid:
+def configurations_grid(key: str, ranking: Sequence[RankedVariant], context: TableContext) -> Grid:
     """One row a configuration, at the load where it does best; some carry the chart's markers."""
     styles = chart_styles(ranking, context.shown)
     lines = [
@@ -57,6 +57,7 @@ def configurations_grid(ranking: Sequence[RankedVariant], context: TableContext)
         best = ranking[0].name
     kept = {ranked.name for ranked in in_detail(ranking, context.shown)} | context.on_front | {best}
     return _grid(
+        key,
         "Each configuration at its best load, the best first",
         columns,
         lines,
@@ -65,7 +66,7 @@ def configurations_grid(ranking: Sequence[RankedVariant], context: TableContext)
     )
 
 
-def measurements_grid(ranking: Sequence[RankedVariant], context: TableContext) -> Grid:
+def measurements_grid(key: str, ranking: Sequence[RankedVariant], context: TableContext) -> Grid:
     """Every measurement of the search, in the order of the ranking."""
     styles = chart_styles(ranking, context.shown)
     lines = [
@@ -79,10 +80,10 @@ def measurements_grid(ranking: Sequence[RankedVariant], context: TableContext) -
     most = context.most_measurements
     if len(lines) > most:
         caption = f"The first {most} of {len(lines)} measurements; all of them are in the JSON of the run"
-    return _grid(caption, columns, lines[:most], [""] * most, kept=set(styles))
+    return _grid(key, caption, columns, lines[:most], [""] * most, kept=set(styles))
 
 
-def repetitions_grid(ranking: Sequence[RankedVariant], context: TableContext) -> Grid | None:
+def repetitions_grid(key: str, ranking: Sequence[RankedVariant], context: TableContext) -> Grid | None:
     """Every measurement of the final rounds, as they were made; None without any."""
     styles = chart_styles(ranking, context.shown)
     lines = [
@@ -94,10 +95,10 @@ def repetitions_grid(ranking: Sequence[RankedVariant], context: TableContext) ->
         return None
     lines.sort(key=lambda line: line.measurement.round)
     columns = (_ROUND, *_measurement_columns(lines, context, verdicts=False))
-    return _grid("The final rounds", columns, lines, [""] * len(lines))
+    return _grid(key, "The final rounds", columns, lines, [""] * len(lines))
 
 
-def loads_grid(ranked: RankedVariant, context: TableContext, mode: Mode) -> Grid:
+def loads_grid(key: str, ranked: RankedVariant, context: TableContext, mode: Mode) -> Grid:
     """Every load of one configuration, in Model Analyzer's order: online the highest p99 first, offline the
     most throughput first, and the batch before the load."""
     pairs = [(m, True) for m in ranked.passing] + [(m, False) for m in ranked.failing]
@@ -108,10 +109,12 @@ def loads_grid(ranked: RankedVariant, context: TableContext, mode: Mode) -> Grid
     columns = _measurement_columns(lines, context, batch_first=not online)[1:]
     marks = ["best" if line.measurement.load == ranked.figures.load else "" for line in lines]
     order = "the highest p99 latency first" if online else "the most throughput first"
-    return _grid(f"Every load of this configuration, {order}", columns, lines, marks)
+    return _grid(key, f"Every load of this configuration, {order}", columns, lines, marks)
 
 
-def top_grid(best: Sequence[tuple[str, RankedVariant]], contexts: Mapping[str, TableContext]) -> Grid:
+def top_grid(
+    key: str, best: Sequence[tuple[str, RankedVariant]], contexts: Mapping[str, TableContext]
+) -> Grid:
     """Configurations of several models, from the best on; `contexts` are by model."""
     model_of = {id(ranked): model for model, ranked in best}
     lines = [
@@ -137,7 +140,7 @@ def top_grid(best: Sequence[tuple[str, RankedVariant]], contexts: Mapping[str, T
         *latency_columns(lines),
         *verdict_columns(lines, constrained=True),
     )
-    return _grid("The best configurations across all models", columns, lines, [""] * len(lines))
+    return _grid(key, "The best configurations across all models", columns, lines, [""] * len(lines))
 
 
 def chart_styles(ranking: Sequence[RankedVariant], shown: int) -> Mapping[str, int]:
@@ -172,6 +175,7 @@ _ROUND = ShownColumn(
 
 
 def _grid(
+    key: str,
     caption: str,
     columns: Sequence[ShownColumn],
     lines: Sequence[TableLine],
@@ -181,6 +185,7 @@ def _grid(
 ) -> Grid:
     """`kept` are the configurations that a filtered table begins with; None is a table without a filter."""
     return Grid(
+        key=key,
         caption=caption,
         columns=tuple(shown.column for shown in columns),
         rows=tuple(

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tpx.analyzer.objectives import RankedVariant
+from tpx.report.document import Picture
+from tpx.report.html import render_svg
 
 CELL_WIDTH, CELL_HEIGHT, LEFT, TOP, MARGIN = 92, 40, 74, 12, 12
 
@@ -38,6 +40,18 @@ class HeatMap:
     height: int
     cell_width: int = CELL_WIDTH
     cell_height: int = CELL_HEIGHT
+
+
+def heat_picture(key: str, ranking: Sequence[RankedVariant]) -> Picture | None:
+    """Draw the heat map; None where not both of instances and batch vary."""
+    heat = heat_map(key, ranking)
+    if heat is None:
+        return None
+    return Picture(
+        svg=render_svg("heat.svg.j2", heat=heat),
+        description=f"{heat.title}. {heat.description}",
+        width_px=heat.width,
+    )
 
 
 def heat_map(key: str, ranking: Sequence[RankedVariant]) -> HeatMap | None:

@@ -1,4 +1,4 @@
-"""A run turned into the view model of its report page."""
+"""The report of a run as a `Document`."""
 
 import hashlib
 import shlex
@@ -21,20 +21,55 @@ from tpx.analyzer.reports.grids import (
     repetitions_grid,
     top_grid,
 )
-from tpx.analyzer.reports.heat import heat_map
+from tpx.analyzer.reports.heat import heat_picture
 from tpx.analyzer.reports.json import embedded_text
 from tpx.analyzer.reports.latency_parts import breakdown_of_configurations
 from tpx.analyzer.reports.manner import Manner
 from tpx.analyzer.reports.plots import SUMMARY, draw_plots
 from tpx.analyzer.reports.recommendation import recommend
 from tpx.analyzer.reports.verdict import Verdict, judge, plural
-from tpx.analyzer.reports.view import FailureCard, ModelPage, Page, TraceStep
 from tpx.analyzer.results.costs import Prices
 from tpx.analyzer.results.journal import Prepared
 from tpx.analyzer.results.run import ModelRun, Run, VariantRun
-from tpx.report.view import Fact, Grid
+from tpx.perf.report.breakdown import breakdown_picture
+from tpx.report.chart import Chart
+from tpx.report.document import (
+    Block,
+    Cell,
+    Column,
+    Details,
+    Document,
+    Fact,
+    Grid,
+    Note,
+    Row,
+    Section,
+    code,
+    fact_groups,
+    section,
+)
+from tpx.report.picture import chart_picture
 
 _NO_VALUE = "\u2013"
+_PARETO = (
+    "Nothing measured is above the line: on it, more throughput costs latency. The area of a point is the "
+    "memory it held, where that is known."
+)
+_HEAT = (
+    "Throughput in infer/s of each combination at its best load; the best is framed, what misses the "
+    "constraints is struck through."
+)
+_DRIFT = (
+    "The best configurations and the default again, in turns. Lines that move together are the machine's "
+    "doing, and go out of the comparison."
+)
+_METHOD = (
+    "Throughput counts inferences. The latency is the client's own, from sending a request to its last byte. "
+    "A measurement ends when throughput and latency of the last windows agree, and its figures are those of "
+    "these windows together. Where there were final rounds, a configuration's figures are the means of its "
+    "rounds, and \u00b1 is the half of their 95 % confidence interval. Memory is the greatest seen while the "
+    "load was on; energy is the whole machine's."
+)
 MOST_MEASUREMENTS = 600
 """In tables and charts of single ones, of all models together; a model's own page has as many."""
 
@@ -53,17 +88,22 @@ class Places:
     """The page above this one, from this one on; empty for the report of the run."""
 
 
-def build(run: Run, places: Places, manner: Manner | None = None, *, data: bool = True) -> Page:
-    """The report of a run, shown as it says itself unless another manner is given; `data` embeds the figures
-    for whoever wants to compute with them."""
+def build(run: Run, places: Places, manner: Manner | None = None, *, data: bool = True) -> Document:
+    """Return the report of a run, shown as the run says unless another manner is given.
+
+    `data` embeds all figures as JSON for readers who compute with them.
+    """
     manner = manner or Manner.of(run)
     started = run.started
-    names = ", ".join(started.models)
     configurations = sum(len(m.measured) for m in run.models)
     measurements = sum(m.measurement_count for m in run.models)
     verdicts = [judge(model, started.goals) for model in run.models]
-    return Page(
-        title=f"Model analysis: {names}",
+    sections = _top(run, verdicts, places, manner)
+    for index, (model, verdict) in enumerate(zip(run.models, verdicts, strict=True)):
+        sections += _model_sections(model, verdict, run, places, manner, f"model-{index}")
+    return Document(
+        product="analyze",
+        title=f"Model analysis: {', '.join(started.models)}",
         subtitle=(
             f"{started.provenance.started.replace('T', ' ').replace('+00:00', ' UTC')} \u00b7 "
             f"{started.provenance.host.get('Host', 'unknown host')} \u00b7 "
@@ -71,19 +111,29 @@ def build(run: Run, places: Places, manner: Manner | None = None, *, data: bool 
             f"{duration(run.elapsed_ns)}"
         ),
         notice=_notice(run),
-        models=tuple(
-            _model_page(model, verdict, run, places, manner, index)
-            for index, (model, verdict) in enumerate(zip(run.models, verdicts, strict=True))
-        ),
-        top=_top(run, verdicts, places, manner),
-        command=shlex.join(started.provenance.command),
-        host=_facts(started.provenance.host),
-        versions=_facts(started.provenance.versions),
-        settings=tuple(Fact(label=name, value=_as_text(value)) for name, value in started.settings.items()),
-        hashes=hashes(run),
+        sections=(*sections, _provenance(run)),
         data=embedded_text(run, verdicts) if data else "",
         file_name="tpx-analyze-" + "-".join(started.models)[:60],
         parent=places.parent,
+    )
+
+
+def _provenance(run: Run) -> Section:
+    provenance = run.started.provenance
+    settings = tuple(Fact(label=name, value=_as_text(value)) for name, value in run.started.settings.items())
+    command = shlex.join(provenance.command)
+    return Section(
+        title="Where these figures come from",
+        blocks=(
+            *([code(command, command=True)] if command else []),
+            *fact_groups(
+                ("Machine", _facts(provenance.host)),
+                ("Versions", _facts(provenance.versions)),
+                ("Options", settings),
+                ("Hashes", hashes(run)),
+            ),
+            Note(text=_METHOD, style="small"),
+        ),
     )
 
 
@@ -144,38 +194,71 @@ def _notice(run: Run) -> str:
     return f"This run {how}{why}: the figures below are valid, but the space was not searched to its end."
 
 
-def _model_page(
-    model: ModelRun, verdict: Verdict, run: Run, places: Places, manner: Manner, index: int
-) -> ModelPage:
+def _model_sections(
+    model: ModelRun, verdict: Verdict, run: Run, places: Places, manner: Manner, key: str
+) -> list[Section]:
     goals, top = run.started.goals.of(model.model), run.started.top
-    shown = in_detail(verdict.ranking, top)
-    others = [ranked for ranked in verdict.ranking if ranked not in shown]
     ranking = verdict.ranking
+    shown = in_detail(ranking, top)
+    others = [ranked for ranked in ranking if ranked not in shown]
     context = table_context(verdict, run, places.hrefs, manner)
-    return ModelPage(
-        key=f"model-{index}",
-        model=model.model,
-        verdict=verdict_card(model, verdict, run, gpus=context.gpus),
-        recommendation=recommend(verdict, run, places.repository, places.export_path, gpus=context.gpus),
-        chart=draw(f"chart-{index}", shown, others, goals),
-        plots=draw_plots(f"plot-{index}", SUMMARY[manner.mode], shown, gpus=context.gpus),
-        pareto=pareto_chart(f"pareto-{index}", ranking, gpus=context.gpus, most=context.most_measurements),
-        heat=heat_map(f"heat-{index}", ranking),
-        breakdown=breakdown_of_configurations(f"breakdown-{index}", shown),
-        drift=drift_chart(f"drift-{index}", ranking),
-        configurations=configurations_grid(ranking, context) if ranking else None,
-        measurements=measurements_grid(ranking, context) if ranking else None,
-        repetitions=repetitions_grid(ranking, context),
-        failures=_failures(model),
-        trace=tuple(_trace_step(variant, model) for variant in model.variants),
+    gpus = context.gpus
+    chart = draw(f"{key}-chart", shown, others, goals)
+    repetitions = repetitions_grid(f"{key}-repetitions", ranking, context)
+    several = len(run.models) > 1
+    statement = Section(
+        title=model.model if several else "",
+        chapter=key if several else "",
+        blocks=(verdict_card(model, verdict, run, gpus=gpus),),
+    )
+    sections = [
+        statement,
+        *recommend(verdict, run, places.repository, places.export_path, gpus=gpus),
+        *section("Throughput and latency", chart_picture(chart), lead=_chart_lead(chart, repetitions)),
+    ]
+    for plot in draw_plots(f"{key}-plot", SUMMARY[manner.mode], shown, gpus=gpus):
+        sections += section(plot.title, chart_picture(plot))
+    if ranking:
+        sections += section("Configurations", configurations_grid(f"{key}-configurations", ranking, context))
+    sections += section(
+        "What to choose from",
+        chart_picture(pareto_chart(f"{key}-pareto", ranking, gpus=gpus, most=context.most_measurements)),
+        lead=_PARETO,
+    )
+    sections += section(
+        "Where the time goes",
+        breakdown_picture(breakdown_of_configurations(f"{key}-breakdown", shown)),
+        lead="The mean latency of each configuration at its best load (the number behind its name), in parts "
+        "that add up to it.",
+    )
+    sections += section("Instances and batches", heat_picture(f"{key}-heat", ranking), lead=_HEAT)
+    drift = chart_picture(drift_chart(f"{key}-drift", ranking))
+    if drift is not None:
+        rounds = repetitions and Details(
+            summary="All measurements of the final rounds", blocks=(repetitions,)
+        )
+        sections += section("How steady the machine was", drift, rounds, lead=_DRIFT)
+    sections += section("Failed trials", *_failures(model))
+    sections += section("How the search went", _trace(model))
+    if ranking:
+        sections += section("All measurements", measurements_grid(f"{key}-measurements", ranking, context))
+    return sections
+
+
+def _chart_lead(chart: Chart | None, repetitions: Grid | None) -> str:
+    load = "" if chart is None else chart.label_name
+    later = " Points are what the search measured, each once; the verdict has the means of the final rounds."
+    return (
+        f"Each line is one configuration under growing load; the numbers beside the points are the {load}. "
+        f"Better is up and to the left.{later if repetitions is not None else ''}"
     )
 
 
-def _top(run: Run, verdicts: Sequence[Verdict], places: Places, manner: Manner) -> Grid | None:
-    """The best of all models together, as many as the run was asked for."""
+def _top(run: Run, verdicts: Sequence[Verdict], places: Places, manner: Manner) -> list[Section]:
+    """Return the best of all models together, as many as the run was asked for."""
     count = int(run.started.settings.get("num_top_model_configs", 0))
     if not count or len(verdicts) < 2:
-        return None
+        return []
     found: list[tuple[str, RankedVariant]] = [(v.model, r) for v in verdicts for r in v.ranking]
     goals = run.started.goals
     found.sort(
@@ -186,36 +269,58 @@ def _top(run: Run, verdicts: Sequence[Verdict], places: Places, manner: Manner) 
         )
     )
     contexts = {v.model: table_context(v, run, places.hrefs, manner) for v in verdicts}
-    return top_grid(found[:count], contexts) if found else None
+    return section("The best of all models", top_grid("top", found[:count], contexts) if found else None)
 
 
-def _failures(model: ModelRun) -> tuple[FailureCard, ...]:
+def _failures(model: ModelRun) -> list[Block]:
     if model.unavailable:
-        return (
-            FailureCard(
-                name=model.model,
-                load="before the first measurement",
-                reason=model.unavailable.reason,
-                log_tail="\n".join(model.unavailable.log_tail),
-            ),
-        )
-    return tuple(
-        FailureCard(name=f.variant, load=f"at {f.load}", reason=f.reason, log_tail="\n".join(f.log_tail))
+        gone = model.unavailable
+        return failure_blocks(model.model, "before the first measurement", gone.reason, gone.log_tail)
+    return [
+        block
         for f in model.failures
+        for block in failure_blocks(f.variant, f"at {f.load}", f.reason, f.log_tail)
+    ]
+
+
+def failure_blocks(name: str, load: str, reason: str, log_tail: Sequence[str]) -> list[Block]:
+    """Return what went wrong under a load, with the last lines of the server's log."""
+    told: list[Block] = [Note(text=f"`{name}` {load}: {reason}", style="failure")]
+    if log_tail:
+        log = code("\n".join(log_tail))
+        told.append(Details(summary="The last lines of the server's log", blocks=(log,), printed=True))
+    return told
+
+
+def _trace(model: ModelRun) -> Grid | None:
+    if not model.variants:
+        return None
+    return Grid(
+        caption="The search, configuration by configuration",
+        columns=(
+            Column(header="Configuration"),
+            Column(header="Load"),
+            Column(header="Best", numeric=True),
+            Column(header="Why it ended", wraps=True),
+        ),
+        rows=tuple(_trace_row(variant, model) for variant in model.variants),
     )
 
 
-def _trace_step(variant: VariantRun, model: ModelRun) -> TraceStep:
+def _trace_row(variant: VariantRun, model: ModelRun) -> Row:
     loads = [m.load for m in variant.measurements]
     failed = f", {len(variant.failures)} failed" if variant.failures else ""
     best = max((m.throughput for m in variant.measurements), default=None)
     name = variant.variant.name
     prepared = [_preparation(p) for p in model.preparations if p.variant == name and p.how != "found"]
-    return TraceStep(
-        name=name,
-        tried=f"{_span([load.value for load in loads])} ({len(loads)} measured{failed})",
-        best=_NO_VALUE if best is None else f"{best:,.1f} infer/s",
-        notes=(*prepared[:1], *(d.text for d in model.decisions if d.variant == name)),
+    notes = (*prepared[:1], *(d.text for d in model.decisions if d.variant == name))
+    return Row(
+        cells=(
+            Cell(text=name),
+            Cell(text=f"{_span([load.value for load in loads])} ({len(loads)} measured{failed})"),
+            Cell(text=_NO_VALUE if best is None else f"{best:,.1f} infer/s", numeric=True),
+            Cell(text="\n".join(notes)),
+        )
     )
 
 

@@ -7,35 +7,56 @@ from pathlib import Path
 from tpx.analyzer.objectives import METRICS, RankedVariant
 from tpx.analyzer.reports.columns import signed_percent
 from tpx.analyzer.reports.verdict import Finding, Verdict
-from tpx.analyzer.reports.view import DiffLine, Recommendation
 from tpx.analyzer.results.measurement import Configuration, Measurement
 from tpx.analyzer.results.run import Run, VariantRun
+from tpx.report.document import (
+    Block,
+    Cell,
+    Code,
+    CodeLine,
+    Column,
+    Details,
+    Grid,
+    Group,
+    Note,
+    Row,
+    Section,
+    code,
+)
 
 _NO_VALUE = "\u2013"
 
 
 def recommend(
     verdict: Verdict, run: Run, repository: Path, export_path: Path, *, gpus: bool
-) -> Recommendation | None:
-    """None where the default is to stay; `repository` has the variants, `export_path` the run, `gpus` whether
-    figures of GPUs are compared."""
+) -> list[Section]:
+    """Return the section that recommends another configuration, or nothing where the default is to stay.
+
+    `repository` holds the variants, `export_path` the run; `gpus` compares figures of GPUs, too.
+    """
     best, default = verdict.best, verdict.default
     if best is None or not best.satisfies or best is default or best.run.variant.is_default:
-        return None
+        return []
     words = ["tpx", "analyze", "apply", best.name, "--export-path", str(export_path)]
     if len(run.started.models) > 1:
         words += ["--model", verdict.model]
-    return Recommendation(
-        name=best.name,
-        against=default.name if default else "",
-        columns=("", "Default", best.name, "Change") if default else (),
-        rows=_comparison(default, best, gpus=gpus) if default else (),
-        diff=config_diff(default.run, best.run) if default else (),
-        config_text=whole_text(best.run.configuration),
-        path=paths_of(best.run.configuration, repository),
-        command=shlex.join(words),
-        certain=verdict.finding is not Finding.INCONCLUSIVE,
+    path = paths_of(best.run.configuration, repository)
+    lead = f"`{best.name}` against `{default.name}`. " if default else ""
+    blocks: list[Block] = [code(shlex.join(words), command=True)]
+    if verdict.finding is Finding.INCONCLUSIVE:
+        blocks.insert(0, Note(text="It is not certain to be better: measure again before you apply it."))
+    if default is not None:
+        whole = code(whole_text(best.run.configuration), label="config.pbtxt")
+        change = (
+            config_diff(default.run, best.run),
+            Details(summary="The whole `config.pbtxt`", blocks=(whole,)),
+        )
+        blocks.append(Group(title="Change to `config.pbtxt`", blocks=change))
+        blocks.append(Group(title="What it brings", blocks=(_comparison(default, best, gpus=gpus),)))
+    section = Section(
+        title="What to change", lead=f"{lead}The complete file is `{path}`.", blocks=tuple(blocks)
     )
+    return [section]
 
 
 _COMPARED = (
@@ -47,8 +68,8 @@ _COMPARED = (
 )
 
 
-def _comparison(default: RankedVariant, best: RankedVariant, *, gpus: bool) -> tuple[tuple[str, ...], ...]:
-    """Both at their best load, then both at the default's, so that nobody takes more load for more speed."""
+def _comparison(default: RankedVariant, best: RankedVariant, *, gpus: bool) -> Grid:
+    """Return the figures of both at their best load, then at the default's, where more load is no excuse."""
     before, after = default.figures, best.figures
     rows = [("Each at its best load", str(before.load), str(after.load), "")]
     rows += _metric_rows(before, after, gpus=gpus)
@@ -58,7 +79,20 @@ def _comparison(default: RankedVariant, best: RankedVariant, *, gpus: bool) -> t
         if ours is not None and theirs is not None:
             rows.append(("At the same load, once", str(before.load), str(before.load), ""))
             rows += _metric_rows(theirs, ours, gpus=gpus)
-    return tuple(rows)
+    return Grid(
+        caption="",
+        columns=(
+            Column(header=""),
+            *(Column(header=text, numeric=True) for text in ("Default", best.name, "Change")),
+        ),
+        rows=tuple(
+            Row(
+                cells=(Cell(text=label), *(Cell(text=text, numeric=True) for text in figures)),
+                emphasis="" if figures[2] else "group",
+            )
+            for label, *figures in rows
+        ),
+    )
 
 
 def _same_load(ranked: RankedVariant, other: Measurement) -> Measurement | None:
@@ -82,13 +116,14 @@ def paths_of(configuration: Configuration, repository: Path) -> str:
     return ", ".join(str(repository / each.variant.name / "config.pbtxt") for each in configuration.files)
 
 
-def config_diff(default: VariantRun, best: VariantRun) -> tuple[DiffLine, ...]:
-    """Unified, file by file; a configuration of several models has several files."""
+def config_diff(default: VariantRun, best: VariantRun) -> Code:
+    """Return a unified diff, file by file; a configuration of several models has several files."""
     pairs = zip(default.configuration.files, best.configuration.files, strict=False)
-    return tuple(line for old, new in pairs for line in _diff(old, new))
+    lines = tuple(line for old, new in pairs for line in _diff(old, new))
+    return Code(lines=lines, label="Difference of config.pbtxt")
 
 
-def _diff(old: Configuration, new: Configuration) -> list[DiffLine]:
+def _diff(old: Configuration, new: Configuration) -> list[CodeLine]:
     lines = difflib.unified_diff(
         old.text.splitlines(),
         new.text.splitlines(),
@@ -98,7 +133,7 @@ def _diff(old: Configuration, new: Configuration) -> list[DiffLine]:
     )
     kinds = {"+": "add", "-": "remove", "@": "hunk"}
     return [
-        DiffLine(kind="hunk" if number < 2 else kinds.get(line[:1], "same"), text=line)
+        CodeLine(change="hunk" if number < 2 else kinds.get(line[:1], "same"), text=line)
         for number, line in enumerate(lines)
     ]
 

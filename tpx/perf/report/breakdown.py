@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 from tpx.perf.report.figures import level_name
 from tpx.perf.results import LevelResult, ServerBreakdown
+from tpx.report.document import Picture
+from tpx.report.html import render_svg
+from tpx.report.picture import part_entry
 from tpx.report.scales import Tick, linear_axis
 
 WIDTH, LEFT, RIGHT, TOP, ROW, BAR = 960, 190, 890, 8, 34, 20
@@ -116,6 +119,18 @@ class Breakdown:
     @property
     def bottom(self) -> int:
         return self.height - 46
+
+
+def breakdown_picture(breakdown: Breakdown | None) -> Picture | None:
+    """Draw the bars; None for None."""
+    if breakdown is None:
+        return None
+    return Picture(
+        svg=render_svg("breakdown.svg.j2", breakdown=breakdown),
+        description=f"Where the mean latency goes. {breakdown.description}",
+        width_px=breakdown.width,
+        legend=tuple(part_entry(*part) for part in breakdown.legend),
+    )
 
 
 def lay_out_breakdown(levels: Sequence[LevelResult]) -> Breakdown | None:

@@ -8,14 +8,12 @@ from typing import Protocol
 from tpx.errors import MeasurementError, TpxError
 from tpx.perf.report.comparison import Compared, comparison_junit, comparison_markdown
 from tpx.perf.report.csv import CsvOptions, composing_files, csv_text
-from tpx.perf.report.html import render_page
 from tpx.perf.report.json import json_text
 from tpx.perf.report.junit import junit_text
 from tpx.perf.report.markdown import markdown_text
 from tpx.perf.report.model import Report
 from tpx.perf.report.page import build
-from tpx.perf.report.pdf import page_document
-from tpx.report.html import write_html
+from tpx.report.html import render, write_html
 from tpx.report.pdf import write_pdf
 
 
@@ -46,8 +44,8 @@ def write_files(report: Report, argv: Sequence[str]) -> None:
     ]
     if config.html is not None or config.pdf is not None:
         page = build(report, argv)
-        wanted.append((config.html, lambda path: write_html(render_page(page), path)))
-        wanted.append((config.pdf, lambda path: write_pdf(page_document(page), path)))
+        wanted.append((config.html, lambda path: write_html(render(page), path)))
+        wanted.append((config.pdf, lambda path: write_pdf(page, path)))
     write_each(wanted)
 
 

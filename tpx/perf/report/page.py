@@ -1,10 +1,9 @@
-"""A run turned into the view model of its page."""
+"""The report of a run as a `Document`."""
 
 import os
 import platform
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tpx import __version__
 from tpx.options import fields_of
@@ -12,16 +11,31 @@ from tpx.perf.objectives import Objective
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.answers import answers_text
 from tpx.perf.report.beyond import waited_before
-from tpx.perf.report.breakdown import Breakdown, lay_out_breakdown
-from tpx.perf.report.conclusion import Conclusion, conclude
+from tpx.perf.report.breakdown import breakdown_picture, lay_out_breakdown
+from tpx.perf.report.conclusion import conclude
 from tpx.perf.report.figures import level_name, percentile_name, usec
 from tpx.perf.report.markdown import milliseconds
 from tpx.perf.report.model import Report
 from tpx.perf.report.plots import curve, histogram, spectrum, timeline
 from tpx.perf.results import LevelResult, ServerBreakdown, Verdict
 from tpx.perf.settings import LevelRange
-from tpx.report.chart import Chart
-from tpx.report.view import Cell, Column, Fact, Grid, Row, Tile
+from tpx.report.document import (
+    Cell,
+    Column,
+    Document,
+    Fact,
+    Grid,
+    Note,
+    Row,
+    Section,
+    Statement,
+    Tile,
+    bullets,
+    code,
+    fact_groups,
+    section,
+)
+from tpx.report.picture import chart_picture
 
 _FLAGS = {
     Verdict.OK: "ok",
@@ -30,68 +44,92 @@ _FLAGS = {
     Verdict.BORDERLINE: "warn",
 }
 _NO_VALUE = "\u2013"
+_PARTS = (
+    "The mean latency of each level in parts that add up to it. The server's parts are its own statistics."
+)
+_SPECTRUM = "Latency over a logarithmic percentile axis. A line ends where too few requests lie beyond it."
+_METHOD = (
+    "A request counts in the window in which its answer ends. The figures of a level are those of its last "
+    "steady windows taken as one; throughput counts inferences of successful requests. Intervals consider "
+    "that requests depend on each other."
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PerfPage:
-    """Everything that the template shows."""
-
-    title: str
-    subtitle: str
-    notice: str
-    conclusion: Conclusion
-    tiles: tuple[Tile, ...]
-    curve: Chart | None
-    spectrum: Chart | None
-    timelines: tuple[Chart, ...]
-    histogram: Chart | None
-    histogram_of: str
-    breakdown: Breakdown | None
-    levels: Grid | None
-    server: Grid | None
-    members: Grid | None
-    metrics: Grid | None
-    objectives: Grid | None
-    errors: Grid | None
-    answers: str
-    """What was asked for beside figures: objectives, a scenario, the knee."""
-    remarks: tuple[str, ...]
-    command: str
-    target: tuple[Fact, ...]
-    host: tuple[Fact, ...]
-    settings: tuple[Fact, ...]
-
-
-def build(report: Report, argv: Sequence[str]) -> PerfPage:
-    """The page of a run that was started with these words."""
+def build(report: Report, argv: Sequence[str]) -> Document:
+    """Return the report of a run that was started with these words."""
     levels, config = report.levels, report.config
     best = report.best or max(levels, key=lambda r: r.throughput_infer_per_s, default=None)
-    charts = [timeline(levels, what) for what in ("throughput", "p99")]
-    return PerfPage(
+    sections = [
+        Section(blocks=(_statement(report, best),)),
+        *section("Objectives", _objectives_grid(levels)),
+        *_answers(report),
+        *_charts(report, best),
+        *section("Models", _members_grid(levels)),
+        *section("Server", _server_grid(levels)),
+        *section("Server metrics", _metrics_grid(levels)),
+        *section("Errors", _errors_grid(levels)),
+        *section("Remarks", bullets(_remarks(levels))),
+        Section(
+            title="Where these figures come from",
+            blocks=(
+                code(shlex.join(["tpx", "perf", *argv]), command=True),
+                *fact_groups(
+                    ("Target", _target(report)), ("Client", _host()), ("Options", _settings(config))
+                ),
+                Note(text=_METHOD, style="small"),
+            ),
+        ),
+    ]
+    return Document(
+        product="perf",
         title=f"Load test: {report.model.name}",
         subtitle=_subtitle(report),
         notice="This run was interrupted: the last level is not complete." if report.interrupted else "",
-        conclusion=conclude(report),
-        tiles=() if best is None else _tiles(best),
-        curve=curve(levels, config.latency_threshold),
-        spectrum=spectrum(levels),
-        timelines=tuple(chart for chart in charts if chart is not None),
-        histogram=None if best is None else histogram(best),
-        histogram_of="" if best is None else level_name(best.level).lower(),
-        breakdown=lay_out_breakdown(levels),
-        levels=_levels_grid(report) if levels else None,
-        server=_server_grid(levels),
-        members=_members_grid(levels),
-        metrics=_metrics_grid(levels),
-        objectives=_objectives_grid(levels),
-        errors=_errors_grid(levels),
-        answers=answers_text(report).strip("\n"),
-        remarks=_remarks(levels),
-        command=shlex.join(["tpx", "perf", *argv]),
-        target=_target(report),
-        host=_host(),
-        settings=_settings(config),
+        sections=tuple(sections),
     )
+
+
+def _statement(report: Report, best: LevelResult | None) -> Statement:
+    found = conclude(report)
+    return Statement(
+        badge=found.badge,
+        tone=found.tone,
+        sentence=found.sentence,
+        detail=found.detail,
+        tiles=() if best is None else _tiles(best),
+    )
+
+
+def _answers(report: Report) -> list[Section]:
+    """Return what was asked for beside figures: objectives, a scenario, the knee."""
+    text = answers_text(report).strip("\n")
+    return section("Answers", code(text)) if text else []
+
+
+def _charts(report: Report, best: LevelResult | None) -> list[Section]:
+    levels = report.levels
+    points = curve(levels, report.config.latency_threshold)
+    load = points.label_name if points else ""
+    sections = section(
+        "Latency and throughput",
+        chart_picture(points),
+        lead=f"One point per level, in the order of load; the numbers beside the points are the {load}. The "
+        "bars through the points are 95 % confidence intervals. Better is down and to the right.",
+    )
+    if levels:
+        sections += section("Levels", _levels_grid(report))
+    sections += section("Where the time goes", breakdown_picture(lay_out_breakdown(levels)), lead=_PARTS)
+    sections += section("Percentiles", chart_picture(spectrum(levels)), lead=_SPECTRUM)
+    if best is not None:
+        drawn = chart_picture(histogram(best), legend=False)
+        at = level_name(best.level).lower()
+        sections += section(f"Distribution at {at}", drawn, lead="Requests by their latency.")
+    for what in ("throughput", "p99"):
+        chart = timeline(levels, what)
+        if chart is not None:
+            lead = "Each point is a window, in the time of the run."
+            sections += section(chart.title, chart_picture(chart), lead=lead)
+    return sections
 
 
 def _subtitle(report: Report) -> str:
@@ -187,7 +225,7 @@ def _levels_grid(report: Report) -> Grid:
     busy = "Client and engine busy %" if report.config.service_kind == "inprocess" else "Client busy %"
     names = ("infer/s", "mean \u00b5s", "p50", "p90", "p95", "p99", "p99.9", "Failed", busy)
     columns = (*_numbers(kind, *names), Column(header="Verdict"))
-    return Grid(caption="Every level; click a heading to sort", columns=columns, rows=tuple(rows))
+    return Grid(key="levels", caption="Every level; the best one is bold", columns=columns, rows=tuple(rows))
 
 
 def _server_grid(levels: Sequence[LevelResult]) -> Grid | None:
@@ -202,7 +240,7 @@ def _server_grid(levels: Sequence[LevelResult]) -> Grid | None:
     names = ("Inferences", "Executions", "Mean batch", "Request \u00b5s", "Queue", "Input", "Infer", "Output")
     columns = (*_numbers("Load"), Column(header="Model"), *_numbers(*names))
     caption = "The server's own account, of each successful request; other clients' are in it too"
-    return Grid(caption=caption, columns=columns, rows=tuple(rows))
+    return Grid(key="server", caption=caption, columns=columns, rows=tuple(rows))
 
 
 def _tree(server: ServerBreakdown, depth: int = 0) -> list[tuple[int, ServerBreakdown]]:
@@ -243,7 +281,7 @@ def _members_grid(levels: Sequence[LevelResult]) -> Grid | None:
         return None
     names = ("Weight", "infer/s", "p50 \u00b5s", "p99 \u00b5s", "Requests", "Failed")
     columns = (*_numbers("Load"), Column(header="Model"), *_numbers(*names))
-    return Grid(caption="Each model by itself", columns=columns, rows=tuple(rows))
+    return Grid(key="models", caption="Each model by itself", columns=columns, rows=tuple(rows))
 
 
 def _metrics_grid(levels: Sequence[LevelResult]) -> Grid | None:
@@ -272,7 +310,12 @@ def _metrics_grid(levels: Sequence[LevelResult]) -> Grid | None:
     if not rows:
         return None
     columns = (*_numbers("Load"), Column(header="Metric"), *_numbers("Value"))
-    return Grid(caption="Scraped from the server while it was measured", columns=columns, rows=tuple(rows))
+    return Grid(
+        key="metrics",
+        caption="Scraped from the server while it was measured",
+        columns=columns,
+        rows=tuple(rows),
+    )
 
 
 def _objectives_grid(levels: Sequence[LevelResult]) -> Grid | None:
@@ -290,8 +333,11 @@ def _objectives_grid(levels: Sequence[LevelResult]) -> Grid | None:
     ]
     if not rows:
         return None
-    columns = (*_numbers("Load"), *(Column(header=h) for h in ("Objective", "Outcome", "Why")))
-    return Grid(caption="Objectives, at every level", columns=columns, rows=tuple(rows))
+    columns = (
+        *_numbers("Load"),
+        *(Column(header=h, wraps=h == "Why") for h in ("Objective", "Outcome", "Why")),
+    )
+    return Grid(key="objectives", caption="Objectives, at every level", columns=columns, rows=tuple(rows))
 
 
 def _errors_grid(levels: Sequence[LevelResult]) -> Grid | None:
@@ -302,8 +348,12 @@ def _errors_grid(levels: Sequence[LevelResult]) -> Grid | None:
     ]
     if not rows:
         return None
-    columns = (*_numbers("Load", "Requests"), Column(header="Code"), Column(header="The first one's words"))
-    return Grid(caption="Failed requests", columns=columns, rows=tuple(rows))
+    columns = (
+        *_numbers("Load", "Requests"),
+        Column(header="Code"),
+        Column(header="The first one's words", wraps=True),
+    )
+    return Grid(key="errors", caption="Failed requests", columns=columns, rows=tuple(rows))
 
 
 def _remarks(levels: Sequence[LevelResult]) -> tuple[str, ...]:
