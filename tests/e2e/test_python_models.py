@@ -101,6 +101,55 @@ def test_a_terminal_interrupt_lets_models_answer_first(tmp_path: Path, number: s
         assert _gone(models)
 
 
+STARTS_OTHERS = """
+import multiprocessing
+import subprocess
+import time
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+        forked.start()
+        time.sleep(0.2)
+        forked.terminate()
+        forked.join()
+        executed = subprocess.Popen(["sleep", "600"])
+        executed.terminate()
+        statuses = np.array([forked.exitcode, executed.wait()], dtype=np.float32)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", statuses)]) for _ in requests]
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_every_process_of_a_service_lets_models_answer_first(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    file = add(tmp_path, "slow", code="double") / "model.py"
+    file.write_text(SLOW, encoding="utf-8")
+    with serve("--model-repository", tmp_path) as child:
+        child.ready()
+        models = _models_of(child)
+        with executing(child, "slow") as answer:
+            for process in (*models, psutil.Process(child.pid)):
+                process.send_signal(number)
+            assert answer.result() == [1, 2]
+        assert child.ended(20) == 0
+        assert "finalized" in child.text
+        assert _gone(models)
+
+
+def test_processes_that_a_model_starts_end_when_it_says_so(tmp_path: Path) -> None:
+    file = add(tmp_path, "parent", code="double") / "model.py"
+    file.write_text(STARTS_OTHERS, encoding="utf-8")
+    with serve("--model-repository", tmp_path) as child:
+        child.ready()
+        assert _infer(child, "parent") == [-signal.SIGTERM, -signal.SIGTERM]
+
+
 def test_a_model_that_hangs_does_not_hold_the_server_for_ever(tmp_path: Path) -> None:
     file = add(tmp_path, "busy", code="double") / "model.py"
     file.write_text(SLOW.replace("time.sleep(1.0)", "time.sleep(600)"), encoding="utf-8")

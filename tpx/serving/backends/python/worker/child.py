@@ -1,6 +1,7 @@
 """Run by path with any Python that has numpy: makes `tpx` importable, and nothing that lies beside it."""
 
 import importlib.util
+import os
 import signal
 import sys
 from pathlib import Path
@@ -18,9 +19,25 @@ def _mount(package_directory: Path) -> None:
     spec.loader.exec_module(module)
 
 
+def _leave_signals_to_server() -> None:
+    """Ignore requests to end: the server tells its models when to.
+
+    A terminal interrupts whole groups of processes, and service managers send SIGTERM to every process of a
+    service. Processes that a model starts are not protected: it ends them as it likes.
+    """
+    own = os.getpid()
+
+    def ignore(number: int, frame: object) -> None:  # noqa: ARG001
+        if os.getpid() != own:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, ignore)  # unlike SIG_IGN, programs that the model executes do not inherit it
+
+
 if __name__ == "__main__":
-    # a terminal's interrupt is for the server, which tells its models to end
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _leave_signals_to_server()
     here = Path(__file__).resolve().parent
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != here]
     _mount(here.parents[3])
