@@ -41,7 +41,7 @@ demo: $(VENV)/.run
 
 # properties are tried on the same examples each time; plain pytest goes on looking for others
 test: $(VENV)/.test check
-	@tools/system_packages.sh curl nghttp2-client wrk
+	@tools/system_packages.sh curl nghttp2-client wrk haproxy
 	@command -v prometheus >/dev/null || tools/system_packages.sh prometheus
 	@command -v npm >/dev/null || tools/system_packages.sh nodejs npm
 	@command -v g++ >/dev/null || tools/system_packages.sh g++

@@ -70,7 +70,7 @@ def through_a_change(
     models: Path, run: Callable[[str, Callable[[], None], Callable[[], bool]], Awaitable[int]]
 ) -> None:
     """Two servers on one port; the first gets the signal to end while calls are made."""
-    with serve("--model-repository", models, "--reuse-grpc-port") as leaving:
+    with serve("--model-repository", models, "--reuse-grpc-port", "--drain-secs=2") as leaving:
         port = leaving.ready().port("GRPCInferenceService")
         statuses: list[int | None] = []
 
