@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from tpx.protocol.buffers import new_scratch
 from tpx.protocol.handshakes import BACKLOG, Handshakes, client_of
+from tpx.protocol.inlet import SHARE_S, Turns
 from tpx.protocol.outlet import Departures
 
 log = logging.getLogger(__name__)
@@ -106,8 +107,11 @@ class Listener:
     `tick` counts seconds, so that a connection notes times on its hot path without asking a clock.
     """
 
-    def __init__(self, *, max_connections: int = 10_000, max_per_client: int = 0) -> None:
+    def __init__(
+        self, *, max_connections: int = 10_000, max_per_client: int = 0, share_s: float = SHARE_S
+    ) -> None:
         self.scratch = new_scratch()
+        self.turns = Turns(share_s)
         self._departures = Departures()
         self.tick = 0
         self.releasing = False

@@ -49,6 +49,14 @@ class ServeConfig(ModelOptions):
             minimum=0,
         ),
     ] = 0
+    connection_turn_us: Annotated[
+        int,
+        Option(
+            "microseconds that one connection may work on what it has sent before others are served",
+            section="Server",
+            minimum=1,
+        ),
+    ] = 2000
     write_timeout_secs: Annotated[
         int, Option("seconds in which a client takes no byte of its answer", section="Server", minimum=1)
     ] = 60

@@ -250,7 +250,9 @@ class Server:
     async def _listen(self, service: str, address: str, port: int) -> Endpoint:
         config = self._config
         listener = Listener(
-            max_connections=config.max_connections, max_per_client=config.max_connections_per_client
+            max_connections=config.max_connections,
+            max_per_client=config.max_connections_per_client,
+            share_s=config.connection_turn_us / 1e6,
         )
         access = AccessLog(self.logs)
         observer: Callable[[Any], None] = access.http

@@ -1,6 +1,6 @@
 """The sending half by itself: windows, turns, and the order of what is written and what is told."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import cast
 
 import pytest
@@ -30,7 +30,8 @@ class Wire:
         self.log: list[object] = []
         self.raw = b""
         self.full_above = 1 << 60
-        self.sender = Sender(self._sent)
+        self.later: list[Callable[[], None]] = []
+        self.sender = Sender(self._sent, self.later.append)
         self.sender.transport = cast("Outlet", self)
 
     def write(self, data: Buffer) -> None:
@@ -150,6 +151,35 @@ def test_an_update_costs_nothing_for_streams_whose_own_window_is_shut(wire: Wire
     for _ in range(100):
         wire.sender.widen(1)
     assert Counted.looks == 0
+
+
+def test_frames_of_single_bytes_are_sent_over_several_turns(wire: Wire) -> None:
+    wire.sender.initial_window = 1
+    for number in range(1300):
+        wire.sender.window = 0
+        wire.sender.queue(wire.open(2 * number + 1), (b"ab",))
+    wire.sender.widen(1300)
+    assert len(wire.log) == 512
+    wire.sender.widen(1300)  # what asks for more meanwhile does not get it before its turn
+    assert len(wire.log) == 512
+    for sent in (1024, 1300):
+        [go_on] = wire.later
+        wire.later.clear()
+        go_on()
+        assert len(wire.log) == sent
+    assert wire.later == []
+
+
+def test_what_is_left_of_a_part_is_not_copied_for_each_frame(wire: Wire) -> None:
+    stream = wire.open(1)
+    stream.send_window = 1
+    wire.sender.queue(stream, (bytes(4000),))
+    left = stream.outbox
+    assert left is not None
+    assert [type(part) for part in left] == [memoryview]
+    wire.sender.queue(stream, (b"more",))
+    assert wire.sender.widen_stream(stream, 5000) is None
+    assert wire.data(1) == bytes(4000) + b"more"
 
 
 def test_a_smaller_initial_window_may_make_windows_negative(wire: Wire) -> None:

@@ -94,6 +94,13 @@ class IntakeConnection(Protocol):
 
     room: Room
 
+    @property
+    def turn_over(self) -> bool:
+        """The connection has worked for as long as it may before others have their turn."""
+
+    def await_turn(self, call: WaitingCall) -> None:
+        """Let a call read on in the connection's next turn."""
+
     def received(self, count: int) -> None:
         """DATA was read, or, negative, will be read later."""
 
@@ -203,11 +210,17 @@ class Intake:
 
     @property
     def _must_wait(self) -> bool:
-        return self.stalled or self.paused or self._unpacking is not None or self._connection.room.full
+        connection = self._connection
+        held = self.stalled or self.paused or self._unpacking is not None
+        return held or connection.room.full or connection.turn_over
 
     def _wait(self) -> None:
-        if not self.stalled and not self.paused and self._unpacking is None:
+        if self.stalled or self.paused or self._unpacking is not None:
+            return
+        if self._connection.room.full:
             self._connection.room.wait(self._call)
+        else:
+            self._connection.await_turn(self._call)
 
     def absorb(self, data: bytes, start: int, stop: int) -> bool:
         """Take DATA from the middle of a message; False, and nothing is taken, if it is anything else."""

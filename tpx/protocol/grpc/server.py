@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from tpx.protocol.grpc.backpressure import UNREAD_BYTES, Room
+from tpx.protocol.grpc.backpressure import UNREAD_BYTES, Room, WaitingCall
 from tpx.protocol.grpc.framing import PREFIX_BYTES, whole_message
 from tpx.protocol.grpc.keepalive import Action, Keepalive, KeepaliveLimits
 from tpx.protocol.grpc.metadata import CallHead, interpret_request
@@ -16,13 +16,17 @@ from tpx.protocol.grpc.status import Status
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.connection import CONNECTION_WINDOW, MAX_FRAME_BYTES, Http2Connection
 from tpx.protocol.http2.frames import (
+    ACK,
     DEFAULT_WINDOW,
     END_STREAM,
+    HEADER_BYTES,
     MAX_STREAM_ID,
     PREFACE,
+    SETTINGS,
     ErrorCode,
     Http2Error,
     Setting,
+    header_at,
 )
 from tpx.protocol.http2.hpack import MAX_HEADER_LIST_BYTES, BlockDecoder
 from tpx.protocol.http2.stream import STREAM_WINDOW, Stream
@@ -69,6 +73,8 @@ class GrpcServerConnection(Http2Connection):
         """Data was sent since the client's last PING, or our last look at the clock."""
         self.read_ns = 0
         """When anything was read last; known if the listener has an observer."""
+        self._turns = listener.turns
+        self._held_calls: dict[int, WaitingCall] = {}  # have messages left for the next turn
         self._listener = listener
         self._limits = limits
         self._methods = methods
@@ -118,8 +124,20 @@ class GrpcServerConnection(Http2Connection):
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        self._transport.resume_reading()
+        if not self._awaits_turn:
+            self._transport.resume_reading()
         super().resume_writing()
+
+    def await_turn(self, call: WaitingCall) -> None:
+        self._held_calls[call.id] = call
+        self._await_turn(self._transport.transport)
+
+    def _read_on(self) -> None:
+        calls, self._held_calls = self._held_calls, {}
+        if calls and self._turns is not None:
+            self._begin_turn(self._turns)
+        for call in calls.values():
+            call.read_on()
 
     # reading
 
@@ -128,14 +146,17 @@ class GrpcServerConnection(Http2Connection):
         if self._listener.observer is not None:
             self.read_ns = time.perf_counter_ns()
         if not self._preface_seen:
-            if len(data) < len(PREFACE) and PREFACE.startswith(data):
-                self._pending = data
-                return
-            if not data.startswith(PREFACE):
+            if data[: len(PREFACE)] != PREFACE[: len(data)]:
                 self._refuse_http1()
                 return
-            self._preface_seen = True
             at = len(PREFACE)
+            if len(data) < at + HEADER_BYTES:
+                self._pending += data
+                return
+            _, _, kind, flags, _ = header_at(data, at)
+            if kind != SETTINGS or flags & ACK:
+                raise Http2Error(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
+            self._preface_seen = True
         super()._parse(data, at)
 
     def _on_headers(self, stream_id: int, flags: int, block: bytes) -> None:
@@ -329,6 +350,7 @@ class GrpcServerConnection(Http2Connection):
         streams = list(self.streams.values())
         self.streams.clear()
         self.room.clear()
+        self._held_calls.clear()
         for stream in streams:
             cast("ServerCall", stream).gone()
 

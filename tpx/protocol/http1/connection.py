@@ -17,6 +17,7 @@ from tpx.protocol.inlet import LARGE_BYTES, Inlet
 
 HEAD_END = b"\r\n\r\n"
 _CHECK_ABOVE_BYTES = 256
+_CHUNKS_AT_ONCE_BYTES = 16 << 10
 
 
 class HttpConnection(Inlet):
@@ -82,6 +83,10 @@ class HttpConnection(Inlet):
         try:
             while data:
                 data = self._read_chunks(data) if self._chunks is not None else self._read_messages(data)
+                if self._limited and data and self.turn_over:
+                    self._pending = data
+                    self._await_turn(self._transport)
+                    return
         except HttpError as exc:
             self._bad_message(exc)
 
@@ -106,12 +111,16 @@ class HttpConnection(Inlet):
             if not self._message(head, body):
                 self._pending = data[at:]
                 break
+            if self._limited and at < end and self.turn_over:
+                return data[at:]
         return b""
 
     def _resume(self) -> None:
         """Go on with what was held back."""
         data, self._pending = self._pending, b""
-        if data:
+        if self._body is not None:
+            self._fill(self._body, data)
+        else:
             self._read(data)
 
     def _hold_partial_head(self, rest: bytes) -> None:
@@ -158,11 +167,15 @@ class HttpConnection(Inlet):
 
     def _read_chunks(self, data: bytes) -> bytes:
         chunks = cast("ChunkedDecoder", self._chunks)
-        rest = chunks.feed(data)
-        if rest is None:
-            return b""
-        self._chunks = None
-        return self._complete(chunks.body(), rest)
+        for at in range(0, len(data), _CHUNKS_AT_ONCE_BYTES):
+            stop = at + _CHUNKS_AT_ONCE_BYTES
+            rest = chunks.feed(data[at:stop])
+            if rest is not None:
+                self._chunks = None
+                return self._complete(chunks.body(), rest + data[stop:])
+            if self._limited and self.turn_over:
+                return data[stop:]
+        return b""
 
     def _fill(self, body: memoryview, data: bytes) -> None:
         """A read that begins within a body, and may end behind it."""

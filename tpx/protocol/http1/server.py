@@ -115,6 +115,7 @@ class HttpServerConnection(HttpConnection):
     ) -> None:
         super().__init__(heads, listener.scratch, limits.max_body_bytes)
         self.outlet: Outlet = cast("Outlet", None)
+        self._turns = listener.turns
         self._listener = listener
         self._limits = limits
         self._serve = serve
@@ -174,7 +175,8 @@ class HttpServerConnection(HttpConnection):
             self._bad_message(HttpError(400, "the connection ended before the announced body was complete"))
         self._half_closed = True
         self._withdraw()
-        owing = self._request is not None or (self._writing_paused and self._pending != b"")
+        waits = self._pending != b"" and (self._writing_paused or self._awaits_turn)
+        owing = self._request is not None or waits
         return owing and self._transport.can_write_eof()  # TLS has no half-closed connections
 
     def pause_writing(self) -> None:
@@ -195,13 +197,23 @@ class HttpServerConnection(HttpConnection):
     # reading
 
     def data_received(self, data: bytes) -> None:
-        if self._request is not None or (self._writing_paused and self._head is None):
+        if self._awaits_turn and self._stage is not _Stage.CLOSED:
+            self._pending += data
+        elif self._request is not None or (self._writing_paused and self._head is None):
             self._hold_back(data)
         elif self._stage is not _Stage.CLOSED:
+            self._begin_turn(self._listener.turns, len(data))
             if self._listener.observer is not None and self._head is None and not self._pending:
                 self._began_ns = time.perf_counter_ns()
             super().data_received(data)
             self._note_stage()
+            self._end_read(self._transport)
+
+    def _turn_came(self) -> None:
+        self._awaits_turn = False
+        self._go_on()
+        if not (self._awaits_turn or self._deaf or self._transport.is_closing()):
+            self._transport.resume_reading()
 
     def landed(self, count: int) -> None:
         super().landed(count)
@@ -213,7 +225,7 @@ class HttpServerConnection(HttpConnection):
             return
         if self._head is not None:
             self._stage, self._since = _Stage.BODY, self._listener.tick
-        elif not self._pending:
+        elif not self._pending or self._awaits_turn:
             self._stage, self._since = _Stage.IDLE, self._listener.tick
         elif self._stage is not _Stage.HEAD:
             self._stage, self._since = _Stage.HEAD, self._listener.tick
@@ -231,9 +243,10 @@ class HttpServerConnection(HttpConnection):
         self._deaf = False
         self._transport.resume_reading()
         self._stage = _Stage.IDLE
+        self._begin_turn(self._listener.turns)
         self._resume()
         self._note_stage()
-        if self._half_closed and self._request is None:
+        if self._half_closed and self._request is None and not self._awaits_turn:
             self._end()
 
     def _message(self, head: Head, body: Buffer) -> bool:
@@ -251,7 +264,8 @@ class HttpServerConnection(HttpConnection):
 
     def _may_read_on(self) -> bool:
         """Whether the next request may be served: nothing is in flight, and the client takes its answers."""
-        return self._request is None and not self._writing_paused and self._stage is not _Stage.CLOSED
+        waits = self._request is not None or self._writing_paused or self._awaits_turn
+        return not waits and self._stage is not _Stage.CLOSED
 
     def _head_seen(self, head: Head) -> None:
         error = self._judge(head) if self._judge is not None else None
@@ -361,8 +375,8 @@ class HttpServerConnection(HttpConnection):
         limits = self._limits
         if self._write_watch.stalled_s(self._transport, self._streamed, tick) > limits.write_timeout_s:
             self.abort()
-        elif self._write_watch.owing:
-            self._since = tick  # the client is busy taking its answer
+        elif self._write_watch.owing or self._awaits_turn:
+            self._since = tick  # the client is busy taking its answer, or we have others to serve
         else:
             self._look_at_stage(tick - self._since)
 

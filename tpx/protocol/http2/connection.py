@@ -55,7 +55,8 @@ class Http2Connection(Inlet):
         self._transport: Outlet = cast("Outlet", None)
         self.streams: dict[int, Stream] = {}
         # reading
-        self._pending = b""
+        self._pending = bytearray()
+        self._missing = 0  # to come of the frame that `_pending` begins with
         self._block: bytearray | None = None  # a header block in pieces, and its first frame
         self._block_stream = self._block_flags = 0
         self._direct: memoryview | None = None  # the landing of a DATA frame, its stream, its unread bytes
@@ -63,7 +64,7 @@ class Http2Connection(Inlet):
         self._direct_left = self._direct_flags = 0
         self._unacknowledged = 0  # received on the connection since our last WINDOW_UPDATE
         # writing
-        self.sender = Sender(self._sent_end)
+        self.sender = Sender(self._sent_end, self._later)
         self._peer_max_streams = MAX_WINDOW
         # ending
         self._glitches = _GLITCH_BURST
@@ -96,6 +97,9 @@ class Http2Connection(Inlet):
     def _on_goaway(self, last_stream_id: int, code: int, reason: bytes) -> None:
         """The peer will take no new streams."""
 
+    def _read_on(self) -> None:
+        """Take what streams have kept of what was read before the connection's last turn ended."""
+
     def _on_settled(self) -> None:
         """The peer's settings have changed."""
 
@@ -115,15 +119,34 @@ class Http2Connection(Inlet):
     def data_received(self, data: bytes) -> None:
         if self._closed:
             return
+        if self._awaits_turn or len(data) < self._missing:
+            self._pending += data
+            self._missing -= len(data)
+            return
         self._transport.hold()
         try:
             if self._pending:
-                data, self._pending = self._pending + data, b""
+                self._pending += data
+                data, self._pending, self._missing = bytes(self._pending), bytearray(), 0
+            if self._turns is not None:
+                self._begin_turn(self._turns, len(data))
             self._parse(data, 0)
+            self._end_read(self._transport.transport)
         except Http2Error as exc:
             self._break(exc)
         finally:
             self._transport.release(expecting=bool(self.streams))
+
+    def _turn_came(self) -> None:
+        """Go on with what was read, unless the client takes no answers: then it waits for that, too."""
+        if not self._awaits_turn or (self.sender.paused and not self._closed):
+            return
+        self._awaits_turn, self._missing = False, 0
+        self._read_on()
+        if not self._awaits_turn:
+            self.data_received(b"")
+        if not (self._awaits_turn or self.sender.paused or self._transport.is_closing()):
+            self._transport.resume_reading()
 
     def landing(self) -> memoryview | None:
         return self._direct
@@ -135,11 +158,20 @@ class Http2Connection(Inlet):
         except Http2Error as exc:
             self._break(exc)
 
+    def _later(self, go_on: Callable[[], None]) -> None:
+        """Do the rest of some work in a later turn of the loop."""
+        if self._turns is not None:
+            self._turns.wait(go_on)
+        else:
+            asyncio.get_running_loop().call_soon(go_on)
+
     def pause_writing(self) -> None:
         self.sender.paused = True
 
     def resume_writing(self) -> None:
         self.sender.resume()
+        if self._awaits_turn and self._turns is not None:
+            self._turns.wait(self._turn_came)
 
     @property
     def _in_frame(self) -> bool:
@@ -149,7 +181,7 @@ class Http2Connection(Inlet):
     def _let_go(self) -> None:
         """The connection is gone: hold no memory for it."""
         self._closed = True
-        self._pending, self._block = b"", None
+        self._pending, self._missing, self._block = bytearray(), 0, None
         self._direct = self._direct_stream = None
         self.sender.clear()
 
@@ -162,13 +194,11 @@ class Http2Connection(Inlet):
             length = high << 16 | low
             start = at + HEADER_BYTES
             stop = start + length
-            if stream_id > MAX_STREAM_ID:
-                stream_id &= MAX_STREAM_ID  # the highest bit has no meaning
+            stream_id &= MAX_STREAM_ID  # the highest bit has no meaning
             if self._block is not None and kind != CONTINUATION:
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a header block was interrupted")
             if stop > end:
-                _check_size(kind, length)
-                if kind == DATA and self._begin_landing(stream_id, flags, data, start, stop):
+                if self._begin_landing(kind, stream_id, flags, data, start, stop):
                     return
                 break
             if kind == DATA:
@@ -183,10 +213,18 @@ class Http2Connection(Inlet):
                 _check_size(kind, length)
                 take = _UNCOMMON.get(kind, Http2Connection._without_effect)
                 take(self, flags, stream_id, data[start:stop])
-            if self._closed:
-                return
             at = stop
-        self._pending = data[at:] if at < end else b""
+            if self._closed or (self._limited and at < end and self._stops()):
+                break
+        if at < end and not self._closed:
+            self._pending = bytearray(memoryview(data)[at:])
+
+    def _stops(self) -> bool:
+        """Leave the rest of a read for later if the client takes no answers, or others are to be served."""
+        stops = self.sender.paused or self.turn_over
+        if stops:
+            self._await_turn(self._transport.transport)
+        return stops
 
     def _received(self, count: int) -> None:
         """Give the connection's window back once a good part of it is used."""
@@ -222,9 +260,14 @@ class Http2Connection(Inlet):
                     self._glitch("empty DATA frames")
         self._on_data(stream_id, flags, data, start, stop)
 
-    def _begin_landing(self, stream_id: int, flags: int, data: bytes, start: int, stop: int) -> bool:
-        """The rest of a DATA frame is still to come: hand over what is there and read the rest in place."""
-        if flags & PADDED:
+    def _begin_landing(
+        self, kind: int, stream_id: int, flags: int, data: bytes, start: int, stop: int
+    ) -> bool:
+        """The rest of a frame is still to come: of DATA, hand over what is there and read the rest in place.
+        False where the frame is to be kept until it is complete."""
+        _check_size(kind, stop - start)
+        if kind != DATA or flags & PADDED:
+            self._missing = stop - len(data)
             return False
         here = len(data) - start
         if here:
@@ -235,7 +278,7 @@ class Http2Connection(Inlet):
         landing = stream.landing(left) if stream is not None else None
         if landing is None:
             # keep the frame's header with a smaller length for the part that is still to come
-            self._pending = frames.frame_header(DATA, flags, stream_id, left) if here else data[start - 9 :]
+            self._pending += frames.frame_header(DATA, flags, stream_id, left) if here else data[start - 9 :]
             return True
         self._direct, self._direct_stream = landing, stream
         self._direct_left, self._direct_flags = left, flags
@@ -253,7 +296,7 @@ class Http2Connection(Inlet):
             alive = self.streams.get(stream.id) is stream
             self._direct = stream.landing(left) if alive else None
             if self._direct is None:
-                self._pending = frames.frame_header(DATA, flags, stream.id, left)
+                self._pending += frames.frame_header(DATA, flags, stream.id, left)
 
     def _reset(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
         frames.check_form("RST_STREAM", stream_id, of_stream=True, fits=len(payload) == 4)

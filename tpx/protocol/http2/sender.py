@@ -21,6 +21,8 @@ from tpx.protocol.tensors import Buffer
 
 _BYTES_AT_ONCE = 512 << 10
 """Written before we look again whether the transport is full."""
+_FRAMES_AT_ONCE = 512
+"""Written in one turn of the event loop: a client can make every frame carry a single byte."""
 _VIEW_FROM_BYTES = 4 << 10
 """Smaller parts are copied."""
 _TAIL_BYTES = 64 << 10
@@ -35,7 +37,9 @@ class Sender:
 
     __slots__ = (
         "_emptied",
+        "_later",
         "_on_sent",
+        "_put_off",
         "_ready",
         "_sent_bytes",
         "_sent_bytes_before",
@@ -51,7 +55,11 @@ class Sender:
         "window",
     )
 
-    def __init__(self, on_sent: Callable[[Stream], None]) -> None:
+    def __init__(
+        self, on_sent: Callable[[Stream], None], later: Callable[[Callable[[], None]], None]
+    ) -> None:
+        self._later = later
+        self._put_off = False
         self.transport: Outlet = cast("Outlet", None)
         self.window = DEFAULT_WINDOW
         self.initial_window = DEFAULT_WINDOW
@@ -185,11 +193,18 @@ class Sender:
 
     def pump(self) -> None:
         """Let the waiting streams send what the windows allow, in turns of one frame each."""
+        if self._put_off:
+            return
         out: list[Buffer] = []
         ended: list[Stream] = []
-        size = 0
+        size = count = 0
         ready = self._ready
         while ready and self.window > 0 and not self.paused:
+            if count == _FRAMES_AT_ONCE:
+                self._put_off = True
+                self._later(self._pump_on)
+                break
+            count += 1
             stream_id, stream = ready.popitem(last=False)
             size += self._take_frame(stream, out)
             if stream.outbox:
@@ -201,6 +216,10 @@ class Sender:
                 out, ended, size = [], [], 0
         self._write(out, ended)
 
+    def _pump_on(self) -> None:
+        self._put_off = False
+        self.pump()
+
     def _take_frame(self, stream: Stream, out: list[Buffer]) -> int:
         """Append one DATA frame of the stream and, behind its last one, its trailers; returns its size."""
         outbox = cast("deque[memoryview | bytearray]", stream.outbox)
@@ -209,8 +228,10 @@ class Sender:
         while outbox and size < room:
             chunk = outbox.popleft()
             if len(chunk) > room - size:
-                outbox.appendleft(chunk[room - size :])
-                chunk = chunk[: room - size]
+                # views: a client that widens a window by single bytes does not have the rest copied for each
+                view = memoryview(chunk)
+                outbox.appendleft(view[room - size :])
+                chunk = view[: room - size]
             out.append(chunk)
             size += len(chunk)
         last = stream.ending and not outbox

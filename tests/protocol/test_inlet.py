@@ -1,0 +1,165 @@
+"""One connection that always has more to do does not keep the event loop from the others."""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from tests.fuzz.transport import MemoryTransport
+from tests.protocol.grpc.service import CHAT, ECHO
+from tests.protocol.grpc.service import Service as GrpcService
+from tests.protocol.http1.service import Service as HttpService
+from tests.protocol.http2.raw import grpc_headers
+from tpx.protocol.grpc.framing import frame_message
+from tpx.protocol.grpc.refusals import methods_by_path
+from tpx.protocol.grpc.server import GrpcLimits, GrpcServerConnection
+from tpx.protocol.http1.server import HttpLimits, connection_factory
+from tpx.protocol.http2 import frames
+from tpx.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE
+from tpx.protocol.http2.hpack import encode_stateless
+from tpx.protocol.inlet import Turns
+from tpx.protocol.listener import Listener
+
+COUNT = 100
+ASK = b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
+
+
+class Transport(MemoryTransport):
+    """Knows whether it is read from."""
+
+    reading = True
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+
+def call(number: int, path: str = ECHO) -> bytes:
+    """A unary call, or the beginning of a stream."""
+    stream_id = 2 * number + 1
+    headers = frames.frame(HEADERS, END_HEADERS, stream_id, encode_stateless(grpc_headers(path)))
+    return headers + frames.frame(DATA, END_STREAM, stream_id, frame_message(b"hello"))
+
+
+def chat() -> bytes:
+    """A stream of many messages in one frame."""
+    headers = frames.frame(HEADERS, END_HEADERS, 1, encode_stateless(grpc_headers(CHAT)))
+    return headers + frames.frame(DATA, END_STREAM, 1, frame_message(b"hello") * COUNT)
+
+
+def listening() -> Listener:
+    """Has a clock that goes on whenever it is looked at, and gives each connection a few looks a turn."""
+    listener = Listener()
+    listener.turns = Turns(10, itertools.count().__next__)
+    return listener
+
+
+def grpc(listener: Listener) -> Transport:
+    transport = Transport()
+    connection = GrpcServerConnection(listener, GrpcLimits(), methods_by_path(GrpcService().methods()))
+    transport.set_protocol(connection)
+    connection.connection_made(transport)
+    transport.feed(PREFACE + frames.settings_frame({}))
+    return transport
+
+
+def http(listener: Listener) -> Transport:
+    transport = Transport()
+    connection = connection_factory(listener, HttpLimits(), HttpService().serve)()
+    transport.set_protocol(connection)
+    connection.connection_made(transport)
+    return transport
+
+
+WORK: dict[str, tuple[Callable[[Listener], Transport], bytes, int]] = {
+    "calls": (grpc, b"".join(map(call, range(COUNT))), COUNT),
+    "messages": (grpc, chat(), COUNT),
+    "requests": (http, ASK * COUNT, COUNT),
+    "chunks": (
+        http,
+        b"POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+        + b"5\r\nhello\r\n" * 40_000
+        + b"0\r\n\r\n"
+        + ASK,
+        40_001,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WORK)
+async def test_a_read_that_brings_much_work_is_worked_off_in_several_turns(what: str) -> None:
+    opened, work, count = WORK[what]
+    listener = listening()
+    transport, bystander = opened(listener), http(listener)
+    transport.feed(work)
+    assert transport.written.count(b"hello") < count
+    assert not transport.reading
+    bystander.feed(ASK)
+    assert b"hello" in bystander.written
+    turns = 0
+    while not transport.reading and turns < 10 * COUNT:
+        await asyncio.sleep(0)
+        turns += 1
+    await asyncio.sleep(0)
+    assert transport.written.count(b"hello") == count
+    assert turns > 1
+
+
+@pytest.mark.parametrize("what", WORK)
+async def test_what_comes_while_a_connection_waits_for_its_turn_is_kept(what: str) -> None:
+    """With TLS, what was read already is still handed over when reading was paused."""
+    opened, work, count = WORK[what]
+    transport = opened(listening())
+    for at in range(0, len(work), 1 << 14):
+        transport.feed(work[at : at + (1 << 14)])
+    while not transport.reading:  # noqa: ASYNC110 (the loop's turns are what is waited for)
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert transport.written.count(b"hello") == count
+
+
+@pytest.mark.parametrize("what", WORK)
+async def test_a_connection_that_is_lost_while_it_waits_is_forgotten(what: str) -> None:
+    opened, work, count = WORK[what]
+    transport = opened(listening())
+    transport.feed(work)
+    transport.close()
+    assert transport.protocol is not None
+    transport.protocol.connection_lost(None)
+    before = bytes(transport.written)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert bytes(transport.written) == before
+    assert before.count(b"hello") < count
+
+
+async def test_connections_that_wait_share_a_turn_and_go_on_in_order() -> None:
+    turns, log = Turns(2.5, itertools.count().__next__), list[str]()
+    for name in "abcdef":
+        turns.wait(lambda name=name: log.append(name))  # type: ignore[misc]
+    assert log == []
+    await asyncio.sleep(0)
+    assert "".join(log) == "abc"
+    turns.wait(lambda: log.append("g"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert "".join(log) == "abcdefg"
+
+
+async def test_a_connection_that_waits_again_comes_after_the_others() -> None:
+    turns, log = Turns(100, itertools.count().__next__), list[str]()
+
+    def again() -> None:
+        log.append("a")
+        if len(log) < 4:
+            turns.wait(again)
+
+    turns.wait(again)
+    turns.wait(lambda: log.append("b"))
+    await asyncio.sleep(0)
+    assert "".join(log) == "ab"
+    await asyncio.sleep(0)
+    assert "".join(log) == "aba"
