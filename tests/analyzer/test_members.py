@@ -12,6 +12,7 @@ from tpx.analyzer.asking import question_of, subjects_of
 from tpx.analyzer.options import ProfileConfig
 from tpx.analyzer.options.file import merge_options
 from tpx.analyzer.reports.junit import junit_text
+from tpx.analyzer.reports.tables import inference_table
 from tpx.analyzer.reports.verdict import Finding, judge
 from tpx.analyzer.results.measurement import Variant
 from tpx.analyzer.results.run import ModelRun
@@ -225,3 +226,27 @@ def test_a_batch_size_that_requests_do_not_fit_is_not_tried(tmp_path: Path) -> N
     assert [set(found) for found in sizes] == [{2, 4}, {1, 2, 4}]
     alone = grid_of(read(tmp_path, FEW + "profile_models: a\nbatch_sizes: 4\nmax_measurements: 9"))
     assert {variant.delta["max_batch_size"] for variant in variants(alone)} == {4}
+
+
+def cells(tmp_path: Path, text: str, *headers: str) -> list[tuple[str, ...]]:
+    """These columns of the table of inferences, a row of each configuration."""
+    place = tmp_path / str(len(list(tmp_path.iterdir())))
+    place.mkdir()
+    table = inference_table(run(read(place, text + "\nfinal_rounds: 0"), place), with_memory=False)
+    places = [table.headers.index(header) for header in headers]
+    return list(dict.fromkeys(tuple(row[place] for place in places) for row in table.rows))
+
+
+def test_tables_name_the_variants_of_all_models_as_model_analyzers_do(tmp_path: Path) -> None:
+    """The forms are those of Model Analyzer's ResultTableManager, as its documentation shows them."""
+    shown = ("Model Config Path", "Instance Group", "Max Batch Size")
+    few = "run_config_search_max_concurrency: 4\n" + FEW
+    rows = cells(tmp_path, few + TOGETHER.removeprefix(FEW) + "profile_models: [alexnet, b]", *shown)
+    assert ("alexnet_config_default,b_config_default", "1:GPU,1:GPU", "0,8") in rows
+    assert ("alexnet_config_0,b_config_2", "2:GPU,1:GPU", "0,4") in rows
+    rows = cells(tmp_path, few + "profile_models: ens", *shown)
+    assert ("ens_config_default: alexnet_config_default, b_config_default", "1:GPU,1:GPU", "0,8") in rows
+    assert all(len(groups.split(",")) == len(sizes.split(",")) == 2 for _, groups, sizes in rows)
+    rows = cells(tmp_path, few + "profile_models: b\nbls_composing_models: alexnet", *shown)
+    assert ("b_config_default", "1:GPU", "8") in rows
+    assert any(row[1:] == ("2:GPU", "4") for row in rows)

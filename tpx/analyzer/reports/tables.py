@@ -155,10 +155,33 @@ def _figure(measured: Metric, measurement: Measurement) -> str:
 
 
 def _each(row: _Row, value: Callable[[Configuration], object]) -> str:
-    """Of the configuration, or of every model's where several are measured together."""
+    """Of the configuration, or of each of the models that are measured together or make an ensemble."""
     configuration = row.ranked.run.configuration
-    together = configuration.members if row.measurement.members else ()
-    return ",".join(str(value(one)) for one in together or (configuration,))
+    apart = configuration.members and (row.measurement.members or _is_ensemble(configuration))
+    return ",".join(str(value(one)) for one in (configuration.members if apart else (configuration,)))
+
+
+def _is_ensemble(configuration: Configuration) -> bool:
+    """Whether its members are all that computes; business logic computes beside them."""
+    parsed = model_config.parse(configuration.text, configuration.variant.name)
+    return bool(parsed.HasField("ensemble_scheduling"))
+
+
+def _own_instances(configuration: Configuration) -> str:
+    """Instances without those of the models that business logic calls, which stand behind its own."""
+    return configuration.instance_group.partition("; ")[0]
+
+
+def _names(row: _Row) -> str:
+    """The variant; of models together `a_config_5,b_config_4`, of an ensemble
+    `ens_config_1: add_config_0, sub_config_1`."""
+    configuration = row.ranked.run.configuration
+    members = [member.variant.name for member in configuration.members]
+    if row.measurement.members:
+        return ",".join(members)
+    if members and _is_ensemble(configuration):
+        return f"{row.ranked.name}: {', '.join(members)}"
+    return row.ranked.name
 
 
 def _loads(row: _Row) -> Sequence[Load]:
@@ -177,8 +200,8 @@ _CELLS: Mapping[str, Callable[[_Row], str]] = {
     "batch_size": lambda r: ",".join(str(load.batch_size) for load in _loads(r)),
     "concurrency": lambda r: _load_values(r, "concurrency"),
     "request_rate": lambda r: _load_values(r, "request_rate"),
-    "model_config_path": lambda r: r.ranked.name,
-    "instance_group": lambda r: _each(r, lambda one: one.instance_group),
+    "model_config_path": _names,
+    "instance_group": lambda r: _each(r, _own_instances),
     "max_batch_size": lambda r: _each(r, lambda one: one.max_batch_size),
     "satisfies_constraints": lambda r: "Yes" if r.passes else "No",
 }
