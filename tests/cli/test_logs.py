@@ -78,6 +78,9 @@ def test_the_time_is_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
         ('say "x"', r'"say \"x\""'),
         ("\x1b[31m\r\0", r'"\u001b[31m\r\u0000"'),
         ("ü", '"ü"'),
+        ("\x7f\x9b31m\x85E1120 forged", r'"\u007f\u009b31m\u0085E1120 forged"'),
+        ("a\u2028E1120\u2029forged", r'"a\u2028E1120\u2029forged"'),
+        ("\u202eog\u2066x\u200f\u061c", r'"\u202eog\u2066x\u200f\u061c"'),
     ],
 )
 def test_no_message_can_look_like_another_line(message: str, shown: str) -> None:
@@ -101,14 +104,14 @@ def test_a_table_stands_unescaped_below_its_line() -> None:
 
 def test_an_exception_comes_with_its_traceback_behind_the_margin() -> None:
     try:
-        raise ValueError("boom\nE1120 forged\x1b[0m")
+        raise ValueError("boom\nE1120 forged\x1b[0m\x9b1m\u202e")
     except ValueError as exc:
         made = record(logging.ERROR, "failed")
         made.exc_info = (type(exc), exc, exc.__traceback__)
     first, *rest = TritonFormatter().format(made).splitlines()
     assert first.endswith('] "failed"')
     assert all(line.startswith("    ") for line in rest)
-    assert rest[-2:] == ["    ValueError: boom", r"    E1120 forged\x1b[0m"]
+    assert rest[-2:] == ["    ValueError: boom", r"    E1120 forged\x1b[0m\u009b1m\u202e"]
 
 
 def test_information_goes_to_stdout_and_trouble_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,16 @@ from tpx.errors import UsageError
 from tpx.serving.logs import LogControl, LogFormat, LogSettings
 
 _LETTERS = {logging.DEBUG: "I", logging.INFO: "I", logging.WARNING: "W", logging.ERROR: "E"}
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if code != 9}
+_UNSEEN = {
+    code: f"\\u{code:04x}"
+    for code in (
+        *range(127, 160),  # DEL, C1: a terminal may obey them
+        *(0x2028, 0x2029),  # end a line for some readers
+        *(0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)),  # turn the order of words
+    )
+}
+"""Characters that JSON leaves as they are, and that could make a line look like another one."""
+_CONTROLS = {code: f"\\x{code:02x}" for code in range(32) if code != 9} | _UNSEEN
 
 
 def escapes(environment: Mapping[str, str]) -> bool:
@@ -35,7 +44,7 @@ class TritonFormatter(logging.Formatter):
         if block:
             return f"{self._start(record)}\n{block}"
         message = record.getMessage()
-        text = self._start(record) + (json.dumps(message, ensure_ascii=False) if self._escape else message)
+        text = self._start(record) + (_escaped(message) if self._escape else message)
         if record.exc_info:
             text += "\n" + self._indented(self.formatException(record.exc_info))
         return text
@@ -51,6 +60,11 @@ class TritonFormatter(logging.Formatter):
     def _indented(self, trace: str) -> str:
         """A traceback, none of whose lines can be taken for the start of another record."""
         return "\n".join("    " + line.translate(_CONTROLS) for line in trace.splitlines())
+
+
+def _escaped(message: str) -> str:
+    """A JSON string on one line, in one direction."""
+    return json.dumps(message, ensure_ascii=False).translate(_UNSEEN)
 
 
 class _LogFile(logging.FileHandler):
