@@ -3,8 +3,9 @@
 import base64
 import http.client
 import json
+import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,42 @@ def test_a_load_that_fails_says_what_the_model_lacks(live: Live, repository: Pat
     assert live.get("/v2/health/ready").status == 400
     assert post(live, "/models/broken/unload").status == 200
     assert live.get("/v2/health/ready").status == 200
+
+
+MISSING_FILE = """
+import pathlib
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        pathlib.Path(__file__).with_name("weights.bin").read_bytes()
+"""
+NO_CLASS = "raise ImportError(__file__)"
+PYTHON = '{"backend": "python", "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [1]}]}'
+
+
+@pytest.mark.parametrize(
+    ("config", "files", "named"),
+    [
+        ("{}", {"1/model.onnx": b"broken"}, "1/model.onnx"),
+        (PYTHON, {"1/model.py": MISSING_FILE.encode()}, "'1/weights.bin'"),
+        (PYTHON, {"1/model.py": NO_CLASS.encode()}, "1/model.py"),
+        (PYTHON, {"1/other.py": b""}, "1"),
+        ('{"backend": "onnxruntime"}', {"labels.txt": b""}, ""),
+    ],
+)
+def test_a_load_with_files_that_fails_names_them_as_the_client_did(
+    live: Live, config: str, files: Mapping[str, bytes], named: str
+) -> None:
+    parameters = {f"file:{path}": base64.b64encode(content).decode() for path, content in files.items()}
+    answer = load(live, "brought", config=config, **parameters)
+    assert answer.status == 400
+    told = f"{answer.error} {index(live, 'brought')}"
+    assert tempfile.gettempdir() not in told
+    assert "tpx-model-" not in told
+    assert named in told
 
 
 def test_unload_takes_one_parameter(live: Live) -> None:

@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from tpx.errors import InvalidRequest, TpxError
-from tpx.serving.repository.overrides import LoadParameter, Override, OverrideFiles, override_of
+from tpx.serving.repository.overrides import (
+    LoadParameter,
+    Override,
+    OverrideFiles,
+    override_of,
+    relative_paths,
+)
 
 CONFIG = '{"max_batch_size": 3}'
 UNREAD = "failed to load 'net', failed to poll from model repository: "
@@ -146,3 +152,15 @@ def test_a_directory_that_cannot_be_written_is_no_fault_of_the_client(temporary:
         OverrideFiles(files("1/x").files)
     assert not isinstance(caught.value, InvalidRequest)
     assert os.strerror(2) in caught.value.message
+
+
+@pytest.mark.parametrize("parent", [tempfile.gettempdir(), "/mnt/models", "/some place/tmp"])
+def test_paths_in_private_directories_become_relative_and_others_stay(
+    parent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if " " in parent:
+        monkeypatch.setattr(tempfile, "tempdir", parent)
+    inside, agent = f"{parent}/tpx-model-ab_12cd9", f"{parent}/tpx-agent-abcdefgh"
+    text = f"File \"{inside}/1/model.py\", line 3: no '{inside}' nor '{agent}/x': see {parent}/tpx-models/a"
+    shown = relative_paths(text)
+    assert shown == f"File \"1/model.py\", line 3: no '.' nor 'x': see {parent}/tpx-models/a"

@@ -42,6 +42,7 @@ from tpx.serving.repository.configuration import (
 from tpx.serving.repository.decisions import Recipe
 from tpx.serving.repository.layout import ModelSource, read_labels, wanted_versions
 from tpx.serving.repository.locating import located
+from tpx.serving.repository.overrides import relative_paths
 from tpx.serving.repository.preparing import prepare, recipe_of
 from tpx.serving.repository.scheduling import scheduler_of, stacking_of
 from tpx.serving.repository.stamps import Stamps, stamps_of
@@ -326,9 +327,9 @@ def reason_of(error: BaseException) -> str:
     """Why something could not be loaded, as the repository index tells it."""
     if not isinstance(error, TpxError):
         log.error("a defect while loading", exc_info=error)
-        return f"{Code.INTERNAL.value}: {type(error).__name__}: {error}"
+        return relative_paths(f"{Code.INTERNAL.value}: {type(error).__name__}: {error}")
     name = error.code.value if error.code is not Code.UNKNOWN else Code.INTERNAL.value
-    return f"{name}: {error.message}"
+    return f"{name}: {relative_paths(error.message)}"
 
 
 def _place_of(source: ModelSource, version: int) -> str:

@@ -14,6 +14,7 @@ from tpx.serving.repository.ensembles import Ensembles
 from tpx.serving.repository.layout import ModelSource, NoVersion
 from tpx.serving.repository.loading import Loader, Regroup, Wanted, reason_of
 from tpx.serving.repository.names import Names
+from tpx.serving.repository.overrides import relative_paths
 from tpx.serving.repository.records import Loaded
 from tpx.serving.repository.repository import ModelRepository
 from tpx.serving.repository.retirement import Retirement
@@ -97,7 +98,8 @@ class Loads:
             log.error("failed to load '%s': %s", model, reason)
             self._repository.fault(model, reason)
             if isinstance(exc, NoVersion):
-                raise InvalidRequest(f"load failed for model '{model}': {exc.message}\n") from exc
+                told = relative_paths(exc.message)
+                raise InvalidRequest(f"load failed for model '{model}': {told}\n") from exc
             raise InvalidRequest(f"{absent(model)}: {reason}") from exc
 
     async def _load_parts(self, wanted: Wanted, parts: Round) -> None:
@@ -162,7 +164,7 @@ class Loads:
         if wanted.graph is not None:
             log.error("failed to load '%s': %s", model, next(iter(reasons.values())))
             self._ensembles.remember(wanted, unless_serving=True)
-            told = f"{next(iter(failures.values()))}\n"
+            told = relative_paths(f"{next(iter(failures.values()))}\n")
         else:
             log.error("failed to load '%s'", model)
             told = "".join(f"version {v} is at UNAVAILABLE state: {why};\n" for v, why in reasons.items())

@@ -2,6 +2,7 @@
 
 import os
 import posixpath
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -94,6 +95,22 @@ def _inner_path(key: str) -> str:
     return path
 
 
+def private_directory(prefix: str, parent: Path | None) -> Path:
+    """Make a directory for the files of one load, below `parent` or where temporary files go. `prefix` is one
+    that `relative_paths` knows. Raises LoadError."""
+    try:
+        return Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    except OSError as exc:
+        raise LoadError(f"cannot make a directory for the files of the model: {exc.strerror}") from exc
+
+
+def relative_paths(text: str) -> str:
+    """Rewrite paths in private directories as the client gave them: relative to the model's directory."""
+    parent = rf"(?:{re.escape(tempfile.gettempdir())}|[^\s'\":]*)"
+    private = rf"{parent}/tpx-(?:model|agent)-[a-z0-9_]{{8}}(/?)"
+    return re.sub(private, lambda found: "" if found[1] else ".", text)
+
+
 class OverrideFiles:
     """A private directory with the files of one load."""
 
@@ -102,10 +119,7 @@ class OverrideFiles:
 
         Raises InvalidRequest for names that cannot be, LoadError for what this machine refuses.
         """
-        try:
-            self.directory = Path(tempfile.mkdtemp(prefix="tpx-model-", dir=parent))
-        except OSError as exc:
-            raise LoadError(f"cannot make a directory for the files of the model: {exc}") from exc
+        self.directory = private_directory("tpx-model-", parent)
         try:
             for path, content in files.items():
                 self._write(path, content)

@@ -1,13 +1,13 @@
 """What a repository agent is, and what it sees of a model (Triton: core/include/.../tritonrepoagent.h)."""
 
 import shutil
-import tempfile
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
 
 from tpx.errors import LoadError
+from tpx.serving.repository.overrides import private_directory
 
 
 class Action(Enum):
@@ -57,10 +57,7 @@ class AgentModel:
     def acquire(self) -> Path:
         """A new, empty, private directory; the same at each call. It is removed when the model is gone."""
         if self._acquired is None:
-            try:
-                self._acquired = Path(tempfile.mkdtemp(prefix="tpx-agent-", dir=self._parent))
-            except OSError as exc:
-                raise LoadError(f"cannot make a directory for the files of the model: {exc}") from exc
+            self._acquired = private_directory("tpx-agent-", self._parent)
         return self._acquired
 
     def use(self, directory: Path) -> None:
