@@ -35,6 +35,9 @@ def _warm(server: Siege) -> None:
     server.alive()
     for encoding in ("gzip", "deflate"):
         wire.post(server.http, "/v2/models/double/infer", GOOD, f"Accept-Encoding: {encoding}\r\n")
+    for count in (50_000, 800_000):  # each of these and its answer have a thread
+        x = {"name": "x", "datatype": "FP32", "shape": [1, count], "data": [1.5] * count}
+        assert wire.post(server.http, "/v2/models/double/infer", {"inputs": [x]}).status == 200
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,6 +1,7 @@
 """The server under attack: a child process, so that its death shows, and what it holds of the system."""
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
 
 GOOD = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
 LOOP = 64
+SPARSE_BYTES = 512 << 20
+"""Of a file that takes no memory until somebody reads it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +57,16 @@ class Siege:
         answer = wire.post(self.http, "/v2/models/double/infer", GOOD)
         assert (answer.status, b"[2.0,4.0]" in answer.body) == (200, True), answer
         assert self.call("ServerReady", b"") == messages.ServerReadyResponse(ready=True).SerializeToString()
+
+    @contextmanager
+    def bystander(self) -> "Iterator[Bystander]":
+        """Another client, who asks small things all the time; at the end it knows the longest wait."""
+        client = Bystander(self.http)
+        client.start()
+        try:
+            yield client
+        finally:
+            client.end()
 
     def call(self, verb: str, message: bytes, **options: Any) -> bytes:
         """One gRPC call on a fresh connection; raises grpc.RpcError."""
@@ -99,6 +112,36 @@ class Siege:
             time.sleep(0.1)
 
 
+class Bystander(threading.Thread):
+    """A client with one connection and small requests, one after the other. A server that is kept from
+    answering shows in the last of them, too."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(daemon=True)
+        self._port = port
+        self._over = threading.Event()
+        self.worst_s = 0.0
+        self.faults: list[str] = []
+
+    def run(self) -> None:
+        request = wire.post_request("/v2/models/double/infer", GOOD)
+        with wire.connect(self._port) as sock:
+            sock.settimeout(60)
+            while not self._over.wait(0.005):
+                began = time.perf_counter()
+                sock.sendall(request)
+                answer = wire.read_answer(sock)
+                self.worst_s = max(self.worst_s, time.perf_counter() - began)
+                if answer.status != 200:
+                    self.faults.append(answer.error)
+
+    def end(self) -> None:
+        """Ask no more; fails where a request was not answered well."""
+        self._over.set()
+        self.join()
+        assert not self.faults, self.faults[0]
+
+
 @contextmanager
 def segments(siege: Siege) -> Iterator[None]:
     """Files in /dev/shm as cases speak of them, and the region that they call taken."""
@@ -107,19 +150,24 @@ def segments(siege: Siege) -> Iterator[None]:
         folder / f"{siege.shm}-{what}" for what in ("file", "link", "directory", "pipe")
     )
     file.write_bytes(bytes(4096))
+    sparse = folder / f"{siege.shm}-sparse"
+    sparse.touch()
+    os.truncate(sparse, SPARSE_BYTES)
     link.symlink_to(file)
     directory.mkdir()
     os.mkfifo(pipe)
     region = {"key": file.name, "byte_size": 4096}
     try:
         assert wire.post(siege.http, "/v2/systemsharedmemory/region/taken/register", region).status == 200
+        region = {"key": sparse.name, "byte_size": SPARSE_BYTES}
+        assert wire.post(siege.http, "/v2/systemsharedmemory/region/sparse/register", region).status == 200
         yield
         assert wire.post(siege.http, "/v2/systemsharedmemory/unregister", b"").status == 200
         places = (folder, folder.parent, Path("/tmp"), Path.cwd())
         left = {path.name for place in places for path in place.glob(f"{siege.shm}*")}
-        assert left == {path.name for path in (file, link, directory, pipe)}
+        assert left == {path.name for path in (file, sparse, link, directory, pipe)}
     finally:
-        for path in (file, link, pipe):
+        for path in (file, sparse, link, pipe):
             path.unlink(missing_ok=True)
         directory.rmdir()
 

@@ -1,6 +1,7 @@
 """Every case of `cases.yaml`, each on a fresh connection to the same server, which must then still serve."""
 
 import json
+from contextlib import nullcontext
 from typing import Any
 
 import grpc
@@ -22,8 +23,11 @@ WIRE_CASES = [case for case in vocabulary.cases() if case.sort != "repository"]
 @pytest.mark.parametrize("case", WIRE_CASES, ids=str)
 def test_every_input_is_answered_and_leaves_a_server_that_serves(siege: Siege, case: Case) -> None:
     before = siege.forget_peak()
-    play(siege, case)
+    with siege.bystander() if case.bystander_s else nullcontext() as others:
+        play(siege, case)
     assert siege.peak() - before < PEAK_BYTES
+    if others is not None:
+        assert others.worst_s < case.bystander_s
     siege.alive()
 
 

@@ -39,7 +39,7 @@ _WORDS: dict[Sort, frozenset[str]] = {
     "grpc": frozenset({"grpc", "message", "bytes", "raw", "metadata", "code", "compression"}),
     "repository": frozenset({"repository", "files", "links", "state", "serves"}),
 }
-_COMMON = frozenset({"row", "case", "status", "error", "answer", "closed"})
+_COMMON = frozenset({"row", "case", "status", "error", "answer", "closed", "bystander"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +55,8 @@ class Case:
     """Of HTTP; 0 where the connection may end without an answer."""
     closed: bool
     """Behind the answer, the connection must end."""
+    bystander_s: float
+    """Meanwhile, each of another client's small requests must be answered within this; 0: none asks."""
     said: Mapping[str, Any] = field(repr=False)
 
     def __str__(self) -> str:
@@ -149,5 +151,6 @@ def _case(said: dict[str, Any]) -> Case:
         error=said.get("error", ""),
         status=said.get("status", 400),
         closed=said.get("closed", sort == "raw"),
+        bystander_s=said.get("bystander", 0),
         said=said,
     )

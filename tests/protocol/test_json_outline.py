@@ -1,5 +1,7 @@
 """Large JSON that is mostly structure is refused before it takes time and memory; large data is not."""
 
+import json
+import random
 import time
 import tracemalloc
 from typing import Any
@@ -9,7 +11,15 @@ import orjson
 import pytest
 
 from tpx.errors import InvalidRequest
-from tpx.protocol.json_outline import LARGE_BYTES, MAX_TENSORS, check_flat, check_request
+from tpx.protocol.json_outline import (
+    LARGE_BYTES,
+    MAX_TENSORS,
+    check_flat,
+    check_request,
+    cut_lists,
+    mark_of,
+    pieces,
+)
 from tpx.protocol.v2_json import decode_infer_request
 
 SIZE = 8 << 20
@@ -143,3 +153,77 @@ def test_flat_json_may_have_large_texts(body: bytes) -> None:
 def test_large_json_of_nothing_but_structure_is_not_flat(piece: bytes) -> None:
     with pytest.raises(InvalidRequest, match="more than 50000 lists, objects and"):
         check_flat(repeated(b"[", piece, b"0]"))
+
+
+@pytest.mark.parametrize("datatype", ["BYTES", "FP32", "UINT64"])
+def test_a_long_list_takes_little_more_memory_than_its_text_and_its_elements(datatype: str) -> None:
+    """A parser makes objects of it that take ten times as much, and locks out other threads meanwhile."""
+    count = SIZE // 8
+    value = b'"abcde"' if datatype == "BYTES" else b"1234567"
+    body = b'{"inputs":[{"name":"x","datatype":"%b","shape":[%d],"data":[%b]}]}' % (
+        datatype.encode(),
+        count,
+        b",".join([value] * count),
+    )
+    tracemalloc.start()
+    try:
+        [tensor] = decode_infer_request("m", body, None, SIZE).inputs
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert tensor.data[-5:] == (b"abcde" if datatype == "BYTES" else bytes(tensor.data[:8])[-5:])
+    assert peak < 3.5 * SIZE
+
+
+def test_pieces_end_behind_commas_that_are_in_no_string() -> None:
+    pick = random.Random(1)
+    words = ["", ",", '"', "\\", '\\"', "a,b", '",', "\\\\,", "[{", "é", "x" * 300_000]
+    values = [pick.choice(words[:-1]) for _ in range(200_000)] + [words[-1], ","]
+    text = json.dumps(values).encode()
+    cut = list(pieces(text))
+    assert len(cut) > 5
+    assert b"".join(cut) == text
+    parsed = [json.loads(b"[" + piece.strip(b" []").removesuffix(b",") + b"]") for piece in cut[1:-1]]
+    assert [value for part in parsed for value in part] == values[
+        len(json.loads(cut[0].rstrip(b",") + b"]")) : -len(json.loads(b"[" + cut[-1]))
+    ]
+
+
+def test_long_lists_are_cut_out_where_they_are_a_members_value() -> None:
+    numbers, texts = list(range(100_000)), ["]" * 10] * 30_000
+    value = {
+        "a": numbers,
+        "b": [{"data": texts, "small": [1, 2], "id": '[NaN,"]'}, {"data": [[number] for number in numbers]}],
+        "c": [{}, numbers],
+    }
+    text = json.dumps(value).encode()
+    rest, lists = cut_lists(text)
+    assert [json.loads(bytes(part)) for part in lists] == [
+        numbers,
+        texts,
+        [[number] for number in numbers],
+        numbers,
+    ]
+    left = json.loads(rest)
+    assert [mark_of(left["a"]), *[mark_of(item["data"]) for item in left["b"]]] == [0, 1, 2]
+    assert left["b"][0]["small"] == [1, 2]
+    assert left["b"][0]["id"] == value["b"][0]["id"]  # type: ignore[index]
+    assert len(rest) < 200
+
+
+@pytest.mark.parametrize("data", ["[1,2,]", "[,1]", "[1,,2]", "[1 2]", "[1]]", "[[1]", "[1,2", '["a"]["b"]'])
+def test_a_long_list_that_is_no_json_is_refused(data: str) -> None:
+    long = data.replace("1", "1" + ",1" * LARGE_BYTES)
+    body = '{"inputs":[{"name":"x","datatype":"FP32","shape":[9999999],"data":' + long + "}]}"
+    with pytest.raises(InvalidRequest, match=r"parse|request JSON"):
+        decode_infer_request("m", body.encode(), None, 1 << 40)
+
+
+def test_words_that_are_numbers_arrive_in_a_long_list_and_texts_beside_it_stay() -> None:
+    data = ",".join(["NaN", "-Infinity", "1.5", "Infinity"] * 50_000)
+    item = f'{{"name":"x","datatype":"FP64","shape":[200000],"data":[{data}]}}'
+    body = f'{{"id":"NaN, Infinity","inputs":[{item}]}}'
+    request = decode_infer_request("m", body.encode(), None, 1 << 40)
+    assert request.request_id == "NaN, Infinity"
+    expected = [float("nan"), float("-inf"), 1.5, float("inf")] * 50_000
+    np.testing.assert_array_equal(request.inputs[0].numpy(), expected)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tpx.errors import InvalidRequest
 from tpx.protocol.datatypes import BY_NAME
-from tpx.protocol.json_values import MAX_JSON_DEPTH
+from tpx.protocol.json_outline import MAX_JSON_DEPTH
 from tpx.protocol.tensors import Tensor, encode_bytes
 from tpx.protocol.v2 import DecodedRequest
 from tpx.protocol.v2_json import MAX_ELEMENTS, decode_infer_request, element_count, encode_infer_request

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tpx.errors import InvalidRequest
 from tpx.protocol import messages
 from tpx.protocol.datatypes import BY_NAME
+from tpx.protocol.protobuf_contents import encode_varint
 from tpx.protocol.tensors import Tensor, encode_bytes
 from tpx.protocol.v2_protobuf import (
     decode_infer_request,
     encode_infer_request,
-    encode_varint,
     request_id_of,
     split_raw_inputs,
 )
@@ -284,3 +284,80 @@ def test_varints_are_protobufs(value: int) -> None:
 def test_a_whole_number_of_either_sign_is_the_parameter_that_it_was(value: int) -> None:
     encoded = encode_infer_request("m", "", [], parameters={"n": value, "flag": True})
     assert decode_infer_request(encoded).parameters == {"n": value, "flag": True}
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize(
+    ("datatype", "field", "value"),
+    [
+        ("BOOL", "bool_contents", True),
+        ("INT16", "int_contents", -3),
+        ("INT64", "int64_contents", -(2**62)),
+        ("UINT8", "uint_contents", 200),
+        ("UINT64", "uint64_contents", 2**63),
+        ("FP32", "fp32_contents", 1.5),
+        ("FP64", "fp64_contents", -0.1),
+    ],
+)
+def test_long_explicit_contents_arrive_as_short_ones_do(
+    datatype: str, field: str, value: Any, packed: bool
+) -> None:
+    count = 200_000
+    message = messages.ModelInferRequest(model_name="m", id="r")
+    message.inputs.add(name="before", datatype="INT32", shape=[1]).contents.int_contents.append(7)
+    item = message.inputs.add(name="x", datatype=datatype, shape=[count])
+    contents = messages.InferTensorContents(**{field: [value, 0]})
+    if packed:
+        getattr(item.contents, field).extend([value, 0] * (count // 2))
+        data = message.SerializeToString()
+    else:
+        tag = contents.SerializeToString()[0] & ~7 | {"FP32": 5, "FP64": 1}.get(datatype, 0)
+        one = messages.InferTensorContents(**{field: [value]}).SerializeToString()[2:]
+        zero = bytes({"FP32": 4, "FP64": 8}.get(datatype, 1))
+        many = (bytes((tag,)) + one + bytes((tag,)) + zero) * (count // 2)
+        inner = item.SerializeToString()
+        data = message.SerializeToString()[: -len(inner) - 2]
+        whole = inner + b"\x2a" + encode_varint(len(many)) + many
+        data += b"\x2a" + encode_varint(len(whole)) + whole
+    decoded = decode_infer_request(data)
+    assert decoded.request_id == "r"
+    assert decoded.inputs[0].data == np.array([7], np.int32).tobytes()
+    numbers = decoded.inputs[1].numpy()
+    assert numbers.dtype == BY_NAME[datatype].numpy
+    assert (numbers == np.array([value, 0] * (count // 2), numbers.dtype)).all()
+
+
+def test_many_short_strings_take_little_more_memory_than_their_bytes() -> None:
+    count = 900_000
+    message = messages.ModelInferRequest(model_name="m")
+    item = message.inputs.add(name="x", datatype="BYTES", shape=[count])
+    item.contents.bytes_contents.extend([b"ab", b"", b"c"] * (count // 3))
+    data = message.SerializeToString()
+    tracemalloc.start()
+    try:
+        [tensor] = decode_infer_request(data).inputs
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert tensor.data == encode_bytes([b"ab", b"", b"c"] * (count // 3))
+    assert peak < 5 * len(data)
+
+
+@pytest.mark.parametrize("cut", [1, 2, 50])
+def test_long_contents_that_end_early_are_refused(cut: int) -> None:
+    message = messages.ModelInferRequest(model_name="m")
+    message.inputs.add(name="x", datatype="BYTES", shape=[1]).contents.bytes_contents.extend(
+        [b"abc"] * 90_000
+    )
+    data = message.SerializeToString()
+    with pytest.raises(InvalidRequest, match="Unable to parse request"):
+        decode_infer_request(data[:-cut])
+
+
+def test_more_strings_than_the_server_takes_are_refused_before_all_are_read() -> None:
+    message = messages.ModelInferRequest(model_name="m")
+    message.inputs.add(name="x", datatype="BYTES", shape=[1]).contents.bytes_contents.extend(
+        [b"abc"] * 90_000
+    )
+    with pytest.raises(InvalidRequest, match="more than the 1000 that this server takes"):
+        decode_infer_request(message.SerializeToString(), max_strings=1000)

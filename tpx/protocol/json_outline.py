@@ -1,8 +1,12 @@
-"""A look at large JSON before it is read: what is made of structure takes twenty times its size, and seconds
-of the event loop, where numbers and texts of the same size take little.
+"""Large JSON is taken apart before it is parsed: a parser makes objects of it that take twenty times its
+size, and holds the interpreter lock for seconds while it does.
 
-Small JSON is not looked at: it cannot hurt.
+Long lists of numbers and strings are cut out (`cut_lists`) and parsed piece by piece (`pieces`); what is left
+is small, or refused because it is nothing but structure. Small JSON is parsed as it is: it cannot hurt.
 """
+
+import re
+from collections.abc import Iterator
 
 import msgspec
 import numpy as np
@@ -11,16 +15,29 @@ import numpy.typing as npt
 from tpx.errors import InvalidRequest
 from tpx.protocol.tensors import Buffer
 
-LARGE_BYTES = 1 << 20
+LARGE_BYTES = 256 << 10
+MAX_JSON_DEPTH = 100
 MAX_TENSORS = 4096
 """Inputs, or outputs, of one request."""
 _MAX_TEXT_BYTES = 2 << 20
 """Of the shapes, the outputs or the parameters of a request."""
 _MAX_STRUCTURE = 50_000
 """Lists, objects and members of a JSON text whose values are flat."""
+_PIECE_BYTES = 128 << 10
 
 _STRUCTURE = (b"[", b"{", b":")
 _NUMBER_WORDS = (b"NaN", b"-Infinity", b"Infinity")
+
+
+def _set(characters: str) -> npt.NDArray[np.bool_]:
+    """Whether a byte is one of these characters."""
+    return np.isin(np.arange(256), [ord(character) for character in characters])
+
+
+_COMMA, _OPENS, _IS_LIST, _BRACKETS, _MARKS = map(_set, (",", "[{", "[]", "[]{}", ",[]{}"))
+_BLANK = bytes.maketrans(b"[]", b"  ")
+_LONGEST_MARK = 64
+_MARK = re.compile(rb'\s*\{"\\u0000":(\d{1,5})\}\s*')
 
 
 class _Item(msgspec.Struct):
@@ -62,34 +79,155 @@ def check_request(head: Buffer) -> None:
 def check_flat(body: Buffer) -> None:
     """Raise InvalidRequest for large JSON of very many lists, objects or members."""
     text = bytes(body)
-    if sum(map(text.count, _STRUCTURE)) > _MAX_STRUCTURE and _outside_strings(text) > _MAX_STRUCTURE:
-        raise InvalidRequest(
-            f"failed to parse the request JSON buffer: it has more than {_MAX_STRUCTURE} lists, objects and "
-            "members"
-        )
+    if sum(map(text.count, _STRUCTURE)) > _MAX_STRUCTURE:
+        count = 0
+        for piece in pieces(text, _MARKS):
+            count += _structure(piece)
+            if count > _MAX_STRUCTURE:
+                raise _too_much_structure()
 
 
-def texts_in_one_list(data: bytes) -> bytes:
-    """Texts in very many nested lists as one list. Raises InvalidRequest for objects among them."""
-    if data.count(b"[") + data.count(b"{") <= _MAX_STRUCTURE or not data.startswith(b"["):
-        return data
-    outside = _outside(data)
-    characters = np.frombuffer(data, np.uint8)
-    if (outside & (characters == ord("{"))).any():
-        raise InvalidRequest("Unable to parse 'data': attempt to access JSON object as array")
-    opening, closing = (outside & (characters == ord(mark)) for mark in "[]")
-    if np.count_nonzero(opening) != np.count_nonzero(closing):
-        return data  # no JSON: that is told as always
-    return b"[" + np.where(opening | closing, np.uint8(ord(" ")), characters).tobytes() + b"]"
+def _too_much_structure() -> InvalidRequest:
+    return InvalidRequest(
+        f"failed to parse the request JSON buffer: it has more than {_MAX_STRUCTURE} lists, objects and "
+        "members"
+    )
 
 
-def _outside_strings(text: bytes) -> int:
-    """How often a character of structure stands where it is one."""
-    characters, outside = np.frombuffer(text, np.uint8), _outside(text)
+def pieces(text: Buffer, behind: npt.NDArray[np.bool_] = _COMMA) -> Iterator[bytes]:
+    """Cut JSON about every 128 KiB, behind commas, or other characters, that are in no string."""
+    view, at, size = memoryview(text), 0, _PIECE_BYTES
+    while at + size < len(view):
+        piece = bytes(view[at : at + size])
+        stop = _last(piece, behind) + 1
+        if stop:
+            yield piece[:stop]
+            at, size = at + stop, _PIECE_BYTES
+        else:
+            size *= 2  # in the middle of a long string
+    yield bytes(view[at:])
+
+
+def _last(piece: bytes, marks: npt.NDArray[np.bool_]) -> int:
+    """The place of the last of some characters outside strings; -1 if there is none."""
+    found = marks[np.frombuffer(piece, np.uint8)]
+    if b'"' in piece:
+        found &= _outside(piece)
+    places = np.flatnonzero(found)
+    return int(places[-1]) if len(places) else -1
+
+
+def _outside(piece: bytes) -> npt.NDArray[np.bool_]:
+    """Which characters are in no string, in a piece that begins in none: those behind an even number of
+    quotes."""
+    if b"\\" in piece:
+        piece = piece.replace(b"\\\\", b"__").replace(b'\\"', b"__")
+    return ~np.bitwise_xor.accumulate(np.frombuffer(piece, np.uint8) == ord('"'))
+
+
+def _structure(piece: bytes) -> int:
+    """How many characters of structure are outside strings."""
+    characters, outside = np.frombuffer(piece, np.uint8), _outside(piece)
     return sum(int(np.count_nonzero((characters == ord(mark)) & outside)) for mark in _STRUCTURE)
 
 
-def _outside(text: bytes) -> npt.NDArray[np.bool_]:
-    """Which characters are in no string: those behind an even number of quotes."""
-    plain = np.frombuffer(text.replace(b"\\\\", b"__").replace(b'\\"', b"__"), np.uint8)
-    return ~np.bitwise_xor.accumulate(plain == ord('"'))
+def cut_lists(text: Buffer) -> tuple[bytes, list[memoryview]]:
+    """Cut out of a JSON text the long lists that are a member's value and hold no object.
+
+    Returns what is left, where `mark_of` finds the place of each, and the lists, views of `text`. Raises
+    InvalidRequest for a text with very many other lists and objects.
+    """
+    view = memoryview(text)
+    spans = [span for span in _Brackets(view).lists() if span[1] - span[0] > _PIECE_BYTES]
+    rest: list[Buffer] = []
+    at = 0
+    for number, (start, stop) in enumerate(spans):
+        rest += (view[at:start], b'{"\\u0000":%d}' % number)
+        at = stop
+    rest.append(view[at:])
+    return b"".join(rest), [view[start:stop] for start, stop in spans]
+
+
+def mark_of(value: object) -> int | None:
+    """The number of the list that was cut out here: `value` is parsed, or raw JSON, of what `cut_lists`
+    left."""
+    if isinstance(value, msgspec.Raw):
+        found = _MARK.fullmatch(memoryview(value)) if len(value) < _LONGEST_MARK else None
+        return None if found is None else int(found[1])
+    if isinstance(value, dict) and len(value) == 1:
+        number = value.get("\0")
+        return number if type(number) is int and number >= 0 else None
+    return None
+
+
+class _Brackets:
+    """Walks the brackets of a JSON text. Those within lists that hold no object are passed over together."""
+
+    def __init__(self, text: memoryview) -> None:
+        self._text = text
+        self._open: list[tuple[int, bool]] = []  # where, and whether it is a list
+        self._steps = 0
+
+    def lists(self) -> Iterator[tuple[int, int]]:
+        """Where each list begins and ends that holds no object and is in none that does not."""
+        depth_in_list, began = 0, 0
+        at = 0
+        for piece in pieces(self._text, _MARKS):
+            characters = np.frombuffer(piece, np.uint8)
+            places = np.flatnonzero(_BRACKETS[characters] & _outside(piece))
+            kinds = characters[places]
+            index = 0
+            while index < len(places):
+                if depth_in_list:
+                    index, depth_in_list = self._within(kinds, index, depth_in_list)
+                    if depth_in_list == 0:
+                        yield began, at + int(places[index - 1]) + 1
+                    elif depth_in_list < 0:  # it holds an object: its lists are looked at one by one
+                        depth_in_list = 0
+                        self._step()
+                        index += 1
+                    continue
+                if kinds[index] == ord("["):
+                    depth_in_list, began = 1, at + int(places[index])
+                self._step()
+                index += 1
+            at += len(piece)
+
+    def _step(self) -> None:
+        self._steps += 1
+        if self._steps > _MAX_STRUCTURE:
+            raise _too_much_structure()
+
+    @staticmethod
+    def _within(kinds: npt.NDArray[np.uint8], index: int, depth: int) -> tuple[int, int]:
+        """Pass over brackets until a list ends: the next bracket, and how deep in lists it is; -1 at an
+        object."""
+        window = 64
+        while index < len(kinds):
+            ahead = kinds[index : index + window]
+            depths = depth + np.cumsum(np.where(_OPENS[ahead], 1, -1))
+            if depths.max() > MAX_JSON_DEPTH:
+                raise InvalidRequest(f"JSON nesting depth exceeds maximum allowed limit ({MAX_JSON_DEPTH})")
+            ends = np.flatnonzero((depths == 0) | ~_IS_LIST[ahead])
+            if len(ends):
+                end = int(ends[0])
+                return (index + end + 1, 0) if _IS_LIST[ahead[end]] else (index + end, -1)
+            index, depth, window = index + len(ahead), int(depths[-1]), 2 * window
+        return index, depth
+
+
+def flat_list(name: str, piece: bytes) -> bytes:
+    """A piece of nested lists as one list. Raises InvalidRequest for objects in it."""
+    piece = piece.removesuffix(b",")
+    if b'"' not in piece:
+        found, piece = b"{" in piece, piece.translate(_BLANK)
+    else:
+        characters, outside = np.frombuffer(piece, np.uint8), _outside(piece)
+        found = bool((outside & (characters == ord("{"))).any())
+        if b"[" in piece or b"]" in piece:
+            piece = np.where(outside & _IS_LIST[characters], np.uint8(ord(" ")), characters).tobytes()
+    if found:
+        raise InvalidRequest(
+            f"Unable to parse 'data': attempt to access JSON object as array (input '{name}')"
+        )
+    return b"[" + piece + b"]"

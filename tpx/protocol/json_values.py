@@ -1,6 +1,8 @@
 """Tensor elements as JSON values, both ways: nothing is rounded, wrapped or guessed."""
 
+import json
 import math
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -11,10 +13,11 @@ import orjson
 
 from tpx.errors import InvalidRequest
 from tpx.protocol.datatypes import BY_NAME
-from tpx.protocol.json_outline import LARGE_BYTES, texts_in_one_list
-from tpx.protocol.tensors import Buffer, Tensor, as_array, encode_bytes
+from tpx.protocol.json_outline import MAX_JSON_DEPTH, flat_list, pieces
+from tpx.protocol.tensors import Buffer, Tensor, as_array, decode_in_pieces, encode_bytes
 
-MAX_JSON_DEPTH = 100
+_ELEMENTS_AT_ONCE = 16 << 10
+"""Encoded without letting other threads run."""
 
 
 def checked_text(what: str, text: str) -> str:
@@ -28,58 +31,99 @@ def checked_text(what: str, text: str) -> str:
     return text
 
 
-_BLANK = bytes.maketrans(b"[]", b"  ")
-
-
-def json_values(name: str, data: Any, datatype: str = "BYTES") -> Any:
+def json_values(name: str, data: Any) -> Any:
     """The Python value of an input's `data`."""
     if not isinstance(data, msgspec.Raw):
         return data
-    text: Buffer = memoryview(data)
-    if len(text) > LARGE_BYTES:
-        text = bytes(text)
-        text = texts_in_one_list(text) if datatype == "BYTES" else _in_one_list(name, text)
     try:
-        return orjson.loads(text)
+        return orjson.loads(memoryview(data))
     except orjson.JSONDecodeError as exc:
         if "ecursion" in str(exc):
             raise InvalidRequest(
                 f"JSON nesting depth exceeds maximum allowed limit ({MAX_JSON_DEPTH})"
             ) from exc
-        raise InvalidRequest(f"Unable to parse 'data' of input '{name}': {exc}") from exc
+        raise _not_json(name, exc) from exc
 
 
-def _in_one_list(name: str, text: bytes) -> bytes:
-    """Numbers in nested lists as one list: a list for each few of them takes twenty times their size."""
-    if b"{" in text:
-        raise InvalidRequest(
-            f"Unable to parse 'data': attempt to access JSON object as array (input '{name}')"
-        )
-    if text.count(b"[") != text.count(b"]") or not text.startswith(b"["):
-        return text  # no JSON, or no list: that is told as always
-    return b"[" + text.translate(_BLANK) + b"]"
+def _not_json(name: str, exc: ValueError) -> InvalidRequest:
+    return InvalidRequest(f"Unable to parse 'data' of input '{name}': {exc}")
 
 
-def encode_values(name: str, datatype: str, count: int, values: Any) -> Buffer:
-    """JSON values as the raw bytes of `count` elements."""
+def encode_list(name: str, datatype: str, text: Buffer, check: Callable[[int], None]) -> tuple[int, Buffer]:
+    """A long JSON list, nested or not, as the count and the raw bytes of its elements; `check` refuses too
+    many of them.
+
+    It is parsed in pieces: other threads have the interpreter between them, and no more than one of them is
+    ever Python objects.
+    """
+    _check_json_type(name, datatype)
+    count = 0
+    parts: list[Buffer] = []
+    for piece in pieces(text):
+        values = _piece_values(name, flat_list(name, piece))
+        if not values:
+            raise InvalidRequest(f"Unable to parse 'data' of input '{name}': a value is missing")
+        count += len(values)
+        check(count)
+        parts.append(_encode(name, datatype, values))
+    return count, b"".join(parts)
+
+
+def _piece_values(name: str, piece: bytes) -> list[Any]:
+    try:
+        values = orjson.loads(piece)
+    except orjson.JSONDecodeError as exc:
+        if b"NaN" not in piece and b"Infinity" not in piece:
+            raise _not_json(name, exc) from exc
+        try:
+            values = json.loads(piece)
+        except ValueError as other:
+            raise _not_json(name, other) from other
+    out: list[Any] = values
+    return out
+
+
+def check_at_most(most: int, count: int) -> None:
+    """Raise InvalidRequest for a list of more elements than its shape has."""
+    if count > most:
+        raise InvalidRequest("Unable to parse 'data': Shape does not match true shape of 'data' field")
+
+
+def check_count(count: int, expected: int) -> None:
+    """Raise InvalidRequest where a list has not as many elements as its shape."""
+    check_at_most(expected, count)
+    if count < expected:
+        raise InvalidRequest("Failed to parse 'data' field: shape does not match true shape")
+
+
+def _check_json_type(name: str, datatype: str) -> None:
     if datatype in ("FP16", "BF16"):
         raise InvalidRequest(
             f"receiving {datatype} data via JSON is not supported. "
             f"Please use the binary data format for input {name}"
         )
-    flat = _flatten(values) if datatype == "BYTES" else _numbers(name, datatype, values)
-    if len(flat) > count:
-        raise InvalidRequest("Unable to parse 'data': Shape does not match true shape of 'data' field")
-    if len(flat) < count:
-        raise InvalidRequest("Failed to parse 'data' field: shape does not match true shape")
+
+
+def encode_values(name: str, datatype: str, count: int, values: Any) -> Buffer:
+    """JSON values as the raw bytes of `count` elements."""
+    _check_json_type(name, datatype)
+    flat = values
+    if datatype == "BYTES" or not (isinstance(values, list) and values and not isinstance(values[0], list)):
+        flat = _flatten(values)
+    check_count(len(flat), count)
+    return _encode(name, datatype, flat)
+
+
+def _encode(name: str, datatype: str, flat: list[Any]) -> Buffer:
+    """The raw bytes of elements."""
     if datatype != "BYTES":
-        return flat.data.cast("B") if len(flat) else b""  # type: ignore[union-attr]
-    if any(not isinstance(value, str) for value in flat):
+        return _numbers(name, datatype, flat).data.cast("B") if flat else b""
+    if not set(map(type, flat)) <= {str}:
         raise InvalidRequest(
             f"Unable to parse JSON bytes array: attempt to access JSON non-string as string (input '{name}')"
         )
     try:
-        return encode_bytes([value.encode() for value in flat])
+        return encode_bytes(list(map(str.encode, flat)))
     except UnicodeEncodeError as exc:  # half a surrogate pair is JSON, but no text
         raise InvalidRequest("Unable to parse 'data': a string is not Unicode text") from exc
 
@@ -121,14 +165,9 @@ _TYPE_WORDS = {
 }
 
 
-def _numbers(name: str, datatype: str, values: Any) -> npt.NDArray[Any]:
+def _numbers(name: str, datatype: str, flat: list[Any]) -> npt.NDArray[Any]:
     """A flat array of the datatype; nothing is rounded, wrapped or guessed."""
     target = BY_NAME[datatype].numpy
-    flat = (
-        values
-        if isinstance(values, list) and values and not isinstance(values[0], list)
-        else _flatten(values)
-    )
     word = _TYPE_WORDS.get(target.kind, "boolean as boolean")
     mismatch = f"Unable to parse 'data': attempt to access JSON non-{word} (input '{name}')"
     kinds = set(map(type, flat))
@@ -136,8 +175,6 @@ def _numbers(name: str, datatype: str, values: Any) -> npt.NDArray[Any]:
         raise InvalidRequest(mismatch)
     try:
         array = np.array(flat)
-        if array.size == 0:
-            return np.empty(0, dtype=target)
         if array.dtype.kind == "f" and target.kind in "iu" and kinds == {int}:
             array = np.array(flat, dtype=target)  # integers that only fit uint64
     except (ValueError, OverflowError) as exc:
@@ -161,18 +198,31 @@ def _numbers(name: str, datatype: str, values: Any) -> npt.NDArray[Any]:
 
 def json_data(tensor: Tensor) -> bytes:
     """A tensor's elements as a flat JSON array."""
+    return b"[" + b",".join(json_pieces(tensor)) + b"]"
+
+
+def json_pieces(tensor: Tensor) -> Iterator[bytes]:
+    """The elements of a tensor as JSON, some thousands at a time."""
     if tensor.datatype in ("FP16", "BF16"):
         raise InvalidRequest(
             f"sending {tensor.datatype} data via JSON is not supported. "
             "Please use the binary data format for output"
         )
-    array = as_array(tensor.data, tensor.datatype, (math.prod(tensor.shape),))
+    count = math.prod(tensor.shape)
     if tensor.datatype == "BYTES":
-        return orjson.dumps([element.decode("utf-8", "replace") for element in array])
+        for elements in decode_in_pieces(tensor.data, count, _ELEMENTS_AT_ONCE):
+            yield orjson.dumps([element.decode("utf-8", "replace") for element in elements])[1:-1]
+        return
+    array = as_array(tensor.data, tensor.datatype, (count,))
+    for at in range(0, count, _ELEMENTS_AT_ONCE):
+        yield _json_numbers(array[at : at + _ELEMENTS_AT_ONCE])
+
+
+def _json_numbers(array: npt.NDArray[Any]) -> bytes:
     text = orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)
     if array.dtype.kind == "f" and b"null" in text:
-        return _with_words(text, array)
-    return text
+        text = _with_words(text, array)
+    return text[1:-1]
 
 
 def _with_words(text: bytes, array: npt.NDArray[Any]) -> bytes:

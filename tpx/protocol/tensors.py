@@ -2,7 +2,8 @@
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from tpx.protocol.datatypes import BY_NAME, from_numpy
 Buffer = bytes | bytearray | memoryview
 
 _length = struct.Struct("<I")
+_ELEMENTS_AT_ONCE = 16 << 10
+"""Encoded without letting other threads run."""
 
 
 class Tensor:
@@ -69,17 +72,23 @@ def _element_bytes(element: object) -> bytes:
 def encode_bytes(elements: Sequence[bytes]) -> bytes:
     """BYTES elements in wire form."""
     parts: list[bytes] = []
-    for element in elements:
-        parts.append(_length.pack(len(element)))
-        parts.append(element)
-    return b"".join(parts)
+    for at in range(0, len(elements), _ELEMENTS_AT_ONCE):
+        some = elements[at : at + _ELEMENTS_AT_ONCE]
+        lengths = map(_length.pack, map(len, some))
+        parts.append(b"".join(chain.from_iterable(zip(lengths, some, strict=True))))
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def decode_bytes(data: Buffer, count: int) -> list[bytes]:
     """The `count` elements of a BYTES tensor; raises InvalidRequest where lengths and data do not agree."""
+    return list(chain.from_iterable(decode_in_pieces(data, count, _ELEMENTS_AT_ONCE)))
+
+
+def decode_in_pieces(data: Buffer, count: int, at_once: int) -> Iterator[list[bytes]]:
+    """As `decode_bytes`, some elements at a time."""
     view = memoryview(data)
     end = len(view)
-    at = 0
+    at = done = 0
     out: list[bytes] = []
     while at < end:
         if end - at < 4:
@@ -93,10 +102,15 @@ def decode_bytes(data: Buffer, count: int) -> list[bytes]:
             raise InvalidRequest(
                 f"incomplete string data, expecting {size} bytes but only {end - at} bytes available"
             )
-        if len(out) == count:
+        if done == count:
             raise InvalidRequest(f"unexpected number of string elements {count + 1}, expecting {count}")
         out.append(bytes(view[at : at + size]))
+        done += 1
         at += size
-    if len(out) != count:
-        raise InvalidRequest(f"expected {count} string elements, got {len(out)}")
-    return out
+        if len(out) == at_once:
+            yield out
+            out = []
+    if done != count:
+        raise InvalidRequest(f"expected {count} string elements, got {done}")
+    if out:
+        yield out

@@ -1,7 +1,8 @@
 """An inference request and its answer as both protocols mean them, free of JSON and protobuf."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tpx.errors import InvalidRequest
 from tpx.protocol.tensors import Tensor
@@ -42,6 +43,8 @@ class DecodedRequest:
     inputs: list[Tensor] = field(default_factory=list)
     shared_inputs: list[tuple[Tensor, SharedMemoryRange]] = field(default_factory=list)
     """Those of the inputs whose data, empty here, is in shared memory."""
+    regions: Sequence[Any] = ()
+    """The server's own: where their data was, once it is read."""
     outputs: list[RequestedOutput] = field(default_factory=list)
     """Empty: all outputs, sent as `default_binary` says."""
     default_binary: bool = False
@@ -106,3 +109,13 @@ def shared_memory_range(
             raise mistyped(tensor, key, int)
         sizes.append(value)
     return SharedMemoryRange(region=region, offset=sizes[0], byte_size=sizes[1])
+
+
+def check_string_count(tensor: str, count: int, most: int) -> None:
+    """Raise InvalidRequest for a BYTES input of more elements than the server takes: each becomes an object
+    of the interpreter."""
+    if count > most:
+        raise InvalidRequest(
+            f"input '{tensor}' has {count} strings, more than the {most} that this server takes. "
+            "Use --max-string-elements to increase the limit."
+        )

@@ -4,6 +4,7 @@ data")."""
 import json
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import msgspec
@@ -11,10 +12,12 @@ import orjson
 
 from tpx.errors import InvalidRequest
 from tpx.protocol.datatypes import BY_NAME
-from tpx.protocol.json_outline import LARGE_BYTES, check_request
+from tpx.protocol.json_outline import LARGE_BYTES, MAX_JSON_DEPTH, check_request, cut_lists, mark_of
 from tpx.protocol.json_values import (
-    MAX_JSON_DEPTH,
+    check_at_most,
+    check_count,
     checked_text,
+    encode_list,
     encode_values,
     json_data,
     json_values,
@@ -26,6 +29,7 @@ from tpx.protocol.v2 import (
     Parameter,
     RequestedOutput,
     SharedMemoryRange,
+    check_string_count,
     shared_memory_range,
 )
 
@@ -65,15 +69,15 @@ class _DeferredRequest(_Request):
 _decode = msgspec.json.Decoder(_DeferredRequest).decode
 
 
-def decode_infer_request(model: str, body: Buffer, head_size: int | None, max_bytes: int) -> DecodedRequest:
+def decode_infer_request(
+    model: str, body: Buffer, head_size: int | None, max_bytes: int, max_strings: int = MAX_ELEMENTS
+) -> DecodedRequest:
     """The request in a body whose first `head_size` bytes are JSON (None: all of it).
 
     Tensors sent as bytes are views of `body`. Raises InvalidRequest with Triton's words where it has some.
     """
     head = body if head_size is None else body[:head_size]
-    if len(head) > LARGE_BYTES:
-        check_request(head)
-    request = _parse(head)
+    request, lists = _parse_head(head)
     decoded = DecodedRequest(model_name=model, request_id=checked_text("id", request.id))
     default_binary = _bool_parameter(request.parameters, "binary_data_output", default=False)
     decoded.parameters = _parameters(request.parameters)
@@ -98,8 +102,9 @@ def decode_infer_request(model: str, body: Buffer, head_size: int | None, max_by
             data = memoryview(body)[offset : offset + size]
             offset += size
         elif source == "data":
-            values = json_values(item.name, item.data, item.datatype)
-            data = encode_values(item.name, item.datatype, count, values)
+            if item.datatype == "BYTES":
+                check_string_count(item.name, count, max_strings)
+            data = _data(item, count, lists)
         tensor = Tensor(item.name, item.datatype, item.shape, data)
         if place is not None:
             decoded.shared_inputs.append((tensor, place))
@@ -111,6 +116,16 @@ def decode_infer_request(model: str, body: Buffer, head_size: int | None, max_by
     if all_raw and head_size is not None:
         decoded.tensor_offset = head_size
     return decoded
+
+
+def _parse_head(head: Buffer) -> tuple[_Request, Sequence[Buffer]]:
+    """The JSON of a request, and the long lists that were cut out of it."""
+    if len(head) <= LARGE_BYTES:
+        return _parse(head), ()
+    rest, lists = cut_lists(head)
+    if len(rest) > LARGE_BYTES:
+        check_request(rest)
+    return _parse(rest), lists
 
 
 def _parse(head: Buffer) -> _Request:
@@ -162,6 +177,16 @@ _JSON_WORDS = {"str": "string", "int": "unsigned-integer", "array": "array"}
 
 def _no(word: str) -> str:
     return f"attempt to access JSON non-{word} as {word}"
+
+
+def _data(item: _Input, count: int, lists: Sequence[Buffer]) -> Buffer:
+    """The raw bytes of an input whose elements are in the JSON, or among the lists cut out of it."""
+    mark = mark_of(item.data) if lists else None
+    if mark is None or mark >= len(lists):
+        return encode_values(item.name, item.datatype, count, json_values(item.name, item.data))
+    got, data = encode_list(item.name, item.datatype, lists[mark], partial(check_at_most, count))
+    check_count(got, count)
+    return data
 
 
 def _check_size(item: _Input, max_bytes: int) -> int:

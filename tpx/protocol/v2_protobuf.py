@@ -6,7 +6,7 @@ framing:
 what precedes `raw_input_contents` (field 7, the last) is parsed, what follows is viewed.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from tpx.errors import InvalidRequest
 from tpx.protocol import messages
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.json_outline import LARGE_BYTES, MAX_TENSORS
+from tpx.protocol.protobuf_contents import Contents, cut_contents, past, varint
 from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
 from tpx.protocol.v2 import (
     SHARED_MEMORY_PARAMETERS,
@@ -23,6 +24,7 @@ from tpx.protocol.v2 import (
     Parameter,
     RequestedOutput,
     SharedMemoryRange,
+    check_string_count,
     shared_memory_range,
 )
 
@@ -51,20 +53,24 @@ _TYPES = {
     "fp64_contents": "FP64",
     "bytes_contents": "BYTES",
 }
-_NUMBERS = {0: 0, 1: 8, 5: 4}
-"""Bytes of a number by its wire type; 0 where it varies."""
 _MAX_FIELDS = 4 * MAX_TENSORS
 _NO_REQUEST = "Unable to parse request: it is not a ModelInferRequest"
 _NO_DATATYPE = "<invalid>"
 """What Triton calls a datatype that there is not; no model expects it."""
 
 
-def decode_infer_request(data: Buffer) -> DecodedRequest:
-    """The request in a serialized ModelInferRequest. Raises InvalidRequest."""
-    head_size, raw = split_raw_inputs(data, 0)
+def decode_infer_request(
+    data: Buffer, split: tuple[int, list[memoryview]] | None = None, max_strings: int = _MAX_INT64
+) -> DecodedRequest:
+    """The request in a serialized ModelInferRequest, which may be `split` already. Raises InvalidRequest."""
+    head_size, raw = split or split_raw_inputs(data, 0)
+    head: Buffer = memoryview(data)[:head_size]
+    contents: list[Contents | None] = []
     try:
-        message = messages.ModelInferRequest.FromString(bytes(memoryview(data)[:head_size]))
-    except DecodeError as exc:
+        if head_size > LARGE_BYTES:
+            head, contents = cut_contents(head, _MAX_FIELDS)
+        message = messages.ModelInferRequest.FromString(bytes(head))
+    except (DecodeError, IndexError) as exc:
         raise InvalidRequest(_NO_REQUEST) from exc
     raw = [*message.raw_input_contents, *raw]
     decoded = DecodedRequest(
@@ -86,7 +92,7 @@ def decode_infer_request(data: Buffer) -> DecodedRequest:
             "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys "
             f"starting with 'triton_' are allowed: {EMPTY_FINAL_RESPONSE}"
         )
-    decoded.inputs = _inputs(message, raw, decoded.shared_inputs)
+    decoded.inputs = _Inputs(message, raw, contents, max_strings).tensors(decoded.shared_inputs)
     decoded.outputs = [_output(item) for item in message.outputs]
     if len(message.raw_input_contents) == 0 and len(raw) == len(message.inputs):
         decoded.tensor_offset = head_size
@@ -97,8 +103,11 @@ def request_id_of(data: Buffer) -> str:
     """The id of a request that was refused, "" if not even that can be read."""
     try:
         head_size, _ = split_raw_inputs(data, 0)
-        message = messages.ModelInferRequest.FromString(bytes(memoryview(data)[:head_size]))
-    except (DecodeError, InvalidRequest):
+        head: Buffer = memoryview(data)[:head_size]
+        if head_size > LARGE_BYTES:
+            head, _ = cut_contents(head, _MAX_FIELDS)
+        message = messages.ModelInferRequest.FromString(bytes(head))
+    except (DecodeError, IndexError, InvalidRequest):
         return ""
     return str(message.id)
 
@@ -120,20 +129,16 @@ def split_raw_inputs(data: Buffer, start: int) -> tuple[int, list[memoryview]]:
     try:
         while at < end:
             field_start = at
-            tag, at = _varint(view, at)
+            tag, at = varint(view, at)
             if tag == RAW_INPUT_TAG:
-                size, at = _varint(view, at)
+                size, at = varint(view, at)
                 if begins < 0:
                     begins = field_start
                 raw.append(view[at : at + size])
                 at += size
             else:
                 last = begins < 0
-                if tag & 7 == 2 and tag > 7:  # there is no field 0
-                    size, at = _varint(view, at)
-                    at += size
-                else:
-                    at = _past(view, at, tag)
+                at = past(view, at, tag)
             count += 1
             if count > _MAX_FIELDS:
                 raise InvalidRequest(
@@ -146,107 +151,102 @@ def split_raw_inputs(data: Buffer, start: int) -> tuple[int, list[memoryview]]:
     return (begins, raw) if begins >= 0 and last and at == end else (end, [])
 
 
-def _past(view: memoryview, at: int, tag: int) -> int:
-    """Where a number ends that this tag precedes; IndexError for what is none."""
-    kind = tag & 7
-    if tag < 8 or kind not in _NUMBERS:
-        raise IndexError
-    return at + _NUMBERS[kind] if kind else _varint(view, at, longest=10)[1]
+class _Inputs:
+    """The inputs of one message; raw contents are taken in order by those that are not in shared memory."""
 
+    def __init__(
+        self, message: Any, raw: Sequence[Buffer], cut: Sequence[Contents | None], max_strings: int
+    ) -> None:
+        self._message = message
+        self._model = message.model_name
+        self._count = len(raw)
+        self._raw = iter(raw)
+        self._cut = cut or [None] * len(message.inputs)
+        """What was cut out of each input before it was parsed."""
+        self._max_strings = max_strings
 
-def _varint(view: memoryview, at: int, longest: int = 5) -> tuple[int, int]:
-    """A number and where it ends; IndexError where protobuf may see none in so many bytes."""
-    byte = view[at]
-    if byte < 128:
-        return byte, at + 1
-    value = shift = 0
-    while True:
-        byte = view[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-        shift += 7
-        if shift == 7 * longest:
-            raise IndexError
-
-
-def _inputs(
-    message: Any, raw: Sequence[Buffer], shared: list[tuple[Tensor, SharedMemoryRange]]
-) -> list[Tensor]:
-    """The input tensors; raw contents are taken in order by those that are not in shared memory."""
-    model = message.model_name
-    out: list[Tensor] = []
-    remaining = iter(raw)
-    for item in message.inputs:
-        datatype = item.datatype if item.datatype in BY_NAME else _NO_DATATYPE
-        place = _place(item, _parameters(item.parameters)) if item.parameters else None
-        if place is not None:
-            if item.HasField("contents"):
+    def tensors(self, shared: list[tuple[Tensor, SharedMemoryRange]]) -> list[Tensor]:
+        """All of them; those in shared memory are added to `shared`. Raises InvalidRequest."""
+        out: list[Tensor] = []
+        for item, cut in zip(self._message.inputs, self._cut, strict=True):
+            datatype = item.datatype if item.datatype in BY_NAME else _NO_DATATYPE
+            place = _place(item, _parameters(item.parameters)) if item.parameters else None
+            has_contents = cut is not None or item.HasField("contents")
+            data: Buffer = b""
+            if place is None:
+                data = self._contents(item, datatype, cut) if has_contents else self._next_raw(item)
+            elif has_contents:
                 raise InvalidRequest(
                     f"unexpected 'content' provided when using shared memory for input tensor '{item.name}' "
-                    f"for model '{model}'"
+                    f"for model '{self._model}'"
                 )
-            data: Buffer = b""
-        else:
-            data = _data(item, datatype, model, remaining if raw else None)
-        tensor = Tensor(item.name, datatype, item.shape, data)
-        if place is not None:
-            shared.append((tensor, place))
-        out.append(tensor)
-    if next(remaining, None) is not None:
-        raise InvalidRequest(
-            f"unexpected additional input data for model '{model}': {len(raw)} raw_input_contents for "
-            f"{len(out) - len(shared)} inputs"
-        )
-    return out
-
-
-def _data(item: Any, datatype: str, model: str, raw: Iterator[Buffer] | None) -> Buffer:
-    """The data of an input that is in the message: the next raw contents where there are any, or its own."""
-    has_contents = item.HasField("contents")
-    if raw is not None and has_contents:
-        raise InvalidRequest(
-            "contents field must not be specified when using raw_input_contents "
-            f"for '{item.name}' for model '{model}'"
-        )
-    if has_contents:
-        return _typed_contents(item, datatype, model)
-    data = next(raw, None) if raw is not None else None
-    if data is None:
-        raise InvalidRequest(
-            f"unable to find data for input tensor '{item.name}' for model '{model}' in request."
-        )
-    return data
-
-
-def _typed_contents(item: Any, datatype: str, model: str) -> Buffer:
-    """The raw bytes of a tensor given as numbers in the message."""
-    field = _CONTENTS.get(datatype)
-    for other in _TYPES:
-        if other != field and len(getattr(item.contents, other)):
+            tensor = Tensor(item.name, datatype, item.shape, data)
+            if place is not None:
+                shared.append((tensor, place))
+            out.append(tensor)
+        if next(self._raw, None) is not None:
             raise InvalidRequest(
-                f"unexpected explicit tensor data for input tensor '{item.name}' for model '{model}' of type "
-                f"'{_TYPES[other]}', expected datatype '{datatype}'"
+                f"unexpected additional input data for model '{self._model}': {self._count} "
+                f"raw_input_contents for {len(out) - len(shared)} inputs"
             )
-    if field is None:
-        raise InvalidRequest(
-            f"{datatype} data of input tensor '{item.name}' for model '{model}' must be sent as "
-            "raw_input_contents"
-        )
-    values = getattr(item.contents, field)
-    if datatype == "BYTES":
-        return encode_bytes(values)
-    if not values:
-        return b""
-    given = np.array(values, dtype=BY_NAME[_TYPES[field]].numpy)
-    array = given.astype(BY_NAME[datatype].numpy, copy=False)
-    if array is not given and not np.array_equal(array, given):
-        raise InvalidRequest(
-            f"explicit tensor data for input tensor '{item.name}' for model '{model}' is out of range for "
-            f"{datatype}"
-        )
-    return array.data.cast("B")
+        return out
+
+    def _next_raw(self, item: Any) -> Buffer:
+        data = next(self._raw, None)
+        if data is None:
+            raise InvalidRequest(
+                f"unable to find data for input tensor '{item.name}' for model '{self._model}' in request."
+            )
+        return data
+
+    def _contents(self, item: Any, datatype: str, cut: Contents | None) -> Buffer:
+        """The raw bytes of a tensor given as numbers or strings in the message."""
+        if self._count:
+            raise InvalidRequest(
+                "contents field must not be specified when using raw_input_contents "
+                f"for '{item.name}' for model '{self._model}'"
+            )
+        if cut is None:
+            check_string_count(item.name, len(item.contents.bytes_contents), self._max_strings)
+            return self._typed(item, item.contents, datatype)
+        parts = []
+        strings = 0
+        try:
+            for piece in cut.pieces():
+                contents = messages.InferTensorContents.FromString(piece)
+                strings += len(contents.bytes_contents)
+                check_string_count(item.name, strings, self._max_strings)
+                parts.append(self._typed(item, contents, datatype))
+        except (DecodeError, IndexError) as exc:
+            raise InvalidRequest(_NO_REQUEST) from exc
+        return b"".join(parts)
+
+    def _typed(self, item: Any, contents: Any, datatype: str) -> Buffer:
+        field = _CONTENTS.get(datatype)
+        for other in _TYPES:
+            if other != field and len(getattr(contents, other)):
+                raise InvalidRequest(
+                    f"unexpected explicit tensor data for input tensor '{item.name}' for model "
+                    f"'{self._model}' of type '{_TYPES[other]}', expected datatype '{datatype}'"
+                )
+        if field is None:
+            raise InvalidRequest(
+                f"{datatype} data of input tensor '{item.name}' for model '{self._model}' must be sent as "
+                "raw_input_contents"
+            )
+        values = getattr(contents, field)
+        if datatype == "BYTES":
+            return encode_bytes(values)
+        if not values:
+            return b""
+        given = np.array(values, dtype=BY_NAME[_TYPES[field]].numpy)
+        array = given.astype(BY_NAME[datatype].numpy, copy=False)
+        if array is not given and not np.array_equal(array, given):
+            raise InvalidRequest(
+                f"explicit tensor data for input tensor '{item.name}' for model '{self._model}' is out of "
+                f"range for {datatype}"
+            )
+        return array.data.cast("B")
 
 
 def _output(item: Any) -> RequestedOutput:
@@ -326,13 +326,3 @@ def encode_infer_request(
     set_parameters(message.parameters, parameters or {})
     data: bytes = message.SerializeToString()
     return data
-
-
-def encode_varint(value: int) -> bytes:
-    """A number in protobuf's variable-length form."""
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

@@ -1,23 +1,28 @@
 """Every verb of the v2 protocol once, free of transport: plain values in, plain values out, errors raised."""
 
 import asyncio
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, cast
 
 from tpx import __version__
 from tpx.errors import InvalidRequest, NotFound, NotReady, TpxError
-from tpx.protocol.v2 import EXTENSIONS, DecodedRequest, RequestedOutput
+from tpx.protocol.tensors import Buffer, Tensor
+from tpx.protocol.v2 import EXTENSIONS, DecodedRequest, RequestedOutput, check_string_count
 from tpx.serving.logs import LogControl
 from tpx.serving.model_id import ModelId
+from tpx.serving.offload import LONG_BYTES, Offload, Postponed
 from tpx.serving.repository.control import ModelControl
 from tpx.serving.repository.overrides import LoadParameter, override_of
 from tpx.serving.repository.records import State, parse_version
 from tpx.serving.repository.repository import AmbiguousName, ModelRepository
 from tpx.serving.request import InferRequest, RequestHead, TensorSpec
 from tpx.serving.served import Served
-from tpx.serving.shared_memory.regions import RegionsInUse, Registration, SharedMemory
+from tpx.serving.shared_memory.regions import RegionsInUse, Registration, SharedInput, SharedMemory
 from tpx.serving.signature import Signature
+from tpx.serving.strings import CHECKED_AT_ONCE_BYTES, with_request_id
 from tpx.serving.tracing.tracer import Tracer
 
 
@@ -86,6 +91,7 @@ class DataPlane:
         server_name: str,
         *,
         strict_readiness: bool,
+        max_string_elements: int,
     ) -> None:
         self._repository = repository
         self.control = control
@@ -94,6 +100,9 @@ class DataPlane:
         self.logs = watching.logs
         self._server_name = server_name
         self._strict_readiness = strict_readiness
+        self.max_string_elements = max_string_elements
+        """Of the BYTES inputs of a request."""
+        self.offload = Offload()
         self.started = False
         self.exiting = False
         """Not ready any more, and still serving."""
@@ -225,14 +234,42 @@ class DataPlane:
         return self._model(name, version).signature
 
     def bind(self, request: DecodedRequest) -> RequestHead:
-        """The validated head of a request. Raises NotFound, NotReady, InvalidRequest."""
+        """The validated head of a request. Raises NotFound, NotReady, InvalidRequest, and Postponed where it
+        must be bound again after work that takes long."""
         model = self._model(request.model_name, request.model_version)
-        regions = self.shared_memory.fill(request.shared_inputs) if request.shared_inputs else []
+        if request.shared_inputs and not request.regions:
+            return self._bind_shared(model, request)
+        regions = list(request.regions)
         head = model.bind(request)
+        if head.total_size < 0:
+            self._check_strings(head)
         if request.outputs:
             regions += self._place_outputs(request.outputs, head)
         head.regions = regions
         return head
+
+    def _bind_shared(self, model: Served, request: DecodedRequest) -> RequestHead:
+        """Read inputs from shared memory once everything else fits: regions may be large, and their files
+        sparse. Raises Postponed where reading takes long."""
+        inputs = self.shared_memory.inputs(request.shared_inputs)
+        read = partial(_read, request, inputs)
+        size = sum(map(len, inputs))
+        if size <= LONG_BYTES:
+            read()
+            return self.bind(request)
+        for (tensor, _), there in zip(request.shared_inputs, inputs, strict=True):
+            tensor.data = there.read() if len(there) <= CHECKED_AT_ONCE_BYTES else cast("Buffer", there)
+        self._check_strings(model.bind(request))
+        for (tensor, _), there in zip(request.shared_inputs, inputs, strict=True):
+            if tensor.datatype == "BYTES":
+                _check_lengths(tensor, there, model.name, request.request_id)
+        raise Postponed(self.offload, size, read)
+
+    def _check_strings(self, head: RequestHead) -> None:
+        """Raise InvalidRequest for more strings than one request may have."""
+        for bound in head.inputs:
+            if bound.size < 0:
+                check_string_count(bound.spec.name, math.prod(bound.shape), self.max_string_elements)
 
     def _model(self, name: str, version: str) -> Served:
         """Who serves. Raises NotFound, NotReady, InvalidRequest, and NotLoaded where a request loads it."""
@@ -248,7 +285,7 @@ class DataPlane:
             if output.shared_memory is not None:
                 bound.placement = placement = self.shared_memory.placement(output.shared_memory)
                 bound.binary = True
-                head.placed = True
+                head.placed = head.converted = True
                 regions.append(placement.registration)
         return regions
 
@@ -294,6 +331,20 @@ class DataPlane:
         if not self._repository.is_ready(name, ""):
             raise InvalidRequest(f"Request for unknown model : {name}")
         return name
+
+
+def _check_lengths(tensor: Tensor, there: SharedInput, model: str, request_id: str) -> None:
+    try:
+        there.check_strings(tensor.name, model, math.prod(tensor.shape))
+    except InvalidRequest as exc:
+        raise with_request_id(exc, request_id) from exc
+
+
+def _read(request: DecodedRequest, inputs: Sequence[SharedInput]) -> DecodedRequest:
+    for (tensor, _), there in zip(request.shared_inputs, inputs, strict=True):
+        tensor.data = there.read()
+    request.regions = [there.registration for there in inputs]
+    return request
 
 
 def _tensors(signature: Signature, specs: Iterable[TensorSpec]) -> list[TensorMetadata]:

@@ -71,6 +71,10 @@ class ServeConfig(ModelOptions):
         int,
         Option("most bytes of input that a request reads from shared memory", section="Server", minimum=1),
     ] = 2**31 - 1
+    max_string_elements: Annotated[
+        int,
+        Option("most strings in the BYTES inputs of a request", section="Server", minimum=1),
+    ] = 1_000_000
     inline_below_us: Annotated[
         int,
         Option(

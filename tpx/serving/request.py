@@ -156,6 +156,7 @@ class RequestHead:
     __slots__ = (
         "batch_key",
         "batch_size",
+        "converted",
         "empty_final_response",
         "inputs",
         "model",
@@ -196,6 +197,8 @@ class RequestHead:
         """Some output goes into shared memory."""
         self.regions: Sequence[Any] = ()
         """The shared memory's own: what it must keep for the request."""
+        self.converted = any(not output.binary or output.classification for output in outputs)
+        """Some output does not go into the answer as it is: as JSON, as classes, into shared memory."""
         self.batch_key: tuple[Any, ...] = tuple(
             (i.spec.name, () if i.spec.ragged else i.shape[1:]) for i in inputs
         )
@@ -231,6 +234,7 @@ class RequestHead:
         other = RequestHead(self.model, self.request_id, self.inputs, outputs, self.batch_size, parameters)
         other.empty_final_response = self.empty_final_response
         other.placed = self.placed
+        other.converted = self.converted
         return other
 
     def remember_rendered(self, key: Any, rendered: Any) -> None:

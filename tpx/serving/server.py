@@ -136,6 +136,7 @@ class Server:
             config.id,
             # what one client asks for and cannot be loaded is no reason for others to go elsewhere
             strict_readiness=config.strict_readiness and config.model_control_mode != "lazy",
+            max_string_elements=config.max_string_elements,
         )
 
     def status(self) -> list[IndexEntry]:
@@ -194,6 +195,7 @@ class Server:
         for listener in self._listeners:
             listener.close()
         self._sampler.stop()
+        self.plane.offload.close()
         await self.control.close()
         await self._end_traces()
 

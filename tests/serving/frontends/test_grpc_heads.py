@@ -7,7 +7,7 @@ import grpc
 from tests.serving.frontends.requests import grpc_request, refused
 from tests.serving.live import Channel, Live, floats, outputs_of
 from tpx.protocol import messages
-from tpx.protocol.v2_protobuf import encode_varint
+from tpx.protocol.protobuf_contents import encode_varint
 
 
 def raw_field(data: bytes) -> bytes:

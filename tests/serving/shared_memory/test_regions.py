@@ -78,7 +78,8 @@ def place(region: str = "r", offset: int = 0, byte_size: int = 4) -> SharedMemor
 
 def read(regions: SharedMemory, *places: SharedMemoryRange) -> list[bytes]:
     tensors = [(Tensor("x", "UINT8", [p.byte_size], b""), p) for p in places]
-    regions.fill(tensors)
+    for (tensor, _), there in zip(tensors, regions.inputs(tensors), strict=True):
+        tensor.data = there.read()
     return [bytes(tensor.data) for tensor, _ in tensors]
 
 
@@ -261,8 +262,8 @@ def names(regions: SharedMemory) -> list[str]:
 
 def used(regions: SharedMemory, name: str) -> RegionsInUse:
     """A request that reads its input from a region is in flight."""
-    found = regions.fill([(Tensor("x", "UINT8", [1], b""), place(name, byte_size=1))])
-    return RegionsInUse(found, ignore)
+    found = regions.inputs([(Tensor("x", "UINT8", [1], b""), place(name, byte_size=1))])
+    return RegionsInUse([there.registration for there in found], ignore)
 
 
 def test_a_region_in_use_stays_until_the_last_response_of_the_last_request(

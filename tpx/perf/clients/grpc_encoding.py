@@ -13,9 +13,10 @@ from tpx.protocol.compression import deflate
 from tpx.protocol.grpc.client_call import PreparedCall
 from tpx.protocol.grpc.framing import frame_message, pack_prefix
 from tpx.protocol.grpc.metadata import request_block
+from tpx.protocol.protobuf_contents import encode_varint
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import Parameter, SharedMemoryRange
-from tpx.protocol.v2_protobuf import encode_varint, set_parameters
+from tpx.protocol.v2_protobuf import set_parameters
 
 log = logging.getLogger(__name__)
 SERVICE = "/inference.GRPCInferenceService/"

@@ -26,8 +26,9 @@ from tpx.protocol.grpc.client import GrpcClientConnection
 from tpx.protocol.grpc.client_call import GrpcResponse
 from tpx.protocol.grpc.framing import pack_prefix
 from tpx.protocol.grpc.status import Status
+from tpx.protocol.protobuf_contents import encode_varint
 from tpx.protocol.tensors import Buffer, Tensor
-from tpx.protocol.v2_protobuf import EMPTY_FINAL_RESPONSE, encode_varint
+from tpx.protocol.v2_protobuf import EMPTY_FINAL_RESPONSE
 
 MOST_STREAMS = 16
 """As many as perf_analyzer has threads by default, each with a stream of its own."""

@@ -2,34 +2,27 @@
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import orjson
 
 from tpx.errors import InvalidRequest
-from tpx.protocol.json_outline import LARGE_BYTES, check_flat
-from tpx.protocol.json_values import checked_text, encode_values, json_data
+from tpx.protocol.json_outline import LARGE_BYTES, check_flat, cut_lists, mark_of
+from tpx.protocol.json_values import checked_text, encode_list, encode_values, json_data
 from tpx.protocol.tensors import Buffer, Tensor
-from tpx.protocol.v2 import DecodedRequest
+from tpx.protocol.v2 import DecodedRequest, check_string_count
+from tpx.protocol.v2_json import MAX_ELEMENTS
 from tpx.serving.request import InferResponse, RequestHead, TensorSpec
 from tpx.serving.signature import Signature
 
 
-def decode(body: Buffer, signature: Signature) -> DecodedRequest:
+def decode(body: Buffer, signature: Signature, max_strings: int) -> DecodedRequest:
     """The request in a flat JSON object: a member that names an input of the model is a tensor, any other a
     parameter. Raises InvalidRequest."""
-    request = DecodedRequest()
-    for key, value in _parse(body).members:
-        if key == "id" and key not in signature.inputs:
-            if not isinstance(value, str):
-                raise InvalidRequest("Unable to parse 'id': attempt to access JSON non-string as string")
-            request.request_id = request.request_id or checked_text("id", value)  # the first counts
-        elif key == "parameters":
-            _take_nested(request, signature, value)
-        else:
-            _take(request, signature, key, value)
-    return request
+    return _Decoding(signature, max_strings).decode(body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,61 +36,97 @@ class _NotAParameter(InvalidRequest):
     """A value that no request parameter can have."""
 
 
-def _parse(body: Buffer) -> _Object:
-    if len(body) > LARGE_BYTES:
-        check_flat(body)
-    try:
-        value = json.loads(bytes(body).decode(), object_pairs_hook=_Object)
-    except RecursionError:
-        raise InvalidRequest("JSON nesting depth exceeds maximum allowed limit (100)") from None
-    except ValueError as exc:
-        raise InvalidRequest(f"failed to parse the request JSON buffer: {exc}") from exc
-    if not isinstance(value, _Object):
-        raise InvalidRequest("attempt to get members for non-object")
-    return value
+class _Decoding:
+    """One request on its way from JSON."""
 
+    def __init__(self, signature: Signature, max_strings: int) -> None:
+        self._signature = signature
+        self._max_strings = max_strings
+        self._request = DecodedRequest()
+        self._lists: Sequence[Buffer] = ()
 
-def _take_nested(request: DecodedRequest, signature: Signature, value: Any) -> None:
-    if "parameters" in signature.inputs:
-        raise InvalidRequest("Keyword 'parameters' for nested schema also given as input tensor name")
-    if not isinstance(value, _Object):
-        raise InvalidRequest(
-            "Expected JSON object for keyword: 'parameters': attempt to access JSON non-object as object"
-        )
-    for key, nested in value.members:
+    def decode(self, body: Buffer) -> DecodedRequest:
+        request = self._request
+        for key, value in self._parse(body).members:
+            if key == "id" and key not in self._signature.inputs:
+                if not isinstance(value, str):
+                    raise InvalidRequest("Unable to parse 'id': attempt to access JSON non-string as string")
+                request.request_id = request.request_id or checked_text("id", value)  # the first counts
+            elif key == "parameters":
+                self._take_nested(value)
+            else:
+                self._take(key, value)
+        return request
+
+    def _parse(self, body: Buffer) -> _Object:
+        text = bytes(body)
+        if len(text) > LARGE_BYTES:
+            text, self._lists = cut_lists(text)
+            check_flat(text)
         try:
-            _take(request, signature, key, nested)
-        except _NotAParameter as exc:
-            raise InvalidRequest(f"Converting keyword: 'parameters': {exc.message}") from exc
+            value = json.loads(text.decode(), object_pairs_hook=_Object)
+        except RecursionError:
+            raise InvalidRequest("JSON nesting depth exceeds maximum allowed limit (100)") from None
+        except ValueError as exc:
+            raise InvalidRequest(f"failed to parse the request JSON buffer: {exc}") from exc
+        if not isinstance(value, _Object):
+            raise InvalidRequest("attempt to get members for non-object")
+        return value
 
+    def _take_nested(self, value: Any) -> None:
+        if "parameters" in self._signature.inputs:
+            raise InvalidRequest("Keyword 'parameters' for nested schema also given as input tensor name")
+        if not isinstance(value, _Object):
+            raise InvalidRequest(
+                "Expected JSON object for keyword: 'parameters': attempt to access JSON non-object as object"
+            )
+        for key, nested in value.members:
+            try:
+                self._take(key, nested)
+            except _NotAParameter as exc:
+                raise InvalidRequest(f"Converting keyword: 'parameters': {exc.message}") from exc
 
-def _take(request: DecodedRequest, signature: Signature, key: str, value: Any) -> None:
-    spec = signature.inputs.get(key)
-    if spec is not None:
-        request.inputs.append(_tensor(spec, value, batched=signature.max_batch_size > 0))
-    elif isinstance(value, str | int | float):
-        request.parameters[checked_text("parameters", key)] = (
-            checked_text(key, value) if isinstance(value, str) else value
+    def _take(self, key: str, value: Any) -> None:
+        request, spec = self._request, self._signature.inputs.get(key)
+        if spec is not None:
+            request.inputs.append(self._tensor(spec, value))
+        elif isinstance(value, str | int | float):
+            request.parameters[checked_text("parameters", key)] = (
+                checked_text(key, value) if isinstance(value, str) else value
+            )
+        else:
+            raise _NotAParameter(
+                f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'."
+            )
+
+    def _tensor(self, spec: TensorSpec, value: Any) -> Tensor:
+        """A scalar or list as the tensor of an input: the innermost variable dimension takes the count."""
+        most = self._max_strings if spec.datatype == "BYTES" else MAX_ELEMENTS
+        check = partial(check_string_count, spec.name, most=most)
+        cut = mark_of(dict(value.members)) if isinstance(value, _Object) else None
+        if cut is not None and cut < len(self._lists):
+            count, data = encode_list(spec.name, spec.datatype, self._lists[cut], check)
+            shape = _shape(spec, count)
+        else:
+            flat = value if isinstance(value, list) else [value]
+            check(len(flat))
+            shape = _shape(spec, len(flat))
+            data = encode_values(spec.name, spec.datatype, len(flat), flat)
+        return Tensor(
+            spec.name, spec.datatype, [1, *shape] if self._signature.max_batch_size else shape, data
         )
-    else:
-        raise _NotAParameter(
-            f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'."
-        )
 
 
-def _tensor(spec: TensorSpec, value: Any, *, batched: bool) -> Tensor:
-    """A scalar or list as the tensor of an input: the innermost variable dimension takes the count."""
-    flat = value if isinstance(value, list) else [value]
+def _shape(spec: TensorSpec, count: int) -> list[int]:
+    """The dimensions of so many elements. Raises InvalidRequest."""
     shape = list(spec.dims)
     rest = math.prod(max(1, dim) for dim in shape)
     free = [index for index, dim in enumerate(shape) if dim == -1]
     for index in free:
-        shape[index] = len(flat) // rest if index == free[-1] else 1
-    count = math.prod(shape)
-    if count != len(flat):
+        shape[index] = count // rest if index == free[-1] else 1
+    if math.prod(shape) != count:
         raise InvalidRequest(f"The schema can not convert input '{spec.name}' to tensor with proper shape")
-    data = encode_values(spec.name, spec.datatype, count, flat)
-    return Tensor(spec.name, spec.datatype, [1, *shape] if batched else shape, data)
+    return shape
 
 
 def encode(head: RequestHead, response: InferResponse) -> bytes:

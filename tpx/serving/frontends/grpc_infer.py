@@ -13,22 +13,24 @@ from typing import Any
 from tpx.errors import TpxError, Unsupported
 from tpx.protocol import messages
 from tpx.protocol.grpc.server_call import Method, ServerCall
+from tpx.protocol.protobuf_contents import encode_varint
 from tpx.protocol.tensors import Buffer, Tensor
-from tpx.protocol.v2 import Parameter
+from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.protocol.v2_protobuf import (
     RAW_INPUT_TAG,
     RAW_OUTPUT_TAG,
     decode_infer_request,
-    encode_varint,
     set_parameters,
+    split_raw_inputs,
 )
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.classification import with_classes
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.grpc_answers import fail, fail_internally, when_loaded
 from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc
-from tpx.serving.frontends.placing import put_into_place
+from tpx.serving.frontends.placing import put_into_place, takes_long
 from tpx.serving.frontends.traced import trace_grpc
+from tpx.serving.offload import LONG_BYTES, Postponed
 from tpx.serving.repository.demand import NotLoaded
 from tpx.serving.request import InferRequest, InferResponse, RequestHead, rendering_key
 
@@ -68,19 +70,28 @@ class GrpcInference:
     def rpcs(self) -> list[Rpc]:
         return [Rpc(category="inference", method=Method(SERVICE + "ModelInfer", unary=self.serve))]
 
-    def serve(self, call: ServerCall, message: Buffer, *, waits: bool = True) -> None:
+    def serve(
+        self,
+        call: ServerCall,
+        message: Buffer,
+        decoded: DecodedRequest | None = None,
+        *,
+        waits: bool = True,
+    ) -> None:
         """The boundary of a request: whatever happens, it is answered."""
         try:
-            infer = self.request(message, call, self._reply, call)
+            infer = self.request(message, call, self._reply, call, decoded)
             if infer.head.model.decoupled:
                 raise Unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
             call.on_gone = infer.cancel
             if self._plane.tracer.on:
                 trace_grpc(self._plane.tracer, infer, call)
             self._plane.infer(infer)
+        except Postponed as exc:
+            call.on_gone = exc.then(partial(self.serve, call, message, waits=waits), partial(fail, call))
         except NotLoaded as exc:
             if waits:
-                when_loaded(call, exc, partial(self.serve, call, message, waits=False))
+                when_loaded(call, exc, partial(self.serve, call, message, decoded, waits=False))
             else:
                 fail(call, exc)
         except TpxError as exc:
@@ -88,29 +99,45 @@ class GrpcInference:
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
             fail_internally(call, "ModelInfer", exc)
 
-    def request(self, message: Buffer, call: ServerCall, reply: Reply, context: Any) -> InferRequest:
-        """The request in a message of a call. Raises RequestError."""
+    def request(
+        self,
+        message: Buffer,
+        call: ServerCall,
+        reply: Reply,
+        context: Any,
+        decoded: DecodedRequest | None = None,
+    ) -> InferRequest:
+        """The request in a message of a call, which may be `decoded` already. Raises RequestError, and
+        Postponed where it takes long to decode."""
+        forwarded = None
         if self._forwarding is not None:
             forwarded = self._forwarding.of_metadata(call.head.metadata)
-            if forwarded:
-                # what the metadata adds is not in the message: its start does not tell the head
-                decoded = decode_infer_request(message)
-                decoded.parameters.update(forwarded)
-                head = self._plane.bind(decoded)
-                return InferRequest(head, [tensor.data for tensor in decoded.inputs], reply, context)
-        known = self._remembered(message)
-        if known is not None:
-            return InferRequest(known[0], known[1], reply, context)
-        decoded = decode_infer_request(message)
+        # what the metadata adds is not in the message: its start does not tell the head then
+        if decoded is None and not forwarded:
+            known = self._remembered(message)
+            if known is not None:
+                return InferRequest(known[0], known[1], reply, context)
+        if decoded is None:
+            decoded = self._decoded(message)
+        if forwarded:
+            decoded.parameters.update(forwarded)
         head = self._plane.bind(decoded)
         size = decoded.tensor_offset
         if (
             0 <= size <= _REMEMBERED_HEAD_BYTES
             and head.total_size >= 0
-            and not (head.request_id or head.placed)
+            and not (head.request_id or head.placed or forwarded)
         ):
             self._remember(bytes(message[:size]), head, call.method)
         return InferRequest(head, [tensor.data for tensor in decoded.inputs], reply, context)
+
+    def _decoded(self, message: Buffer) -> DecodedRequest:
+        """Raises Postponed for explicit contents that take long to decode."""
+        split = split_raw_inputs(message, 0)
+        decode = partial(decode_infer_request, message, split, self._plane.max_string_elements)
+        if split[0] > LONG_BYTES:
+            raise Postponed(self._plane.offload, split[0], decode)
+        return decode()
 
     def _remembered(self, message: Buffer) -> tuple[RequestHead, list[Buffer]] | None:
         """Head and tensors, if the message begins as one before and has the sizes that this implies."""
@@ -151,18 +178,27 @@ class GrpcInference:
         if response.error is not None:
             fail(call, response.error)
             return
+        parameters = response.parameters or _NO_PARAMETERS
+        if infer.head.converted and takes_long(infer.head, response.outputs):
+            work = partial(encode_response, infer, response.outputs, parameters)
+            self._plane.offload.encode(work, partial(_respond, call), partial(fail, call))
+            return
         try:
-            parts = encode_response(infer, response.outputs, response.parameters or _NO_PARAMETERS)
+            parts = encode_response(infer, response.outputs, parameters)
         except TpxError as exc:
             fail(call, exc)
             return
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
             fail_internally(call, "encoding an answer", exc)
             return
-        size = 0
-        for part in parts:
-            size += len(part)
-        call.respond(parts, size)
+        _respond(call, parts)
+
+
+def _respond(call: ServerCall, parts: list[Buffer]) -> None:
+    size = 0
+    for part in parts:
+        size += len(part)
+    call.respond(parts, size)
 
 
 def encode_response(

@@ -14,14 +14,17 @@ from tpx.protocol import messages
 from tpx.protocol.grpc.backpressure import CALL_UNREAD_BYTES
 from tpx.protocol.grpc.server_call import Method, ServerCall
 from tpx.protocol.grpc.status import from_code
+from tpx.protocol.protobuf_contents import encode_varint
 from tpx.protocol.tensors import Buffer
-from tpx.protocol.v2 import Parameter
-from tpx.protocol.v2_protobuf import encode_varint, request_id_of
+from tpx.protocol.v2 import DecodedRequest, Parameter
+from tpx.protocol.v2_protobuf import request_id_of
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.grpc_answers import fail_internally
 from tpx.serving.frontends.grpc_infer import FINAL, NOT_FINAL, GrpcInference, encode_response
 from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc
+from tpx.serving.frontends.placing import takes_long
 from tpx.serving.frontends.traced import trace_stream
+from tpx.serving.offload import Postponed
 from tpx.serving.pace import Pace
 from tpx.serving.repository.demand import NotLoaded
 from tpx.serving.request import InferRequest, InferResponse
@@ -35,7 +38,7 @@ _INFER_RESPONSE_TAG = bytes((2 << 3 | 2,))
 class _Turn:
     """One request of a stream, and what is ready of its answer."""
 
-    __slots__ = ("done", "error", "messages", "request", "size")
+    __slots__ = ("done", "encoding", "error", "messages", "request", "size")
 
     def __init__(self) -> None:
         self.request: InferRequest | None = None
@@ -47,6 +50,8 @@ class _Turn:
         """The stream ends with it when these were sent."""
         self.done = False
         """Nothing follows."""
+        self.encoding = 0
+        """Answers that are encoded beside the event loop: those behind them wait."""
 
     @property
     def ordered(self) -> bool:
@@ -103,7 +108,7 @@ class _InferStream:
         else:
             self._serve(message, waits=True)
 
-    def _serve(self, message: Buffer, *, waits: bool) -> None:
+    def _serve(self, message: Buffer, decoded: DecodedRequest | None = None, *, waits: bool) -> None:
         """The boundary of a request: whatever happens, it is answered."""
         if self._ended:
             return
@@ -111,7 +116,7 @@ class _InferStream:
             return  # the stream ends with what is in flight, and says why
         turn = _Turn()
         try:
-            infer = turn.request = self._inference.request(message, self._call, self._reply, turn)
+            infer = turn.request = self._inference.request(message, self._call, self._reply, turn, decoded)
             if infer.head.model.decoupled:
                 infer.pace = Pace()
             self._admit(turn)
@@ -120,8 +125,14 @@ class _InferStream:
                     self._plane.tracer, infer, self._call, self._waits_since_ns or self._call.began_ns
                 )
             self._plane.infer(infer)
+        except Postponed as exc:
+            self._call_off = exc.then(
+                partial(self._go_on, turn, message, None),
+                lambda error: self._go_on(turn, message, error, None),
+            )
+            self._hold_back()
         except NotLoaded as exc:
-            self._wait(turn, message, exc, waits=waits)
+            self._wait(turn, message, decoded, exc, waits=waits)
         except TpxError as exc:
             if turn.request is None:
                 self._admit(turn)
@@ -129,32 +140,49 @@ class _InferStream:
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
             self._break(exc)
 
-    def _wait(self, turn: _Turn, message: Buffer, absent: NotLoaded, *, waits: bool) -> None:
+    def _wait(
+        self, turn: _Turn, message: Buffer, decoded: DecodedRequest | None, absent: NotLoaded, *, waits: bool
+    ) -> None:
         """Read no more of the client until a model is loaded."""
         try:
             if not waits:
                 raise absent
             self._call_off = absent.then(
-                partial(self._go_on, turn, message, None), partial(self._go_on, turn, message)
+                lambda: self._go_on(turn, message, None, decoded, waits=False),
+                lambda error: self._go_on(turn, message, error, None),
             )
         except TpxError as exc:
             self._admit(turn)
             self._refuse(turn, message, exc)
         else:
-            self._behind = deque()
-            if not self._paused:
-                self._call.pause_reading()
+            self._hold_back()
 
-    def _go_on(self, turn: _Turn, message: Buffer, error: TpxError | None) -> None:
-        """The model is there, or why it is not: serve what has come meanwhile."""
+    def _hold_back(self) -> None:
+        """Read no more of the client until the present request is taken up."""
+        self._behind = deque()
+        if not self._paused:
+            self._call.pause_reading()
+
+    def _go_on(
+        self,
+        turn: _Turn,
+        message: Buffer,
+        error: TpxError | None,
+        decoded: DecodedRequest | None,
+        *,
+        waits: bool = True,
+    ) -> None:
+        """The model is there or the request is decoded, or why not: serve what has come meanwhile."""
         behind, self._behind = self._behind, None
         if self._ended:
             return
         if error is None:
-            self._serve(message, waits=False)
+            self._serve(message, decoded, waits=waits)
         else:
             self._admit(turn)
             self._refuse(turn, message, error)
+        if self._keep_behind(behind or deque()):
+            return
         while behind and not self._ended:
             self.message(behind.popleft())
             if self._keep_behind(behind):
@@ -213,24 +241,45 @@ class _InferStream:
         turn: _Turn = infer.context
         if self._ended or turn.done:
             return
-        turn.done = response.final
+        work = partial(_encode, turn, infer, response)
+        if turn.encoding or (infer.head.converted and takes_long(infer.head, response.outputs)):
+            # those behind it wait for it: they are encoded in their order
+            turn.encoding += 1
+            then = partial(self._encoded, turn, infer, response)
+            self._plane.offload.encode(work, then, lambda error: self._encoded(turn, infer, response, error))
+            return
         try:
-            if response.error is not None:
-                self._add_error(turn, infer.head.request_id, response.error)
-            elif (
-                response.outputs or turn.ordered or response.says_something or infer.head.empty_final_response
-            ):
-                parameters: Mapping[str, Parameter] = FINAL if response.final else NOT_FINAL
-                if response.parameters:
-                    parameters = {**response.parameters, **parameters}
-                turn.add(_framed(encode_response(infer, response.outputs, parameters)))
+            self._take(turn, infer, response, work())
         except TpxError as exc:
-            infer.cancel()
-            turn.done = True
-            self._add_error(turn, infer.head.request_id, exc)
+            self._fault(turn, infer, exc)
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
             self._break(exc)
+
+    def _encoded(
+        self, turn: _Turn, infer: InferRequest, response: InferResponse, parts: list[Buffer] | TpxError
+    ) -> None:
+        """A response has been encoded beside the event loop."""
+        turn.encoding -= 1
+        if self._ended or turn.done:
             return
+        if isinstance(parts, TpxError):
+            self._fault(turn, infer, parts)
+        else:
+            self._take(turn, infer, response, parts)
+
+    def _take(self, turn: _Turn, infer: InferRequest, response: InferResponse, parts: list[Buffer]) -> None:
+        turn.done = response.final
+        if response.error is not None:
+            self._add_error(turn, infer.head.request_id, response.error)
+        elif parts:
+            turn.add(parts)
+        self._deliver(turn)
+
+    def _fault(self, turn: _Turn, infer: InferRequest, error: TpxError) -> None:
+        """A response cannot be sent."""
+        infer.cancel()
+        turn.done = True
+        self._add_error(turn, infer.head.request_id, error)
         self._deliver(turn)
 
     def _refuse(self, turn: _Turn, message: Buffer, error: TpxError) -> None:
@@ -301,6 +350,17 @@ class _InferStream:
 
 def _nothing() -> None:
     """Nothing is to be called off."""
+
+
+def _encode(turn: _Turn, infer: InferRequest, response: InferResponse) -> list[Buffer]:
+    """The message of a response; nothing where there is none. Raises TpxError."""
+    says = response.outputs or turn.ordered or response.says_something or infer.head.empty_final_response
+    if response.error is not None or not says:
+        return []
+    parameters: Mapping[str, Parameter] = FINAL if response.final else NOT_FINAL
+    if response.parameters:
+        parameters = {**response.parameters, **parameters}
+    return _framed(encode_response(infer, response.outputs, parameters))
 
 
 def _framed(parts: list[Buffer]) -> list[Buffer]:

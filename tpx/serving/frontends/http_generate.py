@@ -2,18 +2,23 @@
 
 import logging
 import re
+from functools import partial
 
 import orjson
 
 from tpx.errors import InvalidRequest, TpxError
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
+from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.generate_json import decode, encode
-from tpx.serving.frontends.http_answers import STATUS_OF_CODE, answer_error
+from tpx.serving.frontends.http_answers import STATUS_OF_CODE, answer_error, answer_failure, when_loaded
 from tpx.serving.frontends.http_routes import MODEL, Route, of_model, route
+from tpx.serving.frontends.placing import takes_long
 from tpx.serving.frontends.traced import trace_http
+from tpx.serving.offload import LONG_BYTES
 from tpx.serving.pace import Pace
+from tpx.serving.repository.demand import NotLoaded
 from tpx.serving.request import InferRequest, InferResponse
 
 log = logging.getLogger(__name__)
@@ -44,36 +49,99 @@ class HttpGeneration:
     def _generate_stream(self, request: HttpRequest, match: re.Match[str]) -> None:
         self._serve(request, _Events(request), *of_model(match))
 
-    def _serve(self, request: HttpRequest, answer: "_Single | _Events", name: str, version: str) -> None:
+    def _serve(self, request: HttpRequest, answer: "_Answer", name: str, version: str) -> None:
         """Decode and compute. Raises RequestError."""
         if request.head.headers.get(b"content-encoding", b"identity").lower() not in (b"identity", b""):
             raise InvalidRequest("Unsupported content-encoding, only 'identity' is supported.")
-        decoded = decode(request.body, self._plane.signature(name, version))
+        size = len(request.body)
+        work = partial(
+            decode, request.body, self._plane.signature(name, version), self._plane.max_string_elements
+        )
+        if size > LONG_BYTES:
+            then = partial(self._go_on, request, answer, name, version)
+            request.on_gone = self._plane.offload.decode(size, work, then, partial(answer_error, request))
+        else:
+            self._compute(request, answer, name, version, work())
+
+    def _go_on(
+        self,
+        request: HttpRequest,
+        answer: "_Answer",
+        name: str,
+        version: str,
+        decoded: DecodedRequest,
+    ) -> None:
+        """The request has been decoded beside the event loop."""
+        work = partial(self._compute, request, answer, name, version, decoded)
+        try:
+            work()
+        except NotLoaded as exc:
+            when_loaded(request, exc, work)
+        except TpxError as exc:
+            answer_error(request, exc)
+        except Exception as exc:  # noqa: BLE001 (one request's boundary)
+            answer_failure(request, "an HTTP request", exc)
+
+    def _compute(
+        self,
+        request: HttpRequest,
+        answer: "_Answer",
+        name: str,
+        version: str,
+        decoded: DecodedRequest,
+    ) -> None:
         decoded.model_name, decoded.model_version = name, version
         if self._forwarding is not None:
             decoded.parameters.update(self._forwarding.of_head(request.head))
         head = self._plane.bind(decoded)
-        infer = InferRequest(head, [tensor.data for tensor in decoded.inputs], _reply, answer)
+        infer = InferRequest(head, [tensor.data for tensor in decoded.inputs], self._reply, answer)
         infer.pace = Pace()
         request.on_gone, request.on_stall = infer.cancel, infer.stall
         if self._plane.tracer.on:
             trace_http(self._plane.tracer, infer, request)
         self._plane.infer(infer)
 
+    def _reply(self, infer: InferRequest, response: InferResponse) -> None:
+        answer: _Answer = infer.context
+        if answer.over:
+            return
+        if answer.encoding or takes_long(infer.head, response.outputs):
+            # those behind it wait for it: they are encoded in their order
+            answer.encoding += 1
+            work = partial(_encoded, infer, response)
+            take = partial(_take_later, infer, response)
+            self._plane.offload.encode(work, take, lambda error: _fail(infer, error))
+            return
+        try:
+            answer.take(response, _encoded(infer, response))
+        except TpxError as exc:
+            _fail(infer, exc)
+        except Exception:  # one request's boundary
+            log.exception("encoding an answer failed")
+            _fail(infer, TpxError("internal error: see the log of the server"))
 
-def _reply(infer: InferRequest, response: InferResponse) -> None:
-    answer: _Single | _Events = infer.context
+
+def _encoded(infer: InferRequest, response: InferResponse) -> bytes:
+    """A response as JSON; nothing where it says nothing. Raises InvalidRequest."""
+    return encode(infer.head, response) if response.error is None and response.says_something else b""
+
+
+def _take_later(infer: InferRequest, response: InferResponse, data: bytes) -> None:
+    answer: _Answer = infer.context
+    answer.encoding -= 1
     if answer.over:
         return
     try:
-        answer.take(infer, response)
+        answer.take(response, data)
     except TpxError as exc:
+        _fail(infer, exc)
+
+
+def _fail(infer: InferRequest, error: TpxError) -> None:
+    answer: _Answer = infer.context
+    if not answer.over:
         infer.cancel()
-        answer.fail(exc)
-    except Exception:  # one request's boundary
-        log.exception("encoding an answer failed")
-        infer.cancel()
-        answer.fail(TpxError("internal error: see the log of the server"))
+        answer.fail(error)
 
 
 class _Single:
@@ -81,17 +149,19 @@ class _Single:
 
     def __init__(self, request: HttpRequest) -> None:
         self.over = False
+        self.encoding = 0
+        """Responses that are encoded beside the event loop."""
         self._request = request
         self._body = b""
 
-    def take(self, infer: InferRequest, response: InferResponse) -> None:
-        """Take a response. Raises TpxError."""
+    def take(self, response: InferResponse, data: bytes) -> None:
+        """Take a response and its JSON. Raises TpxError."""
         if response.error is not None:
             raise response.error
-        if response.says_something:
+        if data:
             if self._body:
                 raise InvalidRequest(_NOT_ONE)
-            self._body = encode(infer.head, response)
+            self._body = data
         if response.final:
             if not self._body:
                 raise InvalidRequest(_NOT_ONE)
@@ -108,15 +178,17 @@ class _Events:
 
     def __init__(self, request: HttpRequest) -> None:
         self.over = False
+        self.encoding = 0
+        """Responses that are encoded beside the event loop."""
         self._request = request
         self._begun = False
 
-    def take(self, infer: InferRequest, response: InferResponse) -> None:
-        """Take a response. Raises TpxError."""
+    def take(self, response: InferResponse, data: bytes) -> None:
+        """Take a response and its JSON."""
         if response.error is not None:
             self._error(response.error)
-        elif response.says_something:
-            self._event(200, encode(infer.head, response))
+        elif data:
+            self._event(200, data)
         if response.final:
             self._end()
 
@@ -141,3 +213,6 @@ class _Events:
         self._begin(200)
         self.over = True
         self._request.finish()
+
+
+_Answer = _Single | _Events

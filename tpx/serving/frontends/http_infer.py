@@ -17,7 +17,7 @@ from tpx.protocol.http1.head import Head
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.protocol.json_values import json_data
 from tpx.protocol.tensors import Buffer, Tensor
-from tpx.protocol.v2 import Parameter
+from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.protocol.v2_json import decode_infer_request
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.classification import with_classes
@@ -32,8 +32,9 @@ from tpx.serving.frontends.http_answers import (
 )
 from tpx.serving.frontends.http_raw import raw_request
 from tpx.serving.frontends.http_routes import MODEL, Route, of_model
-from tpx.serving.frontends.placing import put_into_place
+from tpx.serving.frontends.placing import put_into_place, takes_long
 from tpx.serving.frontends.traced import trace_http
+from tpx.serving.offload import LONG_BYTES, Postponed
 from tpx.serving.repository.demand import NotLoaded
 from tpx.serving.request import InferRequest, InferResponse, RequestHead, rendering_key
 
@@ -111,18 +112,39 @@ class HttpInference:
         except NotLoaded as exc:
             when_loaded(request, exc, partial(self._compute, request, route, body))
 
-    def _compute(self, request: HttpRequest, route: InferRoute, body: Buffer) -> None:
+    def _compute(
+        self, request: HttpRequest, route: InferRoute, body: Buffer, decoded: DecodedRequest | None = None
+    ) -> None:
         if route.generation != self._plane.generation:
             route.heads.clear()
             route.generation = self._plane.generation
         size = route.head_size
-        infer = self._remembered(request, route, body, size) if size else None
+        infer = self._remembered(request, route, body, size) if size and decoded is None else None
         if infer is None:
-            infer = self._decoded(request, route, body, size)
+            try:
+                if decoded is None:
+                    decoded = self._decoded(route, body, size)
+                infer = self._bound(request, route, body, decoded)
+            except Postponed as exc:
+                go_on = partial(self._go_on, request, route, body)
+                request.on_gone = exc.then(go_on, partial(answer_error, request))
+                return
         request.on_gone = infer.cancel
         if self._plane.tracer.on:
             trace_http(self._plane.tracer, infer, request)
         self._plane.infer(infer)
+
+    def _go_on(self, request: HttpRequest, route: InferRoute, body: Buffer, decoded: DecodedRequest) -> None:
+        """The request has been decoded, or read from shared memory, beside the event loop."""
+        work = partial(self._compute, request, route, body, decoded)
+        try:
+            work()
+        except NotLoaded as exc:
+            when_loaded(request, exc, work)
+        except TpxError as exc:
+            answer_error(request, exc)
+        except Exception as exc:  # noqa: BLE001 (one request's boundary)
+            answer_failure(request, "an HTTP request", exc)
 
     def _remembered(
         self, request: HttpRequest, route: InferRoute, body: Buffer, size: int
@@ -138,24 +160,36 @@ class HttpInference:
             size += bound.size
         return InferRequest(head, buffers, self._reply, request)
 
-    def _decoded(
-        self, request: HttpRequest, route: InferRoute, body: Buffer, size: int | None
-    ) -> InferRequest:
+    def _decoded(self, route: InferRoute, body: Buffer, size: int | None) -> DecodedRequest:
+        """Raises Postponed for JSON that takes long to parse."""
         if size is not None and not 0 <= size <= len(body):
             raise InvalidRequest(f"inference header size should be in range (0, {len(body)}), got: {size}")
         if size == 0:
             signature = self._plane.signature(route.model_name, route.model_version)
-            decoded = raw_request(signature, route.model_version, body)
-        else:
-            decoded = decode_infer_request(route.model_name, body, size, self._max_input_bytes)
-            decoded.model_version = route.model_version
+            return raw_request(signature, route.model_version, body)
+        decode = partial(self._decode, route, body, size)
+        json_size = len(body) if size is None else size
+        if json_size > LONG_BYTES:
+            raise Postponed(self._plane.offload, json_size, decode)
+        return decode()
+
+    def _decode(self, route: InferRoute, body: Buffer, size: int | None) -> DecodedRequest:
+        decoded = decode_infer_request(
+            route.model_name, body, size, self._max_input_bytes, self._plane.max_string_elements
+        )
+        decoded.model_version = route.model_version
+        return decoded
+
+    def _bound(
+        self, request: HttpRequest, route: InferRoute, body: Buffer, decoded: DecodedRequest
+    ) -> InferRequest:
         if route.forwarded:
             decoded.parameters.update(route.forwarded)
         head = self._plane.bind(decoded)
         if head.model.decoupled:
             raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
         if 0 <= decoded.tensor_offset <= _REMEMBERED_HEAD_BYTES and head.reusable:
-            self._remember(route, bytes(body[:size]), head)
+            self._remember(route, bytes(body[: decoded.tensor_offset]), head)
         return InferRequest(head, [tensor.data for tensor in decoded.inputs], self._reply, request)
 
     def _remember(self, route: InferRoute, start: bytes, head: RequestHead) -> None:
@@ -169,20 +203,28 @@ class HttpInference:
         request: HttpRequest = infer.context
         if response.error is not None:
             answer_error(request, response.error)
-            return
-        try:
-            headers, parts = _encode(infer, response.outputs, response.parameters)
-        except TpxError as exc:
-            answer_error(request, exc)
-            return
-        except Exception as exc:  # noqa: BLE001 (one request's boundary)
-            answer_failure(request, "encoding an answer", exc)
-            return
-        route: InferRoute = request.head.memo
-        if route.response_encoding:
-            answer_compressed(request, headers, parts, route.response_encoding)
+        elif infer.head.converted and takes_long(infer.head, response.outputs):
+            work = partial(_encode, infer, response.outputs, response.parameters)
+            respond, fail = partial(_respond, request), partial(answer_error, request)
+            self._plane.offload.encode(work, respond, fail)
         else:
-            request.respond(200, headers, parts)
+            try:
+                answer = _encode(infer, response.outputs, response.parameters)
+            except TpxError as exc:
+                answer_error(request, exc)
+            except Exception as exc:  # noqa: BLE001 (one request's boundary)
+                answer_failure(request, "encoding an answer", exc)
+            else:
+                _respond(request, answer)
+
+
+def _respond(request: HttpRequest, answer: tuple[bytes, list[Buffer]]) -> None:
+    headers, parts = answer
+    route: InferRoute = request.head.memo
+    if route.response_encoding:
+        answer_compressed(request, headers, parts, route.response_encoding)
+    else:
+        request.respond(200, headers, parts)
 
 
 def _head_size(value: bytes | None) -> int | None:

@@ -14,6 +14,7 @@ from tpx.serving.shared_memory.system import SystemMemory
 
 _MAX_BYTES = 2**63 - 1
 _MAX_DEVICE = 2**31 - 1
+_STRINGS_LOOKED_AT = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +106,58 @@ class RegionsInUse:
         for registration in self._registrations:
             registration.users -= 1
         self._registrations = ()
+
+
+class SharedInput:
+    """The data of an input, in a region that it keeps open."""
+
+    __slots__ = ("_place", "registration")
+
+    def __init__(self, registration: Registration, place: SharedMemoryRange) -> None:
+        self.registration = registration
+        self._place = place
+
+    def __len__(self) -> int:
+        return self._place.byte_size
+
+    def read(self) -> Buffer:
+        """Copy it; in any thread. Raises InvalidRequest, Overloaded."""
+        place = self._place
+        try:
+            return self.registration.memory.read(place.offset, place.byte_size)
+        except MemoryError as exc:
+            raise Overloaded(
+                f"no memory for {place.byte_size} bytes of shared memory region '{place.region}'",
+                code=Code.RESOURCE_EXHAUSTED,
+            ) from exc
+
+    def check_strings(self, name: str, model: str, count: int) -> None:
+        """Raise InvalidRequest where it is not `count` BYTES elements; of very many the lengths are not
+        looked at here."""
+        if count > _STRINGS_LOOKED_AT:
+            return
+        at, end = 0, len(self)
+        what = f"for inference input '{name}' for model '{model}'"
+        for number in range(count):
+            if at == end:
+                raise InvalidRequest(f"expected {count} string elements {what}, got {number}")
+            if end - at < 4:
+                raise InvalidRequest(
+                    f"incomplete string length indicator {what}, expecting 4 bytes but only {end - at} bytes "
+                    "available. Please make sure the string length indicator is in one buffer."
+                )
+            size = int.from_bytes(self.registration.memory.read(self._place.offset + at, 4), "little")
+            at += 4
+            if size > end - at:
+                raise InvalidRequest(
+                    f"incomplete string data {what}, expecting {size} bytes but only {end - at} bytes "
+                    "available"
+                )
+            at += size
+        if at < end:
+            raise InvalidRequest(
+                f"unexpected number of string elements {count + 1} {what}, expecting {count}"
+            )
 
 
 class SharedMemory:
@@ -204,8 +257,8 @@ class SharedMemory:
             )
         return [region]
 
-    def fill(self, inputs: Sequence[tuple[Tensor, SharedMemoryRange]]) -> list[Registration]:
-        """Read the data of tensors that lie here; return where. Raises NotFound, InvalidRequest."""
+    def inputs(self, inputs: Sequence[tuple[Tensor, SharedMemoryRange]]) -> list[SharedInput]:
+        """The data of tensors that lie here, unread. Raises NotFound, InvalidRequest."""
         registrations = [self._registration(place) for _, place in inputs]
         total = sum(place.byte_size for _, place in inputs)
         if total > self._limits.max_input_bytes:
@@ -214,15 +267,10 @@ class SharedMemory:
                 f"value of {self._limits.max_input_bytes} bytes. Use --client-shm-max-input-size to increase "
                 "the limit."
             )
-        for (tensor, place), registration in zip(inputs, registrations, strict=True):
-            try:
-                tensor.data = registration.memory.read(place.offset, place.byte_size)
-            except MemoryError as exc:
-                raise Overloaded(
-                    f"no memory for {place.byte_size} bytes of shared memory region '{place.region}'",
-                    code=Code.RESOURCE_EXHAUSTED,
-                ) from exc
-        return registrations
+        return [
+            SharedInput(registration, place)
+            for (_, place), registration in zip(inputs, registrations, strict=True)
+        ]
 
     def placement(self, place: SharedMemoryRange) -> Placement:
         """A range to write to later. Raises NotFound, InvalidRequest."""

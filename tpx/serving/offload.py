@@ -1,0 +1,97 @@
+"""Decoding and encoding that takes long, in threads beside the event loop.
+
+What runs there lets the interpreter lock go every few milliseconds: it works in pieces. There are few
+threads, since each of them competes with the event loop for the lock.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from tpx.errors import Cancelled, TpxError
+
+log = logging.getLogger(__name__)
+
+LONG_BYTES = 128 << 10
+"""Of JSON, or of strings: what takes longer than the event loop should."""
+_VERY_LONG_BYTES = 2 << 20
+
+_T = TypeVar("_T")
+
+
+class Offload:
+    """Runs work in the order in which it comes: very long decoding, long decoding, and encoding each have a
+    thread, so that none of them waits for another."""
+
+    def __init__(self) -> None:
+        self._decoding, self._long_decoding, self._encoding = (
+            ThreadPoolExecutor(1, thread_name_prefix=f"tpx-{name}")
+            for name in ("decode", "decode-long", "encode")
+        )
+
+    def decode(
+        self, size: int, work: Callable[[], _T], then: Callable[[_T], None], fail: Callable[[TpxError], None]
+    ) -> Callable[[], None]:
+        """Give what `work` makes of `size` bytes to `then`, or to `fail` what it raises, on the event loop.
+
+        Returns what calls it off: `fail` is called then, too.
+        """
+        return _start(self._long_decoding if size > _VERY_LONG_BYTES else self._decoding, work, then, fail)
+
+    def encode(
+        self, work: Callable[[], _T], then: Callable[[_T], None], fail: Callable[[TpxError], None]
+    ) -> Callable[[], None]:
+        """As `decode`, for answers: they are done in the order in which they come."""
+        return _start(self._encoding, work, then, fail)
+
+    def close(self) -> None:
+        """Take no more work; what is running ends by itself."""
+        for pool in (self._decoding, self._long_decoding, self._encoding):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+class Postponed(Exception):
+    """A request cannot go on before work that takes long: `then` does it, beside the event loop."""
+
+    def __init__(self, offload: Offload, size: int, work: Callable[[], Any]) -> None:
+        super().__init__("work that takes long")
+        self._offload = offload
+        self._size = size
+        self._work = work
+
+    def then(self, go_on: Callable[[Any], None], fail: Callable[[TpxError], None]) -> Callable[[], None]:
+        """As `Offload.decode`."""
+        return self._offload.decode(self._size, self._work, go_on, fail)
+
+
+def _start(
+    pool: ThreadPoolExecutor,
+    work: Callable[[], _T],
+    then: Callable[[_T], None],
+    fail: Callable[[TpxError], None],
+) -> Callable[[], None]:
+    off = False
+
+    def done(future: asyncio.Future[_T]) -> None:
+        if future.cancelled() or off:
+            fail(Cancelled("the request was cancelled"))
+            return
+        error = future.exception()
+        if error is None:
+            then(future.result())
+        elif isinstance(error, TpxError):
+            fail(error)
+        else:
+            log.error("decoding or encoding failed", exc_info=error)
+            fail(TpxError("internal error: see the log of the server"))
+
+    def call_off() -> None:
+        nonlocal off
+        off = True
+        future.cancel()
+
+    future = asyncio.get_running_loop().run_in_executor(pool, work)
+    future.add_done_callback(done)
+    return call_off
