@@ -93,14 +93,28 @@ def when_loaded(request: HttpRequest, absent: NotLoaded, work: Callable[[], None
 
     def again() -> None:
         request.on_gone = None
-        try:
-            work()
-        except TpxError as exc:
-            answer_error(request, exc)
-        except Exception as exc:  # noqa: BLE001 (one request's boundary)
-            answer_failure(request, "an HTTP request", exc)
+        _attempt(request, work)
 
     request.on_gone = absent.then(again, partial(answer_error, request))
+
+
+def go_on(request: HttpRequest, work: Callable[[], None]) -> None:
+    """Do what a request waited for, once its model is loaded; what is raised is answered."""
+    try:
+        _attempt(request, work, NotLoaded)
+    except NotLoaded as exc:
+        when_loaded(request, exc, work)
+
+
+def _attempt(request: HttpRequest, work: Callable[[], None], *passed_on: type[TpxError]) -> None:
+    try:
+        work()
+    except passed_on:
+        raise
+    except TpxError as exc:
+        answer_error(request, exc)
+    except Exception as exc:  # noqa: BLE001 (one request's boundary)
+        answer_failure(request, "an HTTP request", exc)
 
 
 async def answer_when_done(request: HttpRequest, work: Coroutine[Any, Any, None]) -> None:

@@ -12,13 +12,12 @@ from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.generate_json import decode, encode
-from tpx.serving.frontends.http_answers import STATUS_OF_CODE, answer_error, answer_failure, when_loaded
+from tpx.serving.frontends.http_answers import STATUS_OF_CODE, answer_error, go_on
 from tpx.serving.frontends.http_routes import MODEL, Route, of_model, route
 from tpx.serving.frontends.placing import takes_long
 from tpx.serving.frontends.traced import trace_http
 from tpx.serving.offload import LONG_BYTES
 from tpx.serving.pace import Pace
-from tpx.serving.repository.demand import NotLoaded
 from tpx.serving.request import InferRequest, InferResponse
 
 log = logging.getLogger(__name__)
@@ -72,15 +71,7 @@ class HttpGeneration:
         decoded: DecodedRequest,
     ) -> None:
         """The request has been decoded beside the event loop."""
-        work = partial(self._compute, request, answer, name, version, decoded)
-        try:
-            work()
-        except NotLoaded as exc:
-            when_loaded(request, exc, work)
-        except TpxError as exc:
-            answer_error(request, exc)
-        except Exception as exc:  # noqa: BLE001 (one request's boundary)
-            answer_failure(request, "an HTTP request", exc)
+        go_on(request, partial(self._compute, request, answer, name, version, decoded))
 
     def _compute(
         self,

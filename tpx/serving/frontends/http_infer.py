@@ -28,6 +28,7 @@ from tpx.serving.frontends.http_answers import (
     answer_failure,
     apart,
     choose_encoding,
+    go_on,
     when_loaded,
 )
 from tpx.serving.frontends.http_raw import raw_request
@@ -136,15 +137,7 @@ class HttpInference:
 
     def _go_on(self, request: HttpRequest, route: InferRoute, body: Buffer, decoded: DecodedRequest) -> None:
         """The request has been decoded, or read from shared memory, beside the event loop."""
-        work = partial(self._compute, request, route, body, decoded)
-        try:
-            work()
-        except NotLoaded as exc:
-            when_loaded(request, exc, work)
-        except TpxError as exc:
-            answer_error(request, exc)
-        except Exception as exc:  # noqa: BLE001 (one request's boundary)
-            answer_failure(request, "an HTTP request", exc)
+        go_on(request, partial(self._compute, request, route, body, decoded))
 
     def _remembered(
         self, request: HttpRequest, route: InferRoute, body: Buffer, size: int
