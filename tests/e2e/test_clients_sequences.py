@@ -316,7 +316,9 @@ def test_sequences_are_computed_together_and_counted_one_by_one(live: Live) -> N
             done.result(timeout=30)
     [item] = live.get("/v2/models/filled/stats").json["model_stats"]
     sizes = {batch["batch_size"]: batch["compute_infer"]["count"] for batch in item["batch_stats"]}
-    assert item["inference_count"] == sum(size * count for size, count in sizes.items())
+    # rows of slots that had nothing ready count as rows, not as inferences
+    assert item["inference_count"] <= sum(size * count for size, count in sizes.items())
+    assert item["execution_count"] == sum(sizes.values())
     assert max(sizes) > 1
     assert max(sizes) <= 4
     caller.close()

@@ -22,6 +22,7 @@ from tpx.serving.scheduling.limiter import RateLimiter
 from tpx.serving.scheduling.queue import QueuePolicies, QueuePolicy
 from tpx.serving.scheduling.sequences import SequenceTable
 from tpx.serving.scheduling.strategies import DirectSequences, OldestSequences
+from tpx.serving.stacking.plain import PlainStacking
 from tpx.serving.stacking.sequences import SequenceStacking, State
 
 MS = 1_000_000
@@ -177,7 +178,7 @@ def states() -> list[State]:
 def sequential(lanes: int, slots: int, *, oldest: bool, idle_ns: int = 10**12) -> dict[str, Any]:
     """The parts of a model of sequences."""
     table = SequenceTable("net", lanes, slots, idle_ns, lambda _: None)
-    stacking = SequenceStacking([], states(), batched=True, slotted=not oldest)
+    stacking = SequenceStacking([], states(), PlainStacking(batched=True), batched=True)
     if oldest:
         return {
             "scheduler": OldestSequences(table, [DynamicBatcher(slots) for _ in range(lanes)]),
@@ -236,6 +237,41 @@ def test_an_idle_sequence_ends_although_nothing_else_happens() -> None:
             assert client.model.engaged
             assert await client.answer(waiting) == [[2, -2]]
             await until(lambda: not client.model.engaged)
+
+    asyncio.run(scene())
+
+
+def test_empty_slots_count_as_rows_of_an_execution_and_not_as_inferences() -> None:
+    async def scene() -> None:
+        fake = FakeModel(accumulate)
+        async with serving(fake, **sequential(1, 4, oldest=False)) as client:
+            for number in (1, 2, 3):
+                await client.answer(step(client, number, number, start=True))
+            await client.answer(step(client, 3, 10, start=False))
+            await client.answer(step(client, 1, 10, start=False))
+            statistics = client.model.statistics
+            assert {size: each.count for size, each in statistics.batches.items()} == {1: 2, 2: 1, 3: 2}
+            assert (statistics.inference_count, statistics.execution_count) == (5, 5)
+            assert [len(inputs["x"]) for inputs in fake.executed] == [1, 2, 3, 3, 1]
+            for number in (1, 2, 3):
+                await client.answer(step(client, number, 0, start=False, end=True))
+
+    asyncio.run(scene())
+
+
+def test_the_row_of_a_cancelled_request_of_a_sequence_is_empty() -> None:
+    async def scene() -> None:
+        fake = FakeModel(accumulate, gate=closed_gate())
+        async with serving(fake, **sequential(1, 3, oldest=False)) as client:
+            first = step(client, 1, 1, start=True, end=True)
+            await entered(fake)
+            behind = [step(client, number, number, start=True, end=True) for number in (2, 3, 4)]
+            behind[1].cancelled = True
+            assert fake.gate is not None
+            fake.gate.release(5)
+            await client.all_answers([first, *behind])
+            assert fake.executed[1]["x"][:, 0].tolist() == [4, 2, 0]
+            assert client.model.statistics.failures["CANCELED"] == 1
 
     asyncio.run(scene())
 

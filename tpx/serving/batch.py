@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy.typing as npt
 
@@ -12,6 +12,7 @@ from tpx.serving.request import InferRequest, InferResponse
 Arrays = dict[str, npt.NDArray[Any]]
 
 _clock = time.perf_counter_ns
+_T = TypeVar("_T")
 
 
 class Batch:
@@ -22,6 +23,7 @@ class Batch:
         "alone",
         "computed_ns",
         "cost_ns",
+        "empty",
         "ended_ns",
         "error",
         "gathered_ns",
@@ -30,11 +32,18 @@ class Batch:
         "requests",
         "responses",
         "size",
+        "slots",
         "started_ns",
     )
 
-    def __init__(self, requests: Sequence[InferRequest]) -> None:
+    def __init__(
+        self, requests: Sequence[InferRequest], slots: Sequence[int] | None = None, empty: int = 0
+    ) -> None:
         self.requests = requests
+        self.slots = slots
+        """The row of each request, where rows are the slots of sequences."""
+        self.empty = empty
+        """Rows besides that no request has: the model computes them, and nobody gets them."""
         self.size = 0
         for request in requests:
             self.size += request.head.batch_size
@@ -50,6 +59,30 @@ class Batch:
         """It may take longer than the event loop should."""
         self.cost_ns = 0
         """What computing it took from whoever computed it."""
+
+    @classmethod
+    def of_rows(cls, rows: Sequence[InferRequest | None]) -> "Batch":
+        """Make a batch of requests of one row each, whose rows are slots of sequences; None is an empty
+        one."""
+        slots = [row for row, request in enumerate(rows) if request is not None]
+        requests = [request for request in rows if request is not None]
+        return cls(requests, slots, len(rows) - len(requests))
+
+    def single(self, index: int) -> "Batch":
+        """Return one of its requests by itself, in the same row."""
+        if self.slots is None:
+            return Batch([self.requests[index]])
+        empty = self.empty + len(self.requests) - 1
+        return Batch([self.requests[index]], [self.slots[index]], empty)
+
+    def by_row(self, items: Sequence[_T]) -> Sequence[_T | None]:
+        """Put what belongs to each of its requests into their rows; None is in the empty ones."""
+        if not self.empty or self.slots is None:
+            return items
+        rows: list[_T | None] = [None] * (len(items) + self.empty)
+        for slot, item in zip(self.slots, items, strict=True):
+            rows[slot] = item
+        return rows
 
     def part_of(self, request: InferRequest) -> "Batch":
         """What a request was computed in: all of it, or by itself after the whole had failed."""

@@ -9,6 +9,7 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from tpx.errors import TpxError
 from tpx.serving.batch import Batch
@@ -100,6 +101,7 @@ class Dispatcher:
     ) -> None:
         self._scheduler = scheduler
         self._sequences = scheduler if isinstance(scheduler, SequenceScheduler) else None
+        self._slotted = self._sequences is not None and self._sequences.slotted
         self._waits = scheduler.waits
         self._timed = scheduler.timed
         self._on_answer = outcomes.on_answer
@@ -362,22 +364,30 @@ class Dispatcher:
             if batch is not None:
                 self._hand_over(batch, lane)
 
-    def _batch(self, requests: Sequence[InferRequest]) -> Batch | None:
+    def _batch(self, rows: Sequence[InferRequest | None]) -> Batch | None:
         """A batch of those that are still wanted."""
-        for request in requests:
-            if request.cancelled:
-                return self._batch_of_wanted(requests)
-        return Batch(requests)
+        if self._slotted:
+            return self._batch_of_wanted(rows)
+        for request in rows:
+            if request is None or request.cancelled:
+                return self._batch_of_wanted(rows)
+        return Batch(cast("Sequence[InferRequest]", rows))
 
-    def _batch_of_wanted(self, requests: Sequence[InferRequest]) -> Batch | None:
-        wanted = [request for request in requests if not request.cancelled]
-        for request in requests:
-            if request.cancelled:
-                self._on_refused(*Refusal.of_cancelled(request))
-                refusals = self._sequences.dropped(request, _clock()) if self._sequences is not None else ()
-                for dependent, error in refusals:
-                    self._on_refused(dependent, error)
-        return Batch(wanted) if wanted else None
+    def _batch_of_wanted(self, rows: Sequence[InferRequest | None]) -> Batch | None:
+        wanted = [None if request is None or request.cancelled else request for request in rows]
+        for request in rows:
+            if request is not None and request.cancelled:
+                self._refuse_cancelled(request)
+        requests = [request for request in wanted if request is not None]
+        if not requests:
+            return None
+        return Batch.of_rows(wanted) if self._slotted else Batch(requests)
+
+    def _refuse_cancelled(self, request: InferRequest) -> None:
+        self._on_refused(*Refusal.of_cancelled(request))
+        refusals = self._sequences.dropped(request, _clock()) if self._sequences is not None else ()
+        for dependent, error in refusals:
+            self._on_refused(dependent, error)
 
     def _answer(self, batch: Batch) -> None:
         self._judge(batch.cost_ns, batch.requests[0].head.row_size)

@@ -143,7 +143,7 @@ class ModelStatistics:
         self._output_ns += count * output_ns
         self.inference_count += batch.size
         self.execution_count += 1
-        self._count_size(batch.size, input_ns, infer_ns, output_ns)
+        self._count_size(batch.size + batch.empty, input_ns, infer_ns, output_ns)
         self._last_ns = now_ns
         if self.latencies is not None:
             self.latencies.executed(batch, now_ns)

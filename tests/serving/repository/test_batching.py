@@ -123,9 +123,14 @@ def test_sequences_have_defaults() -> None:
     assert not config.sequence_batching.oldest.preferred_batch_size
 
 
-def test_ragged_sequences_are_refused() -> None:
+@pytest.mark.parametrize("strategy", ["direct { }", "oldest { }"])
+def test_sequences_may_be_ragged(strategy: str) -> None:
     ragged = "input [{ name: 'r' data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true }] "
-    assert "has sequences and ragged batches" in refused(ragged + sequences(""))
+    counts = "batch_input [{ kind: %s target_name: 'n' data_type: TYPE_FP32 source_input: '%s' }] "
+    validate(configured(IO + ragged + counts % ("BATCH_ELEMENT_COUNT", "r") + sequences(strategy)))
+    assert refused(ragged + counts % ("BATCH_ELEMENT_COUNT", "q") + sequences(strategy)) == (
+        "unknown source input name 'q'"
+    )
 
 
 # states

@@ -34,6 +34,11 @@ class Rejection:
     error: TpxError
 
 
+def present(rows: Sequence[InferRequest | None]) -> list[InferRequest]:
+    """The requests among the rows of a batch, without the empty slots."""
+    return [request for request in rows if request is not None]
+
+
 class Replay:
     """Instances that take `service_ns(batch size)` each, a queue of events, and what came of them.
 
@@ -127,7 +132,7 @@ class Replay:
 
     def _take(self, now: int, lane: int, *, idle: bool) -> bool:
         """Whether there may be more to take."""
-        taken = self._scheduler.take(now, idle=idle, lane=lane)
+        taken = present(self._scheduler.take(now, idle=idle, lane=lane))
         wanted = tuple(request for request in taken if not request.cancelled)
         for request in taken:
             if request.cancelled:

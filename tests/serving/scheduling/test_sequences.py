@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.serving.fakes import MS, request_of
-from tests.serving.scheduling.replay import Replay
+from tests.serving.scheduling.replay import Replay, present
 from tpx.errors import Cancelled, InvalidRequest, Overloaded
 from tpx.protocol.v2 import Parameter
 from tpx.serving.request import InferRequest
@@ -252,6 +252,46 @@ def test_a_sequence_that_got_its_slot_in_time_has_no_timeout_any_more() -> None:
     assert not replay.rejections
 
 
+def rows(scheduler: DirectSequences | OldestSequences, now_ns: int = 10) -> list[CorrelationId | None]:
+    """The sequences of the rows that leave now, None for an empty one; they are computed at once."""
+    taken = scheduler.take(now_ns, idle=True)
+    scheduler.finished(present(taken), now_ns)
+    return [None if request is None else request.sequence.id for request in taken]
+
+
+def test_a_batch_has_a_row_for_every_slot_up_to_the_last_one_that_is_ready() -> None:
+    scheduler = direct(slots=4)
+    for number in (1, 2, 3, 4):
+        scheduler.add(part(number, number, "S"))
+    assert rows(scheduler) == [1, 2, 3, 4]
+    for number, flags in ((2, ""), (3, "E")):
+        scheduler.add(part(number, 5, flags))
+    assert rows(scheduler) == [None, 2, 3]
+    scheduler.add(part(5, 6, "S"))
+    scheduler.add(part(4, 6))
+    assert rows(scheduler) == [None, None, 5, 4]
+    scheduler.add(part(1, 7))
+    assert rows(scheduler) == [1]
+    assert rows(scheduler) == []
+
+
+def test_slots_with_another_shape_are_empty_rows_also_behind_the_last_one_that_fits() -> None:
+    scheduler = direct(slots=4)
+    for number in (1, 2, 3, 4):
+        scheduler.add(part(number, number, "S", dims=(2,) if number in (1, 3) else (5,)))
+    assert rows(scheduler) == [1, None, 3, None]
+    assert rows(scheduler) == [None, 2, None, 4]
+
+
+def test_rows_of_the_oldest_strategy_are_no_slots() -> None:
+    scheduler = oldest(slots=4)
+    for number in (1, 2, 3):
+        scheduler.add(part(number, number, "SE" if number < 3 else "S"))
+    assert rows(scheduler) == [1, 2]
+    scheduler.add(part(3, 5))
+    assert rows(scheduler) == [3]
+
+
 @pytest.mark.parametrize("scheduler", [direct(slots=1), oldest(slots=1)])
 def test_a_cancelled_request_ends_its_sequence_and_what_waits_behind_it(
     scheduler: DirectSequences | OldestSequences,
@@ -312,7 +352,7 @@ def test_sequences_that_were_begun_and_forsaken_do_not_pile_up_behind_one_that_s
     scheduler: DirectSequences | OldestSequences,
 ) -> None:
     scheduler.add(part(1, 0, "S"))
-    [stays] = scheduler.take(0, idle=True)
+    [stays] = present(scheduler.take(0, idle=True))
     waits = part(2, 1, "S")
     scheduler.add(waits)
     forsaken = [part(3 + number, 2, "S", timeout=10**9) for number in range(100)]
@@ -324,7 +364,7 @@ def test_sequences_that_were_begun_and_forsaken_do_not_pile_up_behind_one_that_s
     assert scheduler.wake_ns(3) is None  # nobody is in the backlog whose time could end
     scheduler.finished([stays], 4)
     scheduler.add(part(1, 5, "E"))
-    scheduler.finished(scheduler.take(5, idle=True), 6)
+    scheduler.finished(present(scheduler.take(5, idle=True)), 6)
     assert scheduler.take(6, idle=True) == [waits]
 
 
@@ -347,7 +387,7 @@ def growing(*, oldest_first: bool) -> DirectSequences | OldestSequences:
 def leave(scheduler: DirectSequences | OldestSequences, grown: dict[int, int]) -> list[list[CorrelationId]]:
     """Everything that leaves, batch by batch; afterwards the states have grown so far."""
     out = []
-    while batch := scheduler.take(0, idle=True):
+    while batch := present(scheduler.take(0, idle=True)):
         out.append([request.sequence.id for request in batch])
         for request in batch:
             request.sequence.states["state"] = Grown(grown[request.sequence.id], 2)

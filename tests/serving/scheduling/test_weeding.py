@@ -1,11 +1,12 @@
 """Requests that nobody waits for any more leave every scheduler while all instances are busy."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 
 from tests.serving.fakes import MS, request_of
+from tests.serving.scheduling.replay import present
 from tpx.errors import Cancelled, Overloaded
 from tpx.serving.request import InferRequest
 from tpx.serving.scheduling.base import Scheduler, SequenceScheduler
@@ -70,7 +71,7 @@ def drained(scheduler: Scheduler) -> list[InferRequest]:
     """Everything that is computed when there are instances again, by its arrival."""
     left: list[InferRequest] = []
     for now_ns in itertools.count(2000 * MS):
-        batch: Sequence[InferRequest] = scheduler.take(now_ns, idle=True)
+        batch = present(scheduler.take(now_ns, idle=True))
         if not batch:
             return sorted(left, key=lambda request: request.arrived_ns)
         left += batch

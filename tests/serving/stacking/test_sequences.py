@@ -80,19 +80,68 @@ def test_every_kind_and_type_of_control_tells_of_its_row() -> None:
 
 def test_slots_without_a_request_are_rows_of_nothing() -> None:
     table, stacking = made(CONTROLS)
-    batch = Batch([table.part(7, 1, "S"), table.part(8, 3, "S")])
+    batch = Batch.of_rows([None, table.part(7, 1, "S"), None, table.part(8, 3, "S"), None])
     arrays = stacking.gather(batch)
     assert lists(arrays) == {
-        "x": [[0, 0], [1, 2], [0, 0], [1, 2]],
-        "start": [[0], [1], [0], [1]],
-        "ready": [[-1], [2.5], [-1], [2.5]],
-        "end": [[False]] * 4,
-        "id": [[0], [7], [0], [8]],
+        "x": [[0, 0], [1, 2], [0, 0], [1, 2], [0, 0]],
+        "start": [[0], [1], [0], [1], [0]],
+        "ready": [[-1], [2.5], [-1], [2.5], [-1]],
+        "end": [[False]] * 5,
+        "id": [[0], [7], [0], [8], [0]],
     }
-    stacking.scatter(batch, {"y": np.arange(8, dtype=np.float32).reshape(4, 2)})
+    stacking.scatter(batch, {"y": np.arange(10, dtype=np.float32).reshape(5, 2)})
     rows = [response.outputs[0].numpy().tolist() for response in batch.responses]
     assert rows == [[[2, 3]], [[6, 7]]]
     assert batch.size == 2
+
+
+def test_a_batch_of_one_has_the_row_that_it_had_among_others() -> None:
+    table, stacking = made(CONTROLS)
+    batch = Batch.of_rows([table.part(6, 0, "S"), None, table.part(8, 2, "S")])
+    assert stacking.gather(batch.single(0))["id"].tolist() == [[6], [0], [0]]
+    assert stacking.gather(batch.single(1))["id"].tolist() == [[0], [0], [8]]
+    full = Batch.of_rows([table.part(6, 0), table.part(8, 1)])
+    assert stacking.gather(full.single(1))["id"].tolist() == [[0], [8]]
+
+
+RAGGED_IO = (
+    "input [{ name: 'x' data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true }] "
+    "output [{ name: 'y' data_type: TYPE_FP32 dims: [ -1 ] }] "
+    "batch_input [{ kind: BATCH_ACCUMULATED_ELEMENT_COUNT target_name: 'ends' data_type: TYPE_INT32 "
+    "source_input: 'x' }] "
+    "batch_output [{ target_name: 'y' kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: 'x' }] "
+)
+
+
+@pytest.mark.parametrize("strategy", ["", "oldest { max_candidate_sequences: 8 } "])
+def test_ragged_inputs_of_sequences_lie_end_to_end(strategy: str) -> None:
+    config = configured(f"{RAGGED_IO} sequence_batching {{ {strategy} {CONTROLS} {STATE} }}")
+    table, stacking = Table(config), stacking_of(config, Path())
+    parts = [table.part(7, 0, "S", (1, 2, 3)), table.part(8, 1, "S", (4,)), table.part(9, 2, "S", (5, 6))]
+    assert len({part.head.batch_key for part in parts}) == 1
+    arrays = stacking.gather(batch := Batch.of_rows(parts))
+    assert lists(arrays)["x"] == [1, 2, 3, 4, 5, 6]
+    assert lists(arrays)["ends"] == [3, 4, 6]
+    assert (lists(arrays)["id"], lists(arrays)["s_in"]) == ([[7], [8], [9]], [[0, 0]] * 3)
+    stacking.scatter(batch, {"y": arrays["x"] * 2, "s_out": np.ones((3, 2), np.float32)})
+    assert [response.outputs[0].numpy().tolist() for response in batch.responses] == [
+        [[2, 4, 6]],
+        [[8]],
+        [[10, 12]],
+    ]
+    assert parts[2].sequence.states["s_in"].tolist() == [1, 1]
+
+
+def test_an_empty_slot_has_the_shape_of_the_first_request_where_inputs_are_ragged() -> None:
+    config = configured(f"{RAGGED_IO} sequence_batching {{ {CONTROLS} }}")
+    table, stacking = Table(config), stacking_of(config, Path())
+    batch = Batch.of_rows([None, table.part(7, 1, "S", (1, 2)), None, table.part(8, 3, "S", (3,))])
+    arrays = lists(stacking.gather(batch))
+    assert (arrays["x"], arrays["ends"]) == ([0, 0, 1, 2, 0, 0, 3], [2, 4, 6, 7])
+    assert arrays["ready"] == [[-1], [2.5], [-1], [2.5]]
+    stacking.scatter(batch, {"y": np.arange(7, dtype=np.float32)})
+    rows = [response.outputs[0].numpy().tolist() for response in batch.responses]
+    assert rows == [[[2, 3]], [[6]]]
 
 
 def test_rows_of_the_oldest_strategy_are_those_of_the_batch_and_no_slots() -> None:
@@ -132,7 +181,7 @@ STRING_ID = (
 
 def test_ids_that_are_strings_come_as_strings() -> None:
     table, stacking = made(STRING_ID)
-    array = stacking.gather(Batch([table.part("ä", 1)]))["id"]
+    array = stacking.gather(Batch.of_rows([None, table.part("ä", 1)]))["id"]
     assert array.tolist() == [[b""], ["ä".encode()]]
 
 
@@ -207,7 +256,7 @@ def test_a_start_begins_with_the_initial_state_again() -> None:
 def test_rows_of_nobody_have_a_state_of_nothing_and_keep_none() -> None:
     table, stacking = made(STATE)
     computed(stacking, Batch([table.part(7, 0, "S"), table.part(8, 1, "S")]))
-    assert computed(stacking, Batch([table.part(8, 1)])) == [[[2, 4]]]
+    assert computed(stacking, Batch.of_rows([None, table.part(8, 1)])) == [[[2, 4]]]
     assert computed(stacking, Batch([table.part(7, 0)])) == [[[2, 4]]]
 
 

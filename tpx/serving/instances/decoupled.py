@@ -92,8 +92,8 @@ class DecoupledInstance:
             if answer.response.error is not None:
                 errors.append(answer.response.error)
 
-        for request in batch.requests:
-            self._compute(request, take)
+        for index in range(len(batch.requests)):
+            self._compute(batch.single(index), take)
         return errors[0] if errors else None
 
     def close(self) -> None:
@@ -111,13 +111,12 @@ class DecoupledInstance:
                 pass_on(self._inbox)
                 continue
             batch.started_ns = _clock()
-            for request in batch.requests:
-                self._compute(request, self._push)
+            for index in range(len(batch.requests)):
+                self._compute(batch.single(index), self._push)
             self._completions.push(self._callbacks.on_done, batch)
-            del batch, request  # while nothing comes, their tensors and their shared memory are not kept
+            del batch  # while nothing comes, their tensors and their shared memory are not kept
 
-    def _compute(self, request: InferRequest, push: Callable[[DecoupledAnswer], None]) -> None:
-        single = Batch([request])
+    def _compute(self, single: Batch, push: Callable[[DecoupledAnswer], None]) -> None:
         responses = _Responses(single, push, self._stacking)
         error: TpxError | None = None
         try:

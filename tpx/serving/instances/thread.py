@@ -83,7 +83,7 @@ class ThreadInstance:
             batch.fail(error)
             return
         batch.error = error
-        batch.alone = [Batch([request]) for request in batch.requests]
+        batch.alone = [batch.single(index) for index in range(len(batch.requests))]
         for single in batch.alone:
             self.run(single)
         batch.responses = [response for single in batch.alone for response in single.responses]

@@ -90,11 +90,6 @@ def _validate_sequences(config: Any) -> None:
         raise ConfigError(f"sequence batching max_candidate_sequences must not be negative for {config.name}")
     _validate_controls(config)
     _validate_states(config)
-    if config.batch_input or config.batch_output or any(item.allow_ragged_batch for item in config.input):
-        raise ConfigError(
-            f"model '{config.name}' has sequences and ragged batches: tpx stacks the requests of sequences "
-            "by their slots, with equal shapes"
-        )
 
 
 def _validate_states(config: Any) -> None:

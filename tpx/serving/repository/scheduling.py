@@ -31,18 +31,18 @@ def scheduler_of(config: Any, instances: int) -> Scheduler:
 def stacking_of(config: Any, directory: Path) -> Stacking:
     """How its requests become arrays; `directory` is the model's. Raises ConfigError."""
     batched = config.max_batch_size > 0
-    if config.HasField("sequence_batching"):
-        return SequenceStacking(
-            controls_of(config),
-            states_of(config, directory),
-            batched=batched,
-            slotted=not config.sequence_batching.HasField("oldest"),
-        )
+    stacking = _stacking_of_inputs(config, batched=batched)
+    if not config.HasField("sequence_batching"):
+        return stacking
+    return SequenceStacking(controls_of(config), states_of(config, directory), stacking, batched=batched)
+
+
+def _stacking_of_inputs(config: Any, *, batched: bool) -> Stacking:
     ragged = frozenset(item.name for item in config.input if item.allow_ragged_batch)
-    if ragged or config.batch_input or config.batch_output:
-        scattered = {name: item.source_input[0] for item in config.batch_output for name in item.target_name}
-        return RaggedStacking(ragged, added_inputs_of(config), scattered, batched=batched)
-    return PlainStacking(batched=batched)
+    if not (ragged or config.batch_input or config.batch_output):
+        return PlainStacking(batched=batched)
+    scattered = {name: item.source_input[0] for item in config.batch_output for name in item.target_name}
+    return RaggedStacking(ragged, added_inputs_of(config), scattered, batched=batched)
 
 
 def _dynamic(config: Any) -> Scheduler:

@@ -30,8 +30,9 @@ class Scheduler(Protocol):
     def add(self, request: InferRequest) -> None:
         """Take a request; its `arrived_ns` is set. Raises RequestError."""
 
-    def take(self, now_ns: int, *, idle: bool, lane: int = 0) -> Sequence[InferRequest]:
-        """The requests that leave now, none if it is better to wait.
+    def take(self, now_ns: int, *, idle: bool, lane: int = 0) -> Sequence[InferRequest | None]:
+        """The requests that leave now, none if it is better to wait; of a slotted scheduler None stands for
+        an empty slot.
 
         `idle` tells that an instance has nothing to do; otherwise a batch leaves only if waiting cannot
         improve it.
@@ -53,6 +54,10 @@ class Scheduler(Protocol):
 @runtime_checkable
 class SequenceScheduler(Scheduler, Protocol):
     """Requests belong to one instance, the lane, and wait for those before them to be computed."""
+
+    @property
+    def slotted(self) -> bool:
+        """Whether the rows of a batch are the slots of its instance."""
 
     @property
     def live(self) -> int:

@@ -49,7 +49,11 @@ class IterativeSequences:
             request.head = head.with_parameters(parameters)
         self._inner.add(request)
 
-    def take(self, now_ns: int, *, idle: bool, lane: int = 0) -> Sequence[InferRequest]:
+    @property
+    def slotted(self) -> bool:
+        return self._inner.slotted
+
+    def take(self, now_ns: int, *, idle: bool, lane: int = 0) -> Sequence[InferRequest | None]:
         return self._inner.take(now_ns, idle=idle, lane=lane)
 
     def finished(self, requests: Sequence[InferRequest], now_ns: int) -> None:

@@ -11,11 +11,12 @@ from tpx.serving.scheduling.sequences import LiveSequence, SequenceTable
 class DirectSequences:
     """Each sequence has a slot of one instance; a batch has a row for every slot up to the last ready one.
 
-    Rows of slots that have nothing ready, or nothing of the same shape, are empty: stacking fills them.
+    Rows of slots that have nothing ready, or nothing of the same shape, are empty.
     """
 
     waits = True
     timed = True
+    slotted = True
 
     def __init__(
         self, table: SequenceTable, slots: int, max_queue_delay_ns: int, minimum_slot_utilization: float
@@ -29,7 +30,7 @@ class DirectSequences:
     def add(self, request: InferRequest) -> None:
         self._table.add(request)
 
-    def take(self, now_ns: int, *, idle: bool, lane: int = 0) -> Sequence[InferRequest]:
+    def take(self, now_ns: int, *, idle: bool, lane: int = 0) -> Sequence[InferRequest | None]:
         ready = self._table.ready(lane) if idle else ()
         if not ready:
             return ()
@@ -45,7 +46,10 @@ class DirectSequences:
         if self._table.varies:
             shapes = self._table.state_shapes(oldest)
             alike = [s for s in alike if self._table.state_shapes(s) == shapes]
-        return [self._table.take(s) for s in alike]
+        rows: list[InferRequest | None] = [None] * (ready[-1].slot + 1)
+        for sequence in alike:
+            rows[sequence.slot] = self._table.take(sequence)
+        return rows
 
     def finished(self, requests: Sequence[InferRequest], now_ns: int) -> None:
         for request in requests:
@@ -77,6 +81,7 @@ class OldestSequences:
 
     waits = True
     timed = True
+    slotted = False
 
     def __init__(self, table: SequenceTable, batchers: Sequence[DynamicBatcher]) -> None:
         """`batchers`: one for each lane."""

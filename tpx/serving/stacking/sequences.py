@@ -3,6 +3,7 @@
 Triton: core/src/sequence_batch_scheduler, core/src/sequence_state.cc.
 """
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +14,14 @@ import numpy.typing as npt
 
 from tpx.errors import ExecutionError, InvalidRequest
 from tpx.protocol.datatypes import BY_NUMBER, DataType
+from tpx.protocol.tensors import Buffer
 from tpx.serving.batch import Arrays, Batch
-from tpx.serving.request import InferRequest
-from tpx.serving.stacking.plain import PlainStacking, RowOutputs
+from tpx.serving.request import InferRequest, InferResponse
+from tpx.serving.stacking.base import Stacking
 
 _clock = time.perf_counter_ns
+_LENGTH_BYTES = 4
+"""Of an empty string."""
 _FLAGS = {"START": "sequence_start", "END": "sequence_end"}
 
 
@@ -32,8 +36,10 @@ class Control:
     false: Any = 0
     true: Any = 1
 
-    def value(self, request: InferRequest) -> Any:
-        """Of a row with a request; a row without one has `false`."""
+    def value(self, request: InferRequest | None) -> Any:
+        """Return the element of a request's row, or of an empty one."""
+        if request is None:
+            return self.false
         if self.kind == "READY":
             return self.true
         if self.kind == "CORRID":
@@ -53,78 +59,62 @@ class State:
 
 
 class SequenceStacking:
-    """`slotted`: a row for every slot up to the last one in the batch, empty where no request has it."""
+    """Adds controls and states to what `inner` stacks, and keeps the states of the outputs."""
 
     def __init__(
-        self, controls: Sequence[Control], states: Sequence[State], *, batched: bool, slotted: bool
+        self, controls: Sequence[Control], states: Sequence[State], inner: Stacking, *, batched: bool
     ) -> None:
         self.controls = controls
         self.states = states
+        self._inner = inner
         self._batched = batched
-        self._slotted = slotted and batched
-        self._plain = PlainStacking(batched=batched)
 
     def gather(self, batch: Batch) -> Arrays:
         began_ns = _clock()
-        requests = batch.requests
-        rows, height = self._rows(batch)
-        arrays = self._plain.gather(batch) if len(rows) == height else self._with_gaps(requests, rows, height)
+        rows = batch.by_row(batch.requests)
+        height = len(rows)
+        arrays = self._inner.gather(_filled(batch))
         for control in self.controls:
-            cells = [control.false] * height
-            for request, row in zip(requests, rows, strict=True):
-                cells[row] = control.value(request)
-            array = np.array(cells, control.datatype.numpy)
+            array = np.array([control.value(request) for request in rows], control.datatype.numpy)
             arrays[control.name] = array.reshape(height, 1) if self._batched else array
         for state in self.states:
-            arrays[state.input_name] = self._state(state, requests, rows, height)
+            arrays[state.input_name] = self._state(state, rows)
         batch.started_ns = began_ns
         batch.gathered_ns = _clock()
         return arrays
 
     def scatter(self, batch: Batch, outputs: Arrays) -> None:
-        batch.computed_ns = _clock()
-        requests = batch.requests
-        rows, height = self._rows(batch)
-        split = RowOutputs(outputs, height if self._batched else 0)
-        responses = [split.response(r.head, row) for r, row in zip(requests, rows, strict=True)]
+        computed_ns = _clock()
+        filled = _filled(batch)
+        height = len(filled.requests)
         states = [(state, self._given(state, outputs, height)) for state in self.states]
+        self._inner.scatter(filled, outputs)
+        if filled is not batch:
+            batch.responses += [filled.responses[slot] for slot in batch.slots or ()]
+        batch.computed_ns = computed_ns
         # nothing can fail any more: a sequence has all its new states, or none
         for state, array in states:
-            for request, row in zip(requests, rows, strict=True):
-                # a copy: the model may use its memory again, and a view would keep the other rows
-                kept = array[row] if self._batched else array
-                request.sequence.states[state.input_name] = kept.copy()
-        batch.responses += responses
+            for row, request in enumerate(batch.by_row(batch.requests)):
+                if request is not None:
+                    # a copy: the model may use its memory again, and a view would keep the other rows
+                    kept = array[row] if self._batched else array
+                    request.sequence.states[state.input_name] = kept.copy()
         batch.ended_ns = _clock()
 
-    def _rows(self, batch: Batch) -> tuple[Sequence[int], int]:
-        """The row of each request, and how many rows there are."""
-        if not self._slotted:
-            return range(len(batch.requests)), len(batch.requests)
-        rows = [request.sequence.slot for request in batch.requests]
-        return rows, max(rows) + 1
-
-    def _with_gaps(self, requests: Sequence[InferRequest], rows: Sequence[int], height: int) -> Arrays:
-        """The inputs, with zeros in the rows of no request."""
-        parts = [self._plain.gather(Batch([request])) for request in requests]
-        return {
-            name: _placed([part[name][0] for part in parts], rows, height, first.dtype)
-            for name, first in parts[0].items()
-        }
-
-    def _state(
-        self, state: State, requests: Sequence[InferRequest], rows: Sequence[int], height: int
-    ) -> npt.NDArray[Any]:
-        values = [value_of(state, request) for request in requests]
+    def _state(self, state: State, rows: Sequence[InferRequest | None]) -> npt.NDArray[Any]:
+        values = [(row, request, value_of(state, request)) for row, request in enumerate(rows) if request]
+        shape = values[0][2].shape
         if not self._batched:
-            return values[0]
-        for request, value in zip(requests, values, strict=True):
-            if value.shape != values[0].shape:
+            return values[0][2]
+        array = nothing_of(state, (len(rows), *shape))
+        for row, request, value in values:
+            if value.shape != shape:
                 raise ExecutionError(
                     f"state '{state.input_name}' of sequence {request.sequence.id} has shape "
-                    f"{list(value.shape)}, another in its batch has {list(values[0].shape)}"
+                    f"{list(value.shape)}, another in its batch has {list(shape)}"
                 )
-        return _placed(values, rows, height, np.dtype(state.datatype.numpy))
+            array[row] = value
+        return array
 
     def _given(self, state: State, outputs: Arrays, height: int) -> npt.NDArray[Any]:
         array = outputs.get(state.output_name)
@@ -150,14 +140,33 @@ def value_of(state: State, request: InferRequest) -> npt.NDArray[Any]:
     return kept.get(state.input_name, state.initial)
 
 
-def _placed(
-    values: Sequence[npt.NDArray[Any]], rows: Sequence[int], height: int, dtype: "np.dtype[Any]"
-) -> npt.NDArray[Any]:
-    """An array with these rows, and nothing in the others."""
-    array = np.full((height, *values[0].shape), b"" if dtype == np.object_ else 0, dtype)
-    for row, value in zip(rows, values, strict=True):
-        array[row] = value
-    return array
+def nothing_of(state: State, shape: Sequence[int]) -> npt.NDArray[Any]:
+    """Return what empty rows have of a state."""
+    return np.full(shape, b"" if state.datatype.size == 0 else 0, state.datatype.numpy)
+
+
+def null_of(request: InferRequest) -> InferRequest:
+    """Return a request for an empty row: the inputs of another one in its batch, without their values.
+
+    Triton: InferenceRequest::CopyAsNull; its values are whatever is in memory, these are zeros.
+    """
+    buffers: list[Buffer] = [
+        bytes(bound.size if bound.size >= 0 else _LENGTH_BYTES * math.prod(bound.shape))
+        for bound in request.head.inputs
+    ]
+    return InferRequest(request.head, buffers, _ignore, None)
+
+
+def _filled(batch: Batch) -> Batch:
+    """The batch with requests in its empty rows, too."""
+    if not batch.empty:
+        return batch
+    null = null_of(batch.requests[0])
+    return Batch([request or null for request in batch.by_row(batch.requests)])
+
+
+def _ignore(request: InferRequest, response: InferResponse) -> None:
+    """Nobody waits for it."""
 
 
 def controls_of(config: Any) -> list[Control]:

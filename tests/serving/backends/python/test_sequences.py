@@ -9,9 +9,13 @@ import pytest
 
 from tests.serving.backends.python.asking import ask, y_of
 from tests.serving.backends.python.zoo import DECOUPLED, MODELS, SAME, add, io
-from tests.serving.live import Answer, Live, serving
+from tests.serving.live import Answer, Live, outputs_of, serving
+from tpx.protocol import messages
 
 ONE = "data_type: TYPE_FP32 dims: [ 1 ]"
+PAIR = "data_type: TYPE_FP32 dims: [ 2 ]"
+VARIES = "data_type: TYPE_FP32 dims: [ -1 ]"
+WORD = "data_type: TYPE_STRING dims: [ 1 ]"
 CONTROLS = "".join(
     f"control_input {{ name: '{kind}' control {{ kind: CONTROL_SEQUENCE_{kind} fp32_false_true: [0, 1] }} }} "
     for kind in ("START", "END", "READY")
@@ -53,6 +57,55 @@ def test_controls_and_states_reach_each_request(tmp_path: Path, strategy: str, r
         assert y_of(_send(live, 7, 3, rows=rows)) == [106]
         missing = _send(live, 7, 5000, rows=rows)
         assert missing.error == "the model gave no state 'sum_out'"
+
+
+SLOTS = "max_batch_size: 4 " + _config("direct { }") + io({"x": PAIR, "word": WORD}, {"y": VARIES})
+
+
+def _slot(live: Live, sequence: int, model: str = "slots", **flags: bool) -> list[float]:
+    """How many rows the execution of a request had, and in which it was."""
+    x = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
+    word = {"name": "word", "datatype": "BYTES", "shape": [1, 1], "data": ["abc"]}
+    parameters: dict[str, Any] = {"sequence_id": sequence, "mine": 1, **flags}
+    return y_of(live.infer(model, {"id": "a", "inputs": [x, word], "parameters": parameters}))
+
+
+def _slots(repository: Path, more: str = "", model: str = "slots") -> None:
+    add(repository, model, config=SLOTS + more)
+    start = repository / model / "initial_state"
+    start.mkdir()
+    (start / "hundred").write_bytes(b"\x00\x00\xc8\x42")
+
+
+def test_slots_below_the_last_one_are_requests_of_nobody(tmp_path: Path) -> None:
+    _slots(tmp_path)
+    with serving(tmp_path) as live:
+        assert [_slot(live, number, sequence_start=True) for number in (7, 8, 9)] == [[1, 0], [2, 1], [3, 2]]
+        assert _slot(live, 8) == [2, 1]
+        assert _slot(live, 7, sequence_end=True) == [1, 0]
+        assert [_slot(live, 9) for _ in range(20)] == [[3, 2]] * 20
+        [statistics] = live.get("/v2/models/slots/stats").json["model_stats"]
+        assert (statistics["inference_count"], statistics["execution_count"]) == (25, 25)
+        assert statistics["inference_stats"]["success"]["count"] == 25
+        sizes = {each["batch_size"]: each["compute_infer"]["count"] for each in statistics["batch_stats"]}
+        assert sizes == {1: 2, 2: 2, 3: 21}
+
+
+def test_a_decoupled_model_may_answer_requests_of_nobody_at_length(tmp_path: Path) -> None:
+    """Nobody reads those responses: the model goes on as if somebody did."""
+    _slots(tmp_path, DECOUPLED, "slots_decoupled")
+    with serving(tmp_path) as live, live.channel() as channel:
+        for number in (7, 8):
+            message = messages.ModelInferRequest(model_name="slots_decoupled")
+            message.parameters["sequence_id"].int64_param = number
+            message.parameters["sequence_start"].bool_param = True
+            message.inputs.add(name="x", datatype="FP32", shape=(1, 2))
+            message.inputs.add(name="word", datatype="BYTES", shape=(1, 1))
+            message.raw_input_contents.extend([bytes(8), b"\3\0\0\0abc"])
+            call = channel._channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+            answers = list(call(iter([message.SerializeToString()]), timeout=20))
+            first = messages.ModelStreamInferResponse.FromString(answers[0]).infer_response
+            assert outputs_of(first)["y"] == [[number - 6, number - 7]]
 
 
 CALLS_WITH_NO_TEXT = """

@@ -14,6 +14,7 @@ from tpx.serving.stacking.plain import client_shape
 
 _OWN_PARAMETERS = frozenset(("sequence_id", "sequence_start", "sequence_end", "priority", "timeout"))
 _KEY = "python"
+_NULL_KEY = "python null"
 CODES = (
     Code.UNKNOWN,
     Code.INTERNAL,
@@ -48,9 +49,26 @@ def encode_request(handle: int, request: InferRequest, added: Sequence[Tensor], 
         parts.append(identity)
 
 
-def _encode_head(head: RequestHead, added: Sequence[Tensor], context: str = "") -> bytes:
-    tensors = [(bound.spec.name, bound.spec.datatype, bound.shape) for bound in head.inputs]
+def encode_null(handle: int, head: RequestHead, added: Sequence[Tensor], parts: list[Buffer]) -> None:
+    """Add a request that nobody has sent, with inputs of the shapes of `head`, to the parts of a frame."""
+    key: Any = (_NULL_KEY, *[tensor.shape for tensor in added])
+    encoded: bytes | None = head.rendered.get(key)
+    if encoded is None:
+        encoded = frames.encode_head(_tensors(head, added), {"outputs": []})
+        head.remember_rendered(key, encoded)
+    parts += (frames.HANDLE.pack(handle, len(encoded), 0), encoded)
+
+
+def _tensors(head: RequestHead, added: Sequence[Tensor]) -> list[tuple[str, str, Sequence[int]]]:
+    tensors: list[tuple[str, str, Sequence[int]]] = [
+        (bound.spec.name, bound.spec.datatype, bound.shape) for bound in head.inputs
+    ]
     tensors += [(tensor.name, tensor.datatype, tensor.shape) for tensor in added]
+    return tensors
+
+
+def _encode_head(head: RequestHead, added: Sequence[Tensor], context: str = "") -> bytes:
+    tensors = _tensors(head, added)
     parameters = head.parameters
     extra: dict[str, Any] = {"outputs": [bound.spec.name for bound in head.outputs]}
     if parameters:
@@ -95,6 +113,22 @@ class Answers:
             code, message = body[at], bytes(body[at + 1 : at + 1 + size]).decode(errors="replace")
             return InferResponse([], _error(message, code)), at + 1 + size
         return int(status), at
+
+    def skip(self, body: memoryview, at: int, views: frames.Views) -> tuple[int, int]:
+        """Pass over an entry that nobody waits for; return the bytes of its tensors, and where the next one
+        begins.
+
+        Its tensors are looked at: their blocks in shared memory are free again when no view of them is left.
+        """
+        status, size = frames.STATUS.unpack_from(body, at)
+        at += frames.STATUS.size
+        if status == frames.ERROR:
+            return 0, at + 1 + size
+        if status != frames.TENSORS:
+            return 0, at
+        count = len(self._heads[bytes(body[at : at + size])].tensors)
+        buffers, at = frames.take_tensors(body, at + size, count, views)
+        return sum(len(data) for data in buffers), at
 
 
 def _error(message: str, number: int) -> TpxError:

@@ -15,7 +15,7 @@ from typing import Any
 from tpx.errors import Code, ExecutionError, LoadError
 from tpx.serving.backends.base import RemoteOutcomes
 from tpx.serving.backends.python.connection import Connection
-from tpx.serving.backends.python.encoding import Answers, encode_request
+from tpx.serving.backends.python.encoding import Answers, encode_null, encode_request
 from tpx.serving.backends.python.held import Held, HeldBatch
 from tpx.serving.backends.python.process import ChildProcess, short_of
 from tpx.serving.backends.python.restarts import Restarts
@@ -25,8 +25,9 @@ from tpx.serving.backends.python.worker import frames
 from tpx.serving.backends.python.worker.frames import Buffer
 from tpx.serving.batch import Batch
 from tpx.serving.host import Host
-from tpx.serving.request import RequestTrace
+from tpx.serving.request import InferRequest, RequestTrace
 from tpx.serving.stacking.base import Stacking
+from tpx.serving.stacking.sequences import null_of
 
 log = logging.getLogger(__name__)
 
@@ -246,10 +247,14 @@ class PythonExecutor:
         for index, request in enumerate(batch.requests):
             self._numbers += 1
             held_batch.held.append(Held(held_batch, index, request, self._numbers, connection))
-        parts: list[Buffer] = [frames.BATCH.pack(number, len(batch.requests))]
+        parts: list[Buffer] = [frames.BATCH.pack(number, len(batch.requests) + batch.empty)]
         sequences = self._sequences if self._sequences.any else None
         try:
-            for held, request in zip(held_batch.held, batch.requests, strict=True):
+            for held in batch.by_row(held_batch.held):
+                if held is None:
+                    self._add_null(batch.requests[0], parts, connection)
+                    continue
+                request = held.request
                 added = sequences.added(request) if sequences is not None else ()
                 encode_request(held.handle, request, added, parts)
                 buffers = [*request.buffers, *[tensor.data for tensor in added]] if added else request.buffers
@@ -267,6 +272,13 @@ class PythonExecutor:
         for held in held_batch.held:
             if held.request.cancelled:  # while it waited for a process
                 held.end()
+
+    def _add_null(self, request: InferRequest, parts: list[Buffer], connection: Connection) -> None:
+        """A row that no request has, in the batch of `request`: what the model answers to it is dropped."""
+        self._numbers += 1
+        added = self._sequences.added_to_null(request)
+        encode_null(self._numbers, request.head, added, parts)
+        connection.add_tensors(parts, [*null_of(request).buffers, *[tensor.data for tensor in added]])
 
     def _not_sent(self, batch: HeldBatch, why: str) -> None:
         batch.fail(why)
@@ -360,7 +372,10 @@ class PythonExecutor:
         else:
             assert self._connection is not None
             take, connection = self._answers.take, self._connection
-            for held in batch.held[:count]:
+            for held in batch.batch.by_row(batch.held)[:count]:
+                if held is None:
+                    _, at = self._answers.skip(body, at, connection)
+                    continue
                 response, at = take(held.request, body, at, connection)
                 held.answered(response)
         known = self._held
@@ -373,8 +388,9 @@ class PythonExecutor:
     def _responded(self, body: memoryview) -> None:
         handle, flags = frames.RESPONSE_START.unpack_from(body)
         held = self._held.get(handle)
-        if held is None:
-            return  # it was answered with an error already
+        if held is None:  # it was answered with an error already, or nobody has sent it
+            self._drop_response(handle, empty=bool(flags & frames.EMPTY), body=body)
+            return
         response = None
         if not flags & frames.EMPTY:
             assert self._connection is not None
@@ -383,6 +399,15 @@ class PythonExecutor:
         held.responded(response, final=bool(flags & frames.FINAL))
         if held.over:
             del self._held[handle]
+
+    def _drop_response(self, handle: int, *, empty: bool, body: memoryview) -> None:
+        """The model goes on as if a client had it."""
+        assert self._connection is not None
+        size = 0
+        if not empty:
+            size, _ = self._answers.skip(body, frames.RESPONSE_START.size, self._connection)
+        credit = frames.CREDIT_BODY.pack(handle, size + frames.RESPONSE_BYTES)
+        self._connection.send(frames.CREDIT, [credit])
 
 
 def _is_after(number: int, begun: int) -> bool:

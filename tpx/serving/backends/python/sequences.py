@@ -10,7 +10,7 @@ from tpx.protocol.tensors import Buffer, Tensor, as_array
 from tpx.serving.backends.python.worker.frames import TensorHead
 from tpx.serving.request import InferRequest
 from tpx.serving.stacking.base import Stacking
-from tpx.serving.stacking.sequences import Control, SequenceStacking, State, value_of
+from tpx.serving.stacking.sequences import Control, SequenceStacking, State, nothing_of, value_of
 
 
 class SequenceTensors:
@@ -35,15 +35,23 @@ class SequenceTensors:
         """The inputs that no client sends."""
         if not self.any:
             return []
+        return self._tensors(request, [value_of(state, request) for state in self.states])
+
+    def added_to_null(self, request: InferRequest) -> list[Tensor]:
+        """Return the inputs of an empty row, in the batch of `request`."""
+        shapes = [value_of(state, request).shape for state in self.states]
+        return self._tensors(
+            None, [nothing_of(state, shape) for state, shape in zip(self.states, shapes, strict=True)]
+        )
+
+    def _tensors(self, request: InferRequest | None, states: Sequence[Any]) -> list[Tensor]:
         front = (1, 1) if self._batched else (1,)
         found = []
         for control in self._controls:
             array: Any = np.full(front, control.value(request), control.datatype.numpy)
             found.append(Tensor.from_numpy(control.name, array, control.datatype.name))
-        for state in self.states:
-            array = value_of(state, request)
-            if self._batched:
-                array = array[None]
+        for state, value in zip(self.states, states, strict=True):
+            array = value[None] if self._batched else value
             found.append(Tensor.from_numpy(state.input_name, array, state.datatype.name))
         return found
 

@@ -15,6 +15,8 @@ class TritonPythonModel:
 
     def answer(self, request):
         key = request.correlation_id()
+        if not key:  # an empty slot
+            return pb_utils.InferenceResponse([])
         starts = request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START
         assert bool(starts) == (key not in self.left)
         if starts:
