@@ -145,5 +145,51 @@ def test_json_that_is_no_configuration_is_refused(text: str | bytes) -> None:
         model_config.from_json(text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name": "m", "input": [{"name": "x", "dims": [2, 3,]},],}',
+        '{name: "m", input: [{name: "x", dims: [2, 3]}]}',
+        "{'name': 'm', 'input': [{'name': 'x', 'dims': [2, 3]}]}",
+        '{"name": "m", "input": [{"name": "x", "dims": [2., 3]}]}',
+        b'{name: "m", input: [{name: "x", dims: [2, 3]}]}',
+    ],
+)
+def test_what_is_nearly_json_is_read_where_that_is_asked_for(text: str | bytes) -> None:
+    config = model_config.parse("name: 'm' input { name: 'x' dims: [ 2, 3 ] }", "test")
+    assert model_config.from_json(text, lenient=True) == config
+    with pytest.raises(ConfigError, match="model configuration"):
+        model_config.from_json(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "{name 'm'}",
+        "{name: 'm' max_batch_size: 1}",
+        "{name: 'm',, max_batch_size: 1}",
+        "{name: 'm'} {}",
+        "{name: m}",
+        "{max_batch_size: 1e999}",
+        "name: 'm'",
+        "['m',]",
+        "{parameters: " * 50_000,
+        b"\xff",
+    ],
+    ids=range(12),
+)
+def test_what_is_not_even_nearly_json_is_refused(text: str | bytes) -> None:
+    with pytest.raises(ConfigError, match="model configuration"):
+        model_config.from_json(text, lenient=True)
+
+
+def test_a_value_that_cannot_be_is_not_repeated_at_length() -> None:
+    with pytest.raises(ConfigError) as caught:
+        model_config.from_json(json.dumps({"parameters": "x" * 1_000_000}))
+    assert len(caught.value.message) < 2000
+
+
 def test_the_default_of_every_message_is_printable() -> None:
     assert model_config.to_json(messages.ModelConfig())["max_batch_size"] == 0

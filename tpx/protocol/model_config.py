@@ -13,6 +13,10 @@ from tpx.errors import ConfigError
 from tpx.protocol import config_text, messages
 
 MAX_CONFIG_BYTES = 16 << 20
+_LONGEST_COMPLAINT = 1000
+"""Characters of a complaint of protobuf's that are told."""
+_MOST_NESTED = 100
+"""Levels of JSON5; messages of a configuration are nested 8 deep at most."""
 
 
 def parse(text: str, source: str) -> Any:
@@ -46,17 +50,36 @@ def to_text(config: Any) -> str:
     return text
 
 
-def from_json(text: str | bytes, source: str = "model configuration") -> Any:
-    """A ModelConfig message from its JSON form (a load request's `config` parameter, a /config answer)."""
+def from_json(text: str | bytes, source: str = "model configuration", *, lenient: bool = False) -> Any:
+    """A ModelConfig message from its JSON form (a load request's `config` parameter, a /config answer).
+
+    `lenient`: keys without quotes, single quotes and trailing commas are taken, as protobuf's C++ parser
+    does, through which Triton reads the configuration of a load request.
+    """
     try:
-        value = json.loads(text)
+        value = _lenient_value(text) if lenient else json.loads(text)
         if not isinstance(value, dict):
             raise ConfigError(f"{source}: must be a JSON object, got {type(value).__name__}")
         return json_format.ParseDict(value, messages.ModelConfig())
     except (json_format.ParseError, ValueError) as exc:
-        raise ConfigError(f"{source}: {config_text.explain('', str(exc))}") from exc
+        # protobuf repeats the value that it cannot take, which may be the whole text
+        raise ConfigError(f"{source}: {config_text.explain('', str(exc)[:_LONGEST_COMPLAINT])}") from exc
     except RecursionError as exc:
         raise ConfigError(f"{source}: nested too deeply") from exc
+
+
+def _lenient_value(text: str | bytes) -> Any:
+    """Return what JSON says, or else JSON5. Raises ValueError in the words about JSON."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        from pyjson5 import Json5Exception, decode
+
+        try:
+            return decode(text if isinstance(text, str) else text.decode(), _MOST_NESTED)
+        except Json5Exception:
+            pass
+        raise
 
 
 def to_json(config: Any) -> dict[str, Any]:

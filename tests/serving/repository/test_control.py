@@ -162,15 +162,61 @@ def test_requests_that_were_taken_before_the_swap_are_answered_by_the_old_model(
     play(scene)
 
 
-def test_a_configuration_of_a_request_holds_until_the_next_load(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("steps", "sizes"),
+    [
+        ("config plain", [3, 4]),
+        ("plain config plain plain", [4, 3, 3, 3]),
+        ("config other plain", [3, 2, 2]),
+        ("plain config wrong plain", [4, 3, 3, 3]),
+        ("plain config touch plain plain", [4, 3, 4, 4]),
+        ("plain config file plain plain", [4, 3, 4, 4]),
+        ("plain config unload plain", [4, 3, 4]),
+        ("plain config unload config plain", [4, 3, 3, 3]),
+        ("plain files plain", [4, 5, 4]),
+        ("plain config files plain", [4, 3, 5, 4]),
+    ],
+)
+def test_a_configuration_of_a_request_holds_until_the_files_change_or_the_model_is_unloaded(
+    tmp_path: Path, steps: str, sizes: list[int]
+) -> None:
+    """As a real Triton 2.51 does; one that a model is loaded with for the first time holds for that load."""
+    bringing = {"config": 3, "other": 2, "files": 5}
+
+    async def scene() -> None:
+        write(tmp_path, 2)
+        seen = []
+        async with controlled(tmp_path) as it:
+            for step in steps.split():
+                if step in bringing:
+                    brought: dict[str, LoadParameter] = {
+                        "config": json.dumps({"max_batch_size": bringing[step]})
+                    }
+                    if step == "files":
+                        brought["file:1/model.onnx"] = times(9).SerializeToString()
+                    await it.load_with(brought)
+                elif step == "wrong":
+                    await it.refusal(it.load(config=json.dumps({"name": "other"})))
+                elif step == "plain":
+                    await it.load()
+                elif step == "touch":
+                    (tmp_path / "net" / "config.pbtxt").touch()
+                elif step == "file":
+                    write(tmp_path, 3)
+                else:
+                    await it.unload()
+                if step not in ("touch", "file", "unload"):
+                    seen.append(it.repository.get("net").config.max_batch_size)
+        assert seen == sizes
+
+    play(scene)
+
+
+def test_a_configuration_of_another_model_is_refused_and_what_serves_goes_on(tmp_path: Path) -> None:
     async def scene() -> None:
         write(tmp_path, 2)
         async with controlled(tmp_path) as it:
-            for _ in range(2):
-                await it.load(config=json.dumps({"max_batch_size": 3}))
-                assert it.repository.get("net").config.max_batch_size == 3
-                await it.load()
-                assert it.repository.get("net").config.max_batch_size == 4
+            await it.load()
             why = await it.refusal(it.load(config=json.dumps({"name": "other"})))
             assert "unexpected directory name 'net' for model 'other'" in why
             assert it.repository.get("net").config.max_batch_size == 4

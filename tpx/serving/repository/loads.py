@@ -5,6 +5,7 @@ It is done in threads while the old versions go on serving; the swap is one step
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from tpx.errors import ConfigError, InvalidRequest, LoadError, UsageError
 from tpx.serving.model_id import ModelId
@@ -15,10 +16,11 @@ from tpx.serving.repository.layout import ModelSource, NoVersion
 from tpx.serving.repository.loading import Loader, Regroup, Wanted, reason_of
 from tpx.serving.repository.names import Names
 from tpx.serving.repository.overrides import relative_paths
-from tpx.serving.repository.records import Loaded
+from tpx.serving.repository.records import KeptConfig, Loaded
 from tpx.serving.repository.repository import ModelRepository
 from tpx.serving.repository.retirement import Retirement
 from tpx.serving.repository.sightings import Sighting
+from tpx.serving.repository.stamps import stamps_of
 from tpx.serving.repository.turns import Round
 from tpx.serving.repository.versions import Versions
 from tpx.serving.repository.waits import Waits
@@ -63,14 +65,18 @@ class Loads:
             raise InvalidRequest(absent(model))
         custody = Custody(sighting.files)
         self._retirement.hold(custody)
+        brings_files = sighting.files is not None and sighting.source.origin is None
         try:
-            wanted = await self._want(sighting.source, custody)
+            source = await self._with_kept_config(sighting.source)
+            wanted = await self._want(source, custody)
             await self._load_parts(wanted, parts)
             await self._replace(wanted, custody)
+            kept = KeptConfig(config=source.override, stamps=wanted.stamps)
+            self._repository.keep_config(model, None if source.override is None or brings_files else kept)
             if custody.agents:
                 await self._versions.in_thread(custody.complete)
         except InvalidRequest:
-            if sighting.files is not None and sighting.source.origin is None:
+            if brings_files:
                 self._repository.forget_unused(model)  # nobody can correct what only a request held
                 if not self._repository.entries(model):
                     self._ensembles.forget(model)
@@ -80,6 +86,14 @@ class Loads:
         finally:
             await self._retirement.release(custody)
         log.info("successfully loaded '%s'", model)
+
+    async def _with_kept_config(self, source: ModelSource) -> ModelSource:
+        """Return a source with the configuration of an earlier request, where that still holds."""
+        kept = self._repository.kept_config(source.model_id)
+        if kept is None or source.override is not None or source.fault:
+            return source
+        stamps = await self._versions.in_thread(lambda: stamps_of(source))
+        return replace(source, override=kept.config) if stamps == kept.stamps else source
 
     async def _seen(self, model: ModelId, look: Callable[[], Sighting | None]) -> Sighting | None:
         try:

@@ -57,7 +57,7 @@ def _config(text: str, model: str) -> Any:
     if len(text) > model_config.MAX_CONFIG_BYTES:
         raise _unusable(model, f"Invalid config override: longer than {model_config.MAX_CONFIG_BYTES} bytes")
     try:
-        return model_config.from_json(text)
+        return model_config.from_json(text, lenient=True)
     except ConfigError as exc:
         raise _unusable(model, f"Invalid config override: {exc.message}") from exc
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from tpx.errors import InvalidRequest, NotFound, NotReady
 from tpx.serving.model_id import ModelId
@@ -50,6 +51,14 @@ class VersionEntry:
         return self.state is not State.READY and not gone
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptConfig:
+    """The configuration that a load request brought, and the files that it was loaded with."""
+
+    config: Any
+    stamps: Stamps
+
+
 @dataclass(slots=True)
 class Record:
     """One model: its versions, and what they were loaded from."""
@@ -61,6 +70,9 @@ class Record:
     """Of the files that the last load was made from; None if it failed."""
     known: bool = False
     """Its first load has ended, and it was not unloaded since: its name stands for it."""
+    has_served: bool = False
+    kept: KeptConfig | None = None
+    """For loads that bring no configuration, as long as the files stay the same."""
 
     @property
     def entries(self) -> list[VersionEntry]:

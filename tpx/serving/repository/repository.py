@@ -10,7 +10,16 @@ from tpx.errors import Code, InvalidRequest, NotFound, NotReady
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.agents.custody import Custody
 from tpx.serving.repository.decisions import Plan, Recipe
-from tpx.serving.repository.records import UNLOADED, Loaded, Record, State, VersionEntry, end, serving
+from tpx.serving.repository.records import (
+    UNLOADED,
+    KeptConfig,
+    Loaded,
+    Record,
+    State,
+    VersionEntry,
+    end,
+    serving,
+)
 from tpx.serving.repository.stamps import Stamps
 from tpx.serving.served import Served
 
@@ -168,6 +177,20 @@ class ModelRepository:
         self.generation += 1
         return ended
 
+    def keep_config(self, model: ModelId, config: KeptConfig | None) -> None:
+        """Keep what a load request brought, or forget what one brought before.
+
+        Triton keeps a configuration until the model is unloaded or its files change, unless the model had
+        never served before (core/src/model_repository_manager/model_repository_manager.cc).
+        """
+        record = self._models[model.name][model.namespace]
+        record.kept = config if record.has_served else None
+        record.has_served = True
+
+    def kept_config(self, model: ModelId) -> KeptConfig | None:
+        """Return the configuration for loads that bring none."""
+        return (self._record(model) or Record()).kept
+
     def remake(self, model: ModelId, version: int, recipe: Recipe) -> None:
         """A version serves on, and is what another recipe makes."""
         entry = self._models[model.name][model.namespace].versions[version]
@@ -221,7 +244,7 @@ class ModelRepository:
         record = self._record(model)
         if record is None:
             return []
-        record.fault, record.stamps, record.known = "", None, False
+        record.fault, record.stamps, record.known, record.kept = "", None, False, None
         if not record.versions:
             self._drop(model)
         ended = [loaded for entry in record.versions.values() for loaded in end(entry)]
