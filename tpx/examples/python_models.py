@@ -30,8 +30,9 @@ class TritonPythonModel:
         return auto_complete_model_config
 
     def initialize(self, args):
-        family = pb_utils.MetricFamily("words_counted", "Words seen", pb_utils.MetricFamily.COUNTER)
-        self.seen = family.Metric(labels={"model": args["model_name"]})
+        # a metric lives as long as its family
+        self.words = pb_utils.MetricFamily("words_counted", "Words seen", pb_utils.MetricFamily.COUNTER)
+        self.seen = self.words.Metric(labels={"model": args["model_name"]})
 
     def execute(self, requests):
         responses = []
