@@ -6,8 +6,6 @@ import enum
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from tpx.serving.backends.python.worker.errors import TritonModelException
-
 E = TypeVar("E", bound=enum.IntEnum)
 
 
@@ -51,31 +49,20 @@ def member(value: Any, argument: str, kind: type[E]) -> E:
     return value
 
 
+def sequence(value: Any, argument: str) -> list[Any]:
+    """Return a sequence that is no text, or an array, as a list. Raises TypeError."""
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        return list(value)
+    if hasattr(value, "__array__"):
+        return list(value)
+    raise wrong(value, argument, "a list")
+
+
 def texts(value: Any, argument: str) -> list[str]:
     """Return a sequence of texts as a list. Raises TypeError."""
-    return [text(item, f"each of {argument}") for item in _sequence(value, argument)]
-
-
-def instances(value: Any, argument: str, kind: type, none: str) -> list[Any]:
-    """Return a sequence of objects of one class as a list.
-
-    Raises TypeError, but TritonModelException that says `none` for None among them, as Triton does.
-    """
-    items = list(_sequence(value, argument))
-    for item in items:
-        if item is None:
-            raise TritonModelException(none)
-        if not isinstance(item, kind):
-            raise wrong(item, f"each of {argument}", f"a {kind.__name__}")
-    return items
+    return [text(item, f"each of {argument}") for item in sequence(value, argument)]
 
 
 def wrong(value: Any, argument: str, wanted: str) -> TypeError:
     """Return the error of an argument that is of another type than wanted."""
     return TypeError(f"{argument} must be {wanted}, got {type(value).__name__}")
-
-
-def _sequence(value: Any, argument: str) -> Sequence[Any]:
-    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
-        raise wrong(value, argument, "a list")
-    return value

@@ -12,7 +12,7 @@ from typing import Any
 
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.backends.python.worker.channel import Channel
-from tpx.serving.backends.python.worker.errors import TritonError, TritonModelException
+from tpx.serving.backends.python.worker.errors import ErrorCode, TritonError, TritonModelException
 from tpx.serving.backends.python.worker.request import InferenceRequest, InferenceResponse
 from tpx.serving.backends.python.worker.tensor import Tensor
 
@@ -108,7 +108,7 @@ class Calls:
         at += frames.STATUS.size
         if status == frames.ERROR:
             code, message = body[at], bytes(body[at + 1 : at + 1 + size])
-            return InferenceResponse(error=TritonError(message.decode(errors="replace"), code))
+            return InferenceResponse(error=TritonError(message.decode(errors="replace"), ErrorCode(code)))
         head = self._heads[bytes(body[at : at + size])]
         buffers, _ = frames.take_tensors(body, at + size, len(head.tensors), self.channel)
         tensors = [Tensor._received(h, data) for h, data in zip(head.tensors, buffers)]

@@ -26,6 +26,8 @@ _NAME_OF = {dtype: name for name, dtype in NUMPY_OF.items()}
 
 CONFIG_NAMES = {f"TYPE_{name}": dtype for name, dtype in NUMPY_OF.items() if name != "BYTES"}
 CONFIG_NAMES["TYPE_STRING"] = np.dtype(np.object_)
+TRITON_STRING_TO_NUMPY: dict[str, type] = {name: dtype.type for name, dtype in CONFIG_NAMES.items()}
+TRITON_STRING_TO_NUMPY["TYPE_BOOL"] = bool
 
 NUMBERS = {name: number for number, name in enumerate((*NUMPY_OF, "BF16"), 1)}
 """The values of the DataType enumeration, by which some models name types."""
@@ -41,19 +43,16 @@ def name_of(dtype: Any) -> str | None:
 
 
 def triton_to_numpy_type(data_type: Any) -> Any:
-    """The numpy type of a datatype, given by its number or its name on the wire."""
-    name = data_type if isinstance(data_type, str) else _BY_NUMBER.get(int(data_type), "")
-    return NUMPY_OF[name].type
+    """Return the numpy type of a datatype, by its number or its name on the wire; None if it has none."""
+    dtype = NUMPY_OF.get(data_type if isinstance(data_type, str) else _BY_NUMBER.get(data_type, ""))
+    return None if dtype is None else dtype.type
 
 
-def numpy_to_triton_type(data_type: Any) -> int:
-    """The number of the datatype that carries a numpy type."""
-    name = name_of(data_type)
-    if name is None:
-        raise TypeError(f"numpy type {data_type} has no datatype")
-    return NUMBERS[name]
+def numpy_to_triton_type(data_type: Any) -> int | None:
+    """Return the number of the datatype that carries a numpy type, None if there is none."""
+    return NUMBERS.get(name_of(data_type) or "")
 
 
 def triton_string_to_numpy(triton_type_string: str) -> Any:
     """The numpy type of a datatype as configurations write it: TYPE_FP32."""
-    return CONFIG_NAMES[triton_type_string].type
+    return TRITON_STRING_TO_NUMPY[triton_type_string]

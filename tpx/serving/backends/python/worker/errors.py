@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import enum
 import traceback
 from types import TracebackType
+
+from tpx.serving.backends.python.worker import arguments
 
 _OWN = (
     "/tpx/serving/backends/python/worker/",
@@ -18,25 +21,32 @@ class TritonModelException(Exception):
     """Raised to models, and by them: all requests at hand fail."""
 
 
-class TritonError:
-    """An error of one response."""
+class ErrorCode(enum.IntEnum):
+    """What kind of wrong an error is, numbered as in Triton."""
 
     UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ALREADY_EXISTS, CANCELLED = range(8)
 
-    def __init__(self, message: str, code: int = INTERNAL) -> None:
-        self._message = str(message)
-        self._code = int(code)
+
+class TritonError:
+    """An error of one response."""
+
+    UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ALREADY_EXISTS, CANCELLED = ErrorCode
+
+    def __init__(self, message: str, code: ErrorCode = INTERNAL) -> None:
+        """Raises TypeError."""
+        self._message = arguments.text(message, "TritonError(): message")
+        self._code = arguments.member(code, "TritonError(): code", ErrorCode)
 
     def message(self) -> str:
         """What is wrong."""
         return self._message
 
-    def code(self) -> int:
+    def code(self) -> ErrorCode:
         """What kind of wrong."""
         return self._code
 
     def __repr__(self) -> str:
-        return f"TritonError({self._message!r}, {self._code})"
+        return f"TritonError({self._message!r}, {self._code.name})"
 
 
 def described(error: BaseException) -> str:

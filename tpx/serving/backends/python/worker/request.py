@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import enum
 import json
 from typing import TYPE_CHECKING, Any, Union
 
+from tpx.serving.backends.python.worker import arguments
 from tpx.serving.backends.python.worker.errors import TritonError, TritonModelException
 from tpx.serving.backends.python.worker.frames import Head
 from tpx.serving.backends.python.worker.tensor import Tensor
@@ -22,19 +24,30 @@ TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
 TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
 TRITONSERVER_REQUEST_RELEASE_ALL = 1
 TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2
-TRITONSERVER_MEMORY_CPU = 0
-TRITONSERVER_MEMORY_GPU = 1
-_FLAGS = 3
+_INT64 = -(2**63), 2**63 - 1
+_UINT32 = 0, 2**32 - 1
+_UINT64 = 0, 2**64 - 1
+
+
+class MemoryType(enum.IntEnum):
+    """Where tensors lie, numbered as in Triton's stub."""
+
+    TRITONSERVER_MEMORY_GPU, TRITONSERVER_MEMORY_CPU = range(2)
+
+
+TRITONSERVER_MEMORY_GPU, TRITONSERVER_MEMORY_CPU = MemoryType
 
 
 class PreferredMemory:
     """Where the outputs of a request shall lie."""
 
-    def __init__(self, preferred_memory_type: int, preferred_device_id: int = 0) -> None:
-        if preferred_memory_type not in (TRITONSERVER_MEMORY_CPU, TRITONSERVER_MEMORY_GPU):
-            raise TritonModelException("PreferredMemory takes TRITONSERVER_MEMORY_CPU or _GPU")
-        self.memory_type = preferred_memory_type
-        self.device_id = int(preferred_device_id)
+    def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
+        """Raises TypeError."""
+        self.memory_type = arguments.member(preferred_memory_type, "PreferredMemory(): type", MemoryType)
+        self.device_id = arguments.integer(preferred_device_id, "PreferredMemory(): device", *_INT64)
+
+
+_IN_HOST_MEMORY = PreferredMemory(TRITONSERVER_MEMORY_CPU)
 
 
 class InferenceTrace:
@@ -83,23 +96,32 @@ class InferenceRequest:
         model_version: int = -1,
         flags: int = 0,
         timeout: int = 0,
-        preferred_memory: PreferredMemory | None = None,
+        preferred_memory: PreferredMemory = _IN_HOST_MEMORY,
         trace: InferenceTrace | None = None,
         parameters: Any = None,
     ) -> None:
-        self._inputs: list[Tensor] = list(inputs)
-        for tensor in self._inputs:
-            if not isinstance(tensor, Tensor):
-                raise TritonModelException(f"inputs must be Tensor objects, found '{type(tensor)}'")
-        self._request_id = str(request_id)
-        self._correlation_id: CorrelationId = correlation_id
-        self._outputs: list[str] = [str(name) for name in requested_output_names]
-        self._model_name = str(model_name)
-        self._model_version = int(model_version)
-        self._timeout = int(timeout)
+        """Raises TypeError, TritonModelException."""
+        self._model_name = arguments.text(model_name, "InferenceRequest(): model_name")
+        self._request_id = arguments.text(request_id, "InferenceRequest(): request_id")
+        self._inputs = _tensors(
+            inputs,
+            "InferenceRequest(): inputs",
+            f"Input tensor for request with id '{self._request_id}' and model name '{self._model_name}' "
+            "should not be empty.",
+        )
+        self._outputs = arguments.texts(requested_output_names, "InferenceRequest(): requested_output_names")
+        self._correlation_id = _correlation(correlation_id)
+        self._model_version = arguments.integer(model_version, "InferenceRequest(): model_version", *_INT64)
+        self._timeout = arguments.integer(timeout, "InferenceRequest(): timeout", *_UINT64)
+        if not isinstance(preferred_memory, PreferredMemory):
+            raise arguments.wrong(
+                preferred_memory, "InferenceRequest(): preferred_memory", "a PreferredMemory"
+            )
+        if not isinstance(trace, (InferenceTrace, type(None))):
+            raise arguments.wrong(trace, "InferenceRequest(): trace", "an InferenceTrace")
         self._preferred = preferred_memory
         self._trace = trace
-        self._parameters = "{}" if parameters == "{}" else _checked(parameters)
+        self._parameters = _checked(parameters)
         self._release = TRITONSERVER_REQUEST_RELEASE_ALL
         self._handle = 0
         self._execution: Execution | None = None
@@ -121,7 +143,9 @@ class InferenceRequest:
         self._timeout = extra.get("timeout", 0)
         self._parameters = extra.get("parameters", "{}")
         self._outputs = extra["outputs"]
-        self._model_name = self._preferred = self._trace = self._sender = None  # type: ignore[assignment]
+        self._model_name = ""
+        self._preferred = _IN_HOST_MEMORY
+        self._trace = self._sender = None
         if "context" in extra:
             self._trace = InferenceTrace(handle, extra["context"])
         self._model_version = -1
@@ -145,12 +169,8 @@ class InferenceRequest:
         return self._flags
 
     def set_flags(self, flags: int) -> None:
-        """Start or end a sequence. Raises TritonModelException for other flags."""
-        if not isinstance(flags, int) or flags & ~_FLAGS:
-            raise TritonModelException(
-                f"flags are TRITONSERVER_REQUEST_FLAG_SEQUENCE_START and _END, got {flags}"
-            )
-        self._flags = flags
+        """Start or end a sequence. Raises TypeError."""
+        self._flags = arguments.integer(flags, "flags", *_UINT32)
 
     def timeout(self) -> int:
         """Microseconds; 0 for none."""
@@ -166,11 +186,11 @@ class InferenceRequest:
 
     def preferred_memory(self) -> PreferredMemory:
         """Where outputs shall lie."""
-        return self._preferred or PreferredMemory(TRITONSERVER_MEMORY_CPU)
+        return self._preferred
 
     def model_name(self) -> str:
         """Of the model that it goes to."""
-        return self._model_name or ""
+        return self._model_name
 
     def model_version(self) -> int:
         """Of the model that it goes to; -1 is the latest."""
@@ -189,8 +209,9 @@ class InferenceRequest:
         return self._own().is_cancelled(self._handle)
 
     def set_release_flags(self, flags: int) -> None:
-        """RELEASE_RESCHEDULE: the request comes again. Raises TritonModelException."""
+        """RELEASE_RESCHEDULE: the request comes again. Raises TypeError, TritonModelException."""
         self._own()
+        flags = arguments.integer(flags, "set_release_flags(): flags", *_UINT32)
         if flags not in (TRITONSERVER_REQUEST_RELEASE_ALL, TRITONSERVER_REQUEST_RELEASE_RESCHEDULE):
             raise TritonModelException(f"there are no release flags {flags}")
         self._release = flags
@@ -199,13 +220,13 @@ class InferenceRequest:
         """Have another model compute it: the response, or of a decoupled model an iterator of them."""
         from tpx.serving.backends.python.worker.calls import call
 
-        return call(self, decoupled=decoupled)
+        return call(self, decoupled=arguments.flag(decoupled, "exec(): decoupled"))
 
     def async_exec(self, decoupled: bool = False) -> Any:
         """As `exec`, to be awaited."""
         from tpx.serving.backends.python.worker.calls import call_async
 
-        return call_async(self, decoupled=decoupled)
+        return call_async(self, decoupled=arguments.flag(decoupled, "async_exec(): decoupled"))
 
     def _own(self) -> Execution:
         if self._execution is None:
@@ -219,14 +240,16 @@ class InferenceResponse:
     __slots__ = ("_error", "_outputs", "_parameters")
 
     def __init__(self, output_tensors: Any = (), error: Any = None, parameters: Any = None) -> None:
-        self._outputs: list[Tensor] = list(output_tensors or ())
-        for tensor in self._outputs:
-            if not isinstance(tensor, Tensor):
-                raise TritonModelException(f"output_tensors must be Tensor objects, found '{type(tensor)}'")
-        if error is not None and not isinstance(error, TritonError):
-            error = TritonError(str(error))
+        """Raises TypeError, TritonModelException."""
+        self._outputs = _tensors(
+            output_tensors,
+            "InferenceResponse(): output_tensors",
+            "Output tensor for inference response should not be empty.",
+        )
+        if not isinstance(error, (TritonError, type(None))):
+            raise arguments.wrong(error, "InferenceResponse(): error", "a TritonError")
         self._error: TritonError | None = error
-        self._parameters = "{}" if not parameters else _checked(parameters, check=_check_sendable)
+        self._parameters = "{}" if parameters is None else _checked(parameters, check=_check_sendable)
 
     def output_tensors(self) -> list[Tensor]:
         """All of them; none if there is an error."""
@@ -245,20 +268,37 @@ class InferenceResponse:
         return self._parameters
 
 
+def _tensors(value: Any, argument: str, none: str) -> list[Tensor]:
+    """Return tensors as a list. Raises TypeError, and TritonModelException(none) for None among them."""
+    tensors = arguments.sequence(value, argument)
+    for tensor in tensors:
+        if tensor is None:
+            raise TritonModelException(none)
+        if not isinstance(tensor, Tensor):
+            raise arguments.wrong(tensor, f"each of {argument}", "a Tensor")
+    return tensors
+
+
+def _correlation(value: Any) -> CorrelationId:
+    if isinstance(value, str):
+        return value
+    if value is not None and not hasattr(type(value), "__index__"):
+        raise TritonModelException("Correlation ID must be integer or string")
+    return arguments.integer(value, "InferenceRequest(): correlation_id", *_UINT64)
+
+
 def _checked(parameters: Any, check: Callable[[str, object], None] | None = None) -> str:
     """Parameters as JSON, each given to `check`. Raises TritonModelException."""
     if parameters is None:
         return "{}"
-    if isinstance(parameters, str):
-        parameters = json.loads(parameters)
     if not isinstance(parameters, dict):
-        raise TritonModelException(f"parameters must be a dict, found '{type(parameters)}'")
+        raise TritonModelException(f"Expect parameters to have type dict, got {type(parameters)}")
     for key, value in parameters.items():
         if not isinstance(key, str):
-            raise TritonModelException(f"parameter keys must be strings, found '{type(key)}'")
+            raise TritonModelException(f"Expect parameters keys to have type str, found type {type(key)}")
         if not isinstance(value, (str, int, bool, float)):
             raise TritonModelException(
-                f"parameter '{key}' must be a string, an integer or a boolean, found '{type(value)}'"
+                f"Expect parameters values to have type bool/int/str, found type {type(value)}"
             )
         if check is not None:
             check(key, value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from tpx.serving.backends.python.worker import arguments
 from tpx.serving.backends.python.worker.errors import TritonModelException
 from tpx.serving.backends.python.worker.request import TRITONSERVER_RESPONSE_COMPLETE_FINAL, InferenceResponse
 
@@ -29,13 +30,12 @@ class InferenceResponseSender:
         self._closed = False
 
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
-        """Send a response, the final flag, or both. Raises TritonModelException."""
+        """Send a response, the final flag, or both. Raises TypeError, TritonModelException."""
         if response is not None and not isinstance(response, InferenceResponse):
-            raise TritonModelException(
-                f"Expected an 'InferenceResponse' object, found type '{type(response)}'."
-            )
+            raise arguments.wrong(response, "send(): response", "an InferenceResponse")
         if flags not in (0, _FINAL):
-            raise TritonModelException(f"Unable to send response. Unsupported flags {flags}.")
+            arguments.integer(flags, "send(): flags", 0, 2**32 - 1)
+            raise TritonModelException("Unable to send response. Unsupported flag provided.")
         if response is None and flags != _FINAL:
             raise TritonModelException(
                 "Inference Response object must be provided when the response flags is set to zero."

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import enum
 import sys
 from typing import Any
 
+from tpx.serving.backends.python.worker import arguments
 from tpx.serving.backends.python.worker.calls import RUNTIME
 from tpx.serving.backends.python.worker.errors import TritonModelException
 
@@ -13,20 +15,44 @@ from tpx.serving.backends.python.worker.errors import TritonModelException
 def load_model(model_name: str, config: str = "", files: Any = None) -> None:
     """Load a model, as it lies in the repository or as `config` (JSON) and `files` say.
 
-    Raises TritonModelException.
+    Raises TypeError, TritonModelException.
     """
-    packed = {path: base64.b64encode(content).decode() for path, content in (files or {}).items()}
-    RUNTIME.calls.ask("load", model=model_name, config=config, files=packed)
+    words = {
+        "model": arguments.text(model_name, "load_model(): model_name"),
+        "config": arguments.text(config, "load_model(): config"),
+    }
+    if not isinstance(files, (dict, type(None))):
+        raise TritonModelException(
+            f"failed to load model '{model_name}', files should be a dictionary of file paths and file "
+            "contents"
+        )
+    packed = {}
+    for path, content in (files or {}).items():
+        if not isinstance(content, bytes):
+            raise arguments.wrong(content, f"load_model(): file '{path}'", "bytes")
+        packed[arguments.text(path, "load_model(): each path of files")] = base64.b64encode(content).decode()
+    _ask("load model", "load", **words, files=packed)
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
-    """Unload a model. Raises TritonModelException."""
-    RUNTIME.calls.ask("unload", model=model_name, dependents=bool(unload_dependents))
+    """Unload a model. Raises TypeError, TritonModelException."""
+    model = arguments.text(model_name, "unload_model(): model_name")
+    dependents = arguments.flag(unload_dependents, "unload_model(): unload_dependents")
+    _ask("unload model", "unload", model=model, dependents=dependents)
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
-    """Whether a model can answer. Raises TritonModelException for a version that is no number."""
-    return bool(RUNTIME.calls.ask("ready", model=model_name, version=str(model_version)))
+    """Return whether a model can answer. Raises TypeError, TritonModelException for a wrong version."""
+    model = arguments.text(model_name, "is_model_ready(): model_name")
+    version = arguments.text(model_version, "is_model_ready(): model_version")
+    return bool(_ask("check model readiness", "ready", model=model, version=version))
+
+
+def _ask(doing: str, verb: str, **words: Any) -> Any:
+    try:
+        return RUNTIME.calls.ask(verb, **words)
+    except TritonModelException as exc:
+        raise TritonModelException(f"Failed to {doing}: {exc}") from None
 
 
 def get_model_dir() -> str:
@@ -34,13 +60,20 @@ def get_model_dir() -> str:
     return RUNTIME.model_directory
 
 
-class Logger:
-    """The server's log."""
+class _LogLevel(enum.IntEnum):
+    """How much a line of the log matters."""
 
     INFO, WARNING, ERROR, VERBOSE = range(4)
 
+
+class Logger:
+    """The server's log. A message that is no text is a TypeError, so is a level that is no LogLevel."""
+
+    LogLevel = _LogLevel
+    INFO, WARNING, ERROR, VERBOSE = _LogLevel
+
     @staticmethod
-    def log(message: str, level: int = INFO) -> None:
+    def log(message: str, level: _LogLevel = INFO) -> None:
         """Write a line, as of where this is called."""
         _write(message, level)
 
@@ -61,13 +94,13 @@ class Logger:
         _write(message, Logger.VERBOSE)
 
 
-def _write(message: str, level: int) -> None:
-    if level not in range(4):
-        raise TritonModelException(f"there is no log level {level}")
+def _write(message: str, level: _LogLevel) -> None:
+    message = arguments.text(message, "Logger: message")
+    level = arguments.member(level, "Logger.log(): level", _LogLevel)
     caller = sys._getframe(2)
     if not RUNTIME.connected:
         sys.stderr.write(f"{message}\n")
         return
     RUNTIME.calls.tell(
-        "log", level=level, file=caller.f_code.co_filename, line=caller.f_lineno, message=str(message)
+        "log", level=level, file=caller.f_code.co_filename, line=caller.f_lineno, message=message
     )

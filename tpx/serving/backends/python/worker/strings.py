@@ -40,15 +40,14 @@ def decode_strings(data: Any, shape: Any = None) -> Any:
 
 
 def serialize_byte_tensor(input_tensor: Any) -> Any:
-    """The wire form of a tensor of bytes, str or objects, as an array of one element, or of none."""
+    """Return the wire form of a tensor of bytes, str or objects: bytes, or () where it is empty.
+
+    None for any other tensor, as in Triton.
+    """
     array = np.asarray(input_tensor)
     if array.size == 0:
-        return np.empty([0], dtype=np.object_)
-    if array.dtype.kind not in "SUO":
-        raise ValueError("cannot serialize bytes tensor: invalid datatype")
-    out = np.empty(1, dtype=np.object_)
-    out[0] = encode_strings(array)
-    return out
+        return ()
+    return encode_strings(array) if array.dtype.kind in "SUO" else None
 
 
 def deserialize_bytes_tensor(encoded_tensor: Any) -> Any:

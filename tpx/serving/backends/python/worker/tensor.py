@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from tpx.serving.backends.python.worker import arguments
 from tpx.serving.backends.python.worker.datatypes import NUMPY_OF, name_of
+from tpx.serving.backends.python.worker.dlpack import Capsule, is_capsule
 from tpx.serving.backends.python.worker.errors import TritonModelException
 from tpx.serving.backends.python.worker.frames import Buffer, TensorHead
 from tpx.serving.backends.python.worker.strings import decode_strings, encode_strings
@@ -21,16 +23,21 @@ class Tensor:
     __slots__ = ("_array", "_data", "_datatype", "_foreign", "_name", "_shape")
 
     def __init__(self, name: str, numpy_array: Any) -> None:
-        """Raises TritonModelException for a numpy type that no tensor can have."""
-        array = numpy_array if isinstance(numpy_array, np.ndarray) else np.asarray(numpy_array)
-        datatype = name_of(array.dtype)
+        """Raises TypeError, and TritonModelException for an empty name or an unsupported numpy type."""
+        if type(name) is not str or not name:
+            name = _checked_name(name, "Tensor(): name")
+        self._name = name
+        if not isinstance(numpy_array, np.ndarray):
+            raise arguments.wrong(numpy_array, "Tensor(): the array", "a numpy.ndarray")
+        datatype = name_of(numpy_array.dtype)
         if datatype is None:
-            raise TritonModelException(f"Tensor '{name}' has the unsupported numpy type '{array.dtype}'.")
-        self._name = str(name)
+            raise TritonModelException(
+                f"NumPy dtype is not supported. Tensor '{name}' has '{numpy_array.dtype}'."
+            )
         self._datatype = datatype
-        self._array: Any = array
+        self._array: Any = numpy_array
         self._data: Buffer | None = None
-        self._shape: tuple[int, ...] = array.shape
+        self._shape: tuple[int, ...] = numpy_array.shape
         self._foreign: Any = None
 
     @classmethod
@@ -43,32 +50,37 @@ class Tensor:
 
     @staticmethod
     def from_dlpack(name: str, dlpack: Any) -> Tensor:
-        """A tensor over the memory of whatever speaks DLPack. Raises TritonModelException."""
-        self = Tensor.__new__(Tensor)
-        self._name = str(name)
-        self._array = self._data = self._foreign = None
-        if type(dlpack).__name__ == "PyCapsule":
-            dlpack = _Capsule(dlpack)
-        device = dlpack.__dlpack_device__()
-        if str(getattr(dlpack, "dtype", "")) == "torch.bfloat16":
-            import torch
+        """Return a tensor over the memory of a DLPack capsule, or of an object that exports one.
 
-            self._datatype, self._shape = "BF16", tuple(dlpack.shape)
+        Raises TypeError, and TritonModelException for what is no tensor, and for a capsule with gaps.
+        """
+        name = _checked_name(name, "Tensor.from_dlpack(): name")
+        if isinstance(dlpack, np.ndarray) and dlpack.flags.c_contiguous:
+            return Tensor(name, dlpack)  # numpy exports no array that must not be written
+        self = Tensor.__new__(Tensor)
+        self._name = name
+        self._array = self._data = self._foreign = None
+        if is_capsule(dlpack):
+            capsule = Capsule(dlpack)
+            if not capsule.contiguous:
+                raise TritonModelException(
+                    "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in "
+                    "C-Order are supported."
+                )
+            if not capsule.on_host:
+                dlpack = capsule.on_device()
+        elif not (hasattr(dlpack, "__dlpack__") and hasattr(dlpack, "__dlpack_device__")):
+            raise TritonModelException(
+                "Provided tensor is not supported. Tensor must be a DLPack capsule or have `__dlpack__` and "
+                "`__dlpack_device__` attributes"
+            )
+        else:
+            capsule = Capsule(_exported(name, dlpack))
+        self._shape, self._datatype = capsule.shape, capsule.datatype
+        if capsule.on_host:
+            self._array = capsule.array()
+        else:
             self._foreign = dlpack
-            if device[0] == _CPU[0]:
-                self._array = dlpack.contiguous().view(torch.int16).numpy().view(np.uint16)
-            return self
-        if device[0] != _CPU[0]:
-            self._foreign = dlpack
-            self._shape = tuple(dlpack.shape)
-            self._datatype = str(name_of(str(dlpack.dtype).removeprefix("torch.")))
-            return self
-        try:
-            self._array = np.from_dlpack(dlpack)
-        except (BufferError, RuntimeError, TypeError) as exc:
-            raise TritonModelException(f"Tensor '{name}' cannot be made from DLPack: {exc}") from exc
-        self._shape = self._array.shape
-        self._datatype = str(name_of(self._array.dtype))
         return self
 
     def name(self) -> str:
@@ -173,17 +185,20 @@ class Tensor:
         return f"Tensor({self._name!r}, {self.triton_dtype()}, {list(self._shape)})"
 
 
-class _Capsule:
-    """A bare DLPack capsule of host memory, as an object that has one."""
+def _checked_name(name: Any, argument: str) -> str:
+    """Return the name of a tensor. Raises TypeError, and TritonModelException where it is empty."""
+    name = arguments.text(name, argument)
+    if not name:
+        raise TritonModelException("Tensor name cannot be an empty string.")
+    return str(name)
 
-    def __init__(self, capsule: Any) -> None:
-        self._capsule = capsule
 
-    def __dlpack__(self, **_: Any) -> Any:
-        return self._capsule
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return _CPU
+def _exported(name: str, source: Any) -> Any:
+    """Return the capsule that an object makes of itself. Raises TritonModelException."""
+    try:
+        return source.__dlpack__()
+    except (BufferError, RuntimeError, TypeError) as exc:
+        raise TritonModelException(f"Tensor '{name}' cannot be made from DLPack: {exc}") from exc
 
 
 def get_input_tensor_by_name(inference_request: Any, name: str) -> Tensor | None:
@@ -192,12 +207,7 @@ def get_input_tensor_by_name(inference_request: Any, name: str) -> Tensor | None
 
 
 def get_output_tensor_by_name(inference_response: Any, name: str) -> Tensor | None:
-    """The output of this name, None if the response has not got it. Raises TritonModelException for an
-    error."""
-    if inference_response.has_error():
-        raise TritonModelException(
-            "This 'InferenceResponse' object has an error: " + inference_response.error().message()
-        )
+    """Return the output of this name, None if the response has not got it or is an error."""
     return _named(inference_response.output_tensors(), name)
 
 

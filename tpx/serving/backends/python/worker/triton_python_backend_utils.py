@@ -2,6 +2,7 @@
 
 from tpx.serving.backends.python.worker.calls import ResponseIterator
 from tpx.serving.backends.python.worker.datatypes import (
+    TRITON_STRING_TO_NUMPY,
     numpy_to_triton_type,
     triton_string_to_numpy,
     triton_to_numpy_type,
@@ -60,6 +61,7 @@ __all__ = [
     "TRITONSERVER_REQUEST_RELEASE_ALL",
     "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE",
     "TRITONSERVER_RESPONSE_COMPLETE_FINAL",
+    "TRITON_STRING_TO_NUMPY",
     "Tensor",
     "TritonError",
     "TritonModelException",
