@@ -1,116 +1,123 @@
-"""A chart, laid out: every position in pixels, for `chart.svg.j2` to draw."""
+"""A chart in the values that it shows, without positions: axes, lines of dots, bars and marks."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
 
-from tpx.report.labels import Label, Place
-from tpx.report.scales import Tick
+from tpx.report.scales import Scale, linear_scale, scale_for
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
-    """The size of a chart, and where its axes lie."""
-
-    width: int = 960
-    height: int = 470
-    left: int = 74
-    right: int = 934
-    top: int = 20
-    bottom: int = 412
-
-
-FRAME = Frame()
+FLAT_SHARE = 0.02
+"""Lines whose values differ by less than this share of the greatest are flat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """One measurement."""
+class Dot:
+    """A measurement as a point of a line."""
 
     x: float
     y: float
-    marker: str
-    """Path of its marker."""
     title: str
+    """Shown where a pointer rests on it."""
+    label: str = ""
+    """Written beside it where there is room."""
     stable: bool = True
-    """Whether its marker is filled."""
+    """Markers of measurements that did not become stable are hollow."""
+    apart: bool = False
+    """Not joined with the dot before."""
+    radius_px: float = 0.0
+    """Of a round marker; 0 for the marker of the line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
-    """A line, with a colour and a marker of its own."""
+class Line:
+    """Dots with a name in the legend."""
 
     name: str
-    style: int
-    """Which of the colours and markers."""
-    path: str
-    points: tuple[Point, ...] = ()
-    labels: tuple[Label, ...] = ()
-    legend_marker: str = ""
-    dashed: bool = False
-    whiskers: str = ""
-    """Path of upright lines through the points: how far their values are sure."""
+    dots: tuple[Dot, ...]
+    marked: bool = True
+    """The dots have markers."""
+    spread: tuple[tuple[float, float], ...] = ()
+    """Ends of the dots' intervals, where they are known."""
+    shape: Literal["joined", "steps", "dots"] = "joined"
+    """How the dots are joined: by straight lines, by steps that go on to the right end, or not at all."""
     faint: bool = False
-    """Drawn behind the others, and lighter."""
+    """Context: drawn behind the others, and lighter."""
+
+    def heights(self) -> Iterator[float]:
+        """Yield every value that the y axis must reach."""
+        for dot in self.dots:
+            yield dot.y
+        for ends in self.spread:
+            yield from ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """An upright rectangle."""
+    """An upright bar over the x values from `low` to `high`."""
 
-    x: float
-    y: float
-    width: float
-    height: float
+    low: float
+    high: float
+    value: float
     title: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A dashed line across at a height, or down at a place, with a text."""
+    """A dashed line at a value of the y axis, or with `upright` of the x axis, and its text."""
 
-    at: float
+    value: float
     text: str
     upright: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
-    """A vertical line at a value that is not to be exceeded."""
+class Axis:
+    """What an axis shows; without a `scale` it fits the values drawn along it."""
 
-    x: float
-    text: str
-    anchor: str
+    title: str
+    scale: Scale | None = None
+    auto: bool = False
+    """Logarithmic where the values span more than a factor of eight; else from zero."""
+
+    def fitted(self, values: list[float]) -> Scale:
+        """Return the scale of the axis."""
+        if self.scale is not None:
+            return self.scale
+        return scale_for(values) if self.auto else linear_scale(values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """Everything that the template draws."""
+    """Lines, bars and marks between two axes."""
 
     key: str
-    """Makes the ids in the page unique."""
+    """Makes the ids in a page unique."""
     title: str
     description: str
-    x_title: str
-    y_title: str
-    x_ticks: tuple[Tick, ...]
-    y_ticks: tuple[Tick, ...]
-    series: tuple[Series, ...]
-    background: tuple[str, ...] = ()
-    """Paths of what is not shown in detail."""
-    limit: Limit | None = None
+    x: Axis
+    y: Axis
+    lines: tuple[Line, ...] = ()
+    background: tuple[Line, ...] = ()
+    """Thin lines behind the others, without markers or names."""
     bars: tuple[Bar, ...] = ()
     marks: tuple[Mark, ...] = ()
-    hollow_means: str = "did not become stable"
     label_name: str = ""
-    """What the labels beside points are."""
-    frame: Frame = FRAME
+    """What the labels beside dots are."""
+    size: Literal["tall", "low", "half"] = "tall"
+    scales: tuple[Scale, Scale] = field(init=False)
+    """Of the x and the y axis."""
 
     @property
-    def has_unstable(self) -> bool:
-        """Whether some markers are hollow."""
-        return any(not point.stable for series in self.series for point in series.points)
+    def is_flat(self) -> bool:
+        """True where the lines stay at one height, so that a sentence says as much as the chart."""
+        heights = [dot.y for line in self.lines for dot in line.dots]
+        return not self.bars and max(heights) - min(heights) <= FLAT_SHARE * abs(max(heights))
 
-
-def polyline(places: Sequence[Place]) -> str:
-    """A path through all of them; nothing where there is none."""
-    return "M" + " L".join(f"{x:g},{y:g}" for x, y in places) if places else ""
+    def __post_init__(self) -> None:
+        every = (*self.lines, *self.background)
+        across = [dot.x for line in every for dot in line.dots]
+        across += [end for bar in self.bars for end in (bar.low, bar.high)]
+        up = [value for line in every for value in line.heights()] + [bar.value for bar in self.bars]
+        across += [mark.value for mark in self.marks if mark.upright]
+        up += [mark.value for mark in self.marks if not mark.upright]
+        object.__setattr__(self, "scales", (self.x.fitted(across), self.y.fitted(up)))

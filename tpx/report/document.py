@@ -148,6 +148,8 @@ class Picture:
 
     kind: ClassVar[str] = "picture"
     svg: str
+    compact_svg: str = ""
+    """The same laid out for narrow screens, where it needs another layout."""
     description: str
     """Alternative text for readers who do not see the drawing."""
     width_px: int

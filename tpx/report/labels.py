@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-LABEL_HEIGHT, LABEL_CHAR_WIDTH = 12, 6.5
+HEIGHT_PX, CHAR_WIDTH_PX = 12, 6.5
 
 Place = tuple[float, float]
 _Box = tuple[float, float, float, float]
@@ -31,32 +31,36 @@ class Label:
 
 
 class LabelPlacer:
-    """Knows what of a chart is taken."""
+    """Knows what of a chart is taken; labels stay between its edges."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, left: float, top: float, right: float, bottom: float) -> None:
+        self._edges = (left, top, right, bottom)
         self._taken: list[_Box] = []
 
-    def reserve_point(self, place: Place) -> None:
+    def reserve_point(self, place: Place, radius: float) -> None:
         """Keep labels off a marker."""
         x, y = place
-        self._taken.append((x - 6, y - 6, x + 6, y + 6))
+        self._taken.append((x - radius, y - radius, x + radius, y + radius))
 
     def reserve_line(self, start: Place, end: Place) -> None:
         """Keep labels off a line."""
         self._taken += _along(start, end)
 
     def place(self, point: Place, text: str) -> Label | None:
-        """Beside a point where there is room: above, below, right, left, then the corners; None where there
-        is none."""
+        """Return a label beside a point: above, below, right, left, or at a corner; None without room."""
         x, y = point
-        width = len(text) * LABEL_CHAR_WIDTH
+        width = len(text) * CHAR_WIDTH_PX
         for anchor, dx, dy in _LABEL_PLACES:
             left = x + dx - {"start": 0, "middle": width / 2, "end": width}[anchor]
-            box = (left, y + dy - LABEL_HEIGHT + 2, left + width, y + dy + 1)
-            if box[1] >= 0 and not any(_overlap(box, other) for other in self._taken):
+            box = (left, y + dy - HEIGHT_PX + 2, left + width, y + dy + 1)
+            if self._within(box) and not any(_overlap(box, other) for other in self._taken):
                 self._taken.append(box)
                 return Label(x=round(x + dx, 1), y=round(y + dy, 1), anchor=anchor, text=text)
         return None
+
+    def _within(self, box: _Box) -> bool:
+        left, top, right, bottom = self._edges
+        return box[0] >= left and box[1] >= top and box[2] <= right and box[3] <= bottom
 
 
 def _along(start: Place, end: Place) -> list[_Box]:

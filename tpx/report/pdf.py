@@ -79,8 +79,9 @@ def _block(block: Block) -> Mapping[str, object]:
         values = _table(block)
     elif isinstance(block, Picture):
         values = {
-            **asdict(block),
             "svg": standalone(block.svg),
+            "description": block.description,
+            "width_px": block.width_px,
             "legend": [{"name": e.name, "swatch": standalone(e.swatch)} for e in block.legend],
         }
     elif isinstance(block, Group | Details):

@@ -1,53 +1,42 @@
-"""Axes: where a value lies on the page, and round values to mark."""
+"""Scales of axes: the values between their ends, and round values to mark."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """A marked value: its position in pixels and its text."""
-
-    at: float
-    label: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
-    """Values from `low` to `high` laid over pixels from `start` to `end`, linear or logarithmic."""
+class Scale:
+    """Values from `low` to `high`, linear or logarithmic, with values to mark."""
 
     low: float
     high: float
-    start: float
-    end: float
     logarithmic: bool
     marks: tuple[float, ...]
+    labels: tuple[str, ...] = ()
+    """Texts of the marks; empty for the marks themselves."""
 
-    def at(self, value: float) -> float:
-        """Pixels of a value; values below a logarithmic axis lie on its start."""
+    def share(self, value: float) -> float:
+        """Return where a value lies, 0 at the low end and 1 at the high end."""
         if self.logarithmic:
-            value = max(value, self.low)
-            share = math.log(value / self.low) / math.log(self.high / self.low)
-        else:
-            share = (value - self.low) / (self.high - self.low)
-        return round(self.start + share * (self.end - self.start), 1)
+            return math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
 
-    @property
-    def ticks(self) -> tuple[Tick, ...]:
-        return tuple(Tick(self.at(mark), format_mark(mark)) for mark in self.marks)
+    def named_marks(self) -> Iterator[tuple[float, str]]:
+        """Yield each mark with its text."""
+        return zip(self.marks, self.labels or map(format_mark, self.marks), strict=True)
 
 
-def linear_axis(values: Sequence[float], start: float, end: float, *, count: int = 5) -> Axis:
-    """From zero to a round value above the greatest, in about `count` round steps."""
+def linear_scale(values: Sequence[float], *, count: int = 5) -> Scale:
+    """Return a scale from zero to a round value above the greatest, in about `count` round steps."""
     step = _round_step(max(values, default=1.0) or 1.0, count)
     steps = max(1, math.ceil(max(values, default=1.0) / step - 1e-9))
     marks = tuple(step * i for i in range(steps + 1))
-    return Axis(low=0.0, high=marks[-1], start=start, end=end, logarithmic=False, marks=marks)
+    return Scale(low=0.0, high=marks[-1], logarithmic=False, marks=marks)
 
 
-def log_axis(values: Sequence[float], start: float, end: float) -> Axis:
-    """From a mark at or below the least value to one at or above the greatest, marked at 1, 2, 5, 10 ..."""
+def log_scale(values: Sequence[float]) -> Scale:
+    """Return a scale between marks at 1, 2, 5, 10 ... that the least and the greatest value lie between."""
     low, high = min(values), max(values)
     decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
     candidates = [factor * 10.0**decade for decade in decades for factor in (1, 2, 5)]
@@ -55,19 +44,37 @@ def log_axis(values: Sequence[float], start: float, end: float) -> Axis:
     last = min((c for c in candidates if c >= high * (1 - 1e-9)), default=candidates[-1])
     marks = tuple(c for c in candidates if first <= c <= last)
     if len(marks) < 2:
-        return linear_axis(values, start, end)
-    return Axis(low=first, high=last, start=start, end=end, logarithmic=True, marks=marks)
+        return linear_scale(values)
+    return Scale(low=first, high=last, logarithmic=True, marks=marks)
 
 
-def axis_for(values: Sequence[float], start: float, end: float) -> Axis:
-    """Logarithmic where the values span more than a factor of eight, as latencies under doubling load do."""
+def exact_log_scale(low: float, high: float) -> Scale:
+    """Return a logarithmic scale over exactly these values, with the round marks that lie inside."""
+    high = max(high, low * 1.01)
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1, 2, 5) if high / low > 4 else (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
+    marks = tuple(s * 10.0**d for d in decades for s in steps if low <= s * 10.0**d <= high)
+    return Scale(low=low, high=high, logarithmic=True, marks=marks)
+
+
+def scale_around(middle: float, reach: float) -> Scale:
+    """Return a linear scale around a value in about six round steps, at least `reach` to either side."""
+    step = next(s for s in (1.0, 2.0, 2.5, 5.0, 10.0, 20.0, 25.0, 50.0, 100.0, 1e9) if s * 3 >= reach)
+    steps = math.ceil(reach / step)
+    marks = tuple(middle + step * i for i in range(-steps, steps + 1))
+    return Scale(low=marks[0], high=marks[-1], logarithmic=False, marks=marks)
+
+
+def scale_for(values: Sequence[float]) -> Scale:
+    """Return a logarithmic scale where the values span more than a factor of eight, as latencies under
+    doubling load do; else a linear one."""
     if values and min(values) > 0 and max(values) / min(values) > 8:
-        return log_axis(values, start, end)
-    return linear_axis(values, start, end)
+        return log_scale(values)
+    return linear_scale(values)
 
 
 def format_mark(value: float) -> str:
-    """`0`, `0.5`, `20`, `1,500`: no more digits than a round value needs."""
+    """Return `0`, `0.5`, `20`, `1,500`: no more digits than a round value needs."""
     return f"{value:,.0f}" if value == round(value) else f"{value:.6f}".rstrip("0")
 
 

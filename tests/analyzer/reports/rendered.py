@@ -1,5 +1,6 @@
 """Reports of a run as HTML pages."""
 
+import re
 from pathlib import Path
 
 from tpx.analyzer.reports.detail import build_detail
@@ -14,6 +15,11 @@ def render(run: Run, places: Places | Path, manner: Manner | None = None) -> str
     if isinstance(places, Path):
         places = Places(repository=places)
     return html.render(build(run, places, manner))
+
+
+def for_wide_screens(page: str) -> str:
+    """Return a page without the second layout of its charts, which narrow screens show."""
+    return re.sub(r'<figure class="chart compact">.*?</figure>', "", page, flags=re.DOTALL)
 
 
 def render_detail(run: Run, name: str, places: Places, manner: Manner | None = None) -> str:

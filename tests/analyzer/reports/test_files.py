@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.analyzer.reports.rendered import render
+from tests.analyzer.reports.rendered import for_wide_screens, render
 from tests.analyzer.reports.test_html import measured
 from tests.report.reading import pdf_text, read
 from tpx.analyzer.reports.files import ReportFiles, step_summary_path, write_reports
@@ -122,8 +122,8 @@ def test_the_cells_of_the_page_are_the_figures_of_the_json(batching: Run) -> Non
 
 def test_every_chart_is_valid_svg_with_title_and_description(batching: Run) -> None:
     page = render(batching, Places(repository=Path("output")))
-    charts = [svg for svg in svgs(page) if svg.get("role") == "img"]
-    assert len(charts) == 7, "curves, memory of server and GPU, front, breakdown, heat map, rounds"
+    charts = [svg for svg in svgs(for_wide_screens(page)) if svg.get("role") == "img"]
+    assert len(charts) == 5, "curves, front, breakdown, heat map, rounds; memory is flat"
     for chart in charts:
         ids = {element.get("id") for element in chart.iter()}
         assert set((chart.get("aria-labelledby") or "").split()) <= ids
@@ -140,7 +140,7 @@ def test_the_parts_of_the_latency_add_up_to_it() -> None:
 
 def test_without_a_gpu_or_parts_or_rounds_nothing_empty_is_shown(replay: Replay) -> None:
     page = render(replay(final_rounds=0), Places(repository=Path("output")))
-    titles = [svg.findtext("title") or "" for svg in svgs(page) if svg.get("role") == "img"]
+    titles = [svg.findtext("title") or "" for svg in svgs(for_wide_screens(page)) if svg.get("role") == "img"]
     assert [title.split()[0] for title in titles] == ["Throughput", "Configurations"]
     for absent in ("GPU MB", "J/inf", "cost/1M", "Tied", "Where the time goes", "steady the machine"):
         assert absent not in page

@@ -194,7 +194,7 @@ def test_the_page_of_many_models_shows_of_each_what_there_is_room_for(replay: Re
     page = render(replace(run, models=models), REPOSITORY)
     assert len(read(page).rows["model-0-measurements"]) == 1 + 600 // 15
     assert "The first 40 of 54 measurements; all of them are in the JSON of the run" in page
-    assert re.search(r"of them \(the 40 of 4\d with the most throughput\)", page)
+    assert re.search(r"dominated \(the 40 of 4\d with the most throughput\)", page)
     alone = render(run, REPOSITORY)
     assert len(read(alone).rows["model-0-measurements"]) == 55
     assert "with the most throughput" not in alone

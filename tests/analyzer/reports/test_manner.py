@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.analyzer.reports.rendered import render, render_detail
+from tests.analyzer.reports.rendered import for_wide_screens, render, render_detail
 from tests.analyzer.reports.test_files import rich
 from tests.report.reading import read
 from tpx.analyzer.models import ModelToProfile
@@ -56,7 +56,7 @@ def run(replay: Replay) -> Run:
 
 
 def charts(page: str) -> list[str]:
-    return re.findall(r"<title id=[^>]*>([^<]*)</title>", page)
+    return re.findall(r"<h3>([^<]*)</h3>", page)
 
 
 def column(page: str, table: str, header: str) -> list[str]:
@@ -117,7 +117,7 @@ def test_a_run_is_shown_in_its_own_mode_unless_the_report_says_otherwise(
 def test_over_a_load_the_most_throughput_of_each_is_drawn(run: Run) -> None:
     plot = Plot(name="p", title="Rate", x_axis="batch_size", y_axis="perf_throughput")
     page = render_detail(run, NAME, PLACES, Manner(plots=(plot,)))
-    drawn = re.findall(rf"{NAME} at [^:<]*: [0-9.,]+ infer/sec", page)
+    drawn = re.findall(rf"{NAME} at [^:<]*: [0-9.,]+ infer/sec", for_wide_screens(page))
     assert drawn == [
         f"{NAME} at concurrency 2: 225.0 infer/sec",
         f"{NAME} at concurrency 2, batch 4: 300.0 infer/sec",

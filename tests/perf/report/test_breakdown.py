@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.perf.conftest import make_level
-from tpx.perf.report.breakdown import lay_out_breakdown, parts_of
+from tpx.perf.report.breakdown import COMPACT, WIDE, BarFrame, breakdown_of_levels, lay_out, parts_of
 from tpx.perf.results import LevelResult, OpenLoop, ServerBreakdown
 
 
@@ -62,15 +62,15 @@ def test_a_cache_counts_for_all_requests_not_only_those_it_answered() -> None:
     assert shares(make_level(server=cached))["cache"] == 300
 
 
-def test_segments_lie_end_to_end_and_none_is_outside() -> None:
-    drawn = lay_out_breakdown([make_level(1), late()])
-    assert drawn is not None
+@pytest.mark.parametrize("frame", [WIDE, COMPACT])
+def test_segments_lie_end_to_end_and_none_is_outside(frame: BarFrame) -> None:
+    drawn = lay_out("k", [("1", parts_of(make_level(1))), ("late", parts_of(late()))], frame)
     for row in drawn.rows:
         for before, after in zip(row.segments, row.segments[1:], strict=False):
             assert after.x == pytest.approx(before.x + before.width, abs=0.11)
-        assert row.segments[-1].x + row.segments[-1].width <= drawn.right
-    assert [kind for kind, _, _ in drawn.legend][:2] == ["late", "client"]
+        assert row.segments[-1].x + row.segments[-1].width <= frame.right
+    assert [segment.kind for segment in drawn.rows[1].segments][:2] == ["late", "client"]
 
 
 def test_nothing_is_drawn_of_levels_without_a_latency() -> None:
-    assert lay_out_breakdown([make_level(latency=None, client=None)]) is None
+    assert breakdown_of_levels([make_level(latency=None, client=None)]) is None

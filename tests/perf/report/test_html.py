@@ -24,6 +24,7 @@ from tpx.perf.results import ErrorCount, LevelResult, OpenLoop
 from tpx.perf.settings import Level
 from tpx.report.document import Bullets, Facts, Group, Statement
 from tpx.report.html import render
+from tpx.report.layout import lay_out
 
 
 def measured(value: int, scale_us: float, count: int = 20_000) -> LevelResult:
@@ -144,7 +145,7 @@ def test_a_servers_words_are_escaped() -> None:
 
 def test_each_drawing_is_valid_svg() -> None:
     drawings = re.findall(r'<svg class="plot".*?</svg>', page(full()), re.DOTALL)
-    assert len(drawings) == 6
+    assert len(drawings) == 12
     for drawing in drawings:
         svg = ElementTree.fromstring(drawing)
         assert svg.find("title") is not None
@@ -156,47 +157,53 @@ def test_nothing_measured_still_makes_a_page() -> None:
     assert "the server has gone" in reader.text
 
 
-def test_the_curve_has_a_line_a_percentile_and_bars_where_it_is_not_sure() -> None:
+def test_the_curve_has_a_line_per_percentile_and_bars_where_it_is_not_sure() -> None:
     chart = curve(LEVELS, 5)
     assert chart is not None
-    assert [series.name for series in chart.series] == ["p50", "p90", "p99"]
-    assert [len(series.points) for series in chart.series] == [4, 4, 4]
-    assert chart.series[2].whiskers.count("M") >= 1
+    assert [line.name for line in chart.lines] == ["p50", "p90", "p99"]
+    assert [len(line.dots) for line in chart.lines] == [4, 4, 4]
+    assert any(low < high for low, high in chart.lines[2].spread)
     assert [mark.text for mark in chart.marks] == ["limit 5 ms"]
-    assert {label.text for label in chart.series[2].labels} <= {"1", "2", "4", "8"}
+    assert [dot.label for dot in chart.lines[2].dots] == ["1", "2", "4", "8"]
     assert curve(LEVELS[:1], 5) is None
+
+
+def test_hollow_markers_of_the_curve_are_levels_that_did_not_become_stable() -> None:
+    chart = curve([LEVELS[0], UNSTABLE, OVER], 5)
+    assert chart is not None
+    assert [dot.stable for dot in chart.lines[0].dots] == [True, False, True]
 
 
 def test_a_spectrum_ends_where_too_few_requests_lie_beyond() -> None:
     chart = spectrum([measured(1, 100.0, 20_000), measured(2, 100.0, 300)])
     assert chart is not None
-    many, few = (series.path.count("L") for series in chart.series)
+    many, few = (len(line.dots) for line in chart.lines)
     assert many > few
-    assert [tick.label for tick in chart.x_ticks] == ["0 %", "50 %", "90 %", "99 %", "99.9 %"]
+    assert chart.scales[0].labels == ("0 %", "50 %", "90 %", "99 %", "99.9 %")
 
 
 def test_a_spectrum_rises() -> None:
     chart = spectrum(LEVELS[:1])
     assert chart is not None
-    heights = [float(place.split(",")[1]) for place in chart.series[0].path[1:].split(" L")]
-    assert heights == sorted(heights, reverse=True)
+    heights = [dot.y for dot in chart.lines[0].dots]
+    assert heights == sorted(heights)
 
 
 def test_every_window_is_on_the_timeline_and_those_left_out_are_hollow() -> None:
     chart = timeline(LEVELS, "throughput")
     assert chart is not None
-    stable = [[point.stable for point in series.points] for series in chart.series]
-    assert stable == [[False, True, True, True]] * 4
+    assert [[dot.stable for dot in line.dots] for line in chart.lines] == [[False, True, True, True]] * 4
 
 
-def test_the_histogram_holds_every_request_within_its_axes() -> None:
+@pytest.mark.parametrize("compact", [False, True])
+def test_the_histogram_holds_every_request_within_its_axes(*, compact: bool) -> None:
     chart = histogram(LEVELS[0])
     assert chart is not None
-    counts = [int(bar.title.split(": ")[1].split()[0].replace(",", "")) for bar in chart.bars]
-    assert sum(counts) == 20_000
-    frame = chart.frame
-    assert all(frame.left <= b.x and b.x + b.width <= frame.right + 1 for b in chart.bars)
-    assert all(b.y >= frame.top - 1 and b.y + b.height == pytest.approx(frame.bottom) for b in chart.bars)
+    assert sum(bar.value for bar in chart.bars) == 20_000
+    drawing = lay_out(chart, compact=compact)
+    frame = drawing.frame
+    assert all(frame.left <= b.x and b.x + b.width <= frame.right + 1 for b in drawing.bars)
+    assert all(b.y >= frame.top - 1 and b.y + b.height == pytest.approx(frame.bottom) for b in drawing.bars)
 
 
 def test_requests_that_all_take_the_same_have_a_histogram() -> None:

@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from tpx.analyzer.objectives import NS_PER_MS, RankedVariant
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Measurement
-from tpx.report.chart import FRAME, Chart, Limit
-from tpx.report.plot import Dot, Extras, Line, Titles, lay_out
-from tpx.report.scales import Axis, axis_for, linear_axis
+from tpx.report.chart import Axis, Chart, Dot, Line, Mark
 
 
 def draw(
     key: str, shown: Sequence[RankedVariant], others: Sequence[RankedVariant], goals: Goals
 ) -> Chart | None:
-    """The chart of one model; None where no measurement has a latency.
+    """Return the chart of one model; None where no measurement has a latency.
 
     `shown` get a colour, a marker and a legend, in this order; `others` are thin lines behind them.
     """
@@ -22,23 +20,21 @@ def draw(
     if not drawn:
         return None
     limit_ms = next((c.limit for c in goals.constraints if c.tag == "perf_latency_p99"), None)
-    latencies = [_latency_ms(m) for m in drawn] + ([limit_ms] if limit_ms else [])
-    x = axis_for(latencies, FRAME.left, FRAME.right)
-    y = linear_axis([m.throughput for m in drawn], FRAME.bottom, FRAME.top)
     kind = drawn[0].load.kind.replace("_", " ")
-    titles = Titles(
+    return Chart(
+        key=key,
         title="Throughput and latency of each configuration under growing load",
         description=_description(shown, kind),
-        x=f"p99 latency (ms{', logarithmic scale' if x.logarithmic else ''})",
-        y="Throughput (infer/s)",
-        labels=kind,
+        x=Axis(title="p99 latency (ms)", auto=True),
+        y=Axis(title="Throughput (infer/s)"),
+        lines=tuple(
+            _line(ranked, labelled=place == 0 or ranked.run.variant.is_default)
+            for place, ranked in enumerate(shown)
+        ),
+        background=tuple(_line(ranked, labelled=False) for ranked in others),
+        marks=(Mark(value=limit_ms, text=f"limit {limit_ms:g} ms", upright=True),) if limit_ms else (),
+        label_name=kind,
     )
-    lines = [
-        _line(ranked, labelled=place == 0 or ranked.run.variant.is_default)
-        for place, ranked in enumerate(shown)
-    ]
-    background = tuple(_line(ranked, labelled=False) for ranked in others)
-    return lay_out(key, titles, x, y, lines, Extras(background=background, limit=_limit(x, limit_ms)))
 
 
 def _line(ranked: RankedVariant, *, labelled: bool) -> Line:
@@ -74,15 +70,6 @@ def _description(shown: Sequence[RankedVariant], kind: str) -> str:
         for r in shown
     )
     return f"Each line joins the measurements of one configuration in the order of their {kind}. {bests}."
-
-
-def _limit(x: Axis, limit_ms: float | None) -> Limit | None:
-    if limit_ms is None:
-        return None
-    at = x.at(limit_ms)
-    return Limit(
-        x=at, text=f"limit {limit_ms:g} ms", anchor="end" if at > (FRAME.left + FRAME.width) / 2 else "start"
-    )
 
 
 def _by_load(ranked: RankedVariant) -> list[Measurement]:

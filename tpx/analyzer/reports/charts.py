@@ -1,21 +1,17 @@
-"""The smaller charts of a model: what cannot be bettered, and how the final rounds went."""
+"""The smaller charts of a model: the Pareto front, and the final rounds."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from tpx.analyzer.objectives import NS_PER_MS, RankedVariant, ram_mb
 from tpx.analyzer.reports.names import short_name
 from tpx.analyzer.results.measurement import Measurement
-from tpx.report.chart import FRAME, Chart, Frame, Point, Series
-from tpx.report.labels import LabelPlacer
-from tpx.report.plot import Dot, Extras, Line, Titles, lay_out
-from tpx.report.scales import Axis, axis_for, linear_axis
-from tpx.report.styles import marker
+from tpx.report.chart import Axis, Chart, Dot, Line
+from tpx.report.scales import linear_scale, scale_around
 
 LEAST_RADIUS, MOST_RADIUS = 3.0, 8.5
-LOW_FRAME = Frame(height=300, bottom=242)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,48 +38,29 @@ def front_of(ranking: Sequence[RankedVariant], *, gpus: bool = True) -> tuple[Sp
 
 
 def pareto_chart(key: str, ranking: Sequence[RankedVariant], *, gpus: bool, most: int) -> Chart | None:
-    """The front and `most` of the other measurements by latency and throughput, their area by memory (of
-    GPUs, where these count); None of fewer than three."""
+    """Return the front and `most` of the other measurements by latency and throughput, their area by memory
+    (of GPUs, where these count); None for fewer than three."""
     spots = _spots(ranking, gpus=gpus)
     front = front_of(ranking, gpus=gpus)
     if len(spots) < 3 or not front:
         return None
-    x = axis_for([s.latency_ms for s in spots], FRAME.left, FRAME.right)
-    y = linear_axis([s.throughput for s in spots], FRAME.bottom, FRAME.top)
     largest = max((s.memory_mb for s in spots if s.memory_mb), default=0.0)
-    labels = LabelPlacer()
-    for spot in front:
-        labels.reserve_point((x.at(spot.latency_ms), y.at(spot.throughput)))
     on_front = {id(s.measurement) for s in front}
     others = [s for s in spots if id(s.measurement) not in on_front]
     rest = sorted(others, key=lambda s: -s.throughput)[:most]
     left_out = f" (the {len(rest)} of {len(others)} with the most throughput)"
-    texts = [
-        label for s in front if (label := labels.place((x.at(s.latency_ms), y.at(s.throughput)), _label(s)))
-    ]
     return Chart(
         key=key,
         title="Configurations and loads that no other beats in throughput and latency at once",
         description="The front, from the lowest latency: " + "; ".join(_title(s) for s in front) + ".",
-        x_title=f"p99 latency (ms{', logarithmic scale' if x.logarithmic else ''})",
-        y_title="Throughput (infer/s)",
-        x_ticks=x.ticks,
-        y_ticks=y.ticks,
-        series=(
-            Series(
-                name="Pareto front",
-                style=0,
-                path=_steps(front, x, y),
-                points=tuple(_point(s, x, y, _radius(s.memory_mb, largest)) for s in front),
-                labels=tuple(texts),
-                legend_marker=marker(0, 14, 7),
-            ),
-            Series(
-                name=f"bettered by one of them{left_out if len(rest) < len(others) else ''}",
-                style=6,
-                path="",
-                points=tuple(_point(s, x, y, _radius(s.memory_mb, largest)) for s in rest),
-                legend_marker=marker(0, 14, 7),
+        x=Axis(title="p99 latency (ms)", auto=True),
+        y=Axis(title="Throughput (infer/s)"),
+        lines=(
+            Line(name="Pareto front", dots=tuple(_dot(s, largest, _label(s)) for s in front), shape="steps"),
+            Line(
+                name=f"dominated{left_out if len(rest) < len(others) else ''}",
+                dots=tuple(_dot(s, largest) for s in rest),
+                shape="dots",
                 faint=True,
             ),
         ),
@@ -98,21 +75,24 @@ def drift_chart(key: str, ranking: Sequence[RankedVariant]) -> Chart | None:
         return None
     lines = tuple(_rounds_of(ranked) for ranked in finalists)
     values = [dot.y for line in lines for dot in line.dots]
-    rounds = max(dot.x for line in lines for dot in line.dots)
-    reach = max(5.0, *(abs(value - 100) for value in values))
-    y = _percent_axis(reach)
-    x = linear_axis([rounds], FRAME.left, FRAME.right, count=min(10, int(rounds)))
-    whole = tuple(tick for tick, mark in zip(x.ticks, x.marks, strict=True) if mark == int(mark) > 0)
-    titles = Titles(
+    rounds = int(max(dot.x for line in lines for dot in line.dots))
+    every = linear_scale([rounds], count=min(10, rounds))
+    whole = tuple(mark for mark in every.marks if mark == int(mark) > 0)
+    return Chart(
+        key=key,
         title="The final rounds: each measurement against the mean of its configuration",
         description=(
             "Lines that rise and fall together are the machine's doing; a line of its own is the "
             f"configuration's. The values lie between {min(values):.1f} and {max(values):.1f} %."
         ),
-        x="Round of the final repetitions",
-        y="Throughput (% of its mean)",
+        x=Axis(title="Round of the final repetitions", scale=replace(every, marks=whole)),
+        y=Axis(
+            title="Throughput (% of its mean)",
+            scale=scale_around(100, max(5.0, *(abs(value - 100) for value in values))),
+        ),
+        lines=lines,
+        size="low",
     )
-    return lay_out(key, titles, x, y, lines, Extras(frame=LOW_FRAME, x_ticks=whole))
 
 
 def _rounds_of(ranked: RankedVariant) -> Line:
@@ -132,21 +112,6 @@ def _rounds_of(ranked: RankedVariant) -> Line:
     )
 
 
-def _percent_axis(reach: float) -> Axis:
-    """Around 100, in about five round steps."""
-    step = next(s for s in (1.0, 2.0, 2.5, 5.0, 10.0, 20.0, 25.0, 50.0, 100.0, 1e9) if s * 3 >= reach)
-    steps = math.ceil(reach / step)
-    marks = tuple(100 + step * i for i in range(-steps, steps + 1))
-    return Axis(
-        low=marks[0],
-        high=marks[-1],
-        start=LOW_FRAME.bottom,
-        end=LOW_FRAME.top,
-        logarithmic=False,
-        marks=marks,
-    )
-
-
 def _spots(ranking: Sequence[RankedVariant], *, gpus: bool) -> list[Spot]:
     return [
         Spot(
@@ -161,20 +126,9 @@ def _spots(ranking: Sequence[RankedVariant], *, gpus: bool) -> list[Spot]:
     ]
 
 
-def _steps(front: Sequence[Spot], x: Axis, y: Axis) -> str:
-    """Across at the throughput that is reached, then up: nothing measured lies above this line."""
-    first, *others = front
-    path = f"M{x.at(first.latency_ms):g},{y.at(first.throughput):g}"
-    for spot in others:
-        path += f" H{x.at(spot.latency_ms):g} V{y.at(spot.throughput):g}"
-    return f"{path} H{FRAME.right:g}"
-
-
-def _point(spot: Spot, x: Axis, y: Axis, radius: float) -> Point:
-    px, py = x.at(spot.latency_ms), y.at(spot.throughput)
-    circle = f"M{px - radius:g},{py:g} a{radius:g},{radius:g} 0 1,0 {2 * radius:g},0 "
-    circle += f"a{radius:g},{radius:g} 0 1,0 {-2 * radius:g},0 Z"
-    return Point(x=px, y=py, marker=circle, title=_title(spot))
+def _dot(spot: Spot, largest_mb: float, label: str = "") -> Dot:
+    radius = _radius(spot.memory_mb, largest_mb)
+    return Dot(x=spot.latency_ms, y=spot.throughput, title=_title(spot), label=label, radius_px=radius)
 
 
 def _radius(memory_mb: float | None, most: float) -> float:

@@ -10,14 +10,13 @@ from tpx.analyzer.reports.chart import draw
 from tpx.analyzer.reports.grids import in_detail, loads_grid, repetitions_grid
 from tpx.analyzer.reports.latency_parts import breakdown_of_loads
 from tpx.analyzer.reports.manner import Manner
-from tpx.analyzer.reports.page import Places, duration, failure_blocks, table_context
+from tpx.analyzer.reports.page import Places, duration, failure_blocks, plot_section, table_context
 from tpx.analyzer.reports.plots import DETAILED, draw_plots
 from tpx.analyzer.reports.recommendation import config_diff, paths_of, whole_text
 from tpx.analyzer.reports.verdict import Finding, Verdict, judge, milliseconds, plural
 from tpx.analyzer.results.run import ModelRun, Run
 from tpx.errors import UsageError
 from tpx.options import nearest
-from tpx.perf.report.breakdown import breakdown_picture
 from tpx.report.document import (
     Document,
     Fact,
@@ -71,13 +70,13 @@ def build_detail(run: Run, name: str, places: Places, manner: Manner | None = No
         ),
         *section(
             "Where the time goes",
-            breakdown_picture(breakdown_of_loads("breakdown", ranked)),
+            breakdown_of_loads("breakdown", ranked),
             lead="The mean latency under each load, in parts that add up to it.",
         ),
     ]
     plots = DETAILED[manner.mode] if manner.plots is None else manner.plots
     for plot in draw_plots("plot", plots, (ranked,), gpus=context.gpus):
-        sections += section(plot.title, chart_picture(plot))
+        sections += plot_section(plot)
     failures = [
         block
         for f in ranked.run.failures

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from tpx.analyzer.objectives import RankedVariant
 from tpx.analyzer.reports.names import short_name
 from tpx.analyzer.results.measurement import Measurement
-from tpx.perf.report.breakdown import KINDS, Breakdown, Part, lay_out_rows
+from tpx.perf.report.breakdown import KINDS, Part, breakdown_picture
+from tpx.report.document import Picture
 
 
 def parts_of(measurement: Measurement) -> tuple[Part, ...]:
@@ -37,18 +38,18 @@ def parts_of(measurement: Measurement) -> tuple[Part, ...]:
     return tuple(sorted((p for p in parts if p.duration_ns), key=lambda part: order.index(part.kind)))
 
 
-def breakdown_of_configurations(key: str, shown: Sequence[RankedVariant]) -> Breakdown | None:
-    """A bar for each configuration at its best load."""
+def breakdown_of_configurations(key: str, shown: Sequence[RankedVariant]) -> Picture | None:
+    """Draw a bar for each configuration at its best load."""
     named = [
         (f"{short_name(r.name)}, {r.figures.load.value:g}", parts_of(r.figures))
         for r in shown
         if not r.figures.members
     ]
-    return lay_out_rows(named, unit="ms", key=key)
+    return breakdown_picture(key, named)
 
 
-def breakdown_of_loads(key: str, ranked: RankedVariant) -> Breakdown | None:
-    """A bar for each load of one configuration."""
+def breakdown_of_loads(key: str, ranked: RankedVariant) -> Picture | None:
+    """Draw a bar for each load of one configuration."""
     ordered = sorted(ranked.ordered, key=lambda m: (m.load.batch_size, m.load.value))
     named = [(str(m.load), parts_of(m)) for m in ordered if not m.members]
-    return lay_out_rows(named, unit="ms", key=key)
+    return breakdown_picture(key, named)

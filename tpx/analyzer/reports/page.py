@@ -31,7 +31,6 @@ from tpx.analyzer.reports.verdict import Verdict, judge, plural
 from tpx.analyzer.results.costs import Prices
 from tpx.analyzer.results.journal import Prepared
 from tpx.analyzer.results.run import ModelRun, Run, VariantRun
-from tpx.perf.report.breakdown import breakdown_picture
 from tpx.report.chart import Chart
 from tpx.report.document import (
     Block,
@@ -217,7 +216,7 @@ def _model_sections(
         *section("Throughput and latency", chart_picture(chart), lead=_chart_lead(chart, repetitions)),
     ]
     for plot in draw_plots(f"{key}-plot", SUMMARY[manner.mode], shown, gpus=gpus):
-        sections += section(plot.title, chart_picture(plot))
+        sections += plot_section(plot)
     if ranking:
         sections += section("Configurations", configurations_grid(f"{key}-configurations", ranking, context))
     sections += section(
@@ -227,7 +226,7 @@ def _model_sections(
     )
     sections += section(
         "Where the time goes",
-        breakdown_picture(breakdown_of_configurations(f"{key}-breakdown", shown)),
+        breakdown_of_configurations(f"{key}-breakdown", shown),
         lead="The mean latency of each configuration at its best load (the number behind its name), in parts "
         "that add up to it.",
     )
@@ -243,6 +242,15 @@ def _model_sections(
     if ranking:
         sections += section("All measurements", measurements_grid(f"{key}-measurements", ranking, context))
     return sections
+
+
+def plot_section(plot: Chart) -> list[Section]:
+    """Return the section of a plot; a sentence in the place of one whose lines are flat."""
+    if not plot.is_flat:
+        return section(plot.title, chart_picture(plot))
+    heights = [dot.y for line in plot.lines for dot in line.dots]
+    value = f"{(min(heights) + max(heights)) / 2:,.3g}"
+    return section(plot.title, Note(text=f"{plot.y.title}: {value} throughout, so there is no chart."))
 
 
 def _chart_lead(chart: Chart | None, repetitions: Grid | None) -> str:

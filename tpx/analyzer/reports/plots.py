@@ -8,9 +8,7 @@ from tpx.analyzer.objectives import METRICS, RankedVariant, metric
 from tpx.analyzer.results.measurement import Measurement
 from tpx.errors import UsageError
 from tpx.options import nearest
-from tpx.report.chart import Chart, Frame
-from tpx.report.plot import Dot, Extras, Line, Titles, lay_out
-from tpx.report.scales import axis_for, linear_axis
+from tpx.report.chart import Axis, Chart, Dot, Line
 
 Mode = Literal["online", "offline"]
 LOADS: Mapping[str, str] = {
@@ -19,7 +17,6 @@ LOADS: Mapping[str, str] = {
     "request_rate": "Request rate",
 }
 """Axes that are no metrics -> what stands beside them."""
-HALF_FRAME = Frame(width=560, height=340, left=74, right=540, top=20, bottom=282)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,17 +92,16 @@ def _draw(key: str, plot: Plot, shown: Sequence[RankedVariant]) -> Chart | None:
     dots = [dot for line in lines for dot in line.dots]
     if len({dot.x for dot in dots}) < 2:
         return None
-    x = axis_for([dot.x for dot in dots], HALF_FRAME.left, HALF_FRAME.right)
-    y = linear_axis([dot.y for dot in dots], HALF_FRAME.bottom, HALF_FRAME.top)
-    scale = ", logarithmic scale" if x.logarithmic else ""
     names = ", ".join(line.name for line in lines)
-    titles = Titles(
+    return Chart(
+        key=key,
         title=plot.title,
         description=f"Of {names}: from {min(d.y for d in dots):,.1f} to {max(d.y for d in dots):,.1f}.",
-        x=f"{_header(plot.x_axis)}{scale}",
-        y=_header(plot.y_axis),
+        x=Axis(title=_header(plot.x_axis), auto=True),
+        y=Axis(title=_header(plot.y_axis)),
+        lines=tuple(lines),
+        size="half",
     )
-    return lay_out(key, titles, x, y, lines, Extras(frame=HALF_FRAME))
 
 
 def _line(plot: Plot, ranked: RankedVariant) -> Line:

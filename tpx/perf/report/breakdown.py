@@ -7,10 +7,9 @@ from tpx.perf.report.figures import level_name
 from tpx.perf.results import LevelResult, ServerBreakdown
 from tpx.report.document import Picture
 from tpx.report.html import render_svg
+from tpx.report.layout import Tick
 from tpx.report.picture import part_entry
-from tpx.report.scales import Tick, linear_axis
-
-WIDTH, LEFT, RIGHT, TOP, ROW, BAR = 960, 190, 890, 8, 34, 20
+from tpx.report.scales import format_mark, linear_scale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +76,28 @@ def _server(server: ServerBreakdown) -> list[tuple[str, int]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BarFrame:
+    """The size of a drawing of stacked bars in pixels, and where a row has its bar and its name."""
+
+    width: int = 960
+    left: int = 190
+    right: int = 890
+    row: int = 34
+    bar_top: int = 4
+    bar: int = 20
+    name_x: int = 180
+    name_y: int = 18
+    name_anchor: str = "end"
+
+
+WIDE = BarFrame()
+COMPACT = BarFrame(
+    width=440, left=10, right=370, row=44, bar_top=20, bar=18, name_x=10, name_y=14, name_anchor="start"
+)
+TOP, BELOW = 8, 46
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
     """A part on its row."""
 
@@ -89,7 +110,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One level."""
+    """One level or configuration."""
 
     y: float
     name: str
@@ -99,76 +120,80 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
-    """All levels, laid out."""
+    """Stacked bars within their frame."""
 
+    key: str
+    frame: BarFrame
+    x_title: str
     rows: tuple[Row, ...]
     ticks: tuple[Tick, ...]
-    legend: tuple[tuple[str, str, str], ...]
-    """Kind, name, colour."""
-    height: int
-    key: str = "breakdown"
-    """Makes the ids in the page unique."""
-    x_title: str = "Mean latency (microseconds)"
-    description: str = ""
-    width: int = WIDTH
-    left: int = LEFT
-    right: int = RIGHT
-    top: int = TOP
-    bar: int = BAR
+
+    @property
+    def height(self) -> int:
+        """Height of the drawing in pixels."""
+        return self.bottom + BELOW
+
+    @property
+    def top(self) -> int:
+        """Upper end of the grid."""
+        return TOP
 
     @property
     def bottom(self) -> int:
-        return self.height - 46
+        """Lower end of the grid."""
+        return TOP + len(self.rows) * self.frame.row
+
+    @property
+    def description(self) -> str:
+        """The whole of each bar, as text."""
+        return "; ".join(f"{row.name}: {row.total}" for row in self.rows)
 
 
-def breakdown_picture(breakdown: Breakdown | None) -> Picture | None:
-    """Draw the bars; None for None."""
-    if breakdown is None:
+def breakdown_picture(key: str, named: Sequence[tuple[str, Sequence[Part]]]) -> Picture | None:
+    """Draw a bar for each name, as long as its parts together; None where nothing has a part."""
+    drawing, compact = lay_out(key, named, WIDE), lay_out(f"{key}-compact", named, COMPACT)
+    if not drawing.rows:
         return None
+    shown = {segment.kind for row in drawing.rows for segment in row.segments}
     return Picture(
-        svg=render_svg("breakdown.svg.j2", breakdown=breakdown),
-        description=f"Where the mean latency goes. {breakdown.description}",
-        width_px=breakdown.width,
-        legend=tuple(part_entry(*part) for part in breakdown.legend),
+        svg=render_svg("breakdown.svg.j2", drawing=drawing),
+        compact_svg=render_svg("breakdown.svg.j2", drawing=compact),
+        description=f"Where the mean latency goes. {drawing.description}",
+        width_px=drawing.frame.width,
+        legend=tuple(part_entry(kind, name, color) for kind, (name, color) in KINDS.items() if kind in shown),
     )
 
 
-def lay_out_breakdown(levels: Sequence[LevelResult]) -> Breakdown | None:
-    """None where no level has a latency."""
-    return lay_out_rows([(level_name(r.level), parts_of(r)) for r in levels])
-
-
-def lay_out_rows(
-    named: Sequence[tuple[str, Sequence[Part]]], *, unit: str = "us", key: str = "breakdown"
-) -> Breakdown | None:
-    """Bars by name, each as long as its parts together, in us or ms; None where nothing has a part."""
+def lay_out(key: str, named: Sequence[tuple[str, Sequence[Part]]], frame: BarFrame) -> Breakdown:
+    """Lay the bars out, in microseconds up to a millisecond, else in milliseconds."""
     known = [(name, parts) for name, parts in named if parts]
-    if not known:
-        return None
-    scale, digits = (1e6, 2) if unit == "ms" else (1e3, 0)
-    axis = linear_axis([sum(p.duration_ns for p in parts) / scale for _, parts in known], LEFT, RIGHT)
+    totals = [sum(part.duration_ns for part in parts) for _, parts in known]
+    unit, unit_ns, digits = ("us", 1e3, 0) if max(totals, default=0) < 1e6 else ("ms", 1e6, 2)
+    scale = linear_scale([total / unit_ns for total in totals])
+
+    def x(duration_ns: float) -> float:
+        return round(frame.left + scale.share(duration_ns / unit_ns) * (frame.right - frame.left), 1)
+
     rows = []
-    for number, (name, parts) in enumerate(known):
+    for number, ((name, parts), total) in enumerate(zip(known, totals, strict=True)):
         at, segments = 0, []
         for part in parts:
-            x = axis.at(at / scale)
-            at += part.duration_ns
             kind, color = KINDS[part.kind]
-            title = f"{kind}: {part.duration_ns / scale:,.{max(digits, 1)}f} {unit}"
-            segments.append(
-                Segment(
-                    kind=part.kind, color=color, x=x, width=round(axis.at(at / scale) - x, 1), title=title
-                )
-            )
-        total = f"{at / scale:,.{digits}f} {unit}"
-        rows.append(Row(y=TOP + number * ROW, name=name, total=total, segments=tuple(segments)))
-    shown = {part.kind for _, parts in known for part in parts}
+            title = f"{kind}: {part.duration_ns / unit_ns:,.{max(digits, 1)}f} {unit}"
+            width = round(x(at + part.duration_ns) - x(at), 1)
+            segments.append(Segment(kind=part.kind, color=color, x=x(at), width=width, title=title))
+            at += part.duration_ns
+        text = f"{total / unit_ns:,.{digits}f} {unit}"
+        rows.append(Row(y=TOP + number * frame.row, name=name, total=text, segments=tuple(segments)))
     return Breakdown(
         key=key,
-        x_title=f"Mean latency ({'milliseconds' if unit == 'ms' else 'microseconds'})",
-        description="; ".join(f"{row.name}: {row.total}" for row in rows),
+        frame=frame,
+        x_title=f"Mean latency ({unit})",
         rows=tuple(rows),
-        ticks=axis.ticks,
-        legend=tuple((kind, name, color) for kind, (name, color) in KINDS.items() if kind in shown),
-        height=TOP + len(known) * ROW + 46,
+        ticks=tuple(Tick(x(mark * unit_ns), format_mark(mark)) for mark in scale.marks),
     )
+
+
+def breakdown_of_levels(levels: Sequence[LevelResult]) -> Picture | None:
+    """Draw a bar for each level; None where no level has a latency."""
+    return breakdown_picture("breakdown", [(level_name(r.level), parts_of(r)) for r in levels])

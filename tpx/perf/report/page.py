@@ -11,7 +11,7 @@ from tpx.perf.objectives import Objective
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.answers import answers_text
 from tpx.perf.report.beyond import waited_before
-from tpx.perf.report.breakdown import breakdown_picture, lay_out_breakdown
+from tpx.perf.report.breakdown import breakdown_of_levels
 from tpx.perf.report.conclusion import conclude
 from tpx.perf.report.figures import level_name, percentile_name, usec
 from tpx.perf.report.markdown import milliseconds
@@ -118,7 +118,7 @@ def _charts(report: Report, best: LevelResult | None) -> list[Section]:
     )
     if levels:
         sections += section("Levels", _levels_grid(report))
-    sections += section("Where the time goes", breakdown_picture(lay_out_breakdown(levels)), lead=_PARTS)
+    sections += section("Where the time goes", breakdown_of_levels(levels), lead=_PARTS)
     sections += section("Percentiles", chart_picture(spectrum(levels)), lead=_SPECTRUM)
     if best is not None:
         drawn = chart_picture(histogram(best), legend=False)

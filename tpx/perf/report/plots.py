@@ -1,4 +1,4 @@
-"""The plots of a run, laid out."""
+"""The charts of a run."""
 
 import math
 from collections.abc import Sequence
@@ -7,14 +7,12 @@ from itertools import pairwise
 import numpy as np
 
 from tpx.perf.report.figures import level_name
-from tpx.perf.results import Estimates, LevelResult, Window
+from tpx.perf.results import Estimates, LevelResult, Verdict, Window
 from tpx.perf.statistics.batches import BINS_PER_OCTAVE, quantiles
-from tpx.report.chart import FRAME, Bar, Chart, Frame, Mark
-from tpx.report.plot import Dot, Extras, Line, Titles, lay_out
-from tpx.report.scales import Axis, Tick, axis_for, linear_axis
+from tpx.report.chart import Axis, Bar, Chart, Dot, Line, Mark
+from tpx.report.scales import Scale, exact_log_scale, linear_scale
 from tpx.report.styles import STYLES
 
-LOW_FRAME = Frame(height=300, bottom=242)
 CURVE = (50.0, 90.0, 99.0)
 SPECTRUM = (0, 10, 25, 50, 75, 90, 95, 97.5, 99, 99.5, 99.75, 99.9, 99.95, 99.99, 99.999)
 MARKED = (0, 50, 90, 99, 99.9, 99.99, 99.999)
@@ -25,24 +23,21 @@ BARS = 56
 
 
 def curve(levels: Sequence[LevelResult], limit_ms: float) -> Chart | None:
-    """Latency over throughput, level by level; None for fewer than two levels with a latency."""
+    """Return latency over throughput, level by level; None for fewer than two levels with a latency."""
     known = [r for r in levels if r.latency is not None]
     if len(known) < 2:
         return None
-    lines = [_curve_line(known, percentile) for percentile in CURVE]
-    values = [dot.y for line in lines for dot in line.dots] + ([limit_ms] if limit_ms else [])
-    x = linear_axis([dot.x for dot in lines[0].dots], FRAME.left, FRAME.right)
-    y = axis_for(values, FRAME.bottom, FRAME.top)
-    kind = known[0].level.mode.replace("_", " ")
-    titles = Titles(
+    lines = tuple(_curve_line(known, percentile) for percentile in CURVE)
+    return Chart(
+        key="curve",
         title="Latency and throughput under growing load",
-        description="; ".join(f"{dot.title}" for dot in lines[-1].dots),
-        x="Throughput (infer/s)",
-        y="Latency (ms)" + _scale(y),
-        labels=kind,
+        description="; ".join(dot.title for dot in lines[-1].dots),
+        x=Axis(title="Throughput (infer/s)"),
+        y=Axis(title="Latency (ms)", auto=True),
+        lines=lines,
+        marks=(Mark(value=limit_ms, text=f"limit {limit_ms:g} ms"),) if limit_ms else (),
+        label_name=known[0].level.mode.replace("_", " "),
     )
-    marks = (Mark(at=y.at(limit_ms), text=f"limit {limit_ms:g} ms"),) if limit_ms else ()
-    return lay_out("curve", titles, x, y, lines, Extras(marks=marks))
 
 
 def _curve_line(levels: Sequence[LevelResult], percentile: float) -> Line:
@@ -58,7 +53,7 @@ def _curve_line(levels: Sequence[LevelResult], percentile: float) -> Line:
                 title=f"{level_name(result.level)}: {result.throughput_infer_per_s:,.1f} infer/s, "
                 f"p{percentile:g} {value:.3f} ms",
                 label=f"{result.level.value:g}" if percentile == CURVE[-1] else "",
-                stable=result.meets_limits,
+                stable=result.verdict is not Verdict.UNSTABLE,
             )
         )
         spread.append(_interval_ms(result.estimates, percentile, value))
@@ -74,28 +69,32 @@ def _interval_ms(estimates: Estimates | None, percentile: float, value: float) -
 
 
 def spectrum(levels: Sequence[LevelResult]) -> Chart | None:
-    """Latency at every percentile, one line a level; the axis is stretched towards its end."""
+    """Return latency at every percentile, one line per level; the axis is stretched towards its end."""
     shown = [r for r in levels if r.estimates is not None and r.latency is not None][:STYLES]
     if not shown:
         return None
-    lines = [_spectrum_line(result) for result in shown]
-    places = [dot.x for line in lines for dot in line.dots]
-    end = max(places)
+    lines = tuple(_spectrum_line(result) for result in shown)
+    end = max(dot.x for line in lines for dot in line.dots)
     marks = [p for p in MARKED if _stretched(p) <= end + 1e-9]
-    x = Axis(low=0.0, high=end, start=FRAME.left, end=FRAME.right, logarithmic=False, marks=())
-    y = axis_for([dot.y for line in lines for dot in line.dots], FRAME.bottom, FRAME.top)
-    titles = Titles(
+    scale = Scale(
+        low=0.0,
+        high=end,
+        logarithmic=False,
+        marks=tuple(map(_stretched, marks)),
+        labels=tuple(f"{p:g} %" for p in marks),
+    )
+    return Chart(
+        key="spectrum",
         title="Latency at every percentile",
         description="; ".join(f"{line.name} ends at {line.dots[-1].title}" for line in lines),
-        x="Percentile of requests",
-        y="Latency (ms)" + _scale(y),
+        x=Axis(title="Percentile of requests", scale=scale),
+        y=Axis(title="Latency (ms)", auto=True),
+        lines=lines,
     )
-    ticks = tuple(Tick(x.at(_stretched(p)), f"{p:g} %") for p in marks)
-    return lay_out("spectrum", titles, x, y, lines, Extras(x_ticks=ticks))
 
 
 def _stretched(percentile: float) -> float:
-    """Where a percentile lies: each further nine as far as the one before."""
+    """Return the place of a percentile on a logarithmic percentile axis."""
     return -math.log10(1 - percentile / 100)
 
 
@@ -114,27 +113,25 @@ def _spectrum_line(result: LevelResult) -> Line:
 
 
 def timeline(levels: Sequence[LevelResult], what: str) -> Chart | None:
-    """Every window of the run in its time; `what` is throughput or p99."""
+    """Return every window of the run in its time; `what` is throughput or p99."""
     windows = [w for r in levels for w in r.windows]
     if len(windows) < 2:
         return None
     begun = min(w.start_ns for w in windows)
-    frame = LOW_FRAME
     lines = [_timeline_line(result, begun, what) for result in levels[: 4 * STYLES]]
     lines = [line for line in lines if line.dots]
     if not lines:
         return None
     seconds = [(w.end_ns - begun) / 1e9 for w in windows]
-    x = linear_axis(seconds, frame.left, frame.right, count=8)
-    y = linear_axis([dot.y for line in lines for dot in line.dots], frame.bottom, frame.top)
-    titles = Titles(
+    return Chart(
+        key=f"timeline-{what}",
         title=f"{'Throughput' if what == 'throughput' else 'p99 latency'} of every window",
         description=f"{len(windows)} windows of {len(levels)} levels",
-        x="Seconds since the first window began",
-        y="Throughput (infer/s)" if what == "throughput" else "p99 latency (ms)",
-        hollow="left out of the figures, before the load was steady",
+        x=Axis(title="Seconds since the first window began", scale=linear_scale(seconds, count=8)),
+        y=Axis(title="Throughput (infer/s)" if what == "throughput" else "p99 latency (ms)"),
+        lines=tuple(lines),
+        size="low",
     )
-    return lay_out(f"timeline-{what}", titles, x, y, lines, Extras(frame=frame))
 
 
 def _timeline_line(result: LevelResult, begun: int, what: str) -> Line:
@@ -157,7 +154,7 @@ def _of_window(window: Window, what: str) -> float | None:
 
 
 def histogram(result: LevelResult) -> Chart | None:
-    """How many requests took how long at one level."""
+    """Return how many requests took how long at one level."""
     if result.estimates is None or result.latency is None:
         return None
     batches = result.estimates.batches
@@ -166,40 +163,24 @@ def histogram(result: LevelResult) -> Chart | None:
     place = np.clip(np.searchsorted(edges_log2, (bins + 0.5) / BINS_PER_OCTAVE) - 1, 0, BARS - 1)
     totals = np.bincount(place, weights=counts, minlength=BARS)
     edges = [float(2.0**e / 1e6) for e in edges_log2]
-    frame = LOW_FRAME
-    x = _between(edges[0], edges[-1], frame)
-    y = linear_axis(totals.tolist(), frame.bottom, frame.top)
-    bars = tuple(
-        Bar(
-            x=x.at(low),
-            y=y.at(float(total)),
-            width=round(max(0.5, x.at(high) - x.at(low) - 1), 1),
-            height=round(frame.bottom - y.at(float(total)), 1),
-            title=f"{low:.3g} to {high:.3g} ms: {int(total):,} requests",
-        )
-        for (low, high), total in zip(pairwise(edges), totals, strict=True)
-        if total
-    )
-    titles = Titles(
-        title="How many requests took how long",
+    return Chart(
+        key="histogram",
+        title="Requests by their latency",
         description=f"{int(counts.sum())} requests at {level_name(result.level)}",
-        x="Latency (ms" + (", logarithmic scale)" if x.logarithmic else ")"),
-        y="Requests",
+        x=Axis(title="Latency (ms)", scale=exact_log_scale(edges[0], edges[-1])),
+        y=Axis(title="Requests"),
+        bars=tuple(
+            Bar(
+                low=low,
+                high=high,
+                value=float(total),
+                title=f"{low:.3g} to {high:.3g} ms: {int(total):,} requests",
+            )
+            for (low, high), total in zip(pairwise(edges), totals, strict=True)
+            if total
+        ),
+        marks=tuple(
+            Mark(value=result.latency.at(p) / 1e6, text=f"p{p:g}", upright=True) for p in (50.0, 99.0)
+        ),
+        size="low",
     )
-    marks = tuple(
-        Mark(at=x.at(result.latency.at(p) / 1e6), text=f"p{p:g}", upright=True) for p in (50.0, 99.0)
-    )
-    return lay_out("histogram", titles, x, y, (), Extras(bars=bars, marks=marks, frame=frame))
-
-
-def _between(low: float, high: float, frame: Frame) -> Axis:
-    """A logarithmic axis over exactly these values, with whatever round marks lie inside."""
-    high = max(high, low * 1.01)
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    steps = (1, 2, 5) if high / low > 4 else (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
-    marks = tuple(s * 10.0**d for d in decades for s in steps if low <= s * 10.0**d <= high)
-    return Axis(low=low, high=high, start=frame.left, end=frame.right, logarithmic=True, marks=marks)
-
-
-def _scale(axis: Axis) -> str:
-    return ", logarithmic scale" if axis.logarithmic else ""

@@ -1,0 +1,84 @@
+"""Charts within their frames: nothing outside, nothing on top of another."""
+
+from itertools import pairwise
+
+import pytest
+
+from tpx.report.chart import Axis, Chart, Dot, Line, Mark
+from tpx.report.labels import CHAR_WIDTH_PX
+from tpx.report.layout import COMPACT, FRAMES, lay_out
+from tpx.report.scales import Scale
+
+
+def chart(*lines: Line, x: Axis | None = None, marks: tuple[Mark, ...] = ()) -> Chart:
+    return Chart(
+        key="k",
+        title="t",
+        description="d",
+        x=x or Axis(title="x"),
+        y=Axis(title="Latency (ms)", auto=True),
+        lines=lines,
+        marks=marks,
+    )
+
+
+def line(*heights: float, **more: object) -> Line:
+    dots = tuple(Dot(x=i, y=y, title="", label=f"config_{i} @ 16") for i, y in enumerate(heights))
+    return Line(**{"name": "n", "dots": dots, **more})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_intervals_and_limits_end_within_the_axes(*, compact: bool) -> None:
+    spread = ((0.5, 90.0), (1.0, 5.0))
+    drawing = lay_out(
+        chart(line(2, 4, spread=spread), marks=(Mark(value=200, text="limit"),)), compact=compact
+    )
+    frame = drawing.frame
+    ends = [
+        float(end)
+        for path in drawing.series[0].whiskers.split("M")[1:]
+        for end in path.split(",")[1].split(" V")
+    ]
+    assert len(ends) == 4
+    assert all(frame.top <= end <= frame.bottom for end in (*ends, drawing.rules[0].at))
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_texts_of_an_axis_do_not_touch(*, compact: bool) -> None:
+    marks = tuple(float(1000 * i) for i in range(21))
+    scale = Scale(low=0, high=20_000, logarithmic=False, marks=marks)
+    drawing = lay_out(chart(line(1, 2), x=Axis(title="x", scale=scale)), compact=compact)
+    shown = [tick for tick in drawing.x_ticks if tick.label]
+    assert len(drawing.x_ticks) == 21
+    assert 4 <= len(shown) < 21
+    for before, after in pairwise(shown):
+        assert after.at - before.at > (len(before.label) + len(after.label)) * CHAR_WIDTH_PX / 2
+
+
+def test_a_label_at_the_left_end_does_not_cover_the_axis() -> None:
+    drawing = lay_out(chart(line(5, 5, 5)))
+    label = drawing.series[0].labels[0]
+    assert label.anchor == "start"
+    assert label.x >= drawing.frame.left
+
+
+def test_steps_go_on_to_the_right_end_and_dots_alone_are_not_joined() -> None:
+    drawing = lay_out(chart(line(1, 2, shape="steps"), line(1, 2, shape="dots", faint=True)))
+    assert drawing.series[0].path.endswith(f" H{drawing.frame.right}")
+    assert drawing.series[1].path == ""
+    assert drawing.series[1].faint
+
+
+def test_a_narrow_screen_has_every_chart_at_its_own_size() -> None:
+    assert COMPACT.keys() == FRAMES.keys()
+    assert all(frame.width <= 440 and frame.right <= frame.width for frame in COMPACT.values())
+
+
+def test_a_logarithmic_axis_says_so() -> None:
+    drawing = lay_out(chart(line(1, 50)))
+    assert (drawing.x_title, drawing.y_title) == ("x", "Latency (ms), logarithmic scale")
+
+
+@pytest.mark.parametrize(("heights", "flat"), [((67.2, 67.4, 66.4), True), ((67, 60), False), ((0, 0), True)])
+def test_a_chart_is_flat_where_its_values_hardly_differ(heights: tuple[float, ...], *, flat: bool) -> None:
+    assert chart(line(*heights), x=Axis(title="x")).is_flat is flat

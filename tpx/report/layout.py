@@ -1,0 +1,261 @@
+"""Layout of a chart within a frame: every position in pixels, for `chart.svg.j2` to draw."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tpx.report.chart import Chart, Dot, Line
+from tpx.report.labels import CHAR_WIDTH_PX, Label, LabelPlacer, Place
+from tpx.report.scales import Scale
+from tpx.report.styles import STYLES, marker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """The size of a drawing in pixels, and where its axes lie."""
+
+    width: int = 960
+    height: int = 470
+    left: int = 74
+    right: int = 934
+    top: int = 20
+    bottom: int = 412
+    compact: bool = False
+    """For narrow screens: the title of the y axis stands above it."""
+
+
+FRAMES = {
+    "tall": Frame(),
+    "low": Frame(height=300, bottom=242),
+    "half": Frame(width=560, height=340, right=540, bottom=282),
+}
+COMPACT = {
+    "tall": Frame(width=440, height=400, left=52, right=430, top=30, bottom=346, compact=True),
+    "low": Frame(width=440, height=280, left=52, right=430, top=30, bottom=226, compact=True),
+    "half": Frame(width=440, height=320, left=52, right=430, top=30, bottom=266, compact=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A marked value: its position and its text."""
+
+    at: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A dot with the path of its marker."""
+
+    x: float
+    y: float
+    marker: str
+    title: str
+    stable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """A line with a colour and a marker of its own."""
+
+    name: str
+    style: int
+    """Index of its colour and marker."""
+    path: str
+    points: tuple[Point, ...]
+    labels: tuple[Label, ...]
+    dashed: bool
+    round: bool
+    """Its markers are circles whose size says something."""
+    whiskers: str
+    """Path of upright lines through the points, as long as their intervals."""
+    faint: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """A bar."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    title: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A dashed line across at a height or, where `upright`, down at a place, with its text."""
+
+    at: float
+    text: str
+    upright: bool
+    anchor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """A chart within its frame."""
+
+    chart: Chart
+    key: str
+    frame: Frame
+    x_title: str
+    y_title: str
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+    series: tuple[Series, ...]
+    background: tuple[str, ...]
+    bars: tuple[Box, ...]
+    rules: tuple[Rule, ...]
+
+
+def lay_out(chart: Chart, *, compact: bool = False) -> Drawing:
+    """Lay a chart out for wide or, with `compact`, for narrow screens; labels go where there is room."""
+    frame = (COMPACT if compact else FRAMES)[chart.size]
+    return _Layout(chart, frame).drawing()
+
+
+class _Layout:
+    """Positions of values within a frame, and the room that is left for labels."""
+
+    def __init__(self, chart: Chart, frame: Frame) -> None:
+        self._chart, self._frame = chart, frame
+        self._labels = LabelPlacer(left=frame.left, top=0, right=frame.width, bottom=frame.bottom)
+
+    def drawing(self) -> Drawing:
+        chart, frame = self._chart, self._frame
+        across, up = chart.scales
+        for line in chart.lines:
+            self._reserve(line)
+        return Drawing(
+            chart=chart,
+            key=f"{chart.key}-compact" if frame.compact else chart.key,
+            frame=frame,
+            x_title=_title(chart.x.title, across),
+            y_title=_title(chart.y.title, up),
+            x_ticks=_thinned([Tick(self._x(value), text) for value, text in across.named_marks()]),
+            y_ticks=tuple(Tick(self._y(value), text) for value, text in up.named_marks()),
+            series=tuple(self._series(number, line) for number, line in enumerate(chart.lines)),
+            background=tuple(self._path(line) for line in chart.background),
+            bars=tuple(self._boxes()),
+            rules=tuple(self._rules()),
+        )
+
+    def _x(self, value: float) -> float:
+        return self._between(self._chart.scales[0].share(value), self._frame.left, self._frame.right)
+
+    def _y(self, value: float) -> float:
+        return self._between(self._chart.scales[1].share(value), self._frame.bottom, self._frame.top)
+
+    @staticmethod
+    def _between(share: float, start: float, end: float) -> float:
+        return round(start + share * (end - start), 1)
+
+    def _place(self, dot: Dot) -> Place:
+        return self._x(dot.x), self._y(dot.y)
+
+    def _reserve(self, line: Line) -> None:
+        for dot in line.dots:
+            self._labels.reserve_point(self._place(dot), dot.radius_px or 6)
+        for dot, ends in zip(line.dots, line.spread, strict=False):
+            self._labels.reserve_line(*((self._x(dot.x), self._y(end)) for end in ends))
+        for before, after in pairwise(line.dots):
+            start, end = self._place(before), self._place(after)
+            if line.shape == "steps":
+                self._labels.reserve_line(start, (end[0], start[1]))
+                self._labels.reserve_line((end[0], start[1]), end)
+            elif line.shape == "joined" and not after.apart:
+                self._labels.reserve_line(start, end)
+
+    def _series(self, number: int, line: Line) -> Series:
+        style = STYLES - 1 if line.faint else number % STYLES
+        return Series(
+            name=line.name,
+            style=style,
+            path=self._path(line),
+            points=tuple(self._point(style, dot) for dot in line.dots) if line.marked else (),
+            labels=tuple(
+                label
+                for dot in line.dots
+                if dot.label and (label := self._labels.place(self._place(dot), dot.label))
+            ),
+            dashed=number >= STYLES,
+            round=any(dot.radius_px for dot in line.dots),
+            whiskers=self._whiskers(line),
+            faint=line.faint,
+        )
+
+    def _point(self, style: int, dot: Dot) -> Point:
+        x, y = self._place(dot)
+        path = marker(style, x, y) if not dot.radius_px else _circle(x, y, dot.radius_px)
+        return Point(x=x, y=y, marker=path, title=dot.title, stable=dot.stable)
+
+    def _path(self, line: Line) -> str:
+        if line.shape == "dots":
+            return ""
+        if line.shape == "steps":
+            first, *others = line.dots
+            path = f"M{self._x(first.x):g},{self._y(first.y):g}"
+            path += "".join(f" H{self._x(dot.x):g} V{self._y(dot.y):g}" for dot in others)
+            return f"{path} H{self._frame.right:g}"
+        joined: list[list[Place]] = []
+        for dot in line.dots:
+            if dot.apart or not joined:
+                joined.append([])
+            joined[-1].append(self._place(dot))
+        return " ".join(map(_polyline, joined))
+
+    def _whiskers(self, line: Line) -> str:
+        """Return the intervals that are wider than a line."""
+        ends = [
+            (self._x(dot.x), self._y(low), self._y(high))
+            for dot, (low, high) in zip(line.dots, line.spread, strict=False)
+        ]
+        return " ".join(f"M{at:g},{low:g} V{high:g}" for at, low, high in ends if abs(low - high) > 1)
+
+    def _boxes(self) -> Iterator[Box]:
+        for bar in self._chart.bars:
+            left, top = self._x(bar.low), self._y(bar.value)
+            yield Box(
+                x=left,
+                y=top,
+                width=round(max(0.5, self._x(bar.high) - left - 1), 1),
+                height=round(self._frame.bottom - top, 1),
+                title=bar.title,
+            )
+
+    def _rules(self) -> Iterator[Rule]:
+        middle = (self._frame.left + self._frame.right) / 2
+        for mark in self._chart.marks:
+            at = self._x(mark.value) if mark.upright else self._y(mark.value)
+            anchor = "end" if mark.upright and at > middle else "start"
+            yield Rule(at=at, text=mark.text, upright=mark.upright, anchor=anchor)
+
+
+def _title(title: str, scale: Scale) -> str:
+    return f"{title}, logarithmic scale" if scale.logarithmic else title
+
+
+def _thinned(ticks: Sequence[Tick]) -> tuple[Tick, ...]:
+    """Leave out texts that would touch the one before."""
+    kept: list[Tick] = []
+    end = float("-inf")
+    for tick in ticks:
+        half = len(tick.label) * CHAR_WIDTH_PX / 2
+        text = tick.label if tick.at - half > end + 4 else ""
+        end = tick.at + half if text else end
+        kept.append(Tick(tick.at, text))
+    return tuple(kept)
+
+
+def _polyline(places: Sequence[Place]) -> str:
+    return "M" + " L".join(f"{x:g},{y:g}" for x, y in places)
+
+
+def _circle(x: float, y: float, radius: float) -> str:
+    return (
+        f"M{x - radius:g},{y:g} a{radius:g},{radius:g} 0 1,0 {2 * radius:g},0 "
+        f"a{radius:g},{radius:g} 0 1,0 {-2 * radius:g},0 Z"
+    )
