@@ -1,6 +1,7 @@
 """A client without a network, and builders of what the tests of the load generator look at."""
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
@@ -101,6 +102,7 @@ class FakeClient:
 
     success = 200
     streams = False
+    lanes_per_connection = math.inf
 
     def __init__(self, service_s: float = 0.001, answer: Callable[[int], int | None] = lambda _: 200) -> None:
         self.service_s = service_s

@@ -10,6 +10,8 @@ from tpx.perf.options import PerfConfig
 from tpx.perf.plan import Arrivals, PeriodicRange
 from tpx.perf.settings import LevelRange
 
+RATES = "The rates must be from 1e-6 (one request in 11 days) to 1e9 (one a nanosecond)."
+
 
 def parse(*words: str) -> PerfConfig:
     return from_argv(PerfConfig, ["-m", "net", *words])
@@ -96,6 +98,9 @@ def test_workers_are_a_number_or_automatic(words: tuple[str, ...], workers: int)
         ("--request-rate-range x", "--request-rate-range. Invalid value provided: x"),
         ("--request-rate-range inf", "--request-rate-range. Invalid value provided: inf"),
         ("--request-rate-range nan", "--request-rate-range. Invalid value provided: nan"),
+        ("--request-rate-range 1e300", f"--request-rate-range. {RATES}"),
+        ("--request-rate-range 5:2e9", f"--request-rate-range. {RATES}"),
+        ("--request-rate-range 1,1e-300", f"--request-rate-range. {RATES}"),
         ("--request-rate-range 1:2:3:4", "--request-rate-range. The value does not match <start:end:step>."),
         ("--request-rate-range 2:1", "--request-rate-range. The <start> must be <= <end>."),
         (

@@ -188,7 +188,11 @@ def test_repeatable_options_gather() -> None:
             "Failed to parse --max-errors. The value 'some' is neither a count nor a percentage such as 1%.",
         ),
         ("--max-errors=-1", "Failed to parse --max-errors. The value must be >= 0."),
-        ("--timeout -1", "Failed to parse --timeout. The value must be >= 0 seconds."),
+        ("--timeout -1", "Failed to parse --timeout. The value must be >= 0 seconds, and no more than 1e9."),
+        (
+            "--timeout 1e300",
+            "Failed to parse --timeout. The value must be >= 0 seconds, and no more than 1e9.",
+        ),
     ],
 )
 def test_a_bad_value_gets_its_message(words: str, text: str) -> None:

@@ -4,6 +4,7 @@ The two wings do not know each other; here, above both, one is put in the place 
 """
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from time import perf_counter_ns
@@ -112,6 +113,7 @@ class EngineClient:
     """Implements Client."""
 
     success = ANSWERED
+    lanes_per_connection = math.inf
 
     def __init__(self, engine: Engine, endpoint: Endpoint) -> None:
         self._engine = engine

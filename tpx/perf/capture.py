@@ -153,6 +153,7 @@ class CapturingClient:
         self._lanes: Sequence[Lane] = ()
         self.success = client.success
         self.streams = client.streams
+        self.lanes_per_connection = client.lanes_per_connection
 
     async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> Prepared:
         request = await self._client.prepare(tensors, fields)

@@ -14,6 +14,7 @@ from tpx.perf.ledger import Ending, LevelLedger
 from tpx.perf.load.base import Load
 from tpx.perf.load.endings import unfinished
 from tpx.perf.load.figures import open_loop_figures
+from tpx.perf.load.limits import check_openable
 from tpx.perf.load.opening import open_load
 from tpx.perf.load.sessions import session_figures
 from tpx.perf.looks import Looks
@@ -87,6 +88,8 @@ async def measure_level(
 
 
 async def _open(target: Target, level: Level, settings: LevelSettings, *, warming: bool = False) -> Load:
+    processes = 1 if target.workers is None else target.workers.count
+    check_openable(level, settings, target.client.lanes_per_connection, processes)
     if target.workers is not None:
         return await target.workers.open_load(level, settings, warming=warming)
     return await open_load(target, level, settings, warming=warming)

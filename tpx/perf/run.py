@@ -20,6 +20,7 @@ from tpx.perf.inputs.dataset import open_data
 from tpx.perf.inputs.mix import MixedFeed
 from tpx.perf.inputs.requests import FeedSettings, make_requests
 from tpx.perf.inputs.shared_memory import SharedTensors, shared_tensors
+from tpx.perf.load.limits import check_openable
 from tpx.perf.load.opening import check_timestamps
 from tpx.perf.load.workers import WorkerPool, workers_for
 from tpx.perf.loops import event_loop
@@ -158,6 +159,7 @@ def _connections(config: PerfConfig, key: ModelKey, in_process: str) -> Connecti
 async def dry_run(config: PerfConfig, in_process: str = "") -> DryRun:
     """Prepare everything as a run does, send one request, and say what a run would do."""
     async with open_target(config, in_process) as target:
+        _check_highest(config, target)
         probed = await probe(target, config.timeout)
         text = plan_text(config, target, run_settings(config, target), probed)
         return DryRun(text, probed.good, target.notices)
@@ -238,6 +240,7 @@ async def _with_workers(config: PerfConfig, target: Target) -> AsyncIterator[Tar
     Raises UsageError where several were asked for and the load cannot be divided.
     """
     count = workers_for(config.levels, run_settings(config, target).load)
+    _check_highest(config, target, count)
     whole = _undivided(config)
     if whole and config.workers > 1:
         raise UsageError(f"--workers {config.workers}: {whole}")
@@ -247,6 +250,14 @@ async def _with_workers(config: PerfConfig, target: Target) -> AsyncIterator[Tar
     opening = partial(open_target, config)
     async with WorkerPool(count, opening, streamed=target.client.streams) as pool:
         yield replace(target, workers=pool)
+
+
+def _check_highest(config: PerfConfig, target: Target, processes: int = 1) -> None:
+    """Raise UsageError where the highest level of the run is more than this machine can open."""
+    levels = config.levels
+    ends_early = levels.end is not None and bool(config.latency_threshold or config.slo)
+    highest = Level(levels.mode, levels.start if ends_early else levels.highest or levels.start)
+    check_openable(highest, run_settings(config, target), target.client.lanes_per_connection, processes)
 
 
 def _undivided(config: PerfConfig) -> str:

@@ -15,6 +15,8 @@ from tpx.perf.statistics.intervals import SAFE_CONFIDENCE
 SECRET_WORDS = ("auth", "cookie", "key", "password", "secret", "token")
 """What the names of headers have in them that carry credentials."""
 HIDDEN = "***"
+LEAST_RATE, GREATEST_RATE = 1e-6, 1e9
+"""Requests per second whose times a schedule of nanoseconds can tell apart and hold."""
 FEWEST_SAMPLES = 30
 """A window that goes into a confidence interval has at least so many requests."""
 
@@ -91,6 +93,12 @@ class LevelRange:
             if self.mode == "request_rate":
                 refuse(self.flag, "The start of the search range must be > 0.")
             raise UsageError("The start of the search range must be > 0")
+        if self.mode == "request_rate" and not (
+            min(self.listed or (self.start,)) >= LEAST_RATE and (self.highest or 0) <= GREATEST_RATE
+        ):
+            refuse(
+                self.flag, "The rates must be from 1e-6 (one request in 11 days) to 1e9 (one a nanosecond)."
+            )
         if not self.step > 0 or (self.factor and not self.factor > 1):
             refuse(self.flag, "The <step> must be > 0, or a factor > 1 such as x2.")
         if self.end is not None and not (self.end == 0 or self.end >= self.start):

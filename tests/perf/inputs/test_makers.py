@@ -192,3 +192,11 @@ def test_files_of_different_lengths_are_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"tensor 'x': cannot read .*nope: No such file"):
         from_file(tmp_path / "nope", 2)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "dims"), [("FP32", (10**13,)), ("BYTES", (3, 10**15)), ("INT8", (10**30,))]
+)
+def test_a_tensor_that_the_machine_cannot_hold_is_refused(datatype: str, dims: tuple[int, ...]) -> None:
+    with pytest.raises(UsageError, match=r"input 'x' of shape .* would take .* MiB of memory"):
+        made(model(*dims, datatype=datatype, max_batch_size=0))

@@ -155,3 +155,8 @@ def test_requests_are_split_by_the_lanes_that_send_them(count: int, lanes: int, 
 
 def test_a_schedule_costs_no_more_than_is_asked_for() -> None:
     assert len(list(islice(offsets(RATE, plan("constant")), 2))) == 2
+
+
+def test_requests_that_are_all_due_at_the_start_come_in_blocks() -> None:
+    assert sum(len(block) for block in at_once(10_001)) == 10_001
+    assert len(next(at_once(99_999_999_999_999))) == BLOCK

@@ -131,6 +131,8 @@ class Client(Writer, Protocol):
     """The status of a response that succeeded."""
     streams: bool
     """Whether a request may have several responses: what comes back is a StreamedResponse then."""
+    lanes_per_connection: float
+    """How many lanes share a connection; infinite where their number does not add connections."""
 
     async def open(self, count: int) -> Sequence[Lane]:
         """Exactly `count` lanes: connections are added, kept, or closed."""

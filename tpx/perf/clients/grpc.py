@@ -14,7 +14,7 @@ from tpx.perf.clients.grpc_encoding import (
     header_block,
     infer_message,
 )
-from tpx.perf.clients.grpc_pool import GrpcLanes, call_failure
+from tpx.perf.clients.grpc_pool import LANES_PER_CONNECTION, GrpcLanes, call_failure
 from tpx.perf.clients.tls import tls_context
 from tpx.protocol.grpc.client_call import GrpcResponse, PreparedCall
 from tpx.protocol.grpc.status import Status
@@ -40,6 +40,7 @@ class GrpcClient:
 
     success = int(Status.OK)
     streams = False
+    lanes_per_connection = float(LANES_PER_CONNECTION)
 
     def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> None:
         self._endpoint = endpoint

@@ -10,7 +10,7 @@ from time import perf_counter_ns
 from tpx.perf.clients.base import PLAIN, Failure, Lane, OnResponse, RequestFields
 from tpx.perf.clients.endpoint import Endpoint
 from tpx.perf.clients.grpc_encoding import SERVICE, metadata
-from tpx.perf.clients.grpc_pool import GrpcLanes, Send
+from tpx.perf.clients.grpc_pool import LANES_PER_CONNECTION, GrpcLanes, Send
 from tpx.perf.clients.grpc_stream import (
     StreamedRequest,
     StreamMessage,
@@ -59,6 +59,7 @@ class SingleStreamClient:
 
     success = int(Status.OK)
     streams = True
+    lanes_per_connection = float(LANES_PER_CONNECTION)
 
     def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> None:
         self._endpoint = endpoint

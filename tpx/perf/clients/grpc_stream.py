@@ -4,6 +4,7 @@ Every request asks to be told when nothing follows, so that a decoupled model's 
 """
 
 import asyncio
+import math
 import ssl
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -294,6 +295,7 @@ class GrpcStreamClient:
 
     success = int(Status.OK)
     streams = True
+    lanes_per_connection = math.inf
 
     def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> None:
         self._endpoint = endpoint

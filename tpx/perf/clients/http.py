@@ -30,6 +30,7 @@ class HttpClient:
 
     success = 200
     streams = False
+    lanes_per_connection = 1.0
 
     def __init__(self, connector: HttpConnector, endpoint: Endpoint) -> None:
         self._endpoint = endpoint

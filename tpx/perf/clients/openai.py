@@ -115,6 +115,7 @@ class OpenAiClient:
 
     success = 200
     streams = True
+    lanes_per_connection = 1.0
 
     def __init__(self, connector: HttpConnector, endpoint: Endpoint) -> None:
         self._endpoint = endpoint

@@ -9,7 +9,7 @@ from tpx.perf.clients import tfserving_messages as messages
 from tpx.perf.clients.base import PLAIN, Failure, Lane, RequestFields, Template
 from tpx.perf.clients.endpoint import Connections, Endpoint
 from tpx.perf.clients.grpc_encoding import framed, header_block, metadata
-from tpx.perf.clients.grpc_pool import GrpcLanes, call_failure
+from tpx.perf.clients.grpc_pool import LANES_PER_CONNECTION, GrpcLanes, call_failure
 from tpx.perf.clients.model import (
     ModelCounters,
     ModelDescription,
@@ -55,6 +55,7 @@ class TfServingClient:
 
     success = int(Status.OK)
     streams = False
+    lanes_per_connection = float(LANES_PER_CONNECTION)
 
     def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> None:
         self._endpoint = endpoint

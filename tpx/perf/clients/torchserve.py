@@ -33,6 +33,7 @@ class TorchServeClient:
 
     success = 200
     streams = False
+    lanes_per_connection = 1.0
 
     def __init__(self, connector: HttpConnector, endpoint: Endpoint) -> None:
         self._endpoint = endpoint

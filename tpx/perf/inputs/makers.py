@@ -1,6 +1,7 @@
 """Inputs that are not written step by step: made by us, or the rows of an array in a file."""
 
 import math
+import os
 import zlib
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +17,8 @@ from tpx.perf.inputs.values import bf16_bits, check_fit, encode_array, tensor_of
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.tensors import Tensor, encode_bytes
 
+COPIES = 4
+"""How many times the size of a tensor is taken while it is made and encoded."""
 _LETTERS = np.frombuffer(
     b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ1234567890 .?!", dtype=np.uint8
 )
@@ -50,6 +53,7 @@ class Generator:
     """
 
     def __init__(self, spec: TensorSpec, dims: Dims, source: InputSource, settings: InputSettings) -> None:
+        _check_size(spec, dims, settings)
         self.steps = 1 if source.kind in ("zero", "ones") and spec.datatype != "BYTES" else 0
         self._spec = spec
         self._dims = dims
@@ -96,6 +100,18 @@ class Generator:
         else:
             values = rng.integers(0, 2 if dtype.kind == "b" else 128, dims)
         return bf16_bits(values.astype(np.float32)) if datatype == "BF16" else values.astype(dtype)
+
+
+def _check_size(spec: TensorSpec, dims: Dims, settings: InputSettings) -> None:
+    """Raise UsageError for a tensor that the machine cannot hold; making one takes its size several times."""
+    count = math.prod(dims)
+    each = settings.string_length if spec.datatype == "BYTES" else BY_NAME[spec.datatype].size
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if count * max(each, 1) > memory // COPIES:
+        raise UsageError(
+            f"input '{spec.name}' of shape {list(dims)} would take {count * each} bytes, and this machine "
+            f"can hold {memory // COPIES} (a quarter of its {memory >> 20} MiB of memory)"
+        )
 
 
 def _width(dtype: np.dtype[Any]) -> type[np.integer[Any]]:

@@ -116,7 +116,10 @@ def listed(times_ns: Offsets, share: Share = ALL) -> Iterator[Offsets]:
 
 def at_once(count: int, share: Share = ALL, sequences: int = 0) -> Iterator[Offsets]:
     """`count` requests due at the start."""
-    yield np.zeros(share.part_in_turn(count, sequences), np.int64)
+    left = share.part_in_turn(count, sequences)
+    while left > 0:
+        yield np.zeros(min(left, BLOCK), np.int64)
+        left -= BLOCK
 
 
 def _dealt(blocks: Iterator[Offsets], share: Share, sequences: int) -> Iterator[Offsets]:

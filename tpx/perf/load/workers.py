@@ -125,7 +125,7 @@ class WorkerPool:
 
     def __init__(self, count: int, open_target: OpenTarget, *, streamed: bool) -> None:
         """`streamed` says whether a request may have several responses."""
-        self._count = count
+        self.count = count
         self._open_target = open_target
         self._streamed = streamed
         self._processes: list[_Process] = []
@@ -133,7 +133,7 @@ class WorkerPool:
 
     async def __aenter__(self) -> "WorkerPool":
         try:
-            self._processes = [_Process(Share(i, self._count), self._open_target) for i in range(self._count)]
+            self._processes = [_Process(Share(i, self.count), self._open_target) for i in range(self.count)]
             await asyncio.gather(*(p.answer(Ready, STARTUP_S) for p in self._processes))
         except BaseException:
             await self.__aexit__()

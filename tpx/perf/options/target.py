@@ -10,6 +10,7 @@ from tpx.perf.plan import ModelShare
 from tpx.perf.settings import Header, one_of, parse_header, refuse
 
 _TARGET = "Target"
+LONGEST_TIMEOUT_S = 1e9
 _protocol = one_of("-i (protocol)", ("http", "grpc"), "The value should be either HTTP or gRPC.")
 
 
@@ -62,5 +63,5 @@ class TargetOptions:
             raise UsageError("--models names the models: leave out -m and -x")
         if not self.model and not self.models:
             refuse("-m (model name)", "The value must be specified.")
-        if not self.timeout >= 0:
-            refuse("--timeout", "The value must be >= 0 seconds.")
+        if not 0 <= self.timeout <= LONGEST_TIMEOUT_S:
+            refuse("--timeout", "The value must be >= 0 seconds, and no more than 1e9.")
