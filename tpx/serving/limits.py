@@ -23,6 +23,9 @@ def grpc_limits(config: ServeConfig) -> GrpcLimits:
     level = config.grpc_infer_response_compression_level
     return GrpcLimits(
         max_message_bytes=config.grpc_max_message_size,
+        max_metadata_bytes=config.grpc_max_metadata_size,
+        glitch_burst=config.grpc_max_glitches,
+        glitches_per_s=config.grpc_glitches_per_sec,
         max_streams=config.grpc_max_concurrent_streams,
         preface_timeout_s=config.grpc_preface_timeout_secs,
         message_timeout_s=config.grpc_message_timeout_secs,

@@ -138,6 +138,21 @@ class ServeConfig(ModelOptions):
     grpc_max_concurrent_streams: Annotated[
         int, Option("calls in flight on one connection", section="gRPC", minimum=1)
     ] = 10_000
+    grpc_max_metadata_size: Annotated[
+        int, Option("most bytes of metadata of one call", section="gRPC", minimum=1024)
+    ] = 16384
+    grpc_max_glitches: Annotated[
+        int,
+        Option(
+            "frames without effect, resets, surplus header fields and the like that one connection may send "
+            "at a time before it is ended",
+            section="gRPC",
+            minimum=1,
+        ),
+    ] = 2000
+    grpc_glitches_per_sec: Annotated[
+        int, Option("how many of these a connection may send for long", section="gRPC", minimum=1)
+    ] = 100
     grpc_preface_timeout_secs: Annotated[
         int, Option("seconds a connection has to begin speaking HTTP/2", section="gRPC", minimum=1)
     ] = 10

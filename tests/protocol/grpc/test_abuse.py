@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import gzip
+import re
 import socket
 import time
 import weakref
@@ -136,7 +137,7 @@ async def test_a_header_list_that_unpacks_beyond_the_limit_ends_the_connection()
         peer.send(HEADERS, END_HEADERS, 3, block)
         goaway = await sent_away(peer)
         assert ErrorCode(goaway.code) is ErrorCode.ENHANCE_YOUR_CALM
-        assert str(MAX_HEADER_LIST_BYTES) in goaway.reason
+        assert str(2 * GrpcLimits().max_metadata_bytes) in goaway.reason
 
 
 @pytest.mark.parametrize("kind", [HEADERS, frames.SETTINGS, frames.GOAWAY, 0x77])
@@ -169,11 +170,60 @@ async def test_many_settings_in_one_frame_cost_one_pass_over_the_streams() -> No
             peer.call(2 * number + 1, HOLD, b"x")
         await peer.sync()
         began = time.process_time()
-        entries = b"".join(b"\0\4" + (n % 7).to_bytes(4, "big") for n in range(10_000))
+        entries = b"".join(b"\0\4" + (n % 7).to_bytes(4, "big") for n in range(5000))
         peer.send(frames.SETTINGS, payload=entries)
         await peer.sync()
         assert time.process_time() - began < 0.5
-        assert {s.send_window for s in server.connection.streams.values()} == {9999 % 7}
+        assert {s.send_window for s in server.connection.streams.values()} == {4999 % 7}
+
+
+async def test_settings_that_move_many_windows_are_charged_for_each() -> None:
+    async with serving() as server, await RawPeer.connect(server.port) as peer:
+        for number in range(1000):
+            peer.open(2 * number + 1, CHAT)
+        await peer.sync()
+        left = server.connection._glitches
+        for number in range(10):
+            peer.send(frames.SETTINGS, payload=b"\0\4" + number.to_bytes(4, "big"))
+        await peer.sync()
+        assert server.connection._glitches == left - 10 * 11 - 1
+        for number in range(300):
+            peer.send(frames.SETTINGS, payload=b"\0\4" + number.to_bytes(4, "big"))
+        await sent_away(peer)  # 3600 glitches, and at the most 311 without windows
+
+
+async def test_metadata_over_the_limit_ends_its_call_only() -> None:
+    """As gRPC's C core answers it."""
+    async with serving() as server, await RawPeer.connect(server.port) as peer:
+        peer.call(1, ECHO, b"x", (b"x-big", b"v" * 17_000))
+        answer = await peer.answer(1)
+        assert answer.status == Status.RESOURCE_EXHAUSTED
+        assert re.fullmatch(
+            rb"received metadata size exceeds hard limit \(17\d\d\d vs. 16384\)",
+            answer.blocks[-1][b"grpc-message"],
+        )
+        peer.call(3, ECHO, b"hello")
+        assert (await peer.answer(3)).message == b"hello"
+
+
+async def test_surplus_header_fields_are_paid_for() -> None:
+    """A field costs as much as a small frame, and a block has room for hundreds."""
+    async with serving() as server, await RawPeer.connect(server.port) as peer:
+        block = encode_stateless(grpc_headers(ECHO)) + b"\x00\x01a\x00" * 430
+        for number in range(400):
+            unique = encode_stateless([(b"n", b"%d" % number)])
+            peer.send(HEADERS, END_HEADERS, 2 * number + 1, block + unique)
+        goaway = await sent_away(peer)
+        assert (goaway.code, goaway.reason) == (ErrorCode.ENHANCE_YOUR_CALM, "too many header fields")
+
+
+async def test_headers_as_calls_have_them_cost_nothing() -> None:
+    async with serving() as server, await RawPeer.connect(server.port) as peer:
+        for number in range(50):
+            extra = [(b"x-%d" % n, b"%d" % number) for n in range(50)]
+            peer.call(2 * number + 1, ECHO, b"x", *extra)
+        assert (await peer.answer(99)).message == b"x"
+        assert server.connection._glitches == GrpcLimits().glitch_burst - 1  # its SETTINGS
 
 
 async def test_a_bomb_is_stopped_at_the_limit_of_messages() -> None:

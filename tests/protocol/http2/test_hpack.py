@@ -106,9 +106,21 @@ def test_the_memory_of_blocks_is_bounded() -> None:
     for number in range(10_000):
         decode(decoder, encode_stateless([(b"x", b"%d" % number)]))
     assert len(decoder._known) <= 256
-    large = encode_stateless([(b"x", b"v" * 3000)])
+    large = encode_stateless([(b"x", b"v" * 5000)])
     decode(decoder, large)
     assert large not in decoder._known
+
+
+def test_small_blocks_that_stand_for_large_lists_are_not_remembered() -> None:
+    """An index of one byte may name an entry of four kilobytes."""
+    decoder = BlockDecoder(Counting())
+    decode(decoder, b"\x40\x01a\x7f\xa1\x1e" + b"x" * 4000)
+    for number in range(200):
+        decode(decoder, b"\xbe" * 2 + encode_stateless([(b"x", b"%d" % number)]))
+    assert len(decoder._known) == 0
+    for number in range(200):
+        decode(decoder, b"\x82" * 70 + encode_stateless([(b"x", b"%d" % number)]))
+    assert 0 < len(decoder._known) < 40
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,13 @@ from tpx.protocol.grpc.refusals import methods_by_path, refusing, unknown_method
 from tpx.protocol.grpc.server_call import Method, ServerCall
 from tpx.protocol.grpc.status import Status
 from tpx.protocol.http2 import frames
-from tpx.protocol.http2.connection import CONNECTION_WINDOW, MAX_FRAME_BYTES, Http2Connection
+from tpx.protocol.http2.connection import (
+    CONNECTION_WINDOW,
+    GLITCH_BURST,
+    GLITCHES_PER_S,
+    MAX_FRAME_BYTES,
+    Http2Connection,
+)
 from tpx.protocol.http2.frames import (
     ACK,
     DEFAULT_WINDOW,
@@ -28,12 +34,14 @@ from tpx.protocol.http2.frames import (
     Setting,
     header_at,
 )
-from tpx.protocol.http2.hpack import MAX_HEADER_LIST_BYTES, BlockDecoder
+from tpx.protocol.http2.hpack import BlockDecoder
 from tpx.protocol.http2.stream import STREAM_WINDOW, Stream
 from tpx.protocol.listener import LINGER_S, Listener, WriteWatch
 
 _DRAIN_PING = b"tpxdrain"
 _ALIVE_PING = b"tpxalive"
+_FIELDS_PER_GLITCH = 64
+_BLOCK_BYTES_PER_GLITCH = 4096
 _NOT_HTTP2 = b"this is a gRPC endpoint: it speaks HTTP/2, not HTTP/1.1\n"
 
 
@@ -42,6 +50,11 @@ class GrpcLimits:
     """What one connection may ask of the server; times in seconds."""
 
     max_message_bytes: int = 2**31 - 1
+    max_metadata_bytes: int = 16 << 10
+    """Of a call's headers, as RFC 9113 counts them. A call with more is refused, and one with more than twice
+    as much ends its connection: it is not even decoded to its end."""
+    glitch_burst: int = GLITCH_BURST
+    glitches_per_s: int = GLITCHES_PER_S
     max_streams: int = 10_000
     preface_timeout_s: int = 10
     frame_timeout_s: int = 60
@@ -62,7 +75,11 @@ class GrpcServerConnection(Http2Connection):
     """Dispatches calls to methods."""
 
     def __init__(self, listener: Listener, limits: GrpcLimits, methods: Mapping[bytes, Method]) -> None:
-        super().__init__(listener.scratch, BlockDecoder(interpret_request))
+        super().__init__(
+            listener.scratch, BlockDecoder(interpret_request, max_list_bytes=2 * limits.max_metadata_bytes)
+        )
+        self._glitches = self._glitch_burst = limits.glitch_burst
+        self._glitches_per_s = limits.glitches_per_s
         self.max_message_bytes = limits.max_message_bytes
         self._longest = limits.max_message_bytes + PREFIX_BYTES
         self.response_encoding = limits.response_encoding
@@ -99,7 +116,7 @@ class GrpcServerConnection(Http2Connection):
             Setting.MAX_CONCURRENT_STREAMS: self._limits.max_streams,
             Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
             Setting.MAX_FRAME_SIZE: MAX_FRAME_BYTES,
-            Setting.MAX_HEADER_LIST_SIZE: MAX_HEADER_LIST_BYTES,
+            Setting.MAX_HEADER_LIST_SIZE: self._limits.max_metadata_bytes,
         }
         self._transport.write(
             frames.settings_frame(settings) + frames.window_update(0, CONNECTION_WINDOW - DEFAULT_WINDOW)
@@ -162,7 +179,7 @@ class GrpcServerConnection(Http2Connection):
     def _on_headers(self, stream_id: int, flags: int, block: bytes) -> None:
         head = self._blocks.get(block)
         if head is None:
-            head = self._blocks.add(block)
+            head = self._decode(block)
         if stream_id <= self._last_stream or not stream_id & 1:
             self._on_trailers(stream_id, flags)
             return
@@ -175,6 +192,19 @@ class GrpcServerConnection(Http2Connection):
             self.write(frames.rst_stream(stream_id, ErrorCode.REFUSED_STREAM))
         else:
             self._begin_call(stream_id, flags, head)
+
+    def _decode(self, block: bytes) -> CallHead | None:
+        """Decode a header block, and charge for one that is larger than calls have a reason to be."""
+        blocks, most = self._blocks, self._limits.max_metadata_bytes
+        head: CallHead | None = blocks.add(block)
+        self._glitch(
+            "header fields", blocks.fields // _FIELDS_PER_GLITCH + len(block) // _BLOCK_BYTES_PER_GLITCH
+        )
+        if head is not None and blocks.list_bytes > most:
+            # as gRPC's C core says it
+            reason = f"received metadata size exceeds hard limit ({blocks.list_bytes} vs. {most})"
+            head.fault = Status.RESOURCE_EXHAUSTED, reason
+        return head
 
     def _begin_call(self, stream_id: int, flags: int, head: CallHead) -> None:
         method = head.memo

@@ -2,8 +2,8 @@
 
 Frames are parsed in place in what one read brought. The rest of a large DATA frame is read by the event loop
 straight into the message it belongs to. What can be sent at once is written at once; what flow control holds
-back waits in its stream. A peer that makes us work without asking for anything pays from a budget, and is
-sent away when it is spent.
+back waits in its stream. A peer that makes us work without asking for anything pays from a budget of
+"glitches" (HAProxy's word), and is sent away when it is spent.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from tpx.protocol.http2.frames import (
     Setting,
     header_at,
 )
-from tpx.protocol.http2.hpack import DEFAULT_TABLE_BYTES, MAX_HEADER_LIST_BYTES, BlockDecoder
+from tpx.protocol.http2.hpack import DEFAULT_TABLE_BYTES, BlockDecoder
 from tpx.protocol.http2.sender import Sender
 from tpx.protocol.http2.stream import STREAM_WINDOW, Stream
 from tpx.protocol.inlet import Inlet
@@ -42,8 +42,10 @@ MAX_FRAME_BYTES = 1 << 20
 CONNECTION_WINDOW = 64 << 20
 WRITE_BUFFER_BYTES = 512 << 10
 
-_GLITCH_BURST = 2000
-_GLITCHES_PER_SECOND = 100
+GLITCH_BURST = 2000
+GLITCHES_PER_S = 100
+_STREAMS_PER_GLITCH = 100
+"""Open streams whose windows move with the initial window."""
 
 
 class Http2Connection(Inlet):
@@ -67,7 +69,8 @@ class Http2Connection(Inlet):
         self.sender = Sender(self._sent_end, self._later)
         self._peer_max_streams = MAX_WINDOW
         # ending
-        self._glitches = _GLITCH_BURST
+        self._glitches = self._glitch_burst = GLITCH_BURST
+        self._glitches_per_s = GLITCHES_PER_S
         self._forgiven_ns = time.monotonic_ns()
         self._closed = False
 
@@ -210,7 +213,7 @@ class Http2Connection(Inlet):
             elif kind == HEADERS and flags & (END_HEADERS | PADDED | PRIORITIZED) == END_HEADERS:
                 self._on_headers(stream_id, flags, data[start:stop])
             else:
-                _check_size(kind, length)
+                self._check_size(kind, length)
                 take = _UNCOMMON.get(kind, Http2Connection._without_effect)
                 take(self, flags, stream_id, data[start:stop])
             at = stop
@@ -265,7 +268,7 @@ class Http2Connection(Inlet):
     ) -> bool:
         """The rest of a frame is still to come: of DATA, hand over what is there and read the rest in place.
         False where the frame is to be kept until it is complete."""
-        _check_size(kind, stop - start)
+        self._check_size(kind, stop - start)
         if kind != DATA or flags & PADDED:
             self._missing = stop - len(data)
             return False
@@ -335,7 +338,7 @@ class Http2Connection(Inlet):
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without its HEADERS")
         self._glitch("CONTINUATION frames")
         self._block += payload
-        if len(self._block) > MAX_HEADER_LIST_BYTES:
+        if len(self._block) > self._blocks.max_list_bytes:
             raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "header block too large")
         if flags & END_HEADERS:
             block, self._block = bytes(self._block), None
@@ -360,6 +363,7 @@ class Http2Connection(Inlet):
         if name == Setting.INITIAL_WINDOW_SIZE:
             if value > MAX_WINDOW:
                 raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "initial window over 2^31-1")
+            self._glitch("changes of the initial window", len(self.streams) // _STREAMS_PER_GLITCH)
             self.sender.change_initial_window(value, self.streams.values())
         elif name == Setting.MAX_FRAME_SIZE:
             if not DEFAULT_FRAME_BYTES <= value < 1 << 24:
@@ -405,29 +409,29 @@ class Http2Connection(Inlet):
         if stream.peer_ended:
             self.streams.pop(stream.id, None)
 
-    def _glitch(self, what: str) -> None:
-        """Take one from the peer's budget, which time fills again."""
-        self._glitches -= 1
+    def _glitch(self, what: str, count: int = 1) -> None:
+        """Take from the peer's budget, which time fills again. Raises Http2Error where it is spent."""
+        self._glitches -= count
         if self._glitches >= 0:
             return
         now_ns = time.monotonic_ns()
-        earned = (now_ns - self._forgiven_ns) * _GLITCHES_PER_SECOND // 10**9
-        if not earned:
+        earned = (now_ns - self._forgiven_ns) * self._glitches_per_s // 10**9
+        self._glitches = min(self._glitch_burst, self._glitches + earned)
+        if self._glitches < 0:
             raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, f"too many {what}")
-        self._glitches, self._forgiven_ns = min(_GLITCH_BURST, earned), now_ns
+        self._forgiven_ns = now_ns
+
+    def _check_size(self, kind: int, length: int) -> None:
+        """Only DATA has a reason to be large."""
+        if length > MAX_FRAME_BYTES:
+            raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, f"frame of {length} bytes")
+        if kind != DATA and length > self._blocks.max_list_bytes:
+            what = "header block" if kind == HEADERS else f"frame of type {kind}"
+            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, f"{what} of {length} bytes")
 
     @abstractmethod
     def _break(self, error: Http2Error) -> None:
         """Send GOAWAY with the error and end the connection."""
-
-
-def _check_size(kind: int, length: int) -> None:
-    """Only DATA has a reason to be large."""
-    if length > MAX_FRAME_BYTES:
-        raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, f"frame of {length} bytes")
-    if kind != DATA and length > MAX_HEADER_LIST_BYTES:
-        what = "header block" if kind == HEADERS else f"frame of type {kind}"
-        raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, f"{what} of {length} bytes")
 
 
 _UNCOMMON: dict[int, Callable[[Http2Connection, int, int, bytes], None]] = {

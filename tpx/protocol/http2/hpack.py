@@ -16,12 +16,17 @@ from hpack import Decoder, HPACKError, OversizedHeaderListError
 from tpx.protocol.http2.frames import ErrorCode, Http2Error
 
 MAX_HEADER_LIST_BYTES = 64 << 10
+"""The size of a header list, and of its block, that a client takes: as RFC 9113 counts it (section 6.5.2)."""
+_FIELD_BYTES = 32
 
 _MANY_UPDATES = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]*[\x00-\x7f]){16}")
 """An encoder needs two at the most (RFC 7541 section 4.2), and each costs as much as a header."""
 
-_CACHED_BLOCKS = 256
-_CACHED_BLOCK_BYTES = 2 << 10
+_CACHED_LIST_BYTES = 4 << 10
+_CACHED_BYTES = 128 << 10
+"""Of header lists that a connection remembers: a block of a few bytes may stand for a large one."""
+_ENTRY_BYTES = 1 << 10
+"""Beside its list, for what was made of it."""
 
 _STATIC_NAMES = {
     b":authority": 1,
@@ -44,10 +49,16 @@ Header = tuple[bytes, bytes]
 class BlockDecoder:
     """One direction of one connection. `get` finds a remembered block, `add` decodes one."""
 
-    def __init__(self, interpret: Callable[[list[Header]], Any]) -> None:
-        self._decoder = Decoder(MAX_HEADER_LIST_BYTES)
+    def __init__(
+        self, interpret: Callable[[list[Header]], Any], max_list_bytes: int = MAX_HEADER_LIST_BYTES
+    ) -> None:
+        self.max_list_bytes = max_list_bytes
+        self.fields = self.list_bytes = 0
+        """Fields of the block that was decoded last, and the size of its list."""
+        self._decoder = Decoder(max_list_bytes)
         self._interpret = interpret
         self._known: dict[bytes, Any] = {}
+        self._known_bytes = 0
         self.get = self._known.get
 
     def add(self, block: bytes) -> Any:
@@ -55,28 +66,35 @@ class BlockDecoder:
 
         Raises Http2Error for a block that cannot be decoded, or that is larger than we accept.
         """
-        if len(block) > MAX_HEADER_LIST_BYTES:
+        if len(block) > self.max_list_bytes:
             raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, f"header block of {len(block)} bytes")
         if _MANY_UPDATES.match(block):
             raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "too many table size updates")
         table = self._decoder.header_table.dynamic_entries
         before = (len(table), table[0] if table else None)
         try:
-            headers = self._decoder.decode(block, raw=True)
+            headers: list[Header] = list(self._decoder.decode(block, raw=True))
         except OversizedHeaderListError as exc:
             raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, str(exc)) from exc
         except HPACKError as exc:
             raise Http2Error(ErrorCode.COMPRESSION_ERROR, str(exc)) from exc
         after = (len(table), table[0] if table else None)
-        result = self._interpret(list(headers))
+        self.fields = len(headers)
+        self.list_bytes = sum(len(name) + len(value) for name, value in headers) + _FIELD_BYTES * self.fields
+        result = self._interpret(headers)
         resizes = bool(block) and block[0] & 0xE0 == 0x20
         if resizes or before[0] != after[0] or before[1] is not after[1]:
-            self._known.clear()
-        elif len(block) <= _CACHED_BLOCK_BYTES:
-            if len(self._known) >= _CACHED_BLOCKS:
-                self._known.clear()
+            self._forget()
+        elif self.list_bytes <= _CACHED_LIST_BYTES:
+            if self._known_bytes > _CACHED_BYTES:
+                self._forget()
             self._known[block] = result
+            self._known_bytes += self.list_bytes + _ENTRY_BYTES
         return result
+
+    def _forget(self) -> None:
+        self._known.clear()
+        self._known_bytes = 0
 
 
 def encode_stateless(headers: Iterable[Header]) -> bytes:
