@@ -277,7 +277,7 @@ def _output(item: _Output) -> RequestedOutput:
     binary = _bool_parameter(parameters, "binary_data", default=False)
     parameters.pop("binary_data", None)
     classes = parameters.pop("classification", 0)
-    if type(classes) is not int or classes < 0:
+    if type(classes) is not int or not 0 <= classes < 1 << 64:
         raise InvalidRequest(f"Unable to set 'classification': {_no('unsigned-integer')}")
     place = _place(item)
     if place is not None:

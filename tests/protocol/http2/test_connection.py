@@ -1,10 +1,13 @@
 """The rules of RFC 9113, asked of the server by a peer that speaks frame by frame."""
 
+import asyncio
+
 import pytest
 
 from tests.protocol.grpc.service import CHAT, ECHO, HOLD, serving
 from tests.protocol.http2.raw import RawPeer, grpc_headers
 from tpx.protocol.grpc.framing import frame_message
+from tpx.protocol.grpc.status import Status
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.connection import MAX_FRAME_BYTES
 from tpx.protocol.http2.frames import (
@@ -16,11 +19,17 @@ from tpx.protocol.http2.frames import (
     HEADERS,
     MAX_STREAM_ID,
     PADDED,
+    PREFACE,
     PRIORITIZED,
     ErrorCode,
     Setting,
 )
+from tpx.protocol.http2.hpack import encode_stateless
 from tpx.protocol.http2.stream import STREAM_WINDOW
+
+CALL = frames.frame(HEADERS, END_HEADERS, 1, encode_stateless(grpc_headers(ECHO))) + frames.frame(
+    DATA, END_STREAM, 1, frame_message(b"hello")
+)
 
 
 def u32(value: int) -> bytes:
@@ -268,9 +277,94 @@ async def test_streams_may_skip_numbers_but_not_go_back() -> None:
         peer.call(MAX_STREAM_ID - 4, ECHO, b"far")
         assert (await peer.answer(MAX_STREAM_ID - 4)).message == b"far"
         peer.open(9, ECHO)
-        peer.call(MAX_STREAM_ID - 2, ECHO, b"farther")
-        assert (await peer.answer(MAX_STREAM_ID - 2)).message == b"farther"
-        assert 9 not in peer.answers
+        goaway = await peer.goaway()
+        assert (goaway.code, goaway.reason) == (
+            ErrorCode.PROTOCOL_ERROR,
+            "HEADERS on stream 9, which was skipped",
+        )
+        assert await peer.closed()
+
+
+@pytest.mark.parametrize("kind", [HEADERS, DATA])
+async def test_a_stream_that_has_ended_cannot_be_used_again(kind: int) -> None:
+    async with serving() as server, await RawPeer.connect(server.port) as peer:
+        peer.call(1, ECHO, b"once")
+        assert (await peer.answer(1)).message == b"once"
+        if kind == HEADERS:
+            peer.open(1, ECHO)
+        else:
+            peer.send(DATA, 0, 1, b"more")
+        goaway = await peer.goaway()
+        assert (ErrorCode(goaway.code), await peer.closed()) == (ErrorCode.STREAM_CLOSED, True)
+
+
+async def test_headers_behind_the_end_of_a_stream_are_an_error() -> None:
+    async with serving() as server, await RawPeer.connect(server.port) as peer:
+        peer.call(1, HOLD, b"x")
+        peer.open(1, HOLD)
+        assert ErrorCode((await peer.goaway()).code) is ErrorCode.STREAM_CLOSED
+
+
+async def test_what_is_on_its_way_on_streams_that_we_have_reset_is_ignored() -> None:
+    """Also when these are more than are remembered."""
+    async with serving() as server, await RawPeer.connect(server.port) as peer:
+        count = 1100
+        for number in range(count):
+            peer.open(2 * number + 1, "/no/such/method")
+        for number in range(count):
+            assert (await peer.answer(2 * number + 1)).status == Status.UNIMPLEMENTED
+        for number in (0, count - 1):
+            peer.send(DATA, 0, 2 * number + 1, b"late")
+            peer.open(2 * number + 1, ECHO, end_stream=True)
+        peer.call(2 * count + 1, ECHO, b"hello")
+        assert (await peer.answer(2 * count + 1)).message == b"hello"
+
+
+@pytest.mark.parametrize(
+    "first",
+    [frames.frame(frames.PING, 0, 0, bytes(8)), frames.frame(frames.SETTINGS, frames.ACK, 0), CALL],
+    ids=["PING", "an acknowledgement", "a request"],
+)
+async def test_the_first_frame_must_be_settings(first: bytes) -> None:
+    async with serving() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        async with RawPeer(reader, writer) as peer:
+            writer.write(PREFACE + first)
+            goaway = await peer.goaway()
+            assert (goaway.code, goaway.reason) == (
+                ErrorCode.PROTOCOL_ERROR,
+                "the first frame is not SETTINGS",
+            )
+            assert await peer.closed()
+            assert server.service.messages == []
+
+
+PRIORITIES = {
+    "on no stream": (0, bytes(5), ErrorCode.PROTOCOL_ERROR),
+    "too short on an idle stream": (3, bytes(4), ErrorCode.FRAME_SIZE_ERROR),
+    "too long on an idle stream": (3, bytes(6), ErrorCode.FRAME_SIZE_ERROR),
+}
+
+
+@pytest.mark.parametrize("what", PRIORITIES)
+async def test_priority_of_a_wrong_form_ends_the_connection(what: str) -> None:
+    stream_id, payload, code = PRIORITIES[what]
+    async with serving() as server, await RawPeer.connect(server.port) as peer:
+        peer.open(1, CHAT)
+        peer.send(frames.PRIORITY, 0, stream_id, payload)
+        goaway = await peer.goaway()
+        assert (ErrorCode(goaway.code), await peer.closed()) == (code, True)
+
+
+async def test_priority_of_a_wrong_size_ends_its_stream() -> None:
+    async with serving() as server, await RawPeer.connect(server.port) as peer:
+        peer.open(1, CHAT)
+        peer.send(frames.PRIORITY, 0, 1, bytes(4))
+        assert (await peer.answer(1)).reset == ErrorCode.FRAME_SIZE_ERROR
+        peer.send(DATA, END_STREAM, 1, b"late")
+        peer.send(frames.PRIORITY, 0, 7, bytes(5))
+        peer.call(3, ECHO, b"hello")
+        assert (await peer.answer(3)).message == b"hello"
 
 
 @pytest.mark.parametrize("size", [0, 4096 - 1])

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
@@ -40,6 +41,7 @@ from tpx.protocol.listener import LINGER_S, Listener, WriteWatch
 
 _DRAIN_PING = b"tpxdrain"
 _ALIVE_PING = b"tpxalive"
+_SKIPPED_RANGES = 64
 _FIELDS_PER_GLITCH = 64
 _BLOCK_BYTES_PER_GLITCH = 4096
 _NOT_HTTP2 = b"this is a gRPC endpoint: it speaks HTTP/2, not HTTP/1.1\n"
@@ -98,6 +100,7 @@ class GrpcServerConnection(Http2Connection):
         self._keepalive = Keepalive(limits.keepalive, listener.tick)
         self._preface_seen = False
         self._last_stream = 0
+        self._skipped: deque[range] = deque(maxlen=_SKIPPED_RANGES)
         self._accept_up_to = MAX_STREAM_ID
         self._draining_since: int | None = None
         self._left_at = 0
@@ -183,13 +186,15 @@ class GrpcServerConnection(Http2Connection):
         if stream_id <= self._last_stream or not stream_id & 1:
             self._on_trailers(stream_id, flags)
             return
+        if stream_id - self._last_stream > 2:
+            self._skipped.append(range(self._last_stream + 1 | 1, stream_id, 2))
         self._last_stream = stream_id
         if head is None:
             self._glitch("malformed requests")
-            self.write(frames.rst_stream(stream_id, ErrorCode.PROTOCOL_ERROR))
+            self.reset_stream(stream_id, ErrorCode.PROTOCOL_ERROR)
         elif len(self.streams) >= self._limits.max_streams or stream_id > self._accept_up_to:
             self._glitch("streams over the limit")
-            self.write(frames.rst_stream(stream_id, ErrorCode.REFUSED_STREAM))
+            self.reset_stream(stream_id, ErrorCode.REFUSED_STREAM)
         else:
             self._begin_call(stream_id, flags, head)
 
@@ -232,14 +237,17 @@ class GrpcServerConnection(Http2Connection):
         return refusing(method.path, *refusal) if refusal is not None else method
 
     def _on_trailers(self, stream_id: int, flags: int) -> None:
-        """A second header block on a stream: it must end it. On a stream of the past it is late."""
+        """A second header block on a stream: it must end it."""
         if not stream_id & 1:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"a client cannot open stream {stream_id}")
         call = cast("ServerCall | None", self.streams.get(stream_id))
         if call is None:
             self._glitch("headers on closed streams")
+            self._refuse_closed(stream_id, "HEADERS")
             return
-        if call.peer_ended or not flags & END_STREAM:
+        if call.peer_ended:
+            raise Http2Error(ErrorCode.STREAM_CLOSED, "HEADERS after END_STREAM")
+        if not flags & END_STREAM:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "headers in the middle of a stream")
         call.peer_ended = True
         call.end()
@@ -247,8 +255,8 @@ class GrpcServerConnection(Http2Connection):
     def _on_data(self, stream_id: int, flags: int, data: bytes, start: int, stop: int) -> None:
         call = cast("ServerCall | None", self.streams.get(stream_id))
         if call is None:
-            # of a call that was answered early, still on its way
             self._refuse_idle(stream_id, "DATA")
+            self._refuse_closed(stream_id, "DATA")
             return
         if call.peer_ended:
             raise Http2Error(ErrorCode.STREAM_CLOSED, "DATA after END_STREAM")
@@ -297,6 +305,15 @@ class GrpcServerConnection(Http2Connection):
     def _refuse_idle(self, stream_id: int, what: str) -> None:
         if stream_id > self._last_stream or not stream_id & 1:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"{what} on idle stream {stream_id}")
+
+    def _refuse_closed(self, stream_id: int, what: str) -> None:
+        """Raise Http2Error for a frame of a stream that has ended or was skipped (RFC 9113 section 5.1),
+        unless it was on its way when we reset the stream."""
+        if self._was_cut(stream_id):
+            return
+        if any(stream_id in skipped for skipped in self._skipped):
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"{what} on stream {stream_id}, which was skipped")
+        raise Http2Error(ErrorCode.STREAM_CLOSED, f"{what} on stream {stream_id}, which has ended")
 
     def _on_goaway(self, last_stream_id: int, code: int, reason: bytes) -> None:  # noqa: ARG002
         self._accept_up_to = self._last_stream
@@ -409,7 +426,7 @@ class GrpcServerConnection(Http2Connection):
 
     def _look_at_streams(self, tick: int) -> None:
         for stream in self.sender.stalled(tick, self._limits.write_timeout_s):
-            self.write(frames.rst_stream(stream.id, ErrorCode.CANCEL))
+            self.reset_stream(stream.id, ErrorCode.CANCEL)
             self._on_reset(stream.id, ErrorCode.CANCEL)
         self._look_at_messages(tick)
 

@@ -76,6 +76,7 @@ class CallConnection(IntakeConnection, Protocol):
     wrote: bool
 
     def write(self, data: bytes) -> None: ...
+    def reset_stream(self, stream_id: int, code: ErrorCode) -> None: ...
     def call_ended(self) -> None: ...
 
 
@@ -370,7 +371,7 @@ class ServerCall(Stream):
         self._drop_intake()
         self._connection.wrote = True
         if not self.peer_ended:
-            self._connection.write(frames.rst_stream(self.id, ErrorCode.NO_ERROR))
+            self._connection.reset_stream(self.id, ErrorCode.NO_ERROR)
         self._connection.streams.pop(self.id, None)
         self._connection.call_ended()
 

@@ -44,6 +44,7 @@ WRITE_BUFFER_BYTES = 512 << 10
 
 GLITCH_BURST = 2000
 GLITCHES_PER_S = 100
+_CUT_STREAMS = 1000
 _STREAMS_PER_GLITCH = 100
 """Open streams whose windows move with the initial window."""
 
@@ -68,6 +69,8 @@ class Http2Connection(Inlet):
         # writing
         self.sender = Sender(self._sent_end, self._later)
         self._peer_max_streams = MAX_WINDOW
+        self._cut: dict[int, None] = {}  # streams that we have reset, the latest of them
+        self._cut_up_to = 0  # of those that have been dropped from it
         # ending
         self._glitches = self._glitch_burst = GLITCH_BURST
         self._glitches_per_s = GLITCHES_PER_S
@@ -316,8 +319,16 @@ class Http2Connection(Inlet):
         raise Http2Error(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE is switched off")
 
     def _without_effect(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
-        """PRIORITY and unknown types are ignored."""
+        """Unknown types are ignored."""
         self._glitch("frames without effect")
+
+    def _priority(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
+        """Ignored, too, but its form counts (RFC 9113 section 6.3)."""
+        self._glitch("frames without effect")
+        opened = stream_id in self.streams
+        frames.check_form("PRIORITY", stream_id, of_stream=True, fits=opened or len(payload) == 5)
+        if len(payload) != 5:
+            self._fail_stream(stream_id, ErrorCode.FRAME_SIZE_ERROR)
 
     def _begin_block(self, flags: int, stream_id: int, payload: bytes) -> None:
         start, stop = 0, len(payload)
@@ -397,11 +408,28 @@ class Http2Connection(Inlet):
             return
         error = self.sender.widen_stream(stream, increment)
         if error is not None:
-            self._glitch("stream errors")  # or a client has its work thrown away as fast as by its own resets
-            self._transport.write(frames.rst_stream(stream_id, error))
-            self._on_reset(stream_id, error)
+            self._fail_stream(stream_id, error)
 
     # ending
+
+    def reset_stream(self, stream_id: int, code: ErrorCode) -> None:
+        """Send RST_STREAM, and remember that frames of this stream may be on their way."""
+        self._transport.write(frames.rst_stream(stream_id, code))
+        self._cut[stream_id] = None
+        if len(self._cut) > _CUT_STREAMS:
+            oldest = next(iter(self._cut))
+            del self._cut[oldest]
+            self._cut_up_to = max(self._cut_up_to, oldest)
+
+    def _fail_stream(self, stream_id: int, code: ErrorCode) -> None:
+        """End a stream for an error of the peer's."""
+        self._glitch("stream errors")  # or a client has its work thrown away as fast as by its own resets
+        self.reset_stream(stream_id, code)
+        self._on_reset(stream_id, code)
+
+    def _was_cut(self, stream_id: int) -> bool:
+        """We have reset the stream, or may have."""
+        return stream_id in self._cut or stream_id <= self._cut_up_to
 
     def _sent_end(self, stream: Stream) -> None:
         """Our half of the stream is complete."""
@@ -437,6 +465,7 @@ class Http2Connection(Inlet):
 _UNCOMMON: dict[int, Callable[[Http2Connection, int, int, bytes], None]] = {
     HEADERS: Http2Connection._begin_block,
     CONTINUATION: Http2Connection._continue_block,
+    frames.PRIORITY: Http2Connection._priority,
     frames.WINDOW_UPDATE: Http2Connection._window_update,
     frames.SETTINGS: Http2Connection._settings,
     frames.PING: Http2Connection._ping,
