@@ -101,8 +101,6 @@ def test_falsy_values_of_a_file_are_values(tmp_path: Path) -> None:
         ("profile_models: a\nensemble_composing_models: {b: {weighting: 2, parameters: {concurrency: 4}}}",
          ["composing model 'b': weighting changes nothing: it has no load of its own",
           "composing model 'b': parameters changes nothing: it has no load of its own"]),
-        (TOGETHER + "profile_models: {a: {parameters: {batch_sizes: [2, 8]}}, b: }",
-         ["model 'a': together with others only batch size 2 is measured"]),
         (TOGETHER + "profile_models: {a: {parameters: {concurrency: [2, 8]}, weighting: 3}, b: }", []),
         ("triton_http_endpoint: here:1",
          ["--triton-http-endpoint changes nothing with --triton-launch-mode local: it is for remote"]),

@@ -13,11 +13,11 @@ import pytest
 from tpx.analyzer.asking import question_of, subjects_of
 from tpx.analyzer.options.file import merge_options
 from tpx.analyzer.results.measurement import Failure, Load, Measurement, Outcome, Trial
+from tpx.analyzer.search.axes import open_grid
 from tpx.analyzer.search.base import Done
-from tpx.analyzer.search.known import Known
+from tpx.analyzer.search.question import Question
 from tpx.analyzer.search.sweep import PLATEAU_GAIN, plateau_gain
-from tpx.analyzer.search.table import open_strategy
-from tpx.analyzer.search.walk import Walk
+from tpx.analyzer.search.table import Mode, open_search
 from tpx.analyzer.variants import facts_of
 
 Surface = Callable[[Trial], float | None]
@@ -25,17 +25,20 @@ DEFAULT = {"max_batch_size": 8}
 STEPS = {"ensemble_scheduling": {"step": [{"model_name": "a"}, {"model_name": "b"}]}}
 
 
-def measured(tmp_path: Path, text: str, surface: Surface = lambda _: 100.0) -> list[Trial]:
-    """The trials that the search of this file asks for; the surface gives a throughput, None is a failure."""
+def asked(tmp_path: Path, text: str) -> tuple[Mode, Question]:
+    """The search that this file asks for."""
     path = tmp_path / "config.yml"
     path.write_text(text, encoding="utf-8")
     config = merge_options(["-f", str(path)])
     defaults: dict[str, dict[str, Any]] = dict.fromkeys(("m", "a", "b"), DEFAULT)
     defaults["ens"] = DEFAULT | STEPS
     read = {name: (facts_of(name, config, gpu=False), config) for name, config in defaults.items()}
-    mode, question = question_of(config, subjects_of(config)[0], read)
-    known = Known(question.goals, question.limits)
-    search = Walk(open_strategy(mode, question, known))
+    return question_of(config, subjects_of(config)[0], read)
+
+
+def measured(tmp_path: Path, text: str, surface: Surface = lambda _: 100.0) -> list[Trial]:
+    """The trials that the search of this file asks for; the surface gives a throughput, None is a failure."""
+    search = open_search(*asked(tmp_path, text + "\nfinal_rounds: 0"))
     trials = []
     while not isinstance(trial := search.ask(), Done):
         trials.append(trial)
@@ -158,3 +161,106 @@ def test_without_a_search_an_ensemble_is_measured_as_listed(tmp_path: Path) -> N
         for size in (1, 2)
         for load in (1, 2)
     ]
+
+
+def test_models_together_are_each_tried_under_every_listed_load(tmp_path: Path) -> None:
+    text = TOGETHER.splitlines()[0] + "\nprofile_models: a,b\nconcurrency: [4, 2]\n"
+    trials = measured(tmp_path, text + "run_config_search_max_instance_count: 2")
+    loads: dict[str, list[Any]] = {}
+    for trial in trials:
+        loads.setdefault(trial.variant.name, []).append(tuple(value for _, value in members(trial.load)))
+    assert len(loads) > 2
+    assert all(sorted(own) == [(2, 2), (2, 4), (4, 2), (4, 4)] for own in loads.values())
+
+
+QUICK = "run_config_search_mode: quick\nconcurrency_sweep_disable: true\nprofile_models: m\n"
+
+
+@pytest.mark.parametrize("most", [1024, 50])
+def test_quick_search_measures_at_the_load_of_the_formula(tmp_path: Path, most: int) -> None:
+    def growing(trial: Trial) -> float:
+        instances, size = shape(trial)
+        return instances * 100.0 + size
+
+    trials = measured(tmp_path, QUICK + f"run_config_search_max_concurrency: {most}", growing)
+    tried = {shape(t): t.load.value for t in trials if not t.variant.is_default}
+    assert len(tried) > 5
+    assert tried == {(count, size): min(2 * count * size, most) for count, size in tried}
+
+
+def only(instances: int, size: int) -> str:
+    """A space of one configuration."""
+    names = {"instance_count": instances, "model_batch_size": size}
+    return "".join(
+        f"run_config_search_{end}_{name}: {value}\n"
+        for name, value in names.items()
+        for end in ("min", "max")
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "load"),
+    [
+        (QUICK + only(3, 2), 12),
+        (QUICK.replace("quick", "optuna") + "use_concurrency_formula: true\n" + only(5, 8), 80),
+    ],
+)
+def test_the_load_of_the_formula_is_no_power_of_two(tmp_path: Path, text: str, load: int) -> None:
+    trials = measured(tmp_path, text)
+    assert [t.load.value for t in trials if not t.variant.is_default] == [load]
+    assert next(t.load.value for t in trials if t.variant.is_default) == 16
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        "profile_models: ens\nensemble_composing_models: {a: {model_config_parameters: %s}, "
+        "b: {model_config_parameters: %s}}\n",
+        "profile_models: {m: {model_config_parameters: %s}}\n"
+        "bls_composing_models: {b: {model_config_parameters: %s}}\n",
+    ],
+)
+def test_an_ensemble_is_measured_at_the_least_load_of_its_members(tmp_path: Path, members: str) -> None:
+    small = "{max_batch_size: 2, instance_group: [{count: 3}]}"
+    large = "{max_batch_size: 16, instance_group: [{count: 8}]}"
+    trials = measured(tmp_path, members % (small, large) + "concurrency_sweep_disable: true")
+    assert [t.load.value for t in trials if not t.variant.is_default] == [12]
+
+
+FORMULA = "use_concurrency_formula: true\n"
+BATCHES = FORMULA + "batch_sizes: [1, 2, 4]\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "size", "least", "most"),
+    [
+        ("", 440, 22, 44),
+        (FORMULA, 40, 2, 4),
+        (BATCHES, 120, 6, 12),
+        (FORMULA + "concurrency: [1, 2, 4]\n", 120, 6, 12),
+        ("request_rate_search_enable: true\n", 400, 20, 40),
+        ("optuna_min_trials: 30\n", 440, 30, 44),
+        (BATCHES + "optuna_max_trials: 6\n", 120, 6, 6),
+        (BATCHES + "optuna_max_trials: 6\nmax_percentage_of_search_space: 3\n", 120, 6, 3),
+        (BATCHES + "min_percentage_of_search_space: 50\noptuna_min_trials: 50\n"
+         "optuna_max_trials: 60\n", 120, 60, 60),
+    ],
+)  # fmt: skip
+def test_optuna_has_as_many_trials(tmp_path: Path, options: str, size: int, least: int, most: int) -> None:
+    _, question = asked(tmp_path, f"run_config_search_mode: optuna\nprofile_models: m\n{options}")
+    trials, space = question.trials, question.trials.size(open_grid(question).size, question.space.loads)
+    assert (space, trials.at_least(space), trials.at_most(space)) == (size, least, most)
+
+
+def test_client_batch_sizes_are_a_dimension_of_optuna(tmp_path: Path) -> None:
+    text = f"run_config_search_mode: optuna\nprofile_models: m\n{FORMULA}batch_sizes: [1, 2, 16]\n"
+    trials = measured(
+        tmp_path,
+        text + "concurrency_sweep_disable: true\nmin_percentage_of_search_space: 90\n"
+        "max_percentage_of_search_space: 100\n",
+        lambda t: 100.0 * t.load.batch_size,
+    )
+    tried = {(shape(t)[1], t.load.batch_size) for t in trials if not t.variant.is_default}
+    assert {size for _, size in tried} == {1, 2, 16}
+    assert all(batch <= size for size, batch in tried)
+    assert {t.load.batch_size for t in trials if t.variant.is_default} == {1, 2}

@@ -8,7 +8,7 @@ import pytest
 from tests.analyzer.search.exploring import BATCHING, FIXED, explore, question, server_for, space
 from tpx.analyzer.results.measurement import Failure, Trial, Variant
 from tpx.analyzer.search.axes import open_grid
-from tpx.analyzer.search.base import Extras, Limits
+from tpx.analyzer.search.base import Extras, Limits, LoadSpace
 from tpx.analyzer.search.question import Member
 from tpx.analyzer.search.space import Dimension, Grid, Names, combine
 from tpx.analyzer.search.table import open_search
@@ -233,4 +233,4 @@ def test_members_that_are_as_they_were_make_the_default_of_what_they_belong_to()
 
 def test_an_empty_dimension_is_refused() -> None:
     with pytest.raises(UsageError, match="nothing to choose for threads"):
-        Grid("m", (Dimension(name="threads", choices=()),))
+        Grid("m", (Dimension(name="threads", choices=()),), loads=(LoadSpace(values=(1,)),))

@@ -38,19 +38,12 @@ def check_together(config: "ProfileConfig") -> None:
 
 
 def member_warnings(config: "ProfileConfig") -> Iterator[str]:
-    """A line for each setting of a composing model that only a model under load of its own has a use for, and
-    for each batch size that models profiled together are not asked with."""
+    """A line for each setting of a composing model that only a model under load of its own has a use for."""
     for model in (*config.bls_composing_models, *config.ensemble_composing_models):
         plain = ModelToProfile(name=model.name)
         for name in _OF_THE_LOAD:
             if getattr(model, name) != getattr(plain, name):
                 yield f"composing model '{model.name}': {name} changes nothing: it has no load of its own"
-    together = config.run_config_profile_models_concurrently_enable and len(config.profile_models) > 1
-    if together and not config.run_config_search_disable:
-        for model in config.profile_models:
-            sizes = config.space_of(model).loads.batch_sizes
-            if len(sizes) > 1:
-                yield f"model '{model.name}': together with others only batch size {min(sizes)} is measured"
 
 
 def _known_server_flags(config: "ProfileConfig") -> None:

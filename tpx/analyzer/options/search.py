@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options.values import numbers
 from tpx.analyzer.search.base import LoadSpace, PlateauRule, SearchSpace, Span
+from tpx.analyzer.search.question import MOST_PERCENT
 from tpx.errors import UsageError
 from tpx.options import Option
 
@@ -91,13 +92,29 @@ class SearchOptions:
     )
 
     min_percentage_of_search_space: Annotated[
-        float, Option("least share of the space to try, in percent", (), _OPTUNA)
-    ] = 5.0
+        float | None,
+        Option(
+            "least share of the space to try, in percent (5, unless --optuna-min-trials is given)",
+            (),
+            _OPTUNA,
+        ),
+    ] = None
     max_percentage_of_search_space: Annotated[
-        float, Option("greatest share of the space to try, in percent", (), _OPTUNA)
-    ] = 10.0
-    optuna_min_trials: Annotated[int | None, Option("least number of trials (20)", (), _OPTUNA)] = None
-    optuna_max_trials: Annotated[int | None, Option("greatest number of trials (200)", (), _OPTUNA)] = None
+        float | None,
+        Option(
+            "greatest share of the space to try, in percent (10, unless --optuna-max-trials is given)",
+            (),
+            _OPTUNA,
+        ),
+    ] = None
+    optuna_min_trials: Annotated[
+        int | None,
+        Option("least number of trials; where a share is given too, the greater of both", (), _OPTUNA),
+    ] = None
+    optuna_max_trials: Annotated[
+        int | None,
+        Option("greatest number of trials; where a share is given too, the less of both", (), _OPTUNA),
+    ] = None
     optuna_early_exit_threshold: Annotated[
         int, Option("trials without an improvement that end the search", (), _OPTUNA)
     ] = 10
@@ -161,9 +178,11 @@ class SearchOptions:
                 raise UsageError(f"--{name.replace('_', '-')} must be at least 1, not {trials}")
         low, high = self.min_percentage_of_search_space, self.max_percentage_of_search_space
         for name, share in (("min", low), ("max", high)):
-            if not 0 < share <= 100:
+            if share is not None and not 0 < share <= 100:
                 raise UsageError(f"--{name}-percentage-of-search-space must be above 0, up to 100: {share:g}")
-        if low > high:
+        if high is None and self.optuna_max_trials is None:
+            high = MOST_PERCENT
+        if low is not None and high is not None and low > high:
             raise UsageError(
                 f"--min-percentage-of-search-space {low:g} is above --max-percentage-of-search-space {high:g}"
             )
@@ -195,4 +214,5 @@ class SearchOptions:
             until_plateau=not listed or self.early_exit_enable,
             plateau_rule=self.plateau_rule,
             listed=bool(listed),
+            at_most=None if listed else self.concurrencies.maximum,
         )

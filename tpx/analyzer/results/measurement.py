@@ -24,6 +24,11 @@ class Load:
         members = tuple(m.scaled(max(1, round(m.value * value / self.value))) for m in self.members)
         return replace(self, value=sum(m.value for m in members), members=members)
 
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Inferences in a request, of each model."""
+        return tuple(load.batch_size for load in self.members or (self,))
+
     def __str__(self) -> str:
         if self.members:
             return " + ".join(map(str, self.members))

@@ -5,10 +5,10 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tpx.analyzer.search.base import SearchSpace
+from tpx.analyzer.search.base import LoadSpace, SearchSpace
 from tpx.analyzer.search.listed import listed_dimensions
 from tpx.analyzer.search.question import Question
-from tpx.analyzer.search.space import Choice, Dimension, Grid
+from tpx.analyzer.search.space import CLIENT_BATCH, Choice, Dimension, Grid
 from tpx.analyzer.variants import ModelFacts, automatic_delta
 from tpx.errors import UsageError
 
@@ -29,21 +29,32 @@ def open_grid(question: Question) -> Grid:
 
     Raises UsageError for an axis that the model's backend does not have.
     """
+    loads = loads_of(question)
+    client = [dimension for model, each in loads.items() for dimension in _client_batches(each, model)]
     if question.deltas is not None:
-        return Grid(question.facts.model, (_listed(question.deltas),), named=question.named)
+        listed = [_listed(question.deltas), *client]
+        return Grid(question.facts.model, listed, named=question.named, loads=tuple(loads.values()))
+    dimensions = _own_dimensions(question) if not question.members else _of_members(question)
     return Grid(
         question.facts.model,
-        _own_dimensions(question) if not question.members else _of_members(question),
+        [*dimensions, *client],
         cores=question.space.extras.cores if question.space.extras.threads else None,
         members=tuple(member.facts.model for member in question.members),
-        loads=tuple(member.loads or question.space.loads for member in question.members)
-        or (question.space.loads,),
+        loads=tuple(loads.values()),
         named=question.named,
         defaults={
             question.facts.model: question.default,
             **{member.facts.model: member.default for member in question.members},
         },
     )
+
+
+def loads_of(question: Question) -> dict[str, LoadSpace]:
+    """The loads of each of the models that are measured together, or under no name those of the one model."""
+    members = question.members
+    if not members or question.facts.model != ",".join(member.facts.model for member in members):
+        return {"": question.space.loads}
+    return {member.facts.model: member.loads or question.space.loads for member in members}
 
 
 def _own_dimensions(question: Question) -> list[Dimension]:
@@ -143,6 +154,12 @@ def _batching(space: SearchSpace) -> Dimension:
     if space.extras.batching_off:
         choices.append(Choice(label="off", delta={"dynamic_batching": None}, amount=-1))
     return Dimension(name="batching", choices=tuple(choices), ordered=False)
+
+
+def _client_batches(loads: LoadSpace, model: str) -> list[Dimension]:
+    """Inferences in a request, where there are several numbers to try."""
+    choices = tuple(Choice(label=str(size), amount=size) for size in loads.batch_sizes)
+    return [Dimension(name=CLIENT_BATCH, choices=choices, model=model)] if len(choices) > 1 else []
 
 
 def _threads(facts: ModelFacts, cores: int) -> Dimension:

@@ -80,6 +80,8 @@ class LoadSpace:
     """How `sweep.plateau_gain` judges the throughputs."""
     listed: bool = False
     """The user listed them, so that there are no others."""
+    at_most: int | None = None
+    """The end of the range that `values` double through; None is the last of them."""
 
     def __post_init__(self) -> None:
         for name, field in ((self.kind, "values"), ("batch size", "batch_sizes")):
@@ -87,6 +89,16 @@ class LoadSpace:
             if not values or values[0] < 1:
                 raise UsageError(f"every {name.replace('_', ' ')} must be at least 1: {values}")
             object.__setattr__(self, field, tuple(values))
+
+    def within(self, load: int) -> int:
+        """This load, or the end of the range that it lies beyond."""
+        return min(max(load, self.values[0]), self.at_most or self.values[-1])
+
+    def around(self, load: int) -> tuple[int, ...]:
+        """The values, and with them a concurrency that a formula gives; listed ones have none between."""
+        if self.listed or self.kind != "concurrency":
+            return self.values
+        return tuple(sorted({*self.values, self.within(load)}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,6 @@ from tpx.analyzer.results.measurement import Decision, Measurement
 from tpx.analyzer.search.climb import is_step, measure
 from tpx.analyzer.search.explorer import Explorer
 from tpx.analyzer.search.known import Asking, Known
-from tpx.analyzer.search.ladder import Ladder
 from tpx.analyzer.search.question import Question
 from tpx.analyzer.search.space import Point
 from tpx.analyzer.search.walk import Steps
@@ -62,7 +61,7 @@ class BudgetedSearch:
 
     def _pilots(self) -> Asking[float]:
         """The knee of the default: its latency alone times its throughput under load (Little 1961)."""
-        ladder = Ladder(self._loads, batch_size=min(self._loads.batch_sizes))
+        ladder = self._explorer.default_ladder
         if self._explorer.grid.together or self._loads.kind != "concurrency" or len(ladder) < 2:
             return 0.0
         default = self._explorer.grid.default

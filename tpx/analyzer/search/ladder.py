@@ -11,32 +11,34 @@ from tpx.analyzer.search.base import LoadSpace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one of several models takes of a load that they are put under together."""
+    """What one model takes of a load: all of it, or its share where several are measured together."""
 
-    share: float
+    space: LoadSpace
+    needed: int
+    """Requests in flight that keep its instances busy: its load by the formula."""
     batch_size: int = 1
-    listed: tuple[int, ...] = ()
-    """The loads that the user listed for it, the least first; empty is any."""
 
-    def at(self, total: float) -> int:
-        """Its load where all of them together have this one: its share, or the least listed one above."""
-        wanted = max(1, round(total * self.share))
-        if not self.listed:
-            return wanted
-        return self.listed[min(bisect_left(self.listed, wanted), len(self.listed) - 1)]
+    def at(self, wanted: float) -> int:
+        """Its load next to this one: of listed ones the least above, where there is one."""
+        load = max(1, round(wanted))
+        if not self.space.listed:
+            return load
+        return self.space.values[min(bisect_left(self.space.values, load), len(self.space.values) - 1)]
+
+    def load(self, value: int) -> Load:
+        """The load with this value."""
+        return Load(kind=self.space.kind, value=value, batch_size=self.batch_size)
 
 
 class Ladder:
-    """Loads from the least to the greatest; `parts` divide each among models that are measured together."""
+    """Loads from the least to the greatest, among them the one that the parts need."""
 
-    def __init__(self, space: LoadSpace, *, batch_size: int = 1, parts: Sequence[Part] = ()) -> None:
-        self._kind = space.kind
-        if parts:
-            self._loads = self._together(space, parts)
+    def __init__(self, space: LoadSpace, parts: Sequence[Part]) -> None:
+        """`space` has the loads of all parts together."""
+        if len(parts) == 1:
+            self._loads = [parts[0].load(value) for value in space.around(parts[0].needed)]
         else:
-            self._loads = [
-                Load(kind=space.kind, value=value, batch_size=batch_size) for value in space.values
-            ]
+            self._loads = _together(space, parts)
         self._values = [load.value for load in self._loads]
 
     def __len__(self) -> int:
@@ -50,19 +52,19 @@ class Ladder:
         """The load of a step."""
         return self._loads[step]
 
-    def _together(self, space: LoadSpace, parts: Sequence[Part]) -> list[Load]:
-        """Each load once. Where every model has listed ones these are combined freely."""
-        if all(part.listed for part in parts):
-            combined = list(itertools.product(*(part.listed for part in parts)))
-        else:
-            combined = [tuple(part.at(value) for part in parts) for value in space.values]
-        loads = [
-            together(
-                [
-                    Load(kind=self._kind, value=value, batch_size=part.batch_size)
-                    for value, part in zip(values, parts, strict=True)
-                ]
-            )
-            for values in dict.fromkeys(combined)
-        ]
-        return sorted(loads, key=lambda load: load.value)
+
+def _together(space: LoadSpace, parts: Sequence[Part]) -> list[Load]:
+    """Each load once. Where every model has listed ones these are combined freely."""
+    combined: list[tuple[int, ...]]
+    if all(part.space.listed for part in parts):
+        combined = list(itertools.product(*(part.space.values for part in parts)))
+    else:
+        total = sum(part.needed for part in parts)
+        combined = [tuple(part.at(value * part.needed / total) for part in parts) for value in space.values]
+        if space.kind == "concurrency":
+            combined.append(tuple(part.at(part.space.within(part.needed)) for part in parts))
+    loads = [
+        together([part.load(value) for part, value in zip(parts, values, strict=True)])
+        for values in dict.fromkeys(combined)
+    ]
+    return sorted(loads, key=lambda load: load.value)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tpx.analyzer.results.measurement import Decision, Variant
-from tpx.analyzer.search.axes import open_grid
+from tpx.analyzer.search.axes import loads_of, open_grid
 from tpx.analyzer.search.known import Asking, Known
 from tpx.analyzer.search.question import Question
 from tpx.analyzer.search.refine import refine_best
@@ -29,14 +29,14 @@ class ManualSearch:
         self._question = question
         self._known = known
         self._decisions: list[Decision] = []
-        own = [member.loads for member in question.members if member.loads]
-        self._spaces = own or [question.space.loads]
+        self._spaces = list(loads_of(question).values())
         self._defaults = {question.facts.model: question.default}
         self._defaults |= {member.facts.model: member.default or {} for member in question.members}
         if question.members:
             grid = open_grid(question)
             self._default = grid.default
-            listed: list[tuple[Variant, dict[str, Any]]] = [(grid.variant(p), {}) for p in grid.points()]
+            once = {variant.name: variant for variant in map(grid.variant, grid.points())}
+            listed: list[tuple[Variant, dict[str, Any]]] = [(variant, {}) for variant in once.values()]
         else:
             names = Names(question.facts.model, question.named, question.default)
             self._default = names.variant({})

@@ -10,16 +10,17 @@ from tpx.analyzer.results.measurement import Variant
 from tpx.analyzer.search.base import Limits, LoadSpace, SearchSpace
 from tpx.analyzer.variants import ModelFacts
 
-FEWEST_TRIALS = 20
-MOST_OF_SMALL = 30
+LEAST_PERCENT = 5.0
+MOST_PERCENT = 10.0
+"""Of the space, trials of optuna where neither a share nor a number is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptunaTrials:
     """How many configurations optuna tries, of a space of some size."""
 
-    min_percent: float = 5.0
-    max_percent: float = 10.0
+    min_percent: float | None = None
+    max_percent: float | None = None
     minimum: int | None = None
     maximum: int | None = None
     patience: int = 10
@@ -28,17 +29,26 @@ class OptunaTrials:
     """Each configuration at one load, 2 x instances x batch size; otherwise its load is climbed."""
     sweep_best: bool = True
 
+    def size(self, configurations: int, loads: LoadSpace) -> int:
+        """Points of the space as Model Analyzer counts them: the loads are a dimension, unless a formula
+        gives them."""
+        formula = self.by_formula and loads.kind == "concurrency" and not loads.listed
+        return configurations * (1 if formula else len(loads.values))
+
     def at_least(self, size: int) -> int:
-        """The least number of trials: by share and by number, whichever is more; without a number 20."""
-        least = FEWEST_TRIALS if self.minimum is None else self.minimum
-        return min(max(1, round(size * self.min_percent / 100), least), self.at_most(size))
+        """The least number of trials, by share or by number; of both that are given the greater. One at
+        least, where Model Analyzer would try none."""
+        share = int(size * (self.min_percent or LEAST_PERCENT) / 100)
+        if self.minimum is None:
+            return max(1, share)
+        return self.minimum if self.min_percent is None else max(share, self.minimum)
 
     def at_most(self, size: int) -> int:
-        """The greatest number: by number where one is given, otherwise by share, at least 30 of a space
-        that has them: a tenth of a small space tells nothing."""
-        if self.maximum is not None:
-            return self.maximum
-        return max(round(size * self.max_percent / 100), min(size, MOST_OF_SMALL), self.minimum or 0)
+        """The greatest number, by share or by number; of both that are given the less."""
+        share = int(size * (self.max_percent or MOST_PERCENT) / 100)
+        if self.maximum is None:
+            return max(1, share)
+        return self.maximum if self.max_percent is None else max(1, min(share, self.maximum))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ class QuickSearch:
     """Climbs until no neighbour is better; ends for certain, for a home is entered twice at most."""
 
     def __init__(self, question: Question, known: Known) -> None:
-        self._explorer = Explorer(question, known)
+        self._explorer = Explorer(question, known, every_listed=True)
         self._limits = question.limits
         self._visits: dict[Point, int] = {}
 

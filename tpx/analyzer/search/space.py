@@ -11,6 +11,8 @@ from tpx.analyzer.search.ladder import Ladder, Part
 from tpx.analyzer.variants import merge
 from tpx.errors import UsageError
 
+CLIENT_BATCH = "client batch size"
+"""The dimension of inferences in a request, which changes no configuration."""
 Point = tuple[int, ...]
 """The place of the choice in each dimension."""
 
@@ -53,12 +55,12 @@ class Grid:
         *,
         cores: int | None = None,
         members: Sequence[str] = (),
-        loads: Sequence[LoadSpace] = (),
+        loads: Sequence[LoadSpace],
         named: Sequence[Variant] = (),
         defaults: Mapping[str, Mapping[str, Any] | None] | None = None,
     ) -> None:
         """`cores` bounds instances times threads; `members` are models that are varied in place of `model`,
-        `loads` the model's, or their own where they are measured together; `named` are variants that keep
+        `loads` are the model's, or their own where they are measured together; `named` are variants that keep
         their names; what leaves a model's own configuration, of `defaults`, as it is is no change.
 
         Raises UsageError where a dimension has nothing to choose.
@@ -122,18 +124,10 @@ class Grid:
 
     def _too_large(self, point: Point) -> str:
         """Of requests of several inferences, why some model could not take them."""
-        if self.members and not self.together:
-            return ""
-        for model, loads in zip(self.members or ("",), self._loads, strict=False):
-            sizes = [
-                d.choices[place].amount
-                for place, d in zip(point, self.dimensions, strict=True)
-                if (d.name, d.model) == ("max_batch_size", model)
-            ]
-            if sizes and min(loads.batch_sizes) > sizes[0]:
-                return (
-                    f"requests of {min(loads.batch_sizes)} inferences do not fit max_batch_size {sizes[0]:g}"
-                )
+        for model, sent in zip(self._loaded, self.batch_sizes(point), strict=True):
+            taken = self.amount(point, "max_batch_size", model, absent=sent)
+            if sent > taken:
+                return f"requests of {sent} inferences do not fit max_batch_size {taken:g}"
         return ""
 
     def _plain(self, model: str) -> float:
@@ -141,12 +135,29 @@ class Grid:
         found = (d.choices[0].amount for d in self.dimensions if (d.name, d.model) == ("batching", model))
         return next(found, 1.0)
 
-    def amount(self, point: Point, name: str, model: str = "") -> float:
-        """The number chosen in a dimension; 1 where the grid has no such dimension."""
+    def amount(self, point: Point, name: str, model: str = "", absent: float = 1.0) -> float:
+        """The number chosen in a dimension; `absent` where the grid has no such dimension."""
         for place, dimension in zip(point, self.dimensions, strict=True):
             if dimension.name == name and dimension.model == model:
                 return dimension.choices[place].amount
-        return 1.0
+        return absent
+
+    def batch_sizes(self, point: Point) -> tuple[int, ...]:
+        """Inferences in a request, of each model under load."""
+        return tuple(
+            int(self.amount(point, CLIENT_BATCH, model, absent=loads.batch_sizes[0]))
+            for model, loads in zip(self._loaded, self._loads, strict=True)
+        )
+
+    @property
+    def client_batches(self) -> list[tuple[int, ...]]:
+        """What `batch_sizes` may be."""
+        return list(itertools.product(*(loads.batch_sizes for loads in self._loads)))
+
+    @property
+    def _loaded(self) -> tuple[str, ...]:
+        """The models that have loads of their own, as dimensions name them."""
+        return self.members if self.together else ("",)
 
     def in_flight(self, point: Point) -> tuple[int, ...]:
         """Requests that keep every instance busy with full batches, twice: Model Analyzer's formula, for
@@ -157,27 +168,27 @@ class Grid:
         )
 
     def ladder(self, space: LoadSpace, point: Point) -> Ladder:
-        """The loads of a point's variant; models that are measured together share them by the formula."""
-        return self.shared(space, self.in_flight(point))
+        """The loads of a point's variant."""
+        return self.shared(space, self.in_flight(point), self.batch_sizes(point))
 
-    def shared(self, space: LoadSpace, needed: Sequence[float]) -> Ladder:
+    def shared(self, space: LoadSpace, needed: Sequence[int], batch_sizes: Sequence[int]) -> Ladder:
         """The loads, divided among models that are measured together by what each of them needs."""
-        if not self.together:
-            return Ladder(space, batch_size=min(space.batch_sizes))
-        parts = [
-            Part(
-                share=own / sum(needed),
-                batch_size=min(loads.batch_sizes),
-                listed=loads.values if loads.listed else (),
-            )
-            for own, loads in zip(needed, self._loads or [space] * len(needed), strict=True)
-        ]
-        return Ladder(space, parts=parts)
+        own = needed if self.together else [self.whole(needed)]
+        return Ladder(
+            space,
+            [
+                Part(space=loads, needed=each, batch_size=size)
+                for loads, each, size in zip(self._loads, own, batch_sizes, strict=True)
+            ],
+        )
+
+    def whole(self, needed: Sequence[int]) -> int:
+        """The load by what each model needs; the parts of one model get no more than the smallest takes."""
+        return sum(needed) if self.together else min(needed)
 
     def expected(self, point: Point) -> int:
         """The load at which the variant is expected to be at its best."""
-        needed = self.in_flight(point)
-        return sum(needed) if self.together else max(needed)
+        return self.whole(self.in_flight(point))
 
     @property
     def together(self) -> bool:

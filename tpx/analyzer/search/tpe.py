@@ -36,16 +36,16 @@ class OptunaSearch:
 
     @property
     def configurations_at_most(self) -> int:
-        return 1 + min(self._trials.at_most(self._explorer.grid.size), self._explorer.grid.size)
+        return 1 + min(self._trials.at_most(self._size), self._explorer.grid.size)
 
     @property
     def loads_at_most(self) -> int:
         return len(self._explorer.loads.values)
 
     def steps(self) -> Steps:
-        explorer, size = self._explorer, self._explorer.grid.size
+        explorer = self._explorer
         yield from explorer.default()
-        least, most = self._trials.at_least(size), self._trials.at_most(size)
+        least, most = self._trials.at_least(self._size), self._trials.at_most(self._size)
         study = self._study()
         best, since = (False, -math.inf), 0
         for number in range(1, most + 1):
@@ -58,6 +58,10 @@ class OptunaSearch:
         if self._trials.sweep_best:
             yield from explorer.refined()
         return "optuna's trials are done"
+
+    @property
+    def _size(self) -> int:
+        return self._trials.size(self._explorer.grid.size, self._explorer.loads)
 
     def _study(self) -> Any:
         optuna = self._optuna
