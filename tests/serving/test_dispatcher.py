@@ -175,13 +175,13 @@ def states() -> list[State]:
     return [State(input_name="s_in", output_name="s_out", datatype=BY_NAME["FP32"], initial=zeros)]
 
 
-def sequential(lanes: int, slots: int, *, oldest: bool, idle_ns: int = 10**12) -> dict[str, Any]:
+def sequential(slots: int, *, oldest: bool, idle_ns: int = 10**12) -> dict[str, Any]:
     """The parts of a model of sequences."""
-    table = SequenceTable("net", lanes, slots, idle_ns, lambda _: None)
+    table = SequenceTable("net", 0, slots, idle_ns, lambda _: None)
     stacking = SequenceStacking([], states(), PlainStacking(batched=True), batched=True)
     if oldest:
         return {
-            "scheduler": OldestSequences(table, [DynamicBatcher(slots) for _ in range(lanes)]),
+            "scheduler": OldestSequences(table, lambda: DynamicBatcher(slots)),
             "stacking": stacking,
         }
     return {"scheduler": DirectSequences(table, slots, 0, 0), "stacking": stacking}
@@ -201,7 +201,7 @@ def test_many_sequences_at_once_each_add_up(oldest: bool, inline: bool, slots: i
     async def scene() -> None:
         fake = FakeModel(accumulate, inline=inline)
         limit = INLINE if inline else 0
-        parts = sequential(2, slots, oldest=oldest)
+        parts = sequential(slots, oldest=oldest)
         async with serving(fake, instances=2, inline_below_ns=limit, **parts) as client:
             requests = [
                 [step(client, n, n, start=not k, end=k == 9) for n in range(1, 21)] for k in range(10)
@@ -217,7 +217,7 @@ def test_many_sequences_at_once_each_add_up(oldest: bool, inline: bool, slots: i
 def test_a_sequence_stays_with_its_instance() -> None:
     async def scene() -> None:
         fake = FakeModel(accumulate)
-        async with serving(fake, instances=3, **sequential(3, 1, oldest=False)) as client:
+        async with serving(fake, instances=3, **sequential(1, oldest=False)) as client:
             for k in range(8):
                 await client.answer(step(client, 5, 1, start=not k))
                 assert client.model.engaged
@@ -231,7 +231,7 @@ def test_a_sequence_stays_with_its_instance() -> None:
 def test_an_idle_sequence_ends_although_nothing_else_happens() -> None:
     async def scene() -> None:
         fake = FakeModel(accumulate)
-        async with serving(fake, **sequential(1, 1, oldest=False, idle_ns=10 * MS)) as client:
+        async with serving(fake, **sequential(1, oldest=False, idle_ns=10 * MS)) as client:
             await client.answer(step(client, 1, 1, start=True))
             waiting = step(client, 2, 2, start=True, end=True)
             assert client.model.engaged
@@ -244,7 +244,7 @@ def test_an_idle_sequence_ends_although_nothing_else_happens() -> None:
 def test_empty_slots_count_as_rows_of_an_execution_and_not_as_inferences() -> None:
     async def scene() -> None:
         fake = FakeModel(accumulate)
-        async with serving(fake, **sequential(1, 4, oldest=False)) as client:
+        async with serving(fake, **sequential(4, oldest=False)) as client:
             for number in (1, 2, 3):
                 await client.answer(step(client, number, number, start=True))
             await client.answer(step(client, 3, 10, start=False))
@@ -262,7 +262,7 @@ def test_empty_slots_count_as_rows_of_an_execution_and_not_as_inferences() -> No
 def test_the_row_of_a_cancelled_request_of_a_sequence_is_empty() -> None:
     async def scene() -> None:
         fake = FakeModel(accumulate, gate=closed_gate())
-        async with serving(fake, **sequential(1, 3, oldest=False)) as client:
+        async with serving(fake, **sequential(3, oldest=False)) as client:
             first = step(client, 1, 1, start=True, end=True)
             await entered(fake)
             behind = [step(client, number, number, start=True, end=True) for number in (2, 3, 4)]
@@ -283,7 +283,7 @@ def test_a_failed_request_of_a_sequence_leaves_its_state_as_it_was() -> None:
         return accumulate(inputs)
 
     async def scene() -> None:
-        async with serving(FakeModel(compute), **sequential(1, 2, oldest=False)) as client:
+        async with serving(FakeModel(compute), **sequential(2, oldest=False)) as client:
             await client.answer(step(client, 1, 1, start=True))
             bad, good = step(client, 1, 13, start=False), step(client, 2, 2, start=True)
             error = await client.answer(bad)
@@ -298,7 +298,7 @@ def test_a_failed_request_of_a_sequence_leaves_its_state_as_it_was() -> None:
 def test_a_cancelled_request_ends_its_sequence_for_all_that_wait_in_it() -> None:
     async def scene() -> None:
         fake = FakeModel(accumulate, gate=closed_gate())
-        async with serving(fake, **sequential(1, 1, oldest=False)) as client:
+        async with serving(fake, **sequential(1, oldest=False)) as client:
             parts = [step(client, 1, 1, start=not k) for k in range(3)]
             await entered(fake)
             parts[1].cancel()

@@ -42,8 +42,8 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
     "dynamic with levels": lambda: {
         "scheduler": DynamicBatcher(8, (), 0, QueuePolicies(levels=2, default_level=1))
     },
-    "sequences, direct": lambda: sequential(1, 2, oldest=False),
-    "sequences, oldest": lambda: sequential(1, 2, oldest=True),
+    "sequences, direct": lambda: sequential(2, oldest=False),
+    "sequences, oldest": lambda: sequential(2, oldest=True),
     "taking turns": lambda: {
         "scheduler": DirectScheduler(),
         "limiter": RateLimiter({("r", 0): 1}),

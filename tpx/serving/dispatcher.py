@@ -108,6 +108,8 @@ class Dispatcher:
         self._on_refused = outcomes.on_refused
         self._lanes: list[Lane] = []
         self._shared = Lane(0, None)
+        self._closing: list[Lane] = []
+        """Those whose instance leaves with the last of its sequences."""
         self._numbers = itertools.count()
         self._loop = loop
         self._call_soon = loop.call_soon
@@ -136,25 +138,54 @@ class Dispatcher:
         """One more that computes; on the event loop, once there are requests."""
         if lane not in self._lanes:
             self._lanes.append(lane)
+            if self._sequences is not None:
+                self._sequences.open_lane(lane.index, _clock())
             if lane.turn is not None and self._limiter is not None:
                 self._loop.call_soon_threadsafe(self._limiter.enter, lane.turn)
         lane.add(instance)
         self._loop.call_soon_threadsafe(self._look_soon)
 
     def part(self, instance: Instance) -> None:
-        """One less; on the event loop. It is to be closed when it is drained."""
+        """One less; on the event loop. It is to be closed once it is leaving, with the last of its sequences,
+        and drained."""
         lane = next(lane for lane in self._lanes if instance in lane.instances)
+        if self._sequences is None:
+            self._remove(lane, instance)
+        else:
+            self._closing.append(lane)
+            self._close_vacant()
+
+    def _close_vacant(self) -> None:
+        """End the instances whose last sequence has ended."""
+        for lane in list(self._closing):
+            if self._sequences is not None and self._sequences.close_lane(lane.index):
+                self._closing.remove(lane)
+                self._remove(lane, lane.instances[0])
+
+    def end_closing(self) -> None:
+        """End the instances that are left to their last sequences; nothing may be in flight."""
+        for lane in self._closing:
+            lane.remove(lane.instances[0])
+        self._closing.clear()
+
+    def _remove(self, lane: Lane, instance: Instance) -> None:
         lane.remove(instance)
         self._drop(lane)
 
     def _drop(self, lane: Lane) -> None:
-        """A lane whose instance has left, and that has nothing in work, takes no turns any more."""
-        if lane.turn is not None and self._limiter is not None and not lane.instances and not lane.held:
-            self._lanes.remove(lane)
+        """Forget the lane of one instance that has left, once it has nothing in work."""
+        if lane is self._shared or lane.instances or lane.held:
+            return
+        self._lanes.remove(lane)
+        if lane.turn is not None and self._limiter is not None:
             self._limiter.leave(lane.turn)
 
     def close(self) -> None:
-        """End the instances after what they hold; nothing may be in flight. May be called from any thread."""
+        """End the instances after what they hold; nothing may be in flight. May be called from any thread.
+
+        Those that are parted are closed by whoever has parted them.
+        """
+        self.end_closing()
         for lane in self._lanes:
             for instance in lane.instances:
                 instance.leaving = True
@@ -172,11 +203,6 @@ class Dispatcher:
         for lane in self._lanes:
             if lane.turn is not None and self._limiter is not None:
                 self._limiter.leave(lane.turn)
-
-    @property
-    def has_sequences(self) -> bool:
-        """Whether requests belong to sequences, and those to instances."""
-        return self._sequences is not None
 
     @property
     def sequences(self) -> int:
@@ -268,6 +294,8 @@ class Dispatcher:
             looked_ns = self._refuse_late() if self._timed else 0
             for lane in self._lanes:
                 self._fill(lane)
+            if self._closing:
+                self._close_vacant()
         finally:
             self._dispatching = False
         if looked_ns:

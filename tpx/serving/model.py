@@ -125,12 +125,17 @@ class ServedModel:
         self._placed += prepared
 
     def part(self, specs: Sequence[InstanceSpec]) -> list[Instance]:
-        """These compute no longer than what they have begun; each is to be closed when it is drained."""
+        """These compute no longer than what they have begun, and the sequences that they have; each is to be
+        closed when it is leaving and drained."""
         parted = [one for one in self._placed if one.spec in specs]
         for one in parted:
             self._dispatcher.part(one.instance)
             self._placed.remove(one)
         return [one.instance for one in parted]
+
+    def give_up_sequences(self) -> None:
+        """Those whose instance is parted do not go on: nobody will ask."""
+        self._dispatcher.end_closing()
 
     @property
     def specs(self) -> list[InstanceSpec]:
@@ -138,13 +143,9 @@ class ServedModel:
         return [one.spec for one in self._placed]
 
     def may_regroup(self, config: Any) -> bool:
-        """Whether it can become what `config` says, which differs in its instance groups, as it serves.
-
-        A sequence belongs to one of the instances that were there when the model was loaded, and a backend
-        may have divided the machine among them.
-        """
-        suits = not isinstance(self._opened, DividesMachine) or self._opened.divides_as(config)
-        return not self._dispatcher.has_sequences and suits
+        """Whether it can become what `config` says, which differs in its instance groups, as it serves: a
+        backend may have divided the machine among its instances."""
+        return not isinstance(self._opened, DividesMachine) or self._opened.divides_as(config)
 
     def _prepare(self, spec: InstanceSpec, config: Any, completions: Completions) -> Placed:
         executor: Any = self._opened.executor(spec, config)

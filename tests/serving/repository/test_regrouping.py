@@ -7,16 +7,32 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tests.serving.onnx_files import accumulator, write_model
 from tests.serving.repository.controlled import Scene, ask, controlled, play, write
 from tests.serving.repository.test_decisions import recipe
+from tpx.protocol.tensors import Tensor
+from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.instances.placement import InstanceSpec, Needs, plan_regroup
 from tpx.serving.model import ServedModel
 from tpx.serving.repository.decisions import plan_load
+from tpx.serving.request import InferRequest, InferResponse
 from tpx.serving.scheduling.limiter import RateLimiter
 
 ONE_THREAD = 'parameters { key: "intra_op_thread_count" value { string_value: "1" } } '
+
+
+SUMS = """
+control_input [
+  { name: "START" control [{ kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] }] },
+  { name: "READY" control [{ kind: CONTROL_SEQUENCE_READY fp32_false_true: [ 0, 1 ] }] },
+  { name: "CORRID" control [{ kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 }] }
+]
+state [{ input_name: "state_in" output_name: "state_out" data_type: TYPE_FP32 dims: [ 1 ] }]
+"""
+"""What the model `accumulator` is told and keeps."""
 
 
 def threads(name: str = "net") -> list[str]:
@@ -36,6 +52,23 @@ def served(it: Scene) -> ServedModel:
     model = it.repository.get("net")
     assert isinstance(model, ServedModel)
     return model
+
+
+async def add(model: ServedModel, sequence: int, value: float, **flags: bool) -> float:
+    """The sum of a sequence after one more request."""
+    answers: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
+    tensor = Tensor.from_numpy("x", np.full((1, 1), value, np.float32))
+    decoded = DecodedRequest(model_name="net", inputs=[tensor], default_binary=True)
+    decoded.parameters = {"sequence_id": sequence, **flags}
+    request = InferRequest(
+        model.bind(decoded), [tensor.data], lambda _, response: answers.set_result(response), None
+    )
+    model.submit(request)
+    response = await answers
+    if response.error is not None:
+        raise response.error
+    found = {output.name: output.numpy() for output in response.outputs}
+    return float(found["y"][0, 0])
 
 
 @contextmanager
@@ -182,18 +215,81 @@ def test_instances_that_take_turns_join_and_leave(tmp_path: Path) -> None:
     play(scene)
 
 
-def test_a_model_of_sequences_is_loaded_anew(tmp_path: Path) -> None:
-    rest = ONE_THREAD + "sequence_batching { oldest { max_candidate_sequences: 4 } } "
+@pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 1 }"])
+def test_sequences_go_on_where_they_are_while_instances_join_and_leave(tmp_path: Path, strategy: str) -> None:
+    rest = f"max_batch_size: 1 {ONE_THREAD} sequence_batching {{ {strategy} {SUMS} }} "
 
     async def scene() -> None:
-        write(tmp_path, 2)
+        write_model(tmp_path, "net", accumulator())
         configure(tmp_path, group(1, rest=rest))
         async with controlled(tmp_path) as it:
             await it.load()
             before = served(it)
-            configure(tmp_path, group(2, rest=rest))
+            assert await add(before, 1, 10, sequence_start=True) == 10
+            waiting = asyncio.create_task(add(before, 2, 20, sequence_start=True))
+            await asyncio.sleep(0)
+            configure(tmp_path, group(3, rest=rest))
             await it.load()
-            assert served(it) is not before
+            assert await waiting == 20, "what waits for a slot has one of the new instances"
+            assert await add(before, 3, 30, sequence_start=True) == 30
+            configure(tmp_path, group(1, rest=rest))
+            await it.load()
+            assert len(threads()) == 3, "instances stay for their sequences"
+            last = asyncio.create_task(add(before, 4, 40, sequence_start=True))
+            for number in (3, 1):
+                assert await add(before, number, 1) == 10 * number + 1
+            assert await add(before, 2, 1, sequence_end=True) == 21
+            await it.until(lambda: len(threads()) == 2 or last.done())
+            assert await add(before, 3, 1, sequence_end=True) == 32
+            assert await add(before, 1, 1, sequence_end=True) == 12
+            assert await last == 40
+            await it.until(lambda: len(threads()) == 1)
+            assert await add(before, 4, 1, sequence_end=True) == 41
+            assert served(it) is before
+            assert before.config.instance_group[0].count == 1
+
+    play(scene)
+
+
+@pytest.mark.parametrize("unloads", [True, False])
+def test_a_model_or_a_server_that_ends_takes_along_the_instances_that_stay_for_their_sequences(
+    tmp_path: Path, unloads: bool
+) -> None:
+    idle = f"max_sequence_idle_microseconds: {10**12}"
+    rest = f"max_batch_size: 1 {ONE_THREAD} sequence_batching {{ {idle} {SUMS} }} "
+
+    async def scene() -> None:
+        write_model(tmp_path, "net", accumulator())
+        configure(tmp_path, group(2, rest=rest))
+        async with controlled(tmp_path) as it:
+            await it.load()
+            for number in (1, 2):
+                await add(served(it), number, 1, sequence_start=True)
+            configure(tmp_path, group(1, rest=rest))
+            await it.load()
+            assert len(threads()) == 2
+            if unloads:
+                await it.control.unload("net", unload_dependents=False)
+                await it.until(lambda: not threads())
+        assert not threads()
+
+    play(scene)
+
+
+def test_an_instance_leaves_when_the_last_of_its_sequences_was_idle_for_too_long(tmp_path: Path) -> None:
+    idle = "max_sequence_idle_microseconds: 50000"
+    rest = f"max_batch_size: 1 {ONE_THREAD} sequence_batching {{ {idle} {SUMS} }} "
+
+    async def scene() -> None:
+        write_model(tmp_path, "net", accumulator())
+        configure(tmp_path, group(2, rest=rest))
+        async with controlled(tmp_path) as it:
+            await it.load()
+            for number in (1, 2):
+                await add(served(it), number, 1, sequence_start=True)
+            configure(tmp_path, group(1, rest=rest))
+            await it.load()
+            await it.until(lambda: len(threads()) == 1)
 
     play(scene)
 

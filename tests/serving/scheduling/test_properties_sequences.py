@@ -38,9 +38,7 @@ class Setting:
     def scheduler(self) -> SequenceScheduler:
         table = SequenceTable("net", self.lanes, self.slots, IDLE_NS, lambda _: None)
         if self.oldest:
-            return OldestSequences(
-                table, [DynamicBatcher(self.rows, (), self.delay_ns) for _ in range(self.lanes)]
-            )
+            return OldestSequences(table, lambda: DynamicBatcher(self.rows, (), self.delay_ns))
         return DirectSequences(table, self.slots, self.delay_ns, self.utilization)
 
 

@@ -42,8 +42,7 @@ def direct(
 def oldest(
     lanes: int = 1, slots: int = 4, *, max_batch: int = 2, delay_ns: int = 0, preferred: tuple[int, ...] = ()
 ) -> OldestSequences:
-    batchers = [DynamicBatcher(max_batch, preferred, delay_ns) for _ in range(lanes)]
-    return OldestSequences(table(lanes, slots), batchers)
+    return OldestSequences(table(lanes, slots), lambda: DynamicBatcher(max_batch, preferred, delay_ns))
 
 
 def ids(departures: list[tuple[InferRequest, ...]]) -> list[list[CorrelationId]]:
@@ -252,6 +251,52 @@ def test_a_sequence_that_got_its_slot_in_time_has_no_timeout_any_more() -> None:
     assert not replay.rejections
 
 
+@pytest.mark.parametrize("make", [direct, oldest])
+def test_a_lane_that_opens_takes_sequences_from_the_backlog(
+    make: Callable[..., DirectSequences | OldestSequences],
+) -> None:
+    scheduler = make(lanes=1, slots=1)
+    for number in (1, 2, 3):
+        scheduler.add(part(number, number, "S"))
+    scheduler.open_lane(7, 5)
+    assert [request and request.sequence.id for request in scheduler.take(6, idle=True, lane=7)] == [2]
+    assert scheduler.take(6, idle=True, lane=7) in ((), [])
+
+
+@pytest.mark.parametrize("make", [direct, oldest])
+def test_a_lane_that_closes_keeps_its_sequences_and_gets_no_other(
+    make: Callable[..., DirectSequences | OldestSequences],
+) -> None:
+    scheduler = make(lanes=2, slots=1)
+    first, second, third = (part(number, number, "S") for number in (1, 2, 3))
+    for request in (first, second, third):
+        scheduler.add(request)
+    for lane, request in enumerate((first, second)):
+        assert scheduler.take(5, idle=True, lane=lane) == [request]
+        scheduler.finished([request], 5)
+    assert not scheduler.close_lane(1)
+    last = part(2, 6, "E")
+    scheduler.add(last)
+    assert scheduler.take(7, idle=True, lane=1) == [last]
+    assert not scheduler.close_lane(1)
+    scheduler.finished([last], 8)
+    assert scheduler.close_lane(1)
+    assert (len(scheduler), scheduler.live) == (1, 2), "the third waits for the lane that is open"
+    scheduler.add(part(1, 9, "E"))
+    scheduler.finished(present(scheduler.take(10, idle=True)), 10)
+    assert scheduler.take(11, idle=True) == [third]
+
+
+@pytest.mark.parametrize("make", [direct, oldest])
+def test_a_lane_without_sequences_closes_at_once(
+    make: Callable[..., DirectSequences | OldestSequences],
+) -> None:
+    scheduler = make(lanes=2, slots=1)
+    assert scheduler.close_lane(0)
+    scheduler.add(request := part(1, 0, "S"))
+    assert request.sequence.lane == 1
+
+
 def rows(scheduler: DirectSequences | OldestSequences, now_ns: int = 10) -> list[CorrelationId | None]:
     """The sequences of the rows that leave now, None for an empty one; they are computed at once."""
     taken = scheduler.take(now_ns, idle=True)
@@ -381,7 +426,9 @@ class Grown:
 def growing(*, oldest_first: bool) -> DirectSequences | OldestSequences:
     """Four slots; states begin with a shape of [1, 2]."""
     slots = SequenceTable("net", 1, 4, IDLE, lambda _: None, [(1, 2)])
-    return OldestSequences(slots, [DynamicBatcher(4)]) if oldest_first else DirectSequences(slots, 4, 0, 0)
+    if oldest_first:
+        return OldestSequences(slots, lambda: DynamicBatcher(4))
+    return DirectSequences(slots, 4, 0, 0)
 
 
 def leave(scheduler: DirectSequences | OldestSequences, grown: dict[int, int]) -> list[list[CorrelationId]]:

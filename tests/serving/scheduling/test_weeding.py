@@ -45,7 +45,7 @@ SCHEDULERS: dict[str, Callable[[], Scheduler]] = {
     "dynamic with levels": levels,
     "dynamic with late ones": lambda: levels(timeout_ns=1, delays=True),
     "sequences, direct": lambda: DirectSequences(table(), SLOTS, 0, 0),
-    "sequences, oldest": lambda: OldestSequences(table(), [DynamicBatcher(4)]),
+    "sequences, oldest": lambda: OldestSequences(table(), lambda: DynamicBatcher(4)),
     "iterative": iterative,
 }
 

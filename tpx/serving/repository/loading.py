@@ -249,7 +249,7 @@ class Loader:
                 version,
                 Parts(
                     signature=signature,
-                    scheduler=scheduler_of(config, len(specs)),
+                    scheduler=scheduler_of(config),
                     stacking=stacking_of(config, source.directory),
                     opened=opened,
                     cache=self.settings.cache if config.response_cache.enable else None,

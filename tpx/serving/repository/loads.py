@@ -191,7 +191,7 @@ class Loads:
         model, repository = wanted.source.model_id, self._repository
         for version, regroup in regroups.items():
             if not isinstance(regroup, BaseException):
-                self._retirement.dismiss(regroup.do())
+                self._retirement.dismiss(regroup.model, regroup.do())
                 repository.remake(model, version, wanted.recipes[version])
         for version in plan.keep:
             kept = repository.loaded(model, version)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tpx.serving.heap import give_memory_back
 from tpx.serving.instances.base import Instance
+from tpx.serving.model import ServedModel
 from tpx.serving.repository.agents.custody import Custody
 from tpx.serving.repository.loading import Regroup
 from tpx.serving.repository.records import Loaded
@@ -64,13 +65,15 @@ class Retirement:
         for regroup in regroups:
             self._tasks.start(self._in_thread(regroup.drop))
 
-    def dismiss(self, instances: Iterable[Instance]) -> None:
-        """End instances that compute no longer than what they have begun."""
+    def dismiss(self, model: ServedModel, instances: Iterable[Instance]) -> None:
+        """End instances that compute no longer than what they have begun, sequences included."""
         for instance in instances:
-            self._tasks.start(self._dismiss(instance))
+            self._tasks.start(self._dismiss(model, instance))
 
-    async def _dismiss(self, instance: Instance) -> None:
-        while not instance.drained:  # noqa: ASYNC110 (an event would cost every batch a test)
+    async def _dismiss(self, model: ServedModel, instance: Instance) -> None:
+        while not (instance.leaving and instance.drained):
+            if self.last and not model.in_flight:
+                model.give_up_sequences()
             await asyncio.sleep(_LOOK_EVERY_S)
         await self._in_thread(instance.close)
         log.info("instance %s has ended", instance.name)

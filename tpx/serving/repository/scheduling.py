@@ -18,11 +18,11 @@ from tpx.serving.stacking.ragged import RaggedStacking, added_inputs_of
 from tpx.serving.stacking.sequences import SequenceStacking, check_correlation_id, controls_of
 
 
-def scheduler_of(config: Any, instances: int) -> Scheduler:
+def scheduler_of(config: Any) -> Scheduler:
     """The policy that the configuration chooses."""
     choice = config.WhichOneof("scheduling_choice")
     if choice == "sequence_batching":
-        return _sequences(config, instances)
+        return _sequences(config)
     if choice == "dynamic_batching":
         return _dynamic(config)
     return DirectScheduler()
@@ -72,20 +72,20 @@ def _policy(policy: Any) -> QueuePolicy:
     )
 
 
-def _sequences(config: Any, instances: int) -> Scheduler:
+def _sequences(config: Any) -> Scheduler:
     batching = config.sequence_batching
     oldest = batching.HasField("oldest")
     rows = max(1, config.max_batch_size)
     slots = batching.oldest.max_candidate_sequences or rows
     table = SequenceTable(
         config.name,
-        lanes=instances,
+        lanes=0,
         slots=slots,
         idle_ns=batching.max_sequence_idle_microseconds * 1000,
         check_id=partial(check_correlation_id, config.name, controls_of(config)),
         varying_shapes=varying_shapes_of(config),
     )
-    strategy = _oldest(batching, table, rows, instances) if oldest else _direct(batching, table, rows)
+    strategy = _oldest(batching, table, rows) if oldest else _direct(batching, table, rows)
     return IterativeSequences(strategy, table, config.name) if batching.iterative_sequence else strategy
 
 
@@ -95,12 +95,7 @@ def _direct(batching: Any, table: SequenceTable, rows: int) -> SequenceScheduler
     return DirectSequences(table, rows, delay_ns, direct.minimum_slot_utilization)
 
 
-def _oldest(batching: Any, table: SequenceTable, rows: int, instances: int) -> SequenceScheduler:
+def _oldest(batching: Any, table: SequenceTable, rows: int) -> SequenceScheduler:
     settings = batching.oldest
-    batchers = [
-        DynamicBatcher(
-            rows, list(settings.preferred_batch_size), settings.max_queue_delay_microseconds * 1000
-        )
-        for _ in range(instances)
-    ]
-    return OldestSequences(table, batchers)
+    preferred, delay_ns = list(settings.preferred_batch_size), settings.max_queue_delay_microseconds * 1000
+    return OldestSequences(table, lambda: DynamicBatcher(rows, preferred, delay_ns))

@@ -55,13 +55,21 @@ class Scheduler(Protocol):
 class SequenceScheduler(Scheduler, Protocol):
     """Requests belong to one instance, the lane, and wait for those before them to be computed."""
 
-    @property
-    def slotted(self) -> bool:
-        """Whether the rows of a batch are the slots of its instance."""
+    slotted: bool
+    """The rows of a batch are the slots of its instance."""
 
     @property
     def live(self) -> int:
         """Sequences that have begun and not ended."""
+
+    def open_lane(self, lane: int, now_ns: int) -> None:
+        """Let sequences begin in one more lane."""
+
+    def close_lane(self, lane: int) -> bool:
+        """Let no more sequences begin in a lane. Return whether none is left, and the lane is forgotten.
+
+        It is asked again until then.
+        """
 
     def finished(self, requests: Sequence[InferRequest], now_ns: int) -> None:
         """What was taken has been computed."""

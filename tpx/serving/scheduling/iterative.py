@@ -29,6 +29,7 @@ class IterativeSequences:
 
     def __init__(self, inner: SequenceScheduler, table: Table, model_name: str) -> None:
         self._inner = inner
+        self.slotted = inner.slotted
         self._table = table
         self._model_name = model_name
         self._ids = itertools.count(1)
@@ -49,12 +50,14 @@ class IterativeSequences:
             request.head = head.with_parameters(parameters)
         self._inner.add(request)
 
-    @property
-    def slotted(self) -> bool:
-        return self._inner.slotted
-
     def take(self, now_ns: int, *, idle: bool, lane: int = 0) -> Sequence[InferRequest | None]:
         return self._inner.take(now_ns, idle=idle, lane=lane)
+
+    def open_lane(self, lane: int, now_ns: int) -> None:
+        self._inner.open_lane(lane, now_ns)
+
+    def close_lane(self, lane: int) -> bool:
+        return self._inner.close_lane(lane)
 
     def finished(self, requests: Sequence[InferRequest], now_ns: int) -> None:
         for request in requests:

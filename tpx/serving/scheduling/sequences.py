@@ -70,8 +70,8 @@ class SequenceTable:
         check_id: Callable[[CorrelationId], None],
         varying_shapes: Sequence[tuple[int, ...]] = (),
     ) -> None:
-        """`check_id` raises InvalidRequest for an id that the model cannot be told. States begin with
-        `varying_shapes`, where they may grow."""
+        """`lanes` are open from the start, each with so many `slots`. `check_id` raises InvalidRequest for an
+        id that the model cannot be told. States begin with `varying_shapes`, where they may grow."""
         self._model_name = model_name
         self._check_id = check_id
         self._idle_ns = idle_ns
@@ -84,13 +84,36 @@ class SequenceTable:
         """A heap; of sequences that were in the backlog, some are no longer."""
         self._idle: OrderedDict[LiveSequence, None] = OrderedDict()
         """Those that have a slot and no request, the one that has been so for longest first."""
-        self._free = [(slot, lane) for slot in range(slots) for lane in range(lanes)]  # sorted: a heap
-        self._slots: list[list[LiveSequence | None]] = [[None] * slots for _ in range(lanes)]
+        self._slots_of_lane = slots
+        self._free: list[tuple[int, int]] = []
+        """A heap of slots and lanes."""
+        self._slots: dict[int, list[LiveSequence | None]] = {}
+        self._closing: set[int] = set()
+        """Lanes that end with their last sequence."""
         self._numbers = 0
         self.waiting = 0
         """Requests that were added and not yet taken."""
         self.on_ready: Callable[[LiveSequence], None] = _ignore
         """Told of a sequence that has a slot, a request, and none that is being computed."""
+        for lane in range(lanes):
+            self.open_lane(lane, 0)
+
+    def open_lane(self, lane: int, now_ns: int) -> None:
+        """Give sequences the slots of one more lane, those in the backlog first."""
+        self._slots[lane] = [None] * self._slots_of_lane
+        for slot in range(self._slots_of_lane):
+            self._vacate(slot, lane, now_ns)
+
+    def close_lane(self, lane: int) -> bool:
+        """Let no more sequences begin in a lane. Return whether none is left, and the lane is forgotten."""
+        self._closing.add(lane)
+        self._free = [each for each in self._free if each[1] != lane]
+        heapq.heapify(self._free)
+        if any(self._slots[lane]):
+            return False
+        del self._slots[lane]
+        self._closing.discard(lane)
+        return True
 
     @property
     def live(self) -> int:
@@ -155,7 +178,7 @@ class SequenceTable:
     def weed(self, now_ns: int) -> list[Refusal]:
         """Give up the requests that nobody waits for, and those of their sequences that come after them."""
         refusals: list[Refusal] = []
-        settled = [sequence for slots in self._slots for sequence in slots if sequence is not None]
+        settled = [sequence for slots in self._slots.values() for sequence in slots if sequence is not None]
         for sequence in (*self._backlog, *settled):
             if any(request.cancelled for request in sequence.queue):
                 refusals += self._cut(sequence)
@@ -277,16 +300,19 @@ class SequenceTable:
         self._slots[lane][slot] = sequence
 
     def _release(self, sequence: LiveSequence, now_ns: int) -> None:
-        """Give the slot of a sequence to the one that has waited longest."""
-        slot, lane = sequence.slot, sequence.lane
-        if self._backlog:
+        self._vacate(sequence.slot, sequence.lane, now_ns)
+
+    def _vacate(self, slot: int, lane: int, now_ns: int) -> None:
+        """Give a slot to the sequence that has waited longest."""
+        if self._backlog and lane not in self._closing:
             follower, _ = self._backlog.popitem(last=False)
             self._settle(follower, slot, lane)
             follower.touched_ns = now_ns
             self.on_ready(follower)
         else:
             self._slots[lane][slot] = None
-            heapq.heappush(self._free, (slot, lane))
+            if lane not in self._closing:
+                heapq.heappush(self._free, (slot, lane))
 
     def _give_up(self, sequence: LiveSequence, error: Overloaded | None) -> list[Refusal]:
         """Nothing more of a sequence is computed; what is left of it gets the error."""

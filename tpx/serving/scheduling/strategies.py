@@ -1,6 +1,7 @@
 """The two strategies of sequence batching: who of those that have a slot is computed together."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 
 from tpx.serving.request import InferRequest
 from tpx.serving.scheduling.base import Refusal
@@ -51,6 +52,12 @@ class DirectSequences:
             rows[sequence.slot] = self._table.take(sequence)
         return rows
 
+    def open_lane(self, lane: int, now_ns: int) -> None:
+        self._table.open_lane(lane, now_ns)
+
+    def close_lane(self, lane: int) -> bool:
+        return self._table.close_lane(lane)
+
     def finished(self, requests: Sequence[InferRequest], now_ns: int) -> None:
         for request in requests:
             self._table.done(request, now_ns)
@@ -83,10 +90,10 @@ class OldestSequences:
     timed = True
     slotted = False
 
-    def __init__(self, table: SequenceTable, batchers: Sequence[DynamicBatcher]) -> None:
-        """`batchers`: one for each lane."""
+    def __init__(self, table: SequenceTable, new_batcher: Callable[[], DynamicBatcher]) -> None:
         self._table = table
-        self._batchers = batchers
+        self._batchers: defaultdict[int, DynamicBatcher] = defaultdict(new_batcher)
+        """By lane."""
         table.on_ready = self._offer
 
     def add(self, request: InferRequest) -> None:
@@ -94,6 +101,15 @@ class OldestSequences:
 
     def take(self, now_ns: int, *, idle: bool, lane: int = 0) -> Sequence[InferRequest]:
         return self._batchers[lane].take(now_ns, idle=idle)
+
+    def open_lane(self, lane: int, now_ns: int) -> None:
+        self._table.open_lane(lane, now_ns)
+
+    def close_lane(self, lane: int) -> bool:
+        vacant = self._table.close_lane(lane)
+        if vacant:
+            self._batchers.pop(lane, None)
+        return vacant
 
     def finished(self, requests: Sequence[InferRequest], now_ns: int) -> None:
         for request in requests:
@@ -107,13 +123,16 @@ class OldestSequences:
 
     def weed(self, now_ns: int) -> Sequence[Refusal]:
         refusals = self._table.weed(now_ns)
-        left = [refusal for batcher in self._batchers for refusal in batcher.weed(now_ns)]
+        left = [refusal for batcher in self._batchers.values() for refusal in batcher.weed(now_ns)]
         for refusal in left:
             refusals += [refusal, *self._table.drop(refusal.request, now_ns)]
         return refusals
 
     def wake_ns(self, now_ns: int) -> int | None:
-        times = [self._table.next_event_ns(), *(batcher.wake_ns(now_ns) for batcher in self._batchers)]
+        times = [
+            self._table.next_event_ns(),
+            *(batcher.wake_ns(now_ns) for batcher in self._batchers.values()),
+        ]
         return min((at for at in times if at is not None and at > now_ns), default=None)
 
     @property
@@ -121,7 +140,7 @@ class OldestSequences:
         return self._table.live
 
     def __len__(self) -> int:
-        return self._table.waiting + sum(len(batcher) for batcher in self._batchers)
+        return self._table.waiting + sum(len(batcher) for batcher in self._batchers.values())
 
     def _offer(self, sequence: LiveSequence) -> None:
         shapes = self._table.state_shapes(sequence) if self._table.varies else None
