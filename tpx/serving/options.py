@@ -57,6 +57,18 @@ class ServeConfig(ModelOptions):
             minimum=1,
         ),
     ] = 2000
+    min_receive_rate: Annotated[
+        int,
+        Option(
+            "bytes per second, on average, below which a body or message that is coming in is given up, once "
+            "--http-body-timeout-secs or --grpc-message-timeout-secs have passed; 0 = any",
+            section="Server",
+            minimum=0,
+        ),
+    ] = 240
+    max_receive_secs: Annotated[
+        int, Option("seconds that a body or message may take to come in", section="Server", minimum=1)
+    ] = 3600
     write_timeout_secs: Annotated[
         int, Option("seconds in which a client takes no byte of its answer", section="Server", minimum=1)
     ] = 60
@@ -155,6 +167,9 @@ class ServeConfig(ModelOptions):
     ] = 100
     grpc_preface_timeout_secs: Annotated[
         int, Option("seconds a connection has to begin speaking HTTP/2", section="gRPC", minimum=1)
+    ] = 10
+    grpc_header_timeout_secs: Annotated[
+        int, Option("seconds from the first byte of a header block to its end", section="gRPC", minimum=1)
     ] = 10
     grpc_message_timeout_secs: Annotated[
         int, Option("seconds without a byte of a request that has begun", section="gRPC", minimum=1)

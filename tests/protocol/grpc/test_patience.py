@@ -6,12 +6,14 @@ import grpc
 import pytest
 
 from tests.protocol.grpc.service import CHAT, ECHO, HOLD, serving
-from tests.protocol.http2.raw import RawPeer
+from tests.protocol.http2.raw import RawPeer, grpc_headers
+from tests.protocol.turns import pause
 from tpx.protocol.grpc.framing import frame_message
 from tpx.protocol.grpc.server import GrpcLimits
 from tpx.protocol.grpc.status import Status
 from tpx.protocol.http2 import frames
-from tpx.protocol.http2.frames import DATA, ErrorCode
+from tpx.protocol.http2.frames import CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, ErrorCode
+from tpx.protocol.http2.hpack import encode_stateless
 
 HALF = frame_message(bytes(1000))[:500]
 
@@ -35,13 +37,104 @@ async def test_a_request_that_stops_is_ended_and_its_connection_serves_on(begun:
 
 async def test_a_request_that_comes_slowly_is_served() -> None:
     whole = frame_message(bytes(10))
-    async with serving(GrpcLimits(message_timeout_s=3)) as server, await RawPeer.connect(server.port) as peer:
+    limits = GrpcLimits(message_timeout_s=3, min_receive_rate=0)
+    async with serving(limits) as server, await RawPeer.connect(server.port) as peer:
         peer.open(1, ECHO)
         for at in range(len(whole)):
             peer.send(DATA, frames.END_STREAM if at == len(whole) - 1 else 0, 1, whole[at : at + 1])
             await peer.sync()
             server.pass_seconds(3)
         assert (await peer.answer(1)).message == bytes(10)
+
+
+async def test_a_message_that_drips_ends_its_call() -> None:
+    """Each byte puts off the limit of silence, but the average counts, too."""
+    limits = GrpcLimits(message_timeout_s=3, min_receive_rate=10)
+    async with serving(limits) as server, await RawPeer.connect(server.port) as peer:
+        peer.open(1, ECHO)
+        peer.send(DATA, 0, 1, HALF[:5])
+        for _ in range(5):
+            peer.send(DATA, 0, 1, bytes(21))
+            await peer.sync()
+            server.pass_seconds(2)
+        assert 1 in server.connection.streams
+        peer.send(DATA, 0, 1, b"x")
+        await peer.sync()
+        server.pass_seconds(3)
+        answer = await peer.answer(1)
+        assert answer.status == Status.DEADLINE_EXCEEDED
+        assert b"at less than 10 bytes per second" in answer.blocks[-1][b"grpc-message"]
+
+
+async def test_messages_that_come_together_share_the_rate_of_their_client() -> None:
+    limits = GrpcLimits(message_timeout_s=3, min_receive_rate=10)
+    async with serving(limits) as server, await RawPeer.connect(server.port) as peer:
+        for stream_id in range(1, 21, 2):
+            peer.open(stream_id, ECHO)
+            peer.send(DATA, 0, stream_id, HALF[:5])
+        for _ in range(10):
+            for stream_id in range(1, 21, 2):
+                peer.send(DATA, 0, stream_id, bytes(2))
+            await peer.sync()
+            server.pass_seconds(1)
+        assert len(server.connection.streams) == 10
+
+
+async def test_a_message_has_a_time_to_be_complete() -> None:
+    async with serving(GrpcLimits(max_receive_s=100)) as server, await RawPeer.connect(server.port) as peer:
+        peer.open(1, ECHO)
+        peer.send(DATA, 0, 1, frame_message(bytes(10_000_000))[:5])
+        for _ in range(10):
+            peer.send(DATA, 0, 1, bytes(10_000))
+            await peer.sync()
+            server.pass_seconds(10)
+        assert 1 in server.connection.streams
+        server.pass_seconds(2)
+        answer = await peer.answer(1)
+        assert b"not complete within 100 s" in answer.blocks[-1][b"grpc-message"]
+
+
+BLOCK = encode_stateless(grpc_headers(ECHO))
+DRIPS = {
+    "a HEADERS frame": frames.frame(HEADERS, END_HEADERS, 1, BLOCK),
+    "CONTINUATION frames": b"".join(
+        frames.frame(CONTINUATION if at else HEADERS, 0, 1, BLOCK[at : at + 5]) for at in range(0, 50, 5)
+    ),
+    "PING": frames.frame(frames.PING, 0, 0, bytes(8)) * 2,
+}
+
+
+@pytest.mark.parametrize("what", DRIPS)
+async def test_a_header_block_that_drips_ends_its_connection(what: str) -> None:
+    limits = GrpcLimits(header_timeout_s=5)
+    async with serving(limits) as server, await RawPeer.connect(server.port) as peer:
+        await peer.sync()
+        for byte in DRIPS[what][:12]:
+            peer.writer.write(bytes([byte]))
+        for byte in DRIPS[what][12:17]:
+            peer.writer.write(bytes([byte]))
+            await pause(0.01)
+            server.pass_seconds(1)
+        assert server.listener.connections == 1
+        peer.writer.write(DRIPS[what][17:20])
+        await pause(0.01)
+        server.pass_seconds(6)
+        assert server.listener.connections == (what == "PING")
+
+
+async def test_header_blocks_that_come_in_pieces_again_and_again_are_served() -> None:
+    async with serving(GrpcLimits(header_timeout_s=2)) as server, await RawPeer.connect(server.port) as peer:
+        await peer.sync()
+        left = b""
+        for number in range(6):
+            block = frames.frame(HEADERS, END_HEADERS, 2 * number + 1, BLOCK)
+            end = frames.frame(DATA, END_STREAM, 2 * number + 1, frame_message(b"x"))
+            peer.writer.write(left + block[:20])
+            left = block[20:] + end
+            await pause(0.01)
+            server.pass_seconds(1)
+        peer.writer.write(left)
+        assert (await peer.answer(11)).message == b"x"
 
 
 async def test_who_waits_for_its_answer_and_a_stream_between_messages_may_be_silent() -> None:

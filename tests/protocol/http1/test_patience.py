@@ -46,6 +46,49 @@ async def test_a_body_that_stops_is_answered_408(framing: str) -> None:
         assert await client.closed()
 
 
+@pytest.mark.parametrize("framing", ["Content-Length: 100000", "Transfer-Encoding: chunked"])
+async def test_a_body_that_drips_is_answered_408(framing: str) -> None:
+    """Each byte puts off the limit of silence, but the average counts, too."""
+    limits = HttpLimits(body_timeout_s=3, min_receive_rate=10)
+    async with serving(limits) as server, await Bare.connect(server.port) as client:
+        client.get("/echo", framing, method="POST")
+        piece = b"14\r\n" + bytes(20) + b"\r\n" if "chunked" in framing else bytes(20)
+        for _ in range(5):
+            client.send(piece)
+            await server.pass_seconds(2)
+        assert server.listener.connections == 1
+        client.send(piece[:1])
+        await server.pass_seconds(2)
+        answer = await client.answer()
+        assert (answer.status, b"at less than 10 bytes per second" in answer.body) == (408, True)
+        assert await client.closed()
+
+
+async def test_a_body_has_a_time_to_be_complete() -> None:
+    limits = HttpLimits(max_receive_s=100)
+    async with serving(limits) as server, await Bare.connect(server.port) as client:
+        client.get("/echo", "Content-Length: 60000000", method="POST")
+        for _ in range(10):
+            client.send(bytes(100_000))
+            await server.pass_seconds(10)
+        assert server.listener.connections == 1
+        await server.pass_seconds(1)
+        answer = await client.answer()
+        assert (answer.status, b"not complete within 100 s" in answer.body) == (408, True)
+
+
+async def test_the_rate_of_one_body_is_not_that_of_the_next() -> None:
+    limits = HttpLimits(body_timeout_s=3, min_receive_rate=10)
+    async with serving(limits) as server, await Bare.connect(server.port) as client:
+        for _ in range(3):
+            client.get("/echo", "Content-Length: 80", method="POST")
+            for _ in range(4):
+                await server.pass_seconds(1)
+                client.send(bytes(20))
+            assert (await client.answer()).status == 200
+            await server.pass_seconds(60)
+
+
 async def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
     async with (
         serving(HttpLimits(idle_timeout_s=3)) as server,

@@ -61,8 +61,14 @@ class GrpcLimits:
     preface_timeout_s: int = 10
     frame_timeout_s: int = 60
     """For the rest of a frame or header block whose beginning has come."""
+    header_timeout_s: int = 10
+    """From the beginning of a header block, or of a frame that is not DATA, to its end."""
     message_timeout_s: int = 60
-    """Without a single byte of a message that a call owes."""
+    """Without a single byte of a message that a call owes; and before `min_receive_rate` counts."""
+    min_receive_rate: int = 240
+    """Bytes per second, on average, of the messages that a connection's calls owe together; 0: any."""
+    max_receive_s: int = 3600
+    """From the beginning of a message to its end."""
     write_timeout_s: int = 60
     """Without the client taking a single byte."""
     max_unread_bytes: int = 1 << 30
@@ -71,6 +77,21 @@ class GrpcLimits:
     """Compress responses with this where the client accepts it."""
     response_level: int = 6
     keepalive: KeepaliveLimits = field(default_factory=KeepaliveLimits)
+
+
+class _Awaited:
+    """A message that a client owes: how much has come of it, and since when no more; in ticks."""
+
+    __slots__ = ("began", "progress", "since")
+
+    def __init__(self, progress: tuple[int, ...], tick: int) -> None:
+        self.progress = progress
+        self.began = self.since = tick
+
+    @property
+    def received(self) -> int:
+        """Bytes, without the prefix."""
+        return self.progress[1] if self.progress else 0
 
 
 class GrpcServerConnection(Http2Connection):
@@ -105,7 +126,8 @@ class GrpcServerConnection(Http2Connection):
         self._draining_since: int | None = None
         self._left_at = 0
         self._write_watch = WriteWatch()
-        self._awaited: dict[int, tuple[tuple[int, ...], int]] = {}  # by stream: progress, and since when
+        self._awaited: dict[int, _Awaited] = {}  # by stream
+        self._half_sent_since = (0, 0)  # the number of a header block or frame, and when we saw it first
 
     def write(self, data: bytes) -> None:
         self._transport.write(data)
@@ -414,6 +436,7 @@ class GrpcServerConnection(Http2Connection):
         if (
             stalled > limits.write_timeout_s
             or (not self._preface_seen and tick - self._keepalive.opened > limits.preface_timeout_s)
+            or self._half_sent_s(tick) > limits.header_timeout_s
             # where the frame is of a call, that is told first
             or (self._in_frame and silent > min(limits.frame_timeout_s, limits.message_timeout_s + 2))
         ):
@@ -424,6 +447,13 @@ class GrpcServerConnection(Http2Connection):
         elif tick - self._left_at > LINGER_S:
             self._transport.close()
 
+    def _half_sent_s(self, tick: int) -> int:
+        """For how many seconds a header block or a frame that is not DATA has been coming in."""
+        number = self._half_sent
+        if number != self._half_sent_since[0]:
+            self._half_sent_since = number, tick
+        return tick - self._half_sent_since[1] if number else 0
+
     def _look_at_streams(self, tick: int) -> None:
         for stream in self.sender.stalled(tick, self._limits.write_timeout_s):
             self.reset_stream(stream.id, ErrorCode.CANCEL)
@@ -431,21 +461,36 @@ class GrpcServerConnection(Http2Connection):
         self._look_at_messages(tick)
 
     def _look_at_messages(self, tick: int) -> None:
-        """End the calls whose client has stopped in the middle of a message, or never began."""
-        limit_s = self._limits.message_timeout_s
+        """End the calls whose client has stopped in the middle of a message, never began, or takes very
+        long."""
         before, self._awaited = self._awaited, {}
         for stream in list(self.streams.values()):
             call = cast("ServerCall", stream)
             progress = call.awaited
             if progress is None:
                 continue
-            seen, since = before.get(call.id, (None, tick))
-            if progress != seen:
-                since = tick
-            if tick - since > limit_s:
-                call.give_up(Status.DEADLINE_EXCEEDED, f"no byte of the request message for {limit_s} s")
+            seen = before.get(call.id)
+            if seen is None or seen.progress[:1] != progress[:1]:
+                seen = _Awaited(progress, tick)
+            elif seen.progress != progress:
+                seen.progress, seen.since = progress, tick
+            reason = self._overdue(seen, tick, len(before))
+            if reason:
+                call.give_up(Status.DEADLINE_EXCEEDED, reason)
             else:
-                self._awaited[call.id] = progress, since
+                self._awaited[call.id] = seen
+
+    def _overdue(self, awaited: "_Awaited", tick: int, calls: int) -> str:
+        """Say why a message is waited for no longer, if so. `calls` share what their client sends."""
+        limits, elapsed_s = self._limits, tick - awaited.began
+        if tick - awaited.since > limits.message_timeout_s:
+            return f"no byte of the request message for {limits.message_timeout_s} s"
+        if elapsed_s > limits.max_receive_s:
+            return f"the request message was not complete within {limits.max_receive_s} s"
+        slow = awaited.received * calls < limits.min_receive_rate * elapsed_s
+        if slow and elapsed_s > limits.message_timeout_s:
+            return f"the request message came at less than {limits.min_receive_rate} bytes per second"
+        return ""
 
     def _look_at_age(self, tick: int) -> None:
         if self._draining_since is not None and tick - self._draining_since > 1:

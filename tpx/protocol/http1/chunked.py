@@ -63,6 +63,11 @@ class ChunkedDecoder:
             else:
                 self._start_chunk(line)
 
+    @property
+    def received(self) -> int:
+        """Bytes of the body that have come."""
+        return len(self._body)
+
     def body(self) -> memoryview:
         return memoryview(self._body)
 

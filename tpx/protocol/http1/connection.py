@@ -69,6 +69,11 @@ class HttpConnection(Inlet):
             return
         self._read(data)
 
+    @property
+    def received(self) -> int:
+        """Bytes that have come of the body which is being read."""
+        return self._chunks.received if self._chunks is not None else self._filled
+
     def landing(self) -> memoryview | None:
         return self._body[self._filled :] if self._body is not None else None
 

@@ -32,7 +32,11 @@ class HttpLimits:
     head_timeout_s: int = 10
     """From the first byte of a head to its end."""
     body_timeout_s: int = 60
-    """Without a single byte of an announced body."""
+    """Without a single byte of an announced body; and before `min_receive_rate` counts."""
+    min_receive_rate: int = 240
+    """Bytes per second, on average, of a body; 0: any."""
+    max_receive_s: int = 3600
+    """From the end of a head to the end of its body."""
     idle_timeout_s: int = 120
     """Between requests."""
     write_timeout_s: int = 60
@@ -122,7 +126,7 @@ class HttpServerConnection(HttpConnection):
         self._judge = judge
         self._request: HttpRequest | None = None
         self._stage = _Stage.IDLE
-        self._since = listener.tick
+        self._since = self._body_since = listener.tick
         self._write_watch = WriteWatch()
         self._streamed = 0  # bytes of streamed answers, to tell a slow client from a deaf one
         self._writing_paused = self._in_message = False
@@ -268,6 +272,7 @@ class HttpServerConnection(HttpConnection):
         return not waits and self._stage is not _Stage.CLOSED
 
     def _head_seen(self, head: Head) -> None:
+        self._body_since = self._listener.tick
         error = self._judge(head) if self._judge is not None else None
         if error is not None:
             raise error
@@ -376,7 +381,9 @@ class HttpServerConnection(HttpConnection):
         if self._write_watch.stalled_s(self._transport, self._streamed, tick) > limits.write_timeout_s:
             self.abort()
         elif self._write_watch.owing or self._awaits_turn:
-            self._since = tick  # the client is busy taking its answer, or we have others to serve
+            # the client is busy taking its answer, or we have others to serve
+            self._since = tick
+            self._body_since += 1
         else:
             self._look_at_stage(tick - self._since)
 
@@ -384,8 +391,8 @@ class HttpServerConnection(HttpConnection):
         limits = self._limits
         if self._stage is _Stage.HEAD and waited > limits.head_timeout_s:
             self._bad_message(HttpError(408, f"no complete request head within {limits.head_timeout_s} s"))
-        elif self._stage is _Stage.BODY and waited > limits.body_timeout_s:
-            self._bad_message(HttpError(408, f"no byte of the announced body for {limits.body_timeout_s} s"))
+        elif self._stage is _Stage.BODY:
+            self._look_at_body(waited)
         elif self._stage is _Stage.IDLE and waited > limits.idle_timeout_s:
             self._end()
         elif self._stage is _Stage.ANSWER and self._deaf and has_left(self._transport):
@@ -396,6 +403,18 @@ class HttpServerConnection(HttpConnection):
     def release(self) -> None:
         """Wait for the next answer, which says `Connection: close`. A client that sends a request on an idle
         connection while it is closed would not know what became of it."""
+
+    def _look_at_body(self, waited: int) -> None:
+        limits, elapsed_s = self._limits, self._listener.tick - self._body_since
+        if waited > limits.body_timeout_s:
+            reason = f"no byte of the announced body for {limits.body_timeout_s} s"
+        elif elapsed_s > limits.max_receive_s:
+            reason = f"the body was not complete within {limits.max_receive_s} s"
+        elif elapsed_s > limits.body_timeout_s and self.received < limits.min_receive_rate * elapsed_s:
+            reason = f"the body came at less than {limits.min_receive_rate} bytes per second"
+        else:
+            return
+        self._bad_message(HttpError(408, reason))
 
     def drain(self) -> None:
         """Close when idle; a request in flight is answered first, with `Connection: close`."""

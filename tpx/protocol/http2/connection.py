@@ -44,6 +44,7 @@ WRITE_BUFFER_BYTES = 512 << 10
 
 GLITCH_BURST = 2000
 GLITCHES_PER_S = 100
+_KIND_AT = 3
 _CUT_STREAMS = 1000
 _STREAMS_PER_GLITCH = 100
 """Open streams whose windows move with the initial window."""
@@ -60,6 +61,7 @@ class Http2Connection(Inlet):
         # reading
         self._pending = bytearray()
         self._missing = 0  # to come of the frame that `_pending` begins with
+        self._begun = 0  # frames and header blocks that did not come with one read
         self._block: bytearray | None = None  # a header block in pieces, and its first frame
         self._block_stream = self._block_flags = 0
         self._direct: memoryview | None = None  # the landing of a DATA frame, its stream, its unread bytes
@@ -131,12 +133,15 @@ class Http2Connection(Inlet):
             return
         self._transport.hold()
         try:
-            if self._pending:
+            fresh = not self._pending
+            if not fresh:
                 self._pending += data
                 data, self._pending, self._missing = bytes(self._pending), bytearray(), 0
             if self._turns is not None:
                 self._begin_turn(self._turns, len(data))
             self._parse(data, 0)
+            if self._pending and self._block is None and (fresh or len(self._pending) < len(data)):
+                self._begun += 1
             self._end_read(self._transport.transport)
         except Http2Error as exc:
             self._break(exc)
@@ -183,6 +188,13 @@ class Http2Connection(Inlet):
     def _in_frame(self) -> bool:
         """The beginning of a frame or header block has come, and not its end."""
         return bool(self._pending) or self._block is not None or self._direct is not None
+
+    @property
+    def _half_sent(self) -> int:
+        """The number of the header block, or of the frame that is not DATA, of which the beginning has come
+        and not the end; 0 if there is none."""
+        control = len(self._pending) >= HEADER_BYTES and self._pending[_KIND_AT] != DATA
+        return self._begun if self._block is not None or (control and not self._awaits_turn) else 0
 
     def _let_go(self) -> None:
         """The connection is gone: hold no memory for it."""
@@ -343,6 +355,7 @@ class Http2Connection(Inlet):
             self._on_headers(stream_id, flags, block)
             return
         self._block, self._block_stream, self._block_flags = bytearray(block), stream_id, flags
+        self._begun += 1
 
     def _continue_block(self, flags: int, stream_id: int, payload: bytes) -> None:
         if self._block is None or stream_id != self._block_stream:
