@@ -144,13 +144,18 @@ def test_without_a_word_models_a_cache_and_a_home_it_says_what_is_missing(tmp_pa
 # models that fail
 
 
+BAD = "input [{ name: 'x' data_type: TYPE_FP32 dims: [ 0 ] }]"
+
+
 def test_a_model_that_fails_ends_the_start_with_its_reason(repository: Path, tmp_path: Path) -> None:
-    write_model(tmp_path, "bad", config="max_batch_size: -1")
+    write_model(tmp_path, "bad", config=BAD)
     done = tpx("serve", f"--model-repository={repository}", f"--model-repository={tmp_path}")
     assert done.returncode == 1
-    assert "failed to load 'bad' version 1: Invalid argument: 'max_batch_size' must be non-neg" in done.stderr
+    assert (
+        "failed to load 'bad' version 1: Invalid argument: model input 'x' dimension must be " in done.stderr
+    )
     assert done.stderr.endswith("error: creating server: Internal - failed to load all models: bad\n")
-    assert "UNAVAILABLE: Invalid argument: 'max_batch_size' must be non-negative value for bad" in done.stdout
+    assert "UNAVAILABLE: Invalid argument: model input 'x' dimension must be integer >= 1" in done.stdout
     assert "is ready" not in done.stdout
 
 
@@ -161,7 +166,7 @@ def test_a_model_that_fails_ends_the_start_with_its_reason(repository: Path, tmp
 def test_a_model_that_fails_may_be_done_without(
     repository: Path, tmp_path: Path, words: list[str], ready: int
 ) -> None:
-    write_model(tmp_path, "bad", config="max_batch_size: -1")
+    write_model(tmp_path, "bad", config=BAD)
     with serve(f"--model-repository={repository}", f"--model-repository={tmp_path}", *words) as child:
         child.ready()
         assert get(child, "/v2/health/live")[0] == 200
@@ -178,7 +183,35 @@ def test_a_model_that_fails_may_be_done_without(
         entries = {entry["name"]: entry for entry in json.loads(connection.getresponse().read())}
         connection.close()
         assert entries["bad"]["state"] == "UNAVAILABLE"
-        assert entries["bad"]["reason"].startswith("Invalid argument: 'max_batch_size'")
+        assert entries["bad"]["reason"].startswith("Invalid argument: model input 'x' dimension must be ")
+        assert child.stop() == 0
+
+
+def test_a_folder_without_a_configuration_is_passed_over_where_there_must_be_one(tmp_path: Path) -> None:
+    whole = "".join(
+        f"{what} [{{ name: '{name}' data_type: TYPE_FP32 dims: [ -1, 2 ] }}] "
+        for what, name in (("input", "x"), ("output", "y"))
+    )
+    write_model(tmp_path, "net", config=whole)
+    write_model(tmp_path, "bare")
+    words = [f"--model-repository={tmp_path}", "--strict-model-config=true"]
+    done = tpx("serve", *words)
+    assert done.returncode == 1
+    assert done.stderr.endswith("error: creating server: Internal - failed to load all models: bare\n")
+    with serve(*words, "--exit-on-error=false") as child:
+        child.ready()
+        assert get(child, "/v2/health/ready")[0] == 200
+        assert get(child, "/v2/models/net/ready")[0] == 200
+        assert get(child, "/v2/models/bare/ready")[0] == 400
+        assert child.stop() == 0
+
+
+@pytest.mark.parametrize(("words", "ready"), [([], 400), (["--strict-readiness=false"], 200)])
+def test_a_missing_repository_may_be_done_without(tmp_path: Path, words: list[str], ready: int) -> None:
+    with serve("--model-repository", tmp_path / "nowhere", "--exit-on-error=false", *words) as child:
+        child.ready()
+        assert get(child, "/v2/health/live")[0] == 200
+        assert get(child, "/v2/health/ready")[0] == ready
         assert child.stop() == 0
 
 

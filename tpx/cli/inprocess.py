@@ -60,6 +60,9 @@ class Engine:
             server = Server(self._config)
             await server.start()
             self._server = server
+            if server.repository.unreadable:
+                await self.stop()
+                raise UsageError("\n".join(server.repository.unreadable))
         return self._server
 
     async def stop(self) -> None:

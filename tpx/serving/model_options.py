@@ -57,7 +57,12 @@ class ModelOptions(CompatibilityOptions):
         ),
     ] = "none"
     repository_poll_secs: Annotated[
-        int, Option("seconds between two looks at the repositories in poll mode", section="Models", minimum=1)
+        int,
+        Option(
+            "seconds between two looks at the repositories in poll mode; 0 = only at startup",
+            section="Models",
+            minimum=0,
+        ),
     ] = 15
     load_model: Annotated[
         tuple[str, ...],

@@ -25,6 +25,7 @@ def control_settings(config: ServeConfig) -> ControlSettings:
         ],
         mode=config.model_control_mode,
         startup=config.load_model,
+        exit_on_error=config.exit_on_error,
         poll_s=config.repository_poll_secs,
         load_threads=config.model_load_thread_count,
         load_retries=config.model_load_retry_count,

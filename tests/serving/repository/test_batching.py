@@ -129,7 +129,7 @@ def test_sequences_may_be_ragged(strategy: str) -> None:
     counts = "batch_input [{ kind: %s target_name: 'n' data_type: TYPE_FP32 source_input: '%s' }] "
     validate(configured(IO + ragged + counts % ("BATCH_ELEMENT_COUNT", "r") + sequences(strategy)))
     assert refused(ragged + counts % ("BATCH_ELEMENT_COUNT", "q") + sequences(strategy)) == (
-        "unknown source input name 'q'"
+        "unknown source input name 'q' for net"
     )
 
 

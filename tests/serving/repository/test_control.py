@@ -301,6 +301,37 @@ def test_a_name_in_two_repositories_is_not_loaded_and_what_serves_goes_on(tmp_pa
     play(scene)
 
 
+@pytest.mark.parametrize(
+    ("config", "ready"),
+    [
+        ("what: 3", True),
+        ("max_batch_size: -1", True),
+        ("name: 'other'", True),
+        ("platform: 'mine'", True),
+        ("version_policy { specific { versions: 7 } }", False),
+        ("input [{ name: 'x' data_type: TYPE_FP32 dims: [ 0 ] }]", False),
+        ("backend: 'mine'", False),
+    ],
+)
+def test_a_directory_that_is_told_to_be_no_model_does_not_keep_the_server_from_being_ready(
+    tmp_path: Path, config: str, ready: bool
+) -> None:
+    """Asked of a real Triton 2.51, one by one."""
+
+    async def scene() -> None:
+        write(tmp_path, 2)
+        write(tmp_path, 2, name="good")
+        (tmp_path / "net" / "config.pbtxt").write_text(config)
+        async with controlled(tmp_path, mode="none") as it:
+            assert it.repository.failures() == ["net"]
+            assert it.repository.all_ready() == ready
+            assert it.repository.is_ready("good")
+            [state] = [state for name, state in it.states.items() if name.startswith("net")]
+            assert state.startswith("UNAVAILABLE ")
+
+    play(scene)
+
+
 def test_loads_of_one_model_follow_each_other(tmp_path: Path) -> None:
     async def scene() -> None:
         write(tmp_path, 2)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.serving.repository.controlled import controlled, play, write
+from tpx.errors import UsageError
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository import control
 
@@ -113,22 +114,75 @@ def test_a_repository_that_cannot_be_read_unloads_nothing(
     play(scene)
 
 
-def test_a_name_that_becomes_ambiguous_goes_on_serving_as_it_was(tmp_path: Path) -> None:
+def test_a_name_that_becomes_ambiguous_is_unloaded_until_it_is_not(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
 
     async def scene() -> None:
         write(one, 2)
         two.mkdir()
         async with controlled(one, two, mode="poll", poll_s=1000) as it:
-            before = it.repository.get("net")
             write(two, 3)
             write(one, 7, name="other")
-            await it.control.poll()
-            assert it.repository.get("net") is before
-            assert it.repository.is_ready("other")
+            for _ in range(2):
+                await it.control.poll()
+                assert set(it.states) == {"net:-", "other:1"}
+                assert it.states["other:1"] == "READY"
+                assert it.states["net:-"].startswith(
+                    "UNAVAILABLE model appears in two or more repositories: "
+                )
+                assert not it.repository.is_ready("net")
+                assert not it.repository.all_ready()
             shutil.rmtree(one / "net")
             await it.control.poll()
             assert await it.factor() == 3
+            assert it.repository.all_ready()
+
+    play(scene)
+
+
+def test_polling_every_0_seconds_looks_at_the_start_alone(tmp_path: Path) -> None:
+    async def scene() -> None:
+        write(tmp_path, 2)
+        async with controlled(tmp_path, mode="poll", poll_s=0) as it:
+            assert it.states == {"net:1": "READY"}
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    play(scene)
+
+
+def test_a_repository_that_is_missing_at_the_start_is_served_once_it_is_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    here, later = tmp_path / "here", tmp_path / "later"
+
+    async def scene() -> None:
+        write(here, 2)
+        with pytest.raises(UsageError, match="cannot read model repository"):
+            async with controlled(here, later, mode="poll", poll_s=1000):
+                pass
+        async with controlled(here, later, mode="poll", poll_s=1000, exit_on_error=False) as it:
+            assert f"cannot read model repository '{later}'" in caplog.text
+            assert await it.factor() == 2
+            assert not it.repository.all_ready()
+            write(later, 3, name="other")
+            await it.control.poll()
+            assert await it.factor(name="other") == 3
+            assert it.repository.all_ready()
+
+    play(scene)
+
+
+def test_a_repository_that_is_missing_at_the_start_can_be_loaded_from_later(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with controlled(tmp_path / "later", exit_on_error=False) as it:
+            assert not it.repository.all_ready()
+            assert await it.control.names_on_disk() == {}
+            assert not it.repository.all_ready()
+            write(tmp_path / "later", 2)
+            await it.load()
+            assert await it.factor() == 2
+            assert list(await it.control.names_on_disk()) == [ModelId("net")]
+            assert it.repository.all_ready()
 
     play(scene)
 

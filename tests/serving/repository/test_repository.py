@@ -194,7 +194,7 @@ def test_a_model_that_fails_does_not_keep_others_from_loading(tmp_path: Path) ->
         ),
         (
             "model_metrics { metric_control [{ }] }",
-            "net:1",
+            "net:0",
             "metric control must specify 'metric_identifier' for net",
         ),
     ],

@@ -163,6 +163,9 @@ def test_a_model_that_cannot_be_told_is_known_unless_it_serves(scene: Scene) -> 
     assert scene.states == {None: ("UNAVAILABLE", "unreadable")}
     assert not scene.repository.all_ready()
     assert scene.repository.failures() == ["net"]
+    scene.repository.fault(NET, "no model", passed_over=True)
+    assert scene.repository.all_ready()
+    assert scene.repository.failures() == ["net"]
     scene.load(1)
     assert scene.states == {1: ("READY", "")}
     scene.repository.fault(NET, "unreadable again")

@@ -168,7 +168,7 @@ def latencies_of(config: Any, settings: LatencySettings) -> Latencies | None:
 
     Raises ConfigError where `model_metrics` is wrong, whether or not it is used.
     """
-    chosen = _chosen_buckets(config)
+    chosen = chosen_buckets(config)
     now = time.perf_counter_ns()
     kept: dict[str, Histogram | Summary] = {}
     for family in SUMMARIES if settings.summary_latencies else ():
@@ -191,8 +191,8 @@ def _measured(config: Any, phase: Phase) -> bool:
     return cached or phase not in ("cache_hit", "cache_miss")
 
 
-def _chosen_buckets(config: Any) -> dict[str, tuple[float, ...]]:
-    """The buckets that `model_metrics` gives, by family."""
+def chosen_buckets(config: Any) -> dict[str, tuple[float, ...]]:
+    """Return the buckets that `model_metrics` gives, by family. Raises ConfigError."""
     known = {family.name for family in HISTOGRAMS}
     chosen = {}
     for control in config.model_metrics.metric_control:

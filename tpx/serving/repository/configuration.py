@@ -11,6 +11,7 @@ from tpx.protocol import messages
 from tpx.protocol.datatypes import BY_NUMBER
 from tpx.serving.backends.base import Backend, OnGpus
 from tpx.serving.backends.table import BACKEND_OF_PLATFORM, PLATFORM_OF_BACKEND, RECOGNISED_FILES
+from tpx.serving.distributions.latencies import chosen_buckets
 from tpx.serving.repository.batching import validate_batch_tensors, validate_batching
 
 _KINDS = messages.ModelConfig.DESCRIPTOR.fields_by_name["instance_group"].message_type.fields_by_name["kind"]
@@ -181,6 +182,7 @@ def validate_model(config: Any, *, completed: bool = True) -> None:
         raise ConfigError(f"'max_batch_size' must be non-negative value for {config.name}")
     validate_batching(config, completed=completed)
     _validate_cache(config)
+    chosen_buckets(config)
     if config.model_operations.op_library_filename and config.backend not in WITH_OPERATORS:
         raise ConfigError(
             f"model '{config.name}': model_operations.op_library_filename needs a backend that loads "

@@ -23,6 +23,7 @@ from tpx.serving.repository.decisions import plan_poll, plan_start
 from tpx.serving.repository.demand import Demand
 from tpx.serving.repository.dependencies import plan_cascade
 from tpx.serving.repository.ensembles import Ensembles
+from tpx.serving.repository.layout import ModelSource
 from tpx.serving.repository.loading import Loader
 from tpx.serving.repository.loads import Loads, absent
 from tpx.serving.repository.names import Names
@@ -80,7 +81,7 @@ class ModelControl:
     async def start(self) -> None:
         """Load what the mode asks for; a failure is kept as the state of its model. Raises UsageError."""
         settings = self._settings
-        found = await asyncio.to_thread(self._repositories.scan)
+        found = await self._scan()
         if settings.mode not in _CLIENTS_DECIDE:
             for words in await asyncio.to_thread(strays, settings.paths):
                 log.warning("%s", words)
@@ -91,14 +92,24 @@ class ModelControl:
                 meant = nearest(model.name, [each.name for each in found])
                 fault = f"{absent(model)}: no repository has it{meant}"
                 log.error("%s", fault)
-                self._repository.fault(model, fault)
+                self._repository.fault(model, fault, passed_over=True)
         self._asked.update(models)
         here = [model for model in models if model in found]
         for words in await asyncio.to_thread(stray_configs, [found[model] for model in here]):
             log.warning("%s", words)
         await self._round(lambda model: fetched(found[model]) if model in found else None).load(here)
-        if settings.mode == "poll":
+        if settings.mode == "poll" and settings.poll_s:
             self._poller = asyncio.get_running_loop().create_task(self._poll_until_stopped())
+
+    async def _scan(self) -> Mapping[ModelId, ModelSource]:
+        """Return what there is at startup. Raises UsageError unless repositories may be missing."""
+        if self._settings.exit_on_error:
+            return await asyncio.to_thread(self._repositories.scan)
+        found, faults = await asyncio.to_thread(self._repositories.scan_readable)
+        for fault in faults:
+            log.error("failed to poll the model repositories: %s", fault)
+        self._repository.unreadable = tuple(faults)
+        return found
 
     def stop(self) -> None:
         """Begin no more loads."""
@@ -209,6 +220,7 @@ class ModelControl:
         except UsageError as exc:
             log.error("%s", exc)
             return {}
+        self._repository.unreadable = ()
         self._repository.forget(found)
         self._names.notice(found)
         return found
@@ -283,19 +295,30 @@ class ModelControl:
 
     async def poll(self) -> None:
         """Look at the repositories, and load and unload what has changed there. Raises UsageError."""
-        found = await asyncio.to_thread(self._repositories.stamped)
+        look = await asyncio.to_thread(self._repositories.look)
+        self._repository.unreadable = ()
+        found = look.stamps
         changes = plan_poll(found, self._repository.stamps())
         if changes.load:
             await asyncio.sleep(_SETTLE_S)
-            again = await asyncio.to_thread(self._repositories.stamped)
-            settled = [model for model in changes.load if again.get(model) == found[model]]
+            again = await asyncio.to_thread(self._repositories.look)
+            settled = [model for model in changes.load if again.stamps.get(model) == found[model]]
             sight = self._repositories.sight
             changed = self._round(lambda model: sight(model) if model in settled else None)
             await changed.load(settled)
         for model in changes.unload:
             async with self._turns.take(model):
                 self._unload(model)
+        for model, places in look.duplicates.items():
+            async with self._turns.take(model):
+                self._displace(model, places)
         self._repository.forget(found)
+
+    def _displace(self, model: ModelId, reason: str) -> None:
+        """Stop serving a model that a second repository has: nothing tells which one is meant."""
+        self._ensembles.forget(model)
+        self.retirement.retire(self._repository.displace(model, reason))
+        self._ensembles.settle([model])
 
     def _check_running(self) -> None:
         if self._stopping.is_set():

@@ -81,6 +81,8 @@ class ModelSource:
     file: Path | None = None
     fault: str = ""
     """Why it cannot be loaded, if the directory alone tells."""
+    duplicate: bool = False
+    """The fault is that several repositories have it."""
     config_name: str = ""
     """Of the file in `configs` that stands for config.pbtxt, if it is there."""
     override: Any = None
@@ -216,7 +218,7 @@ def _unique(model: ModelId, sources: Sequence[ModelSource]) -> ModelSource:
         return sources[0]
     name, fault = model.name, _fault_of(sources)
     log.error("failed to poll model '%s': not unique across all model repositories: %s", name, fault)
-    return ModelSource(name=name, directory=sources[0].directory, fault=fault)
+    return ModelSource(name=name, directory=sources[0].directory, fault=fault, duplicate=True)
 
 
 def _fault_of(sources: Sequence[ModelSource]) -> str:

@@ -226,7 +226,6 @@ class Loader:
         backend = find_backend(config.backend, self.settings.backend_directory)
         validate_instance_groups(config)
         validate_tensors(config, completed=not self.settings.auto_complete)
-        latencies = latencies_of(config, self.settings.latencies)
         if source.origin is not None:
             source.origin.fetch_version(source.directory, version)
         host = self._host_of(source.model_id) if self._host_of is not None else None
@@ -260,7 +259,7 @@ class Loader:
                 self._loop,
                 inline_below_ns=self.settings.inline_below_ns,
             )
-            model.statistics.latencies = latencies
+            model.statistics.latencies = latencies_of(config, self.settings.latencies)
             model.join(self._instances(model, specs, config, source))
         except BaseException:
             opened.close()

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from tpx.errors import ConfigError, InvalidRequest, LoadError, UsageError
+from tpx.errors import ConfigError, InvalidRequest, LoadError, TpxError, UsageError
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.agents.custody import Custody
 from tpx.serving.repository.decisions import Plan, plan_load
@@ -100,7 +100,7 @@ class Loads:
             return await self._versions.in_thread(look)
         except (LoadError, UsageError) as exc:
             log.error("failed to load '%s': %s", model, exc)
-            self._repository.fault(model, reason_of(exc))
+            self._repository.fault(model, reason_of(exc), passed_over=True)
             raise InvalidRequest(f"{absent(model)}: {reason_of(exc)}") from exc
 
     async def _want(self, source: ModelSource, custody: Custody) -> Wanted:
@@ -110,7 +110,9 @@ class Loads:
         except Exception as exc:
             model, reason = source.model_id, source.fault or reason_of(exc)
             log.error("failed to load '%s': %s", model, reason)
-            self._repository.fault(model, reason)
+            # Triton passes over what it cannot poll; a model without a version it knows
+            passed_over = isinstance(exc, TpxError) and not isinstance(exc, NoVersion)
+            self._repository.fault(model, reason, passed_over=passed_over)
             if isinstance(exc, NoVersion):
                 told = relative_paths(exc.message)
                 raise InvalidRequest(f"load failed for model '{model}': {told}\n") from exc

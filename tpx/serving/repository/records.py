@@ -41,10 +41,14 @@ class VersionEntry:
     state: State | None = State.LOADING
     reason: str = ""
     loaded: Loaded | None = None
+    passed_over: bool = False
+    """The model's directory is no model as far as readiness goes, as in Triton."""
 
     @property
     def hinders(self) -> bool:
         """Whether a server that is ready only with all its models is not, because of this one."""
+        if self.passed_over:
+            return False
         if self.loaded is not None and not self.loaded.served.healthy:
             return True
         gone = self.state is State.UNLOADING or self.reason.startswith(UNLOADED)
@@ -66,6 +70,8 @@ class Record:
     versions: dict[int, VersionEntry] = field(default_factory=dict)
     fault: str = ""
     """Why no version could be named, while none is served."""
+    passed_over: bool = False
+    """The fault does not keep the server from being ready."""
     stamps: Stamps | None = None
     """Of the files that the last load was made from; None if it failed."""
     known: bool = False
@@ -78,7 +84,10 @@ class Record:
     def entries(self) -> list[VersionEntry]:
         found = [entry for _, entry in sorted(self.versions.items())]
         if self.fault:
-            found.insert(0, VersionEntry(version=None, state=State.UNAVAILABLE, reason=self.fault))
+            fault = VersionEntry(
+                version=None, state=State.UNAVAILABLE, reason=self.fault, passed_over=self.passed_over
+            )
+            found.insert(0, fault)
         return found
 
     @property

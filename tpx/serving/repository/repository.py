@@ -44,6 +44,8 @@ class ModelRepository:
     def __init__(self, *, namespaces: bool = False) -> None:
         self.namespaces = namespaces
         self.generation = 0
+        self.unreadable: tuple[str, ...] = ()
+        """Why repositories could not be read at startup, as long as no later look has read them."""
         self._models: dict[str, dict[str, Record]] = {}
         """By name, and then by namespace: clients know names."""
 
@@ -112,12 +114,19 @@ class ModelRepository:
     # what is known
 
     def all_ready(self) -> bool:
-        """Whether every known version is ready, but for those that were unloaded on purpose."""
-        return not any(entry.hinders for _, record in self._records() for entry in record.entries)
+        """Whether the repositories could be read, and every known version is ready, but for those that were
+        unloaded on purpose."""
+        return not self.unreadable and not any(
+            entry.hinders for _, record in self._records() for entry in record.entries
+        )
 
     def failures(self) -> list[str]:
-        """The models of which something is not ready."""
-        return [str(model) for model, record in self._records() if any(e.hinders for e in record.entries)]
+        """The models of which something is not ready, or that could not be told what they are."""
+        return [
+            str(model)
+            for model, record in self._records()
+            if any(entry.hinders or entry.passed_over for entry in record.entries)
+        ]
 
     def index(self, on_disk: Mapping[ModelId, str] | None = None) -> list[tuple[ModelId, VersionEntry]]:
         """Every known version, and the models that lie `on_disk`, each with a fault or "".
@@ -206,12 +215,15 @@ class ModelRepository:
             if entry.loaded is None:
                 entry.state, entry.reason = State.UNAVAILABLE, reason
 
-    def fault(self, model: ModelId, reason: str) -> None:
-        """A model cannot be told what it is: what served goes on."""
+    def fault(self, model: ModelId, reason: str, *, passed_over: bool = False) -> None:
+        """A model cannot be told what it is: what served goes on.
+
+        `passed_over`: the server can be ready nevertheless.
+        """
         record = self._make(model)
         self._failed(record)
         if not any(entry.loaded is not None for entry in record.versions.values()):
-            record.fault = reason
+            record.fault, record.passed_over = reason, passed_over
 
     def suspend(self, model: ModelId, reason: str) -> list[Loaded]:
         """A model cannot serve until others do; returns what did."""
@@ -252,6 +264,21 @@ class ModelRepository:
             if entry.state is not State.UNLOADING:
                 entry.state, entry.reason = State.UNAVAILABLE, UNLOADED
         self.generation += 1
+        return ended
+
+    def displace(self, model: ModelId, reason: str) -> list[Loaded]:
+        """Nothing of a model serves any more, and `reason` is all that is told of it; returns what did.
+
+        A server that has never served the model can be ready, as Triton.
+        """
+        record = self._record(model)
+        if record is not None and record.fault == reason:
+            return []
+        served_before = record is not None and record.has_served
+        ended = self.unload(model)
+        if self._record(model) is not None:
+            self._drop(model)
+        self.fault(model, reason, passed_over=not served_before)
         return ended
 
     def ended(self, served: Served) -> None:

@@ -16,7 +16,10 @@ class ControlSettings:
     mode: ControlMode = "none"
     startup: Sequence[str] = ()
     """--load-model: what explicit mode loads at startup."""
+    exit_on_error: bool = True
+    """A repository that cannot be read at startup is an error, and no gap to start with."""
     poll_s: float = 15
+    """0 never polls."""
     load_threads: int = 4
     load_retries: int = 0
     config_name: str = ""

@@ -1,10 +1,11 @@
 """Models as they are found: in the repositories, fetched from elsewhere, or in what a request brings."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from tpx.errors import InvalidRequest
+from tpx.errors import InvalidRequest, UsageError
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository import layout
 from tpx.serving.repository.layout import ModelSource, Place
@@ -18,6 +19,16 @@ class Sighting:
 
     source: ModelSource
     files: OverrideFiles | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """The models of the repositories at one moment."""
+
+    stamps: Mapping[ModelId, Stamps | None]
+    """None for a model that cannot be told what it is."""
+    duplicates: Mapping[ModelId, str]
+    """Those that several repositories have, with the places."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +48,26 @@ class Repositories:
         found = layout.scan(self.paths, config_name=self.config_name, namespaces=self.namespaces)
         return {source.model_id: source for source in found}
 
-    def stamped(self) -> dict[ModelId, Stamps | None]:
-        """All models; without stamps where one cannot be told what it is."""
-        return {model: None if source.fault else stamps_of(source) for model, source in self.scan().items()}
+    def scan_readable(self) -> tuple[dict[ModelId, ModelSource], list[str]]:
+        """All models of the repositories that can be read, and why the others cannot."""
+        with suppress(UsageError):
+            return self.scan(), []
+        readable, faults = [], []
+        for path in self.paths:
+            try:
+                layout.scan([path], config_name=self.config_name)
+                readable.append(path)
+            except UsageError as exc:
+                faults.append(exc.message)
+        return replace(self, paths=readable).scan(), faults
+
+    def look(self) -> Look:
+        """All models, as polling compares them."""
+        found = self.scan()
+        return Look(
+            stamps={model: None if source.fault else stamps_of(source) for model, source in found.items()},
+            duplicates={model: source.fault for model, source in found.items() if source.duplicate},
+        )
 
     def names(self) -> dict[ModelId, str]:
         """All models, each with the fault of not being unique, or ""."""
