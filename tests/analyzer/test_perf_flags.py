@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tpx.analyzer.models import ModelToProfile
+from tpx.analyzer.models import Flags, ModelParameters, ModelToProfile
 from tpx.analyzer.options import ProfileConfig
-from tpx.analyzer.options.perf_flags import DECIDED, OBEYED, perf_warnings, perf_words
+from tpx.analyzer.options.perf_flags import DECIDED, LOADS, OBEYED, flag_loads, perf_warnings, perf_words
 from tpx.errors import UsageError
 from tpx.options import fields_of
 from tpx.perf.options import PerfConfig
@@ -27,9 +27,13 @@ batch-size url protocol latency-report-file http-header verbose extra-verbose ve
 
 
 @pytest.mark.parametrize("name", MODEL_ANALYZERS.split())
-def test_every_key_of_model_analyzer_is_a_word_or_warned_of(name: str) -> None:
+def test_every_key_of_model_analyzer_is_a_word_a_load_or_warned_of(name: str) -> None:
     switches = {"async", "sync", "streaming", "ssl-grpc-use-ssl"}
     flags = {name: ("true" if name in switches else "1",)}
+    if name in LOADS and name != "request-intervals":
+        assert (perf_words(flags), perf_warnings(flags)) == ((), ())
+        assert getattr(flag_loads(flags, ModelParameters()), LOADS[name]) == (1,)
+        return
     taken = {field.flag[2:] for field in fields_of(PerfConfig)} | {"async", "http-header"}
     if name in taken and (name not in DECIDED or name in OBEYED):
         assert len(perf_words(flags)) == 1
@@ -56,6 +60,7 @@ def test_a_list_repeats_the_flag_and_switches_stand_alone() -> None:
     ("name", "message"),
     [
         ("percentil", "unknown option 'percentil' .did you mean 'percentile'"),
+        ("fixed-schedule", "fixed-schedule: configurations are compared under a concurrency"),
         ("concurency-range", "unknown option 'concurency-range' .did you mean 'concurrency-range'"),
     ],
 )
@@ -85,3 +90,19 @@ def test_flags_of_a_model_replace_those_of_the_run() -> None:
 
 def test_what_a_model_may_have_otherwise_is_what_the_run_decides() -> None:
     assert set(DECIDED) >= OBEYED
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            {"concurrency-range": ("4",), "request-rate-range": ("9",)},
+            "concurrency-range and request-rate-range",
+        ),
+        ({"concurrency-range": ("many",)}, "concurrency-range: expected an integer, got 'many'"),
+        ({"concurrency-range": ("4:",)}, "concurrency-range: start, stop and step are integers"),
+    ],
+)
+def test_loads_that_flags_do_not_give_are_refused(flags: Flags, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        ProfileConfig(profile_models=(ModelToProfile(name="m", perf_analyzer_flags=flags),))

@@ -1,10 +1,15 @@
 """The load generator's answer in the analyzer's words."""
 
 from dataclasses import replace
+from pathlib import Path
+
+import pytest
 
 from tpx.analyzer.results.measurement import Breakdown, Latency, Load
-from tpx.analyzer.runners.load import to_measurement
+from tpx.analyzer.runners.load import level_of, to_measurement
+from tpx.options import from_argv
 from tpx.perf.latency import LatencySummary
+from tpx.perf.options import PerfConfig
 from tpx.perf.results import ClientTimes, LevelResult, ServerBreakdown, Verdict
 from tpx.perf.settings import Level
 
@@ -71,3 +76,11 @@ def test_an_unstable_level_carries_its_reason_and_its_failures() -> None:
     measurement = to_measurement(level, "m", LOAD)
     assert not measurement.stable
     assert measurement.note == "throughput moved by 30%; 3 requests failed"
+
+
+def test_a_file_of_intervals_is_sent_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "gaps").write_text("1000\n2000\n")
+    words = ["-m", "m", f"--request-intervals={tmp_path / 'gaps'}"]
+    level = level_of(from_argv(PerfConfig, words), Load(kind="request_rate", value=667))
+    assert (level.mode, level.value) == ("custom_intervals", pytest.approx(2000 / 3))
+    assert level_of(from_argv(PerfConfig, words[:2]), LOAD) == Level("concurrency", 8)

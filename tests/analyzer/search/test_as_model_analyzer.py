@@ -173,6 +173,26 @@ def test_models_together_are_each_tried_under_every_listed_load(tmp_path: Path) 
     assert all(sorted(own) == [(2, 2), (2, 4), (4, 2), (4, 4)] for own in loads.values())
 
 
+@pytest.mark.parametrize(
+    ("flags", "loads"),
+    [
+        ("{concurrency-range: 5}", {(1, "concurrency", 5)}),
+        ("{concurrency-range: '2:6:2', batch-size: 4}", {(4, "concurrency", load) for load in (2, 4, 6)}),
+        ("{request-rate-range: 50}", {(1, "request_rate", 50)}),
+        ("{request-intervals: %s}", {(1, "request_rate", 667)}),
+    ],
+)
+@pytest.mark.parametrize("mode", ["", "run_config_search_mode: quick\n"])
+def test_flags_of_the_load_generator_give_the_loads(
+    tmp_path: Path, mode: str, flags: str, loads: set[tuple[int, str, int]]
+) -> None:
+    (tmp_path / "gaps").write_text("1000\n2000\n")
+    text = f"profile_models: m\nconcurrency_sweep_disable: true\nperf_analyzer_flags: {flags}\n"
+    trials = measured(tmp_path, mode + text.replace("%s", str(tmp_path / "gaps")))
+    assert {(t.load.batch_size, t.load.kind, t.load.value) for t in trials} == loads
+    assert len({t.variant.name for t in trials}) > 2
+
+
 QUICK = "run_config_search_mode: quick\nconcurrency_sweep_disable: true\nprofile_models: m\n"
 
 

@@ -1,25 +1,26 @@
 """All that `tpx analyze profile` can be told: the groups of options as one."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tpx.analyzer.config_sweep import ConfigSweep
-from tpx.analyzer.models import ModelToProfile
+from tpx.analyzer.models import Flags, ModelToProfile
 from tpx.analyzer.options.budget import BudgetOptions
 from tpx.analyzer.options.genai_flags import language_model, language_warnings
 from tpx.analyzer.options.goals import GoalOptions
 from tpx.analyzer.options.idle import idle_warnings
 from tpx.analyzer.options.measurement import MeasurementOptions
 from tpx.analyzer.options.output import OutputOptions
-from tpx.analyzer.options.perf_flags import checked_perf_words, perf_warnings
+from tpx.analyzer.options.perf_flags import checked_perf_words, flag_loads, perf_warnings
 from tpx.analyzer.options.rules import check_together, member_warnings
 from tpx.analyzer.options.search import SearchOptions
 from tpx.analyzer.options.server import ServerOptions
 from tpx.analyzer.options.target import TargetOptions
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.runners.load import LoadSettings
+from tpx.analyzer.search.base import SearchSpace
 from tpx.options import fields_of
 from tpx.perf.settings import Shape
 
@@ -53,6 +54,11 @@ class ProfileConfig(
     @property
     def goals(self) -> Goals:
         return self.goals_for(self.profile_models)
+
+    def space_of(self, model: ModelToProfile) -> SearchSpace:
+        """What to search in this model, under the loads that its flags for the load generator may give."""
+        loads = flag_loads(self._perf_flags(model), model.parameters)
+        return super().space_of(replace(model, parameters=loads))
 
     def goals_of(self, model: ModelToProfile) -> Goals:
         """What is asked of one model."""
@@ -92,12 +98,15 @@ class ProfileConfig(
         checked_perf_words(self.perf_analyzer_flags, self.client_protocol)
         return {
             model.name: checked_perf_words(
-                self.perf_analyzer_flags if model.perf_analyzer_flags is None else model.perf_analyzer_flags,
+                self._perf_flags(model),
                 self.client_protocol,
             )
             + self._language_words(model)
             for model in self.profile_models
         }
+
+    def _perf_flags(self, model: ModelToProfile) -> Flags:
+        return self.perf_analyzer_flags if model.perf_analyzer_flags is None else model.perf_analyzer_flags
 
     def _language_words(self, model: ModelToProfile) -> tuple[str, ...]:
         own = self.genai_perf_flags if model.genai_perf_flags is None else model.genai_perf_flags

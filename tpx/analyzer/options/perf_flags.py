@@ -5,10 +5,13 @@ decides it.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from tpx.analyzer.models import Flags
+from tpx.analyzer.models import Flags, ModelParameters
+from tpx.analyzer.options.values import numbers
 from tpx.errors import UsageError
 from tpx.options import TRUE_WORDS, fields_of, from_argv, nearest
+from tpx.perf.levels import parse_intervals
 from tpx.perf.options import PerfConfig
 from tpx.perf.options.sequences import length_warning
 
@@ -16,9 +19,6 @@ RENAMED: Mapping[str, str] = {"http-header": "header"}
 """Keys of Model Analyzer that are no long option of perf_analyzer -> of tpx perf."""
 
 DECIDED: Mapping[str, str] = {
-    "concurrency-range": "parameters: concurrency",
-    "request-rate-range": "parameters: request_rate",
-    "batch-size": "parameters: batch_sizes",
     "model-name": "profile_models",
     "model": "profile_models",
     "url": "triton_http_endpoint or triton_grpc_endpoint",
@@ -44,6 +44,16 @@ DECIDED: Mapping[str, str] = {
 }
 """What the analyzer sets itself -> the option that says how."""
 
+LOADS: Mapping[str, str] = {
+    "concurrency-range": "concurrency",
+    "request-rate-range": "request_rate",
+    "request-intervals": "request_rate",
+    "batch-size": "batch_sizes",
+}
+"""What says how a model is loaded, in the place of the field of its parameters."""
+NO_LOADS = ("fixed-schedule", "periodic-concurrency-range", "session-concurrency")
+"""Loads of tpx perf that configurations are not compared under."""
+
 OBEYED = frozenset({"measurement-interval", "stability-percentage", "max-trials"})
 """Of these, what one model may have otherwise than the run."""
 
@@ -57,11 +67,16 @@ def perf_words(flags: Flags) -> tuple[str, ...]:
     words: list[str] = []
     for name, values in flags.items():
         known = RENAMED.get(name, name)
-        if known in DECIDED and known not in OBEYED:
+        if known in NO_LOADS:
+            raise UsageError(
+                f"perf_analyzer_flags: {name}: configurations are compared under a concurrency, a request "
+                "rate, or request-intervals"
+            )
+        if (known in DECIDED and known not in OBEYED) or (known in LOADS and known != "request-intervals"):
             continue
         field = fields.get(known)
         if field is None:
-            near = nearest(name, (*fields, *DECIDED, *RENAMED))
+            near = nearest(name, (*fields, *DECIDED, *LOADS, *RENAMED))
             raise UsageError(f"perf_analyzer_flags: unknown option '{name}'{near}")
         for value in values:
             if not field.is_switch:
@@ -69,6 +84,37 @@ def perf_words(flags: Flags) -> tuple[str, ...]:
             elif value.lower() in TRUE_WORDS | {""}:
                 words.append(f"--{known}")
     return tuple(words)
+
+
+def flag_loads(flags: Flags, own: ModelParameters) -> ModelParameters:
+    """The loads of a model, with those that its flags give in their place, as in Model Analyzer.
+
+    Intervals are one load of the rate that they come to. Raises UsageError for several kinds of load.
+    """
+    given = [name for name in LOADS if flags.get(name)]
+    kinds = [name for name in given if name != "batch-size"]
+    if len(kinds) > 1:
+        raise UsageError(
+            f"perf_analyzer_flags: {kinds[0]} and {kinds[1]} do not go together: a load is either"
+        )
+    if kinds:
+        own = replace(own, concurrency=(), request_rate=())
+    for name in given:
+        try:
+            values = _loads(name, flags[name][-1])
+        except ValueError as exc:
+            raise UsageError(f"perf_analyzer_flags: {name}: {exc}") from exc
+        own = replace(own, **{LOADS[name]: values})
+    return own
+
+
+def _loads(name: str, text: str) -> tuple[int, ...]:
+    """`4`, `1,2,4` or `start:end:step`; of a file of intervals its rate."""
+    if name == "request-intervals":
+        return (max(1, round(parse_intervals(text).rate)),)
+    return numbers(
+        dict(zip(("start", "stop", "step"), text.split(":"), strict=False)) if ":" in text else text
+    )
 
 
 def perf_warnings(flags: Flags) -> tuple[str, ...]:

@@ -69,7 +69,7 @@ async def measure_level(
         base |= {"service_kind": "inprocess", "model_repository": (settings.repository,)}
     config = from_argv(PerfConfig, settings.words.get(model, ()), base)
     async with open_target(config, settings.in_process) as target:
-        level = await measure(target, Level(load.kind, load.value), run_settings(config, target))
+        level = await measure(target, level_of(config, load), run_settings(config, target))
     if settings.tell is not None:
         shown = Shown(
             protocol=config.protocol,
@@ -81,6 +81,13 @@ async def measure_level(
     if level.verdict is Verdict.ERRORS:
         raise MeasurementError(level.reason)
     return to_measurement(level, variant, load)
+
+
+def level_of(config: PerfConfig, load: Load) -> Level:
+    """The level of a load: a file of intervals has its own, of which the load is the rate."""
+    if config.request_intervals is not None:
+        return Level("custom_intervals", config.request_intervals.rate)
+    return Level(load.kind, load.value)
 
 
 def to_measurement(level: LevelResult, variant: str, load: Load) -> Measurement:
