@@ -247,6 +247,19 @@ def test_an_ensemble_is_measured_at_the_least_load_of_its_members(tmp_path: Path
     assert [t.load.value for t in trials if not t.variant.is_default] == [12]
 
 
+def test_an_ensemble_allows_the_batches_that_all_its_members_take(tmp_path: Path) -> None:
+    def size(delta: dict[str, Any]) -> int:
+        return int(delta.get("max_batch_size", 8))
+
+    text = "profile_models: ens\nconcurrency_sweep_disable: true"
+    trials = measured(
+        tmp_path, text, lambda t: float(sum(size(member.delta) for member in t.variant.members))
+    )
+    found = {(size(t.variant.delta), min(size(m.delta) for m in t.variant.members)) for t in trials}
+    assert len(found) > 3
+    assert all(own == least for own, least in found)
+
+
 FORMULA = "use_concurrency_formula: true\n"
 BATCHES = FORMULA + "batch_sizes: [1, 2, 4]\n"
 

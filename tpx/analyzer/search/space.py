@@ -73,9 +73,9 @@ class Grid:
         self.members = tuple(members)
         self._cores = cores
         self._loads = tuple(loads)
-        known = defaults or {}
-        self._names = Names(model, named, known.get(model))
-        self._of_members = {member: Names(member, named, known.get(member)) for member in members}
+        self._defaults = defaults or {}
+        self._names = Names(model, named, self._defaults.get(model))
+        self._of_members = {member: Names(member, named, self._defaults.get(member)) for member in members}
 
     @property
     def size(self) -> int:
@@ -223,7 +223,15 @@ class Grid:
         members = tuple(
             self._of_members[m].variant(self._delta(point, m)) for m in self.members if m != self.model
         )
-        return self._names.composed(members, self._delta(point, self.model))
+        return self._names.composed(members, self._ensemble_delta(members) | self._delta(point, self.model))
+
+    def _ensemble_delta(self, members: Sequence[Variant]) -> dict[str, Any]:
+        """Batches that every member takes: an ensemble may allow no larger ones than its steps."""
+        own = self._defaults.get(self.model) or {}
+        if not own.get("ensemble_scheduling") or not own.get("max_batch_size"):
+            return {}
+        merged = (merge(self._defaults.get(member.model) or {}, member.delta) for member in members)
+        return {"max_batch_size": min(int(config.get("max_batch_size", 0)) for config in merged)}
 
     def gated(self, point: Point) -> bool:
         """Whether the point may answer otherwise than the default."""
