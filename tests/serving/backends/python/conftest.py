@@ -46,6 +46,8 @@ def write_zoo(repository: Path) -> None:
     add(repository, "stream_async", config=SAME + DECOUPLED)
     add(repository, "bls")
     add(repository, "bls_async")
+    add(repository, "meets", config=SAME + DECOUPLED + "instance_group { count: 4 }")
+    add(repository, "streams_of", config=ONE + io({"how": STRING}, {"said": STRING}))
     (add(repository, "imports") / "beside.py").write_text("factor = 3\n", encoding="utf-8")
     (add(repository, "ready") / "state").write_text("yes", encoding="utf-8")
     bf16 = "data_type: TYPE_BF16 dims: [ -1 ] optional: true"

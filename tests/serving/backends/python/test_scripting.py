@@ -99,6 +99,36 @@ def test_a_coroutine_calls_many_at_once(live: Live) -> None:
     assert y_of(ask(live, "bls_async", 1)) == [2 * sum(range(1, 9)) + 3]
 
 
+def _streams(live: Live, how: str) -> str:
+    tensor = {"name": "how", "datatype": "BYTES", "shape": [1], "data": [how]}
+    text: str = said(live.infer("streams_of", {"inputs": [tensor]}))
+    return text
+
+
+def test_coroutines_that_await_streams_wait_for_them_together(live: Live) -> None:
+    """No stream begins before all four are asked for."""
+    assert _streams(live, "four") == str([[i, -i, None] for i in (0.0, 1.0, 2.0, 3.0)])
+
+
+def test_a_stream_is_iterated_without_blocking_the_event_loop(live: Live) -> None:
+    assert _streams(live, "beside") == str([[i, -i, None] for i in (0.0, 1.0, 2.0, 3.0)])
+
+
+def test_a_stream_is_iterated_again_from_its_beginning(live: Live) -> None:
+    whole = [0.0, 1.0, 2.0, None]
+    assert _streams(live, "again") == str((0.0, whole[1:], [whole, whole], whole[2:], "end"))
+
+
+def test_a_large_stream_is_iterated_once(live: Live) -> None:
+    words = "responses of more than 16777216 bytes cannot be iterated a second time"
+    assert _streams(live, "again_large") == str((21, words))
+
+
+def test_streams_that_are_cancelled_before_they_begin_leave_nothing(live: Live) -> None:
+    assert _streams(live, "cancelled") == str(["CancelledError"] * 3)
+    assert _streams(live, "four") == str([[i, -i, None] for i in (0.0, 1.0, 2.0, 3.0)])
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [

@@ -8,6 +8,8 @@ import json
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from tpx.serving.backends.python.worker import frames
@@ -16,6 +18,8 @@ from tpx.serving.backends.python.worker.errors import ErrorCode, TritonError, Tr
 from tpx.serving.backends.python.worker.request import InferenceRequest, InferenceResponse
 from tpx.serving.backends.python.worker.tensor import Tensor
 
+_KEPT_BYTES = 16 << 20
+"""Of responses that an iterator keeps, to be iterated again."""
 _OUTSIDE = "BLS is only supported during the 'execute' function."
 
 
@@ -24,11 +28,31 @@ class _Call:
 
     __slots__ = ("final", "notify", "responses", "wanted")
 
-    def __init__(self, notify: Callable[[], None] | None = None) -> None:
+    def __init__(self) -> None:
         self.responses: deque[InferenceResponse] = deque()
         self.final = False
         self.wanted = True
-        self.notify = notify
+        self.notify: Callable[[], None] | None = None
+
+    async def changed(self, ready: Callable[[], bool]) -> None:
+        """Return when responses that another thread adds have made something true."""
+        loop = asyncio.get_running_loop()
+        while not ready():
+            arrived = loop.create_future()
+            self.notify = partial(_call_soon, loop, partial(_finish, arrived))
+            if not ready():  # nothing came before it could notify
+                await arrived
+        self.notify = None
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
+    with suppress(RuntimeError):  # the loop was closed meanwhile
+        loop.call_soon_threadsafe(function)
+
+
+def _finish(arrived: asyncio.Future[None]) -> None:
+    if not arrived.done():
+        arrived.set_result(None)
 
 
 class Calls:
@@ -100,8 +124,9 @@ class Calls:
         if flags & frames.FINAL:
             call.final = True
             del self._calls[number]
-        if call.notify is not None:
-            call.notify()
+        notify = call.notify  # the event loop may take it away
+        if notify is not None:
+            notify()
 
     def _response(self, body: memoryview, at: int) -> InferenceResponse:
         status, size = frames.STATUS.unpack_from(body, at)
@@ -169,28 +194,74 @@ RUNTIME = Runtime()
 
 
 class ResponseIterator:
-    """The responses of a decoupled model, as they come; the last one may be empty."""
+    """The responses of a decoupled model, as they come; the last one may be empty.
+
+    Iterating again begins at the first response, as in Triton, unless they were too large to be kept.
+    """
 
     def __init__(self, calls: Calls, call: _Call, number: int) -> None:
         self._calls = calls
         self._call = call
         self._number = number
         self._taken = 0
+        self._kept: list[InferenceResponse] = []
+        self._kept_bytes = 0
+        self._at = 0
+
+    @property
+    def _ended(self) -> bool:
+        return self._call.final and not self._call.responses
 
     def __iter__(self) -> ResponseIterator:
+        if self._ended and self._at == len(self._kept):
+            if self._kept_bytes > _KEPT_BYTES:
+                raise TritonModelException(
+                    f"responses of more than {_KEPT_BYTES} bytes cannot be iterated a second time"
+                )
+            self._at = 0
         return self
 
     def __next__(self) -> InferenceResponse:
         call = self._call
-        self._calls.channel.wait(lambda: bool(call.responses) or call.final)
-        if not call.responses:
+        if self._at == len(self._kept):
+            self._calls.channel.wait(lambda: bool(call.responses) or call.final)
+        if self._ended and self._at == len(self._kept):
             raise StopIteration
-        response = call.responses.popleft()
-        self._taken += frames.RESPONSE_BYTES + sum(len(t._data or b"") for t in response._outputs)
+        return self._next()
+
+    def __aiter__(self) -> ResponseIterator:
+        """Iterate without blocking the event loop, which `for` does while there is no response."""
+        return self.__iter__()
+
+    async def __anext__(self) -> InferenceResponse:
+        call = self._call
+        if self._at == len(self._kept):
+            self._calls.channel.pump()
+            await call.changed(lambda: bool(call.responses) or call.final)
+        if self._ended and self._at == len(self._kept):
+            raise StopAsyncIteration
+        return self._next()
+
+    def _next(self) -> InferenceResponse:
+        if self._at < len(self._kept):
+            self._at += 1
+            return self._kept[self._at - 1]
+        response = self._call.responses.popleft()
+        size = frames.RESPONSE_BYTES + sum(len(t._data or b"") for t in response._outputs)
+        self._keep(response, size)
+        self._taken += size
         if self._taken >= frames.CREDIT_BYTES:
             self._calls.taken(self._number, self._taken)
             self._taken = 0
         return response
+
+    def _keep(self, response: InferenceResponse, size: int) -> None:
+        self._kept_bytes += size
+        if self._kept_bytes > _KEPT_BYTES:
+            self._kept.clear()
+        else:
+            self._kept.append(response)
+        self._at = len(self._kept)
 
     def cancel(self) -> None:
         """No more responses are wanted."""
@@ -213,25 +284,23 @@ def call(request: InferenceRequest, *, decoupled: bool) -> Any:
 
 
 def call_async(request: InferenceRequest, *, decoupled: bool) -> Any:
-    """Implements InferenceRequest.async_exec: a future of the running event loop."""
+    """Implements InferenceRequest.async_exec: a future of the running event loop.
+
+    It is done with the response, or with the first one of a decoupled model: its result is an iterator then.
+    """
     calls = RUNTIME.calls
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
     made = _Call()
     calls.channel.pump()
-    if decoupled:
-        number = calls.begin(request, made, decoupled=True)
-        future.set_result(ResponseIterator(calls, made, number))
-        return future
 
     def finish() -> None:
         if not future.done():
-            future.set_result(made.responses.popleft())
+            made.notify = None
+            first = ResponseIterator(calls, made, number) if decoupled else made.responses.popleft()
+            future.set_result(first)
 
-    def finish_there() -> None:
-        loop.call_soon_threadsafe(finish)
-
-    made.notify = finish_there
-    number = calls.begin(request, made, decoupled=False)
-    future.add_done_callback(lambda done: calls.cancel(number) if done.cancelled() else None)
+    made.notify = partial(_call_soon, loop, finish)
+    number = calls.begin(request, made, decoupled=decoupled)
+    future.add_done_callback(lambda done: calls.drop(number) if done.cancelled() else None)
     return future
