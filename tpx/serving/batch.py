@@ -26,6 +26,7 @@ class Batch:
         "empty",
         "ended_ns",
         "error",
+        "executes",
         "gathered_ns",
         "lane",
         "long",
@@ -47,11 +48,13 @@ class Batch:
         self.size = 0
         for request in requests:
             self.size += request.head.batch_size
+        self.executes = True
+        """It counts as an execution; otherwise it was part of one that counts by itself."""
         self.responses: list[InferResponse] = []
         self.error: TpxError | None = None
         """Something failed: the responses tell which requests have an error."""
         self.alone: Sequence[Batch] = ()
-        """Its requests one by one, as they were computed after the whole had failed."""
+        """Its requests one by one, as they were computed after the whole had failed, or as they count."""
         self.started_ns = self.gathered_ns = self.computed_ns = self.ended_ns = 0
         self.lane: Any = None
         """Whose instances compute it."""

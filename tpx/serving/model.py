@@ -336,7 +336,7 @@ class ServedModel:
         self._reply(request, response)
 
     def _count_failed(self, batch: Batch, now_ns: int) -> None:
-        """Of a batch that failed, every request was computed alone: each counts for itself."""
+        """Of a batch that failed, every request was computed alone, or counts as if it was."""
         for part in batch.alone or (batch,):
             if part.error is None:
                 self.statistics.executed(part, now_ns)

@@ -142,10 +142,11 @@ class ModelStatistics:
         self._infer_ns += count * infer_ns
         self._output_ns += count * output_ns
         self.inference_count += batch.size
-        self.execution_count += 1
-        self._count_size(batch.size + batch.empty, input_ns, infer_ns, output_ns)
+        if batch.executes:
+            self.execution_count += 1
+            self._count_size(batch.size + batch.empty, input_ns, infer_ns, output_ns)
         self._last_ns = now_ns
-        if self.latencies is not None:
+        if self.latencies is not None and requests:
             self.latencies.executed(batch, now_ns)
 
     def answered(self, request: "InferRequest", times: "Computation", now_ns: int) -> None:

@@ -155,7 +155,8 @@ class _WarmUp:
         self._error: TpxError | None = None
 
     def answered(self, batch: Batch) -> None:
-        self._finish(self._error or batch.error)
+        if batch.requests:  # none: each has its responses apart
+            self._finish(self._error or batch.error)
 
     def released(self, batch: Batch) -> None:
         """Nobody waits for it."""

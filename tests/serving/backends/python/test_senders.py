@@ -1,11 +1,12 @@
 """Response senders of models that are not decoupled: who is answered when, and what is counted of it."""
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.serving.backends.python.asking import y_of
-from tests.serving.backends.python.zoo import FP32, add, io
+from tests.serving.backends.python.zoo import DECOUPLED, FP32, add, io
 from tests.serving.frontends.streams import eventually
 from tests.serving.live import Answer, Live, serving
 
@@ -81,7 +82,7 @@ def test_a_sender_answers_before_the_rest_of_its_batch_and_before_execute_return
         assert 0 < sum(stats[phase]["ns"] for phase in phases) <= stats["success"]["ns"]
 
 
-def test_what_fails_beside_what_was_answered_is_no_execution(tmp_path: Path) -> None:
+def test_what_fails_beside_what_was_answered_was_the_same_execution(tmp_path: Path) -> None:
     """An error by sender before, and one for the rest when `execute` has raised."""
     write(tmp_path, 3)
     with serving(tmp_path) as live, ThreadPoolExecutor(2) as pool:
@@ -89,7 +90,7 @@ def test_what_fails_beside_what_was_answered_is_no_execution(tmp_path: Path) -> 
         assert y_of(ask(live, 1)) == [1]
         assert "below zero" in below.result().error
         assert "ValueError: three" in raised.result().error
-        eventually(lambda: counted(live) == (1, 1, 1, 2, {1: 1}))
+        eventually(lambda: counted(live) == (1, 1, 1, 2, {3: 1}))
 
 
 def test_a_failure_by_sender_leaves_the_rest_one_execution(tmp_path: Path) -> None:
@@ -98,7 +99,65 @@ def test_a_failure_by_sender_leaves_the_rest_one_execution(tmp_path: Path) -> No
         others = [pool.submit(ask, live, value) for value in (0, 1)]
         assert "below zero" in ask(live, -1).error
         assert [y_of(other.result()) for other in others] == [[0], [1]]
-        eventually(lambda: counted(live) == (2, 1, 2, 1, {2: 1}))
+        eventually(lambda: counted(live) == (2, 1, 2, 1, {3: 1}))
+
+
+RETURNS = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        values = [request.inputs()[0].as_numpy()[0, 0] for request in requests]
+        if 3 in values:
+            raise ValueError("three")
+        error = pb_utils.TritonError("below zero")
+        return [
+            pb_utils.InferenceResponse(error=error) if value < 0 else
+            pb_utils.InferenceResponse([pb_utils.Tensor("y", request.inputs()[0].as_numpy())])
+            for value, request in zip(values, requests)
+        ]
+"""
+
+
+def test_requests_that_fail_are_part_of_the_execution_that_answers_others(tmp_path: Path) -> None:
+    """As the python backend of Triton counts it, where a request counts as answered with an error, too."""
+    directory = write(tmp_path, 3)
+    (directory / "model.py").write_text(RETURNS)
+    with serving(tmp_path) as live, ThreadPoolExecutor(3) as pool:
+        answers = [answer.status for answer in pool.map(partial(ask, live), (1, -1, 2))]
+        assert sorted(answers) == [200, 200, 500]
+        assert counted(live) == (2, 1, 2, 1, {3: 1})
+        assert {answer.status for answer in pool.map(partial(ask, live), (-1, -2, -3))} == {500}
+        assert counted(live) == (2, 2, 2, 4, {3: 2})
+        assert {answer.status for answer in pool.map(partial(ask, live), (1, 2, 3))} == {500}
+        assert counted(live) == (2, 3, 2, 7, {3: 3})
+
+
+STREAMS = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            for _ in range(2):
+                y = pb_utils.Tensor("y", request.inputs()[0].as_numpy())
+                sender.send(pb_utils.InferenceResponse([y]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+
+def test_requests_of_a_decoupled_model_that_come_together_are_one_execution(tmp_path: Path) -> None:
+    directory = write(tmp_path, 3)
+    config = directory.parent / "config.pbtxt"
+    config.write_text(config.read_text() + DECOUPLED)
+    (directory / "model.py").write_text(STREAMS)
+    with serving(tmp_path) as live, ThreadPoolExecutor(3) as pool:
+        streams = pool.map(partial(live.http, "POST", "/v2/models/double/generate_stream"), [b'{"x": 1}'] * 3)
+        assert [stream.body.count(b"data:") for stream in streams] == [2, 2, 2]
+        eventually(lambda: counted(live) == (3, 1, 3, 0, {3: 1}))
 
 
 def test_what_is_answered_early_still_leaves_in_order(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.serving.backends.python.asking import ask, y_of
 from tests.serving.backends.python.zoo import DECOUPLED, MODELS, SAME, add, io
+from tests.serving.frontends.streams import eventually
 from tests.serving.live import Answer, Live, outputs_of, serving
 from tpx.protocol import messages
 
@@ -106,6 +107,10 @@ def test_a_decoupled_model_may_answer_requests_of_nobody_at_length(tmp_path: Pat
             answers = list(call(iter([message.SerializeToString()]), timeout=20))
             first = messages.ModelStreamInferResponse.FromString(answers[0]).infer_response
             assert outputs_of(first)["y"] == [[number - 6, number - 7]]
+        [model] = live.server.plane.served()
+        eventually(lambda: model.statistics.execution_count == 2)
+        assert sorted(model.statistics.batches) == [1, 2]
+        assert model.statistics.inference_count == 2
 
 
 CALLS_WITH_NO_TEXT = """

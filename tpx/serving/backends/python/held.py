@@ -70,7 +70,9 @@ class HeldBatch:
         self._released = True
         self.held.clear()  # no cycle: the tensors shall go with their last reader, not with the collector
         self.outcomes.released(self.batch)
-        if not self.decoupled and not self._left:
+        if self.decoupled:
+            self._finish_decoupled()
+        elif not self._left:
             self._finish()
         for request in self._again:
             self.outcomes.again(request)
@@ -107,47 +109,60 @@ class HeldBatch:
         self._left -= 1
 
     def _finish(self) -> None:
+        """All is answered that is answered with this batch, which counts as one execution."""
         batch = self.batch
-        if batch.computed_ns:
+        ran = batch.computed_ns > 0
+        if ran:
             batch.ended_ns = _clock()
         else:
             batch.end(None)  # the process has died after the answers: it has not told the times
-        rows = sum(self._apart.values())
         if self._again or self._apart:
-            batch.size -= sum(request.head.batch_size for request in self._apart) - rows
+            failed = sum(request.head.batch_size for request in self._apart) - sum(self._apart.values())
+            batch.size -= failed
+            batch.empty += failed
             gone = {*self._again, *self._apart}
             pairs = zip(batch.requests, batch.responses, strict=True)
             kept = [(request, response) for request, response in pairs if request not in gone]
             batch.requests = [request for request, _ in kept]
             batch.responses = [response for _, response in kept]
-            if not kept and not rows:
+            if not kept and not ran and not batch.size:
                 return
         for response in batch.responses:
             if response.error is not None:
-                self._tell_apart(response.error, rows)
+                self._tell_apart(response.error, ran=ran)
                 break
         self.outcomes.answered(batch)
 
-    def _tell_apart(self, error: TpxError | None, rows: int) -> None:
-        """Some requests have failed: each counts for itself, and what was answered before as one."""
+    def _finish_decoupled(self) -> None:
+        """Requests count with their last responses, the execution now."""
+        batch = self.batch
+        if batch.computed_ns:
+            batch.ended_ns = batch.computed_ns
+            batch.empty += batch.size
+            batch.size = 0
+            batch.requests = []
+            self.outcomes.answered(batch)
+
+    def _tell_apart(self, error: TpxError | None, *, ran: bool) -> None:
+        """Some requests have failed: each counts for itself, and all of them as one execution."""
         batch = self.batch
         batch.error = error
-        if len(batch.requests) == 1 and not rows:
-            batch.end(error)
-            return
-        alone = []
+        parts = []
         for request, response in zip(batch.requests, batch.responses, strict=True):
             single = Batch([request])
+            single.executes = False
             single.responses, single.error = [response], response.error
-            alone.append(single)
-        if rows:
-            before = Batch([])
-            before.size = rows
-            alone.append(before)
-        for part in alone:
+            parts.append(single)
+        here = sum(request.head.batch_size for request in batch.requests)
+        if ran or batch.size > here:
+            whole = Batch([])
+            whole.size = batch.size - here
+            whole.empty = batch.empty + here
+            parts.append(whole)
+        for part in parts:
             part.started_ns, part.gathered_ns = batch.started_ns, batch.gathered_ns
             part.computed_ns, part.ended_ns = batch.computed_ns, batch.ended_ns
-        batch.alone = alone
+        batch.alone = parts
 
 
 _NONE = InferResponse([], ExecutionError("the model has not answered"))
@@ -181,7 +196,10 @@ class Held:
         """As the client has sent it: with a response the request has that of the outputs it gives."""
         self.over = False
         """Nothing more comes."""
-        self.single: Batch | None = Batch([request]) if owner.decoupled else None
+        self.single: Batch | None = None
+        if owner.decoupled:
+            self.single = Batch([request])
+            self.single.executes = False
         self._owner = owner
         self._index = index
         self._connection = connection
