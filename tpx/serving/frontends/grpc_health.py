@@ -47,6 +47,11 @@ class GrpcHealth:
         if self._looking is None:
             self._look_later()
 
+    def part(self, watch: "_Watch") -> None:
+        """Tell somebody the health for the last time."""
+        self.leave(watch)
+        watch.tell(_health(ready=self._plane.ready()))
+
     def leave(self, watch: "_Watch") -> None:
         """Somebody does not want to know any more."""
         self._watchers.discard(watch)
@@ -105,8 +110,8 @@ class _Watch:
             self._call.send((data,), len(data))
 
     def _end(self) -> None:
-        """The server ends: nothing more is told."""
-        self._health.leave(self)
+        """The server ends: that is the last news."""
+        self._health.part(self)
         self._call.finish()
 
 
