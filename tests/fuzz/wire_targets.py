@@ -23,6 +23,7 @@ from tpx.protocol.http1.server import HttpLimits, connection_factory
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, Http2Error, Setting
 from tpx.protocol.http2.hpack import MAX_HEADER_LIST_BYTES, BlockDecoder, Header, encode_stateless
+from tpx.protocol.inflation import Inflater
 from tpx.protocol.listener import Listener
 
 LOOP = Loop()
@@ -183,7 +184,8 @@ def run_http2(data: bytes) -> None:
 
     def make() -> Reader:
         methods = methods_by_path([m for m in grpc_service.Service().methods() if m.path in _METHODS])
-        made.append(GrpcServerConnection(Listener(), GrpcLimits(max_message_bytes=1 << 16), methods))
+        limits = GrpcLimits(max_message_bytes=1 << 16)
+        made.append(GrpcServerConnection(Listener(), limits, methods, Inflater()))
         return made[-1]
 
     said = LOOP.converse(make, cut(data))

@@ -18,6 +18,7 @@ from tpx.protocol.http1.server import HttpLimits, connection_factory
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE
 from tpx.protocol.http2.hpack import encode_stateless
+from tpx.protocol.inflation import Inflater
 from tpx.protocol.inlet import Turns
 from tpx.protocol.listener import Listener
 
@@ -59,7 +60,8 @@ def listening() -> Listener:
 
 def grpc(listener: Listener) -> Transport:
     transport = Transport()
-    connection = GrpcServerConnection(listener, GrpcLimits(), methods_by_path(GrpcService().methods()))
+    methods = methods_by_path(GrpcService().methods())
+    connection = GrpcServerConnection(listener, GrpcLimits(), methods, Inflater())
     transport.set_protocol(connection)
     connection.connection_made(transport)
     transport.feed(PREFACE + frames.settings_frame({}))

@@ -11,7 +11,8 @@ ENCODINGS = ("gzip", "deflate")
 SHORT_BYTES = 64 << 10
 """Inflating to so much takes no time worth a thread."""
 
-_WINDOW_BITS = {"gzip": 31, "deflate": 15}
+WINDOW_BITS = {"gzip": 31, "deflate": 15}
+"""Of zlib, for each encoding."""
 
 
 def inflate(data: Buffer, encoding: str, limit: int) -> bytes:
@@ -21,11 +22,10 @@ def inflate(data: Buffer, encoding: str, limit: int) -> bytes:
     bytes, and
     InvalidRequest with code RESOURCE_EXHAUSTED as soon as the result exceeds `limit` bytes.
     """
-    if encoding not in _WINDOW_BITS:
-        raise Unsupported(f"Unsupported compression type provided: '{encoding}' (known: gzip, deflate)")
+    check_encoding(encoding)
     if not len(data):
         raise InvalidRequest("nothing to be decompressed")
-    inflater = zlib.decompressobj(_WINDOW_BITS[encoding])
+    inflater = zlib.decompressobj(WINDOW_BITS[encoding])
     try:
         out = inflater.decompress(data, limit + 1)
     except zlib.error as exc:
@@ -33,13 +33,24 @@ def inflate(data: Buffer, encoding: str, limit: int) -> bytes:
     except MemoryError:
         raise InvalidRequest("no memory for the decompressed body", code=Code.RESOURCE_EXHAUSTED) from None
     if len(out) > limit:
-        raise InvalidRequest(
-            f"decompressed body exceeds the maximum allowed input size of {limit} bytes",
-            code=Code.RESOURCE_EXHAUSTED,
-        )
+        raise too_large(limit)
     if not inflater.eof or inflater.unused_data:
         raise InvalidRequest(f"body is not one complete {encoding} stream")
     return out
+
+
+def check_encoding(encoding: str) -> None:
+    """Raise Unsupported for an unknown encoding."""
+    if encoding not in WINDOW_BITS:
+        raise Unsupported(f"Unsupported compression type provided: '{encoding}' (known: gzip, deflate)")
+
+
+def too_large(limit: int) -> InvalidRequest:
+    """Return the error of a body that inflates to more than `limit` bytes."""
+    return InvalidRequest(
+        f"decompressed body exceeds the maximum allowed input size of {limit} bytes",
+        code=Code.RESOURCE_EXHAUSTED,
+    )
 
 
 def inflate_if_short(data: Buffer, encoding: str, limit: int) -> bytes | None:

@@ -72,6 +72,15 @@ class ServeConfig(ModelOptions):
     write_timeout_secs: Annotated[
         int, Option("seconds in which a client takes no byte of its answer", section="Server", minimum=1)
     ] = 60
+    max_inflated_bytes: Annotated[
+        int,
+        Option(
+            "bytes that compressed requests of more than 64 KiB may take at a time once inflated, over HTTP "
+            "and gRPC together; one of them takes at most three quarters",
+            section="Server",
+            minimum=1,
+        ),
+    ] = 1 << 30
     allow_client_shm: Annotated[
         bool | None,
         Option(

@@ -12,6 +12,7 @@ from typing import Any
 from tpx.errors import LoadError, TpxError, UsageError
 from tpx.protocol.grpc.server import connection_factory as grpc_connections
 from tpx.protocol.http1.server import connection_factory as http_connections
+from tpx.protocol.inflation import Inflater
 from tpx.protocol.listener import Listener
 from tpx.serving.cache import parse_cache_config
 from tpx.serving.dataplane import DataPlane, IndexEntry, Watching
@@ -99,6 +100,7 @@ class Server:
         trace_setting = config.trace_setting
         self.tracer = Tracer(trace_setting, open_sink(trace_setting))
         self._access = _Access(config)
+        self._inflater = Inflater(config.max_inflated_bytes)
         self._listeners: list[Listener] = []
         self._metrics_listener: Listener | None = None
         self._failed_start: list[IndexEntry] = []
@@ -196,6 +198,7 @@ class Server:
             listener.close()
         self._sampler.stop()
         self.plane.offload.close()
+        self._inflater.close()
         await self.control.close()
         await self._end_traces()
 
@@ -286,6 +289,7 @@ class Server:
         frontend = HttpFrontend(
             self.plane,
             config.http_max_input_size,
+            self._inflater,
             restrictions=access.http_restrictions,
             forwarding=access.http_forwarding,
         )
@@ -298,7 +302,7 @@ class Server:
         frontend = GrpcFrontend(
             self.plane, restrictions=access.grpc_restrictions, forwarding=access.grpc_forwarding
         )
-        return grpc_connections(listener, grpc_limits(self._config), frontend.methods())
+        return grpc_connections(listener, grpc_limits(self._config), frontend.methods(), self._inflater)
 
 
 def _keep_freed_memory() -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from tpx.protocol.grpc.server import GrpcLimits, GrpcServerConnection, connection_factory
 from tpx.protocol.grpc.server_call import Method, ServerCall
 from tpx.protocol.grpc.status import Status
+from tpx.protocol.inflation import Inflater
 from tpx.protocol.listener import Listener
 from tpx.protocol.tensors import Buffer
 
@@ -145,7 +146,7 @@ async def serving(
     """A running server of the test service."""
     service = Service()
     listener = Listener(max_connections=max_connections, max_per_client=max_per_client)
-    make = connection_factory(listener, limits or GrpcLimits(), [*service.methods(), *methods])
+    make = connection_factory(listener, limits or GrpcLimits(), [*service.methods(), *methods], Inflater())
     connections: list[GrpcServerConnection] = []
 
     def make_and_note() -> GrpcServerConnection:

@@ -13,6 +13,7 @@ from tpx.protocol.grpc.server import GrpcLimits, GrpcServerConnection
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE
 from tpx.protocol.http2.hpack import encode_stateless
+from tpx.protocol.inflation import Inflater
 from tpx.protocol.listener import Listener
 
 BEGIN = PREFACE + frames.settings_frame({})
@@ -25,7 +26,7 @@ CALL = frames.frame(HEADERS, END_HEADERS, 1, encode_stateless(grpc_headers(ECHO)
 @pytest.mark.parametrize("count", [15, 16])
 async def test_answers_to_many_clients_leave_together(count: int, ends: bool) -> None:
     listener, methods = Listener(), methods_by_path(Service().methods())
-    connections = [GrpcServerConnection(listener, GrpcLimits(), methods) for _ in range(count)]
+    connections = [GrpcServerConnection(listener, GrpcLimits(), methods, Inflater()) for _ in range(count)]
     transports = [MemoryTransport() for _ in range(count)]
     for connection, transport in zip(connections, transports, strict=True):
         transport.set_protocol(connection)

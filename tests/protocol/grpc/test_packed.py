@@ -1,10 +1,7 @@
 """Long compressed messages: a thread inflates them, and meanwhile the event loop serves everybody else."""
 
-import asyncio
 import gzip
-import threading
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 import pytest
@@ -14,6 +11,8 @@ from tests.protocol.http2.raw import RawPeer
 from tpx.protocol.grpc.framing import frame_message, pack_prefix
 from tpx.protocol.grpc.status import Status
 from tpx.protocol.http2.frames import DATA, END_STREAM, Setting
+from tpx.protocol.inflation import Inflater
+from tpx.protocol.tensors import Buffer
 
 LONG = bytes(1 << 20)
 GZIP = (b"grpc-encoding", b"gzip")
@@ -25,28 +24,25 @@ def packed(message: bytes) -> bytes:
 
 
 @asynccontextmanager
-async def no_thread_is_free() -> AsyncIterator[threading.Event]:
-    """Whatever needs a thread waits until the event is set."""
-    free = threading.Event()
-    with ThreadPoolExecutor(1) as pool:
-        asyncio.get_running_loop().set_default_executor(pool)
-        pool.submit(free.wait, 10)
-        try:
-            yield free
-        finally:
-            free.set()
-
-
-@asynccontextmanager
-async def talking() -> AsyncIterator[tuple[WireServer, RawPeer]]:
+async def talking(inflater: Inflater | None = None) -> AsyncIterator[tuple[WireServer, RawPeer]]:
     settings = {Setting.INITIAL_WINDOW_SIZE: 8 << 20}
     async with serving() as server, await RawPeer.connect(server.port, settings=settings) as peer:
+        await peer.sync()
+        if inflater is not None:
+            server.connection.inflater = inflater
         peer.grant(0, 64 << 20)
         yield server, peer
 
 
+async def without_room() -> tuple[Inflater, list[Buffer]]:
+    """An inflater that has no room for LONG while the list holds what takes it."""
+    inflater = Inflater(4 * len(LONG))  # a quarter is for messages of this size
+    return inflater, [await inflater.start(gzip.compress(LONG), "gzip", len(LONG))]
+
+
 async def test_a_message_that_takes_long_to_inflate_holds_up_nobody() -> None:
-    async with talking() as (server, peer), no_thread_is_free() as free:
+    inflater, taken = await without_room()
+    async with talking(inflater) as (server, peer):
         peer.open(1, ECHO, GZIP)
         peer.send(DATA, END_STREAM, 1, packed(LONG))
         peer.call(3, ECHO, b"another one")
@@ -55,7 +51,7 @@ async def test_a_message_that_takes_long_to_inflate_holds_up_nobody() -> None:
         peer.send(DATA, END_STREAM, 5, packed(b"a short one"))
         assert (await peer.answer(5)).message == b"a short one"
         assert server.service.messages == [b"another one", b"a short one"]
-        free.set()
+        taken.clear()
         assert (await peer.answer(1)).message == LONG
         assert server.connection.streams == {}
 
@@ -77,14 +73,15 @@ async def test_messages_of_a_stream_keep_their_order_whatever_is_inflated(pieces
 
 
 async def test_what_was_reset_while_it_waited_is_never_seen() -> None:
-    async with talking() as (server, peer), no_thread_is_free() as free:
+    inflater, taken = await without_room()
+    async with talking(inflater) as (server, peer):
         for stream_id in (1, 3):
             peer.open(stream_id, HOLD if stream_id == 1 else CHAT, GZIP)
             peer.send(DATA, END_STREAM, stream_id, packed(LONG))
             peer.reset(stream_id)
         peer.call(5, ECHO, b"alive")
         await peer.answer(5)
-        free.set()
+        taken.clear()
         peer.open(7, ECHO, GZIP)
         peer.send(DATA, END_STREAM, 7, packed(LONG))
         await peer.answer(7)

@@ -15,6 +15,7 @@ from tests.serving.live import SERVICE, Live, floats, infer_message, serving
 from tests.serving.onnx_files import write_model
 from tpx.errors import UsageError
 from tpx.protocol import messages
+from tpx.protocol.inflation import Inflater
 from tpx.serving.frontends.access import Category, Key, parse_restrictions
 from tpx.serving.frontends.grpc import GrpcFrontend
 from tpx.serving.frontends.http import HttpFrontend
@@ -74,7 +75,7 @@ PATHS = {
 
 
 def routes_of(live: Live) -> list[Any]:
-    return HttpFrontend(live.server.plane, 1000).routes
+    return HttpFrontend(live.server.plane, 1000, Inflater()).routes
 
 
 def test_every_route_has_a_path_below_and_its_category(closed: Live) -> None:

@@ -9,6 +9,7 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from tests.serving.live import Live, floats
+from tpx.protocol.inflation import Inflater
 from tpx.serving.frontends.http import HttpFrontend
 from tpx.serving.frontends.openapi import described, description, document, paths_of
 from tpx.serving.tracing.settings import SpanSettings, TraceSetting
@@ -40,7 +41,7 @@ def sample(path: str) -> str:
 
 
 def test_every_route_is_described_and_nothing_else(told: Any, live: Live) -> None:
-    routes = HttpFrontend(live.server.plane, 1 << 20).routes
+    routes = HttpFrontend(live.server.plane, 1 << 20, Inflater()).routes
     served = {
         (verb.decode(), path)
         for route in routes
@@ -87,7 +88,8 @@ def test_a_pattern_that_cannot_be_read_is_refused_not_guessed(pattern: str) -> N
 
 
 def test_a_route_that_nobody_described_is_still_in_the_document(live: Live) -> None:
-    [route] = [r for r in HttpFrontend(live.server.plane, 1).routes if r.pattern.pattern == "/v2/health/live"]
+    routes = HttpFrontend(live.server.plane, 1, Inflater()).routes
+    [route] = [each for each in routes if each.pattern.pattern == "/v2/health/live"]
     [new] = [type(route)(pattern=re.compile("/v2/new"), category="logging", verbs=route.verbs)]
     operation = document([new], [])["paths"]["/v2/new"]["get"]
     assert (operation["operationId"], operation["tags"]) == ("get_v2_new", ["logging"])

@@ -14,6 +14,7 @@ from tpx.protocol.grpc.framing import MessageReader, Packed
 from tpx.protocol.grpc.status import Status, from_code
 from tpx.protocol.http2.sender import Sender
 from tpx.protocol.http2.stream import Stream
+from tpx.protocol.inflation import Inflater
 from tpx.protocol.tensors import Buffer
 
 UNREAD_BYTES = 64 << 20
@@ -93,6 +94,7 @@ class IntakeConnection(Protocol):
     """Where they come from."""
 
     room: Room
+    inflater: Inflater
 
     @property
     def turn_over(self) -> bool:
@@ -129,7 +131,7 @@ class Intake:
         """Whoever takes the messages has enough for now."""
         self.stalled = False
         """The client does not take what was sent."""
-        self._unpacking: asyncio.Future[bytes] | None = None
+        self._unpacking: asyncio.Task[Buffer] | None = None
         """A long compressed message on its way through another thread; what follows it waits."""
         self.on_stall: Callable[[bool], None] | None = None
         self.on_drain: Callable[[], None] | None = None
@@ -193,10 +195,10 @@ class Intake:
             return
         if call.withheld is None:
             call.withheld = bytearray()
-        self._unpacking = asyncio.get_running_loop().run_in_executor(None, message.unpack)
+        self._unpacking = self._connection.inflater.start(*message)
         self._unpacking.add_done_callback(self._unpacked)
 
-    def _unpacked(self, unpacking: asyncio.Future[bytes]) -> None:
+    def _unpacked(self, unpacking: asyncio.Task[Buffer]) -> None:
         self._unpacking = None
         if unpacking.cancelled():
             return

@@ -7,6 +7,7 @@ directly.
 
 import struct
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from tpx.errors import Code, InvalidRequest
 from tpx.protocol.buffers import aligned
@@ -33,19 +34,16 @@ def whole_message(data: bytes, start: int, stop: int) -> bool:
     return not flag and size == stop - start - PREFIX_BYTES
 
 
-class Packed:
-    """A compressed message that is long."""
+class Packed(NamedTuple):
+    """A compressed message that is long, and how large it may become."""
 
-    __slots__ = ("_data", "_encoding", "_limit")
-
-    def __init__(self, data: Buffer, encoding: str, limit: int) -> None:
-        self._data = data
-        self._encoding = encoding
-        self._limit = limit
+    data: Buffer
+    encoding: str
+    limit: int
 
     def unpack(self) -> bytes:
-        """The message; takes its time, in any thread. Raises InvalidRequest."""
-        return inflate(self._data, self._encoding, self._limit)
+        """The message; takes its time. Raises InvalidRequest."""
+        return inflate(*self)
 
 
 class MessageReader:

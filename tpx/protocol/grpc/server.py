@@ -37,6 +37,7 @@ from tpx.protocol.http2.frames import (
 )
 from tpx.protocol.http2.hpack import BlockDecoder
 from tpx.protocol.http2.stream import STREAM_WINDOW, Stream
+from tpx.protocol.inflation import Inflater
 from tpx.protocol.listener import LINGER_S, Listener, WriteWatch
 
 _DRAIN_PING = b"tpxdrain"
@@ -97,7 +98,9 @@ class _Awaited:
 class GrpcServerConnection(Http2Connection):
     """Dispatches calls to methods."""
 
-    def __init__(self, listener: Listener, limits: GrpcLimits, methods: Mapping[bytes, Method]) -> None:
+    def __init__(
+        self, listener: Listener, limits: GrpcLimits, methods: Mapping[bytes, Method], inflater: Inflater
+    ) -> None:
         super().__init__(
             listener.scratch, BlockDecoder(interpret_request, max_list_bytes=2 * limits.max_metadata_bytes)
         )
@@ -109,6 +112,7 @@ class GrpcServerConnection(Http2Connection):
         self.response_level = limits.response_level
         self.max_unread_bytes = limits.max_unread_bytes
         self.room = Room(self.sender)
+        self.inflater = inflater
         self.wrote = False
         """Data was sent since the client's last PING, or our last look at the clock."""
         self.read_ns = 0
@@ -508,8 +512,8 @@ class GrpcServerConnection(Http2Connection):
 
 
 def connection_factory(
-    listener: Listener, limits: GrpcLimits, methods: Sequence[Method]
+    listener: Listener, limits: GrpcLimits, methods: Sequence[Method], inflater: Inflater
 ) -> Callable[[], GrpcServerConnection]:
     """What the listener calls for each accepted socket."""
     by_path = methods_by_path(methods)
-    return lambda: GrpcServerConnection(listener, limits, by_path)
+    return lambda: GrpcServerConnection(listener, limits, by_path, inflater)

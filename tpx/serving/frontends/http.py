@@ -8,6 +8,7 @@ import orjson
 from tpx.errors import TpxError
 from tpx.protocol.http1.head import Head, HttpError
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
+from tpx.protocol.inflation import Inflater
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.access import Key, Restrictions
 from tpx.serving.frontends.forwarding import HeaderForwarding
@@ -31,13 +32,14 @@ class HttpFrontend:
         self,
         plane: DataPlane,
         max_input_bytes: int,
+        inflater: Inflater,
         *,
         restrictions: Restrictions | None = None,
         forwarding: HeaderForwarding | None = None,
     ) -> None:
         self._restrictions = restrictions
         extensions = (
-            HttpInference(plane, max_input_bytes, forwarding),
+            HttpInference(plane, max_input_bytes, inflater, forwarding),
             HttpMetadata(plane),
             HttpControl(plane),
             HttpGeneration(plane, forwarding),

@@ -5,7 +5,7 @@ import logging
 import re
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
@@ -14,6 +14,8 @@ from tpx.protocol.compression import ENCODINGS, deflate
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.protocol.tensors import Buffer
 from tpx.serving.repository.demand import NotLoaded
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -59,16 +61,19 @@ def answer_compressed(request: HttpRequest, headers: bytes, parts: Sequence[Buff
     if len(body) <= _SHORT_BYTES:
         request.respond(200, headers, (deflate(body, encoding),))
     else:
-        apart(request, lambda packed: request.respond(200, headers, (packed,)), deflate, body, encoding)
+        packing = asyncio.get_running_loop().run_in_executor(None, deflate, body, encoding)
+        apart(
+            request, "compressing an answer", packing, lambda packed: request.respond(200, headers, (packed,))
+        )
 
 
 def apart(
-    request: HttpRequest, then: Callable[[bytes], None], work: Callable[..., bytes], *data: Any
+    request: HttpRequest, what: str, future: "asyncio.Future[T]", then: Callable[[T], None]
 ) -> Callable[[], None]:
-    """Give `work(*data)` to `then` from another thread, so that a large body of one client holds up no other.
-    What either raises is answered. Returns what calls it off."""
+    """Give the result of what is done in another thread to `then`, so that a large body of one client holds
+    up no other. What either raises is answered. Returns what calls it off."""
 
-    def done(future: asyncio.Future[bytes]) -> None:
+    def done(future: "asyncio.Future[T]") -> None:
         if future.cancelled():
             answer_error(request, Cancelled("the request was cancelled"))
             return
@@ -77,9 +82,8 @@ def apart(
         except TpxError as exc:
             answer_error(request, exc)
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
-            answer_failure(request, work.__name__, exc)
+            answer_failure(request, what, exc)
 
-    future = asyncio.get_running_loop().run_in_executor(None, work, *data)
     future.add_done_callback(done)
 
     def call_off() -> None:

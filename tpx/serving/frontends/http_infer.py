@@ -12,9 +12,10 @@ from typing import Any
 import orjson
 
 from tpx.errors import InvalidRequest, TpxError, Unsupported
-from tpx.protocol.compression import ENCODINGS, inflate, inflate_if_short
+from tpx.protocol.compression import ENCODINGS, inflate_if_short
 from tpx.protocol.http1.head import Head
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
+from tpx.protocol.inflation import Inflater
 from tpx.protocol.json_values import json_data
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest, Parameter
@@ -80,9 +81,14 @@ class HttpInference:
     """Serves /infer."""
 
     def __init__(
-        self, plane: DataPlane, max_input_bytes: int, forwarding: HeaderForwarding | None = None
+        self,
+        plane: DataPlane,
+        max_input_bytes: int,
+        inflater: Inflater,
+        forwarding: HeaderForwarding | None = None,
     ) -> None:
         self._plane = plane
+        self._inflater = inflater
         self._max_input_bytes = max_input_bytes
         self.forwarding = forwarding
         self._remembered_heads: deque[tuple[InferRoute, bytes]] = deque()  # of all routes, oldest first
@@ -101,8 +107,9 @@ class HttpInference:
             if short is not None:
                 self._compute(request, route, short)
             else:
+                inflating = self._inflater.start(*packed)
                 compute = partial(self._compute_inflated, request, route)
-                request.on_gone = apart(request, compute, inflate, *packed)
+                request.on_gone = apart(request, "an HTTP request", inflating, compute)
         else:
             error = Unsupported("Unsupported compression type")
             answer_error(request, error, b"Accept-Encoding: gzip, deflate\r\n")

@@ -1,0 +1,219 @@
+"""One budget for the long compressed bodies and messages of all connections, inflated in threads.
+
+A few megabytes may inflate to gigabytes. The size of a result is known before any of it is made, so that it
+waits until there is room for it, and is refused where there will be none.
+"""
+
+import asyncio
+import os
+import threading
+import weakref
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import numpy as np
+
+from tpx.errors import Code, InvalidRequest, Overloaded
+from tpx.protocol.buffers import ALIGNMENT
+from tpx.protocol.compression import WINDOW_BITS, check_encoding, too_large
+from tpx.protocol.tensors import Buffer
+
+DEFAULT_BYTES = 1 << 30
+_MODEST_BYTES = 16 << 20
+"""Longer results have a share and a thread of their own: they cannot hold up all others."""
+_WAIT_S = 10
+_READ_BYTES = 64 << 10
+_MADE_BYTES = 1 << 20
+_LARGEST_RATIO = 1032
+"""No deflate stream inflates to more."""
+
+
+class Inflater:
+    """Inflates for all connections. A result counts until its last reader has dropped it: what waits in a
+    queue of requests takes memory, too."""
+
+    def __init__(self, max_bytes: int = DEFAULT_BYTES, *, wait_s: float = _WAIT_S) -> None:
+        self._shares = (
+            _Share(max_bytes // 4, wait_s, threads=max(1, min(4, os.cpu_count() or 1) - 1)),
+            _Share(max_bytes - max_bytes // 4, wait_s, threads=1),
+        )
+
+    def start(self, data: Buffer, encoding: str, limit: int) -> "asyncio.Task[Buffer]":
+        """Begin to decompress a complete body. The task raises as `compression.inflate` does, and Overloaded
+        where other results leave no room; it may be cancelled."""
+        return asyncio.get_running_loop().create_task(self._inflate(data, encoding, limit))
+
+    async def _inflate(self, data: Buffer, encoding: str, limit: int) -> Buffer:
+        check_encoding(encoding)
+        modest, large = self._shares
+        if encoding == "gzip":
+            size = _told_size(data, limit)
+        else:
+            size = await modest.run(partial(_count, data, encoding, limit))
+        share = modest if size <= min(_MODEST_BYTES, modest.max_bytes) else large
+        out = await share.buffer(size)
+        try:
+            await share.run(partial(_fill, out, data, encoding, limit))
+        except (InvalidRequest, asyncio.CancelledError) as exc:
+            # the frames of a traceback would hold the memory until the next collection
+            exc.__traceback__ = None
+            del out
+            raise
+        return out
+
+    @property
+    def held_bytes(self) -> int:
+        """Of results that are being made or still have readers."""
+        return sum(share.held_bytes for share in self._shares)
+
+    def close(self) -> None:
+        """Make nothing more."""
+        for share in self._shares:
+            share.close()
+
+
+class _Share:
+    """A part of the budget and the threads that use it, given in the order of asking."""
+
+    def __init__(self, max_bytes: int, wait_s: float, *, threads: int) -> None:
+        self.max_bytes = max_bytes
+        self._wait_s = wait_s
+        self._held = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="inflate")
+
+    @property
+    def held_bytes(self) -> int:
+        """Of results that are being made or still have readers."""
+        return self._held
+
+    async def run(self, work: Callable[[Callable[[], bool]], int]) -> int:
+        """Do `work` in a thread; it is told whether it should stop, once nobody waits for it."""
+        stopped = threading.Event()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work, stopped.is_set)
+        finally:
+            stopped.set()
+
+    async def buffer(self, size: int) -> memoryview:
+        """Room for a result, which is given back when nothing refers to it any more."""
+        if size > self.max_bytes:
+            raise InvalidRequest(
+                f"decompressed body of {size} bytes exceeds the {self.max_bytes} bytes that one may take "
+                "(three quarters of --max-inflated-bytes)",
+                code=Code.RESOURCE_EXHAUSTED,
+            )
+        await self._reserve(size)
+        try:
+            block = np.empty(size + ALIGNMENT, dtype=np.uint8)
+        except MemoryError:
+            self._free(size)
+            raise InvalidRequest(
+                "no memory for the decompressed body", code=Code.RESOURCE_EXHAUSTED
+            ) from None
+        loop = asyncio.get_running_loop()
+        weakref.finalize(block, self._dropped, size, loop).atexit = False
+        start = -block.__array_interface__["data"][0] % ALIGNMENT
+        return block.data[start : start + size]
+
+    async def _reserve(self, size: int) -> None:
+        if not self._waiting and self._held + size <= self.max_bytes:
+            self._held += size
+            return
+        waiting = size, asyncio.get_running_loop().create_future()
+        self._waiting.append(waiting)
+        granted = False
+        try:
+            done, _ = await asyncio.wait([waiting[1]], timeout=self._wait_s)
+            granted = bool(done)
+        finally:
+            if not granted:
+                self._leave(waiting)
+        if not granted:
+            raise Overloaded(
+                f"decompressed bodies take {self.max_bytes} bytes, as many as they may "
+                "(--max-inflated-bytes): ask again later"
+            )
+
+    def _leave(self, waiting: tuple[int, asyncio.Future[None]]) -> None:
+        """Wait no more; what was granted meanwhile is given back."""
+        if waiting in self._waiting:
+            self._waiting.remove(waiting)
+            self._grant()
+        else:
+            self._free(waiting[0])
+
+    def _dropped(self, size: int, loop: asyncio.AbstractEventLoop) -> None:
+        """The last reader has gone, in any thread."""
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(self._free, size)
+
+    def _free(self, size: int) -> None:
+        self._held -= size
+        self._grant()
+
+    def _grant(self) -> None:
+        while self._waiting and self._held + self._waiting[0][0] <= self.max_bytes:
+            size, waiter = self._waiting.popleft()
+            self._held += size
+            waiter.set_result(None)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _told_size(data: Buffer, limit: int) -> int:
+    """The size that a gzip stream says it has at its end. It may lie: then inflating fails there."""
+    size = int.from_bytes(data[-4:], "little")
+    if size > limit:
+        raise too_large(limit)
+    if size > _LARGEST_RATIO * len(data):
+        raise InvalidRequest("body is not one complete gzip stream")
+    return size
+
+
+def _count(data: Buffer, encoding: str, limit: int, stopped: Callable[[], bool]) -> int:
+    """The size of a stream that does not say it."""
+    size = 0
+    for part in _parts(data, encoding, stopped):
+        size += len(part)
+        if size > limit:
+            raise too_large(limit)
+    return size
+
+
+def _fill(out: memoryview, data: Buffer, encoding: str, limit: int, stopped: Callable[[], bool]) -> int:
+    filled = 0
+    for part in _parts(data, encoding, stopped):
+        end = filled + len(part)
+        if end > len(out):
+            raise too_large(limit) if end > limit else InvalidRequest(f"body is not valid {encoding} data")
+        out[filled:end] = part
+        filled = end
+    if filled < len(out) and not stopped():
+        raise InvalidRequest(f"body is not one complete {encoding} stream")
+    return filled
+
+
+def _parts(data: Buffer, encoding: str, stopped: Callable[[], bool]) -> Iterator[bytes]:
+    """What is inflated, piece by piece. Raises InvalidRequest."""
+    inflater = zlib.decompressobj(WINDOW_BITS[encoding])
+    view, at, full = memoryview(data), 0, False
+    while not inflater.eof and not stopped():
+        piece: Buffer = inflater.unconsumed_tail
+        if not piece and not full:
+            piece = view[at : at + _READ_BYTES]
+            at += len(piece)
+            if not piece:
+                break
+        try:
+            part = inflater.decompress(piece, _MADE_BYTES)
+        except zlib.error as exc:
+            raise InvalidRequest(f"body is not valid {encoding} data: {exc}") from exc
+        full = len(part) == _MADE_BYTES
+        yield part
+    if not stopped() and (not inflater.eof or inflater.unused_data or at < len(view)):
+        raise InvalidRequest(f"body is not one complete {encoding} stream")
