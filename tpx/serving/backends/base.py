@@ -183,10 +183,10 @@ class Describes(Protocol):
 
 
 @runtime_checkable
-class AsksAgain(Protocol):
-    """An open model that may want a request once more, as `iterative_sequence` allows."""
+class MakesResponses(Protocol):
+    """An open model that makes its own responses: it may have no outputs and want a request once more."""
 
-    asks_again: bool
+    makes_responses: bool
 
 
 @runtime_checkable

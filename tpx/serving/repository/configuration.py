@@ -173,6 +173,7 @@ def refuse_namespaces(config: Any) -> None:
 def validate(config: Any) -> None:
     """Raise ConfigError for what is wrong or not possible in a complete configuration, naming the field."""
     validate_model(config)
+    validate_outputs(config)
     validate_tensors(config)
 
 
@@ -190,13 +191,17 @@ def validate_model(config: Any, *, completed: bool = True) -> None:
         )
 
 
+def validate_outputs(config: Any) -> None:
+    """Raise ConfigError for a model without outputs, which only one that makes its own responses may be."""
+    if not config.output:
+        raise ConfigError(f"model '{config.name}' must specify at least one output")
+
+
 def validate_tensors(config: Any, *, completed: bool = True) -> None:
     """Raise ConfigError for what is wrong with the inputs and outputs.
 
     `completed`: the backend has filled what the configuration leaves open. Before that nothing is missed.
     """
-    if completed and not config.output:
-        raise ConfigError(f"model '{config.name}' must specify at least one output")
     for kind, items in (("input", config.input), ("output", config.output)):
         names = [item.name for item in items]
         for item in items:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tpx.errors import Code, ConfigError, LoadError, TpxError
 from tpx.protocol import messages
-from tpx.serving.backends.base import AsksAgain, ModelFiles, OpenModel
+from tpx.serving.backends.base import MakesResponses, ModelFiles, OpenModel
 from tpx.serving.backends.table import backend as find_backend
 from tpx.serving.cache import ResponseCache
 from tpx.serving.distributions.latencies import latencies_of
@@ -37,6 +37,7 @@ from tpx.serving.repository.configuration import (
     validate_ensemble,
     validate_instance_groups,
     validate_model,
+    validate_outputs,
     validate_tensors,
 )
 from tpx.serving.repository.decisions import Recipe
@@ -308,14 +309,21 @@ class Loader:
                 )
             opened.complete(config, default_max_batch_size=int(size))
         fill_batching(config)
-        validate(config)
-        if config.sequence_batching.iterative_sequence and not isinstance(opened, AsksAgain):
+        validate_model(config)
+        validate_tensors(config)
+        if not isinstance(opened, MakesResponses):
+            self._check_stacked(config)
+        opened.check(config)
+
+    def _check_stacked(self, config: Any) -> None:
+        """Refuse what only a model that makes its own responses can be."""
+        validate_outputs(config)
+        if config.sequence_batching.iterative_sequence:
             raise ConfigError(
                 f"model '{config.name}': sequence_batching.iterative_sequence needs a backend whose models "
                 f"can ask for a request again (python, and those in --backend-directory), not "
                 f"'{config.backend}'"
             )
-        opened.check(config)
 
     def _backend_settings(self, backend: str) -> dict[str, str]:
         settings = self.settings.backend_settings

@@ -1,11 +1,12 @@
 """auto_complete_config: what a model may add to its configuration, and what it may not change."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from tests.serving.backends.python.asking import y_of
-from tests.serving.backends.python.zoo import SAME, add, io
+from tests.serving.backends.python.asking import ask, y_of
+from tests.serving.backends.python.zoo import FP32, SAME, add, io
 from tests.serving.live import serving
 from tpx.serving.backends.python.worker.model_config import ModelConfig
 
@@ -23,11 +24,34 @@ def test_a_model_without_a_configuration_tells_its_own(tmp_path: Path) -> None:
         assert y_of(live.infer("completes", {"inputs": [tensor]})) == [2, 4]
 
 
-def test_without_completion_the_configuration_must_say_all(tmp_path: Path) -> None:
+def test_without_completion_the_configuration_is_as_it_is_written(tmp_path: Path) -> None:
     add(tmp_path, "completes", config="max_batch_size: 4")
-    with serving(tmp_path, disable_auto_complete_config=True, exit_on_error=False) as live:
-        [entry] = live.http("POST", "/v2/repository/index").json
-        assert "must specify at least one output" in entry["reason"]
+    with serving(tmp_path, disable_auto_complete_config=True) as live:
+        config = live.get("/v2/models/completes/config").json
+        assert (config["input"], config["output"]) == ([], [])
+
+
+def test_a_model_without_outputs_loads_and_answers(tmp_path: Path) -> None:
+    code = "import triton_python_backend_utils as pb_utils\n\n\nclass TritonPythonModel:\n"
+    code += (
+        "    def execute(self, requests):\n        return [pb_utils.InferenceResponse([])] * len(requests)\n"
+    )
+    for name, config in (("silent", io({"x": FP32}, {})), ("empty", "")):
+        (add(tmp_path, name, code="double", config=config) / "model.py").write_text(code)
+    with serving(tmp_path, model_control_mode="explicit", load_model=("*",)) as live:
+        answer = ask(live, "silent", 1)
+        assert (answer.status, answer.json["outputs"]) == (200, [])
+        assert live.infer("empty", {"inputs": []}).json["outputs"] == []
+        override = json.dumps(
+            {"backend": "python", "input": live.get("/v2/models/silent/config").json["input"]}
+        )
+        loaded = live.http(
+            "POST",
+            "/v2/repository/models/empty/load",
+            json.dumps({"parameters": {"config": override}}).encode(),
+        )
+        assert loaded.status == 200, loaded.body
+        assert ask(live, "empty", 1).json["outputs"] == []
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ class PythonModel:
     """A version of a Python model."""
 
     inline = False
-    asks_again = True
+    makes_responses = True
 
     def __init__(self, files: ModelFiles, path: Path, host: Host, *, based: bool) -> None:
         self._files = files
