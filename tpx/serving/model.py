@@ -9,7 +9,7 @@ from typing import Any
 
 from tpx.errors import NotReady, TpxError
 from tpx.protocol.v2 import DecodedRequest
-from tpx.serving.backends.base import DividesMachine, OpenModel, RemoteExecutor
+from tpx.serving.backends.base import DecoupledExecutor, DividesMachine, OpenModel, RemoteExecutor
 from tpx.serving.batch import Batch
 from tpx.serving.cache import CachedModel, ResponseCache
 from tpx.serving.dispatcher import Dispatcher, Lane, Outcomes
@@ -154,7 +154,7 @@ class ServedModel:
         instance: Instance
         if isinstance(executor, RemoteExecutor):
             instance = self._remote(spec.name, executor, lane)
-        elif self.decoupled:
+        elif self.decoupled and isinstance(executor, DecoupledExecutor):
             callbacks = DecoupledCallbacks(self._responded, dispatcher.released)
             instance = DecoupledInstance(
                 spec.name, executor, lane.inbox, completions, callbacks, self._stacking
@@ -305,6 +305,8 @@ class ServedModel:
             statistics.executed(batch, now)
         else:
             self._count_failed(batch, now)
+        if self.decoupled:
+            statistics.responded_once(batch, now)
         self._in_flight -= len(batch.requests)
         for request, response in zip(batch.requests, batch.responses, strict=True):
             if request.trace is not None:

@@ -212,15 +212,34 @@ class ModelStatistics:
         if self.latencies is not None:
             self.latencies.observe("cache_miss", ns, now_ns)
 
-    def responded(self, batch: "Batch", response: "InferResponse", times: ResponseTimes, now_ns: int) -> None:
-        """A decoupled model has sent a response of the one request in `batch`."""
+    def responded_once(self, batch: "Batch", now_ns: int) -> None:
+        """A decoupled model has sent the only response of each request in `batch`, which counts as executed
+        or failed apart."""
+        times = ResponseTimes(
+            index=0,
+            started_ns=batch.started_ns,
+            gathered_ns=batch.gathered_ns,
+            begun_ns=batch.gathered_ns,
+            computed_ns=batch.computed_ns,
+            ended_ns=batch.ended_ns,
+        )
+        for request, response in zip(batch.requests, batch.responses, strict=True):
+            self._count_response(response, times, now_ns - request.arrived_ns, now_ns)
+
+    def _count_response(
+        self, response: "InferResponse", times: ResponseTimes, taken_ns: int, now_ns: int
+    ) -> None:
         index = min(times.index, _LAST_INDEX)
         kept = self.responses.get(index)
         if kept is None:
             kept = self.responses[index] = ResponseStatistics()
         kept.count(response, times)
         if self.latencies is not None and index == 0 and (response.outputs or response.error is not None):
-            self.latencies.observe("first_response", now_ns - batch.requests[0].arrived_ns, now_ns)
+            self.latencies.observe("first_response", taken_ns, now_ns)
+
+    def responded(self, batch: "Batch", response: "InferResponse", times: ResponseTimes, now_ns: int) -> None:
+        """A decoupled model has sent a response of the one request in `batch`."""
+        self._count_response(response, times, now_ns - batch.requests[0].arrived_ns, now_ns)
         if not response.final:
             return
         if response.error is not None:

@@ -23,7 +23,6 @@ BROKEN = {
     "uneven": BOTH.format(batch=0, kind="FP32") + 'output [{ name: "O1" data_type: TYPE_FP32 dims: [ 1 ] }]',
     "unlike": 'backend: "identity" input [{ name: "a" data_type: TYPE_FP32 dims: [ 1 ] }]'
     'output [{ name: "b" data_type: TYPE_INT32 dims: [ 1 ] }]',
-    "coupled": BOTH.format(batch=0, kind="FP32") + "model_transaction_policy { decoupled: true }",
     "wordy": BOTH.format(batch=0, kind="FP32") + DELAYED % "soon",
     "odd": BOTH.format(batch=0, kind="FP32") + DELAYED.replace("execute", "creation") % "1",
 }
@@ -93,7 +92,6 @@ def test_an_execution_takes_as_long_as_it_is_told_and_holds_up_nobody_else(live:
         ("bare", "must specify at least one output"),
         ("uneven", "as many outputs as inputs, the configuration has 2 and 1"),
         ("unlike", "output 'b' must have the data_type and dims of input 'a'"),
-        ("coupled", "is decoupled, but an identity model has one response for each request"),
         ("wordy", "parameter 'execute_delay_ms' must be milliseconds, got 'soon'"),
         ("odd", "has no parameter 'creation_delay_ms' (has: execute_delay_ms)"),
     ],

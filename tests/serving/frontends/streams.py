@@ -32,6 +32,7 @@ def write_streaming_models(repository: Path) -> None:
         directory = repository / name
         (directory / "1").mkdir(parents=True)
         (directory / "config.pbtxt").write_text(f"{REPEAT} instance_group [{{ count: {count} }}]")
+    write_model(repository, "once", config="model_transaction_policy { decoupled: true }")
     patient = "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 400000 }"
     write_model(repository, "patient", config=patient)
     write_model(repository, "busy", busy(), "max_batch_size: 8 instance_group [{ count: 1 }]")

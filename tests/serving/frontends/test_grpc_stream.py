@@ -52,6 +52,25 @@ def test_each_request_is_answered_and_every_answer_says_that_it_is_final(live: L
     assert second.outputs == {"y": [4, 4]}
 
 
+@pytest.mark.parametrize("wants_final", [False, True])
+def test_a_decoupled_model_of_a_backend_that_answers_once_gives_one_response_which_is_final(
+    live: Live, wants_final: bool
+) -> None:
+    before = live.http("GET", "/v2/models/once/stats").json["model_stats"][0]
+    flags = {EMPTY_FINAL: True} if wants_final else {}
+    with stream(live) as calls:
+        calls.send(double(1, "a", "once", **flags), double(2, "b", "once", **flags))
+        answers = calls.rest()
+    assert sorted(answers, key=lambda answer: answer.request_id) == [
+        Response(error="", request_id="a", outputs={"y": [2, 2]}, final=True, model="once"),
+        Response(error="", request_id="b", outputs={"y": [4, 4]}, final=True, model="once"),
+    ]
+    after = live.http("GET", "/v2/models/once/stats").json["model_stats"][0]
+    assert after["inference_count"] - before["inference_count"] == 2
+    success = after["response_stats"]["0"]["success"]["count"]
+    assert success - before["response_stats"].get("0", {"success": {"count": 0}})["success"]["count"] == 2
+
+
 @pytest.mark.parametrize("values", [[], [7], [7, 8, 9]])
 @pytest.mark.parametrize("wants_final", [False, True])
 def test_a_decoupled_model_gives_what_it_has_and_an_empty_final_answer_to_who_wants_one(

@@ -74,6 +74,7 @@ class ResponseSender(Protocol):
         """Let time pass, less of it when the request is cancelled."""
 
 
+@runtime_checkable
 class DecoupledExecutor(Protocol):
     """One instance of a decoupled model. Used by one thread at a time."""
 
@@ -145,8 +146,8 @@ class OpenModel(Protocol):
         """Raise ConfigError where configuration and model file disagree."""
 
     def executor(self, spec: InstanceSpec, config: Any) -> Executor | DecoupledExecutor | RemoteExecutor:
-        """An instance, ready to compute; a decoupled one where the configuration says so. Raises
-        LoadError."""
+        """An instance, ready to compute. Where the configuration says that the model is decoupled, it may be
+        a decoupled one, or answer each request once. Raises LoadError."""
 
     def close(self) -> None: ...
 

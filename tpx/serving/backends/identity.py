@@ -9,7 +9,6 @@ from typing import Any
 
 from tpx.errors import ConfigError, LoadError
 from tpx.serving.backends.base import ModelFiles
-from tpx.serving.backends.model_tensors import check_one_response
 from tpx.serving.batch import Arrays
 from tpx.serving.instances.placement import InstanceSpec
 
@@ -50,7 +49,6 @@ class IdentityModel:
                     f"model '{config.name}': output '{output.name}' must have the data_type and dims of "
                     f"input '{given.name}'"
                 )
-        check_one_response(config, "an identity model")
 
     def executor(self, spec: InstanceSpec, config: Any) -> "IdentityExecutor":
         if spec.kind == "KIND_GPU":

@@ -116,15 +116,6 @@ def fill_dims(item: Any, tensor: ModelTensor, *, batching: bool) -> None:
         item.reshape.SetInParent()  # one element a request, which the file takes without a dimension
 
 
-def check_one_response(config: Any, model: str) -> None:
-    """Raise ConfigError where `model`, of a kind that answers a request once, is to be decoupled."""
-    if config.model_transaction_policy.decoupled:
-        raise ConfigError(
-            f"model '{config.name}' is decoupled, but {model} has one response for each request: remove "
-            "model_transaction_policy"
-        )
-
-
 def check_all_required(config: Any, runtime: str) -> None:
     """Raise ConfigError where an input is optional, which `runtime` cannot leave out."""
     for item in config.input:

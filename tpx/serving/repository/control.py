@@ -151,9 +151,17 @@ class ModelControl:
             raise NotReady("explicit model load / unload is not allowed if polling is enabled")
         self._check_running()
 
-    async def load(self, name: str, override: Override | None, asker: ModelId | None = None) -> None:
-        """Load a model, again if it would become another; it serves when this returns. `asker` is a model
-        that is being loaded itself, and waits for it.
+    async def load(
+        self,
+        name: str,
+        override: Override | None,
+        asker: ModelId | None = None,
+        *,
+        until_dismissed: bool = True,
+    ) -> None:
+        """Load a model, again if it would become another; it serves when this returns, and instances that it
+        has no longer have ended if `until_dismissed`. `asker` is a model that is being loaded itself, and
+        waits for it.
 
         Raises InvalidRequest that tells why it does not, and NotReady.
         """
@@ -165,6 +173,8 @@ class ModelControl:
                 with self._waiting(asker, model):
                     await self._load(model, partial(self._repositories.sight, model, override), parts)
                 self._asked.add(model)
+                if until_dismissed:
+                    await self.retirement.until_dismissed(model)
             except InvalidRequest as exc:
                 faults.append(exc)
         if faults:

@@ -41,7 +41,8 @@ class ServerHost:
         )
         override = await self.loop.run_in_executor(None, override_of, parameters, name)
         with control.asked_by_model():
-            await control.load(name, override, asker)
+            # not until instances have ended: one of them may be computing the request that asks
+            await control.load(name, override, asker, until_dismissed=False)
 
     async def unload(self, name: str, *, unload_dependents: bool, asker: ModelId | None) -> None:
         control = self._explicit()

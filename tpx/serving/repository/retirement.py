@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from tpx.serving.heap import give_memory_back
 from tpx.serving.instances.base import Instance
 from tpx.serving.model import ServedModel
+from tpx.serving.model_id import ModelId
 from tpx.serving.repository.agents.custody import Custody
 from tpx.serving.repository.loading import Regroup
 from tpx.serving.repository.records import Loaded
@@ -33,6 +34,8 @@ class Retirement:
         self._on_end = on_end
         self._draining: list[Served] = []
         self._held: set[Custody] = set()
+        self._ending: dict[ModelId, set[asyncio.Task[None]]] = {}
+        """Of instances that were dismissed since a load of their model last waited for them."""
         self._pool = ThreadPoolExecutor(_CLOSED_AT_ONCE, thread_name_prefix="retirement")
         """Its own: Python models may take half a minute to end, and requests need the threads of the loop."""
         self._reclaiming = False
@@ -68,7 +71,17 @@ class Retirement:
     def dismiss(self, model: ServedModel, instances: Iterable[Instance]) -> None:
         """End instances that compute no longer than what they have begun, sequences included."""
         for instance in instances:
-            self._tasks.start(self._dismiss(model, instance))
+            task = self._tasks.start(self._dismiss(model, instance))
+            if not model.config.HasField("sequence_batching"):  # a sequence may go on for ever
+                ending = self._ending.setdefault(model.model_id, set())
+                ending.add(task)
+                task.add_done_callback(ending.discard)
+
+    async def until_dismissed(self, model: ModelId) -> None:
+        """Wait until the instances that were dismissed have ended, those of sequences apart."""
+        ending = self._ending.pop(model, None)
+        if ending:
+            await asyncio.wait(ending)
 
     async def _dismiss(self, model: ServedModel, instance: Instance) -> None:
         while not (instance.leaving and instance.drained):

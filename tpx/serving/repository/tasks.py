@@ -17,11 +17,12 @@ class Tasks:
     def __len__(self) -> int:
         return len(self._running)
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begin; a failure is logged, since nobody else would learn of it."""
+    def start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Begin, and return the task for callers that wait; a failure is logged for those that do not."""
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._running.discard(task)

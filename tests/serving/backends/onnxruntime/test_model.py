@@ -60,12 +60,6 @@ def test_bfloat16_beside_strings_is_refused_when_the_model_is_loaded(tmp_path: P
         executors(tmp_path)
 
 
-def test_a_model_that_is_to_be_decoupled_is_refused(tmp_path: Path) -> None:
-    onnx_files.save(onnx_files.doubling(), tmp_path / "model.onnx")
-    with pytest.raises(ConfigError, match="is decoupled, but an ONNX model has one response for each"):
-        executors(tmp_path, "model_transaction_policy { decoupled: true }")
-
-
 @pytest.mark.parametrize("words", [[b"", b"a"], ["ß€😀".encode(), b"x" * 10_000], [b"a\x00b", b"\x00"]])
 def test_strings_come_back(tmp_path: Path, words: list[bytes]) -> None:
     onnx_files.save(onnx_files.identity("BYTES"), tmp_path / "model.onnx")

@@ -124,7 +124,6 @@ def test_a_tensor_that_is_only_named_is_completed(tmp_path: Path) -> None:
         ),
         ("input [{ name: 'x' data_type: TYPE_FP32 dims: [ 3 ] }]", r"the model expects 2 dimensions"),
         ("input [{ name: 'x' data_type: TYPE_FP32 dims: [ 2 ] optional: true }]", "needs all inputs"),
-        ("model_transaction_policy { decoupled: true }", "remove model_transaction_policy"),
     ],
 )
 def test_a_configuration_that_is_not_the_models_is_refused(tmp_path: Path, text: str, message: str) -> None:

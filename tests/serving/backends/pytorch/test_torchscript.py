@@ -157,10 +157,6 @@ REFUSED = {
         tensors("input", "a__1 FP32 3", "b__1 FP32 3"),
         "'a__1' and 'b__1' both refer to index 1",
     ),
-    "a decoupled model": (
-        tensors("input", "INPUT0 FP32 3", "INPUT1 FP32 3") + "model_transaction_policy { decoupled: true }",
-        "is decoupled, but a PyTorch model has one response for each request",
-    ),
     "an optional input without a default": (
         "input [{name: 'INPUT0' data_type: TYPE_FP32 dims: [3]}, "
         "{name: 'INPUT1' data_type: TYPE_FP32 dims: [3] optional: true}]",

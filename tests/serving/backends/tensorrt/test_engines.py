@@ -115,11 +115,6 @@ def test_an_engine_of_fixed_shapes_has_no_batches(opened: Opened) -> None:
             "is_shape_tensor of 'x' of model 'net' must be false: so it is in the engine",
         ),
         (
-            "model_transaction_policy { decoupled: true } " + GROUP % "",
-            "model 'net' is decoupled, but an engine has one response for each request: remove "
-            "model_transaction_policy",
-        ),
-        (
             "input [{ name: 'x' data_type: TYPE_FP32 dims: [ 2 ] optional: true }] " + GROUP % "",
             "input 'x' of model 'net' is optional, but TensorRT needs all inputs: remove optional",
         ),

@@ -13,7 +13,6 @@ import onnxruntime as ort
 from tpx.cuda_driver import CudaDriver
 from tpx.errors import LoadError
 from tpx.serving.backends.base import Description, Executor, ModelFiles, inside, no_file
-from tpx.serving.backends.model_tensors import check_one_response
 from tpx.serving.backends.onnxruntime.binding import BoundExecutor, can_bind
 from tpx.serving.backends.onnxruntime.description import describe
 from tpx.serving.backends.onnxruntime.execution import ArrayExecutor, ValueExecutor
@@ -83,7 +82,6 @@ class OnnxModel:
         complete_signature(config, self._inputs, self._outputs, default_max_batch_size=default_max_batch_size)
 
     def check(self, config: Any) -> None:
-        check_one_response(config, "an ONNX model")
         check_signature(config, self._inputs_of(config), ranked_by(config, config.output, self._outputs))
 
     def executor(self, spec: InstanceSpec, config: Any) -> Executor:

@@ -18,7 +18,6 @@ from tpx.serving.backends.libraries import Libraries
 from tpx.serving.backends.model_tensors import (
     ModelTensor,
     check_all_required,
-    check_one_response,
     check_signature,
     complete_tensors,
 )
@@ -112,7 +111,6 @@ class OpenVinoModel:
         )
 
     def check(self, config: Any) -> None:
-        check_one_response(config, "an OpenVINO model")
         check_all_required(config, "OpenVINO")
         self._reshape(config)
         inputs, outputs = self._tensors(config)

@@ -11,7 +11,6 @@ import torch
 from tpx.errors import ConfigError, LoadError
 from tpx.protocol.datatypes import BY_NUMBER
 from tpx.serving.backends.base import Description, Executor, ModelFiles
-from tpx.serving.backends.model_tensors import check_one_response
 from tpx.serving.backends.pytorch.archive import Format, Source, source_of
 from tpx.serving.backends.pytorch.completion import check, complete
 from tpx.serving.backends.pytorch.cuda import CudaExecutor, GpuSettings
@@ -98,7 +97,6 @@ class PytorchModel:
         complete(config, self._interface, self._source.format, default_max_batch_size=default_max_batch_size)
 
     def check(self, config: Any) -> None:
-        check_one_response(config, "a PyTorch model")
         self._places = check(config, self._interface)
 
     def executor(self, spec: InstanceSpec, config: Any) -> Executor:

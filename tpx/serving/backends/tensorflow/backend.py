@@ -20,7 +20,6 @@ from tpx.serving.backends.base import Description, Executor, ModelFiles, inside,
 from tpx.serving.backends.model_tensors import (
     ModelTensor,
     check_all_required,
-    check_one_response,
     check_signature,
     complete_tensors,
 )
@@ -109,7 +108,6 @@ class TensorFlowModel:
         )
 
     def check(self, config: Any) -> None:
-        check_one_response(config, "a TensorFlow model")
         check_all_required(config, "TensorFlow")
         if self._graph:
             self._find_in_graph(config)

@@ -16,7 +16,6 @@ from tpx.errors import ConfigError, LoadError, TpxError, Unsupported
 from tpx.serving.backends.base import Description, Executor, ModelFiles, inside, no_file
 from tpx.serving.backends.model_tensors import (
     check_all_required,
-    check_one_response,
     check_signature,
     complete_tensors,
 )
@@ -104,7 +103,6 @@ class TensorRtModel:
                 item.is_shape_tensor = item.is_shape_tensor or item.name in shaping
 
     def check(self, config: Any) -> None:
-        check_one_response(config, "an engine")
         check_all_required(config, "TensorRT")
         self._check_batching(config)
         self._check_kinds(config)
