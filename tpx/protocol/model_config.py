@@ -82,10 +82,13 @@ def _lenient_value(text: str | bytes) -> Any:
         raise
 
 
-def to_json(config: Any) -> dict[str, Any]:
-    """The config as clients read it: proto field names, defaults printed, 64-bit integers as numbers."""
+def to_json(config: Any, *, defaults: bool = True) -> dict[str, Any]:
+    """The config as clients read it: proto field names, defaults printed, 64-bit integers as numbers.
+
+    Without `defaults` it has no fields that a server with an older schema lacks, unless they are set.
+    """
     out = json_format.MessageToDict(
-        config, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+        config, preserving_proto_field_name=True, always_print_fields_with_no_presence=defaults
     )
     return _members(out, config.DESCRIPTOR)
 

@@ -135,4 +135,4 @@ def configs_of(configuration: Configuration) -> Configs:
 
 def _json(configuration: Configuration) -> dict[str, Any]:
     message = model_config.parse(configuration.text, configuration.variant.name)
-    return {**model_config.to_json(message), "name": configuration.variant.model}
+    return {**model_config.to_json(message, defaults=False), "name": configuration.variant.model}
