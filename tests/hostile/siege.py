@@ -21,7 +21,11 @@ from tpx.protocol import messages
 SERVICE = "/inference.GRPCInferenceService/"
 INPUT_LIMIT = 8 << 20
 """Bytes of a body or message, so that what goes beyond them is quickly sent."""
-LIMITS = (f"--http-max-input-size={INPUT_LIMIT}", f"--grpc-max-message-size={INPUT_LIMIT}")
+LIMITS = (
+    f"--http-max-input-size={INPUT_LIMIT}",
+    f"--grpc-max-message-size={INPUT_LIMIT}",
+    f"--max-buffered-bytes={2 << 30}",  # as much as clients of these tests announce
+)
 BROKEN_MODELS = ("--exit-on-error=false", "--strict-readiness=false")
 EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
 
@@ -208,6 +212,10 @@ def write_good_models(repository: Path) -> None:
     write_model(repository, "cube", onnx_files.doubling(1, "b", "c", "d"), "max_batch_size: 0")
     write_model(repository, "words", onnx_files.identity("BYTES", "batch", "n"), "max_batch_size: 8")
     write_model(repository, "fp16", onnx_files.identity("FP16", "batch", "n"), "max_batch_size: 8")
+    filling = graph(
+        [node("ConstantOfShape", ["x"], ["y"])], [value("x", "INT64", 1)], [value("y", "FP32", "n")]
+    )
+    write_model(repository, "fill", filling, "max_batch_size: 0")
     names = ("a", "b")
     adding = graph(
         [node("Add", names, ["sum"])],

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from tpx.protocol.buffers import new_scratch
 from tpx.protocol.handshakes import BACKLOG, Handshakes, client_of
 from tpx.protocol.inlet import SHARE_S, Turns
+from tpx.protocol.memory_budget import MemoryBudget
 from tpx.protocol.outlet import Departures
 
 log = logging.getLogger(__name__)
@@ -108,10 +109,16 @@ class Listener:
     """
 
     def __init__(
-        self, *, max_connections: int = 10_000, max_per_client: int = 0, share_s: float = SHARE_S
+        self,
+        *,
+        max_connections: int = 10_000,
+        max_per_client: int = 0,
+        share_s: float = SHARE_S,
+        memory: MemoryBudget | None = None,
     ) -> None:
         self.scratch = new_scratch()
         self.turns = Turns(share_s)
+        self.memory = memory or MemoryBudget()
         self._departures = Departures()
         self.tick = 0
         self.releasing = False

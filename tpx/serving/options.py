@@ -92,6 +92,23 @@ class ServeConfig(ModelOptions):
         int,
         Option("most bytes of input that a request reads from shared memory", section="Server", minimum=1),
     ] = 2**31 - 1
+    max_buffered_bytes: Annotated[
+        int,
+        Option(
+            "bytes of requests and answers held over all connections; 0: a quarter of the memory that this "
+            "process may use",
+            section="Server",
+            minimum=0,
+        ),
+    ] = 0
+    max_buffered_wait_secs: Annotated[
+        int,
+        Option(
+            "seconds that a request waits while they are held, then it is refused",
+            section="Server",
+            minimum=0,
+        ),
+    ] = 10
     max_string_elements: Annotated[
         int,
         Option("most strings in the BYTES inputs of a request", section="Server", minimum=1),

@@ -14,6 +14,7 @@ from tpx.protocol.grpc.server import connection_factory as grpc_connections
 from tpx.protocol.http1.server import connection_factory as http_connections
 from tpx.protocol.inflation import Inflater
 from tpx.protocol.listener import Listener
+from tpx.protocol.memory_budget import MemoryBudget
 from tpx.serving.cache import parse_cache_config
 from tpx.serving.dataplane import DataPlane, IndexEntry, Watching
 from tpx.serving.distributions.settings import parse_latency_settings
@@ -31,6 +32,7 @@ from tpx.serving.frontends.metrics.gpu import open_gpus
 from tpx.serving.frontends.metrics.models import ModelFamilies
 from tpx.serving.frontends.metrics.process import ProcessProbe
 from tpx.serving.frontends.metrics.sampler import Sampler
+from tpx.serving.heap import MemoryWatch, available_bytes
 from tpx.serving.instances.completions import Completions
 from tpx.serving.limits import check_ports, grpc_limits, http_limits
 from tpx.serving.logs import LogControl
@@ -129,6 +131,10 @@ class Server:
             control_settings(config),
         )
         self._host.control = self.control
+        self._memory = MemoryBudget(
+            config.max_buffered_bytes or available_bytes() // 4, config.max_buffered_wait_secs
+        )
+        self._memory_watch = MemoryWatch(self._memory)
         memory = SharedMemory(cuda.opener(), shared_memory_limits(config))
         self.plane = DataPlane(
             self.repository,
@@ -158,6 +164,7 @@ class Server:
             await self._end()
             raise
         self.plane.started = True
+        self._memory_watch.start()
         # what was made so far stays: the collector need not look at it again
         gc.collect()
         gc.freeze()
@@ -197,6 +204,7 @@ class Server:
         for listener in self._listeners:
             listener.close()
         self._sampler.stop()
+        self._memory_watch.stop()
         self.plane.offload.close()
         self._inflater.close()
         await self.control.close()
@@ -258,6 +266,7 @@ class Server:
             max_connections=config.max_connections,
             max_per_client=config.max_connections_per_client,
             share_s=config.connection_turn_us / 1e6,
+            memory=self._memory,
         )
         access = AccessLog(self.logs)
         observer: Callable[[Any], None] = access.http

@@ -92,3 +92,29 @@ def test_a_batch_that_finishes_after_the_loop_has_ended_is_dropped() -> None:
     completions = Completions(loop)
     loop.close()
     completions.push(lambda _: pytest.fail("nobody is there to call it"), batches(1)[0])
+
+
+def test_what_is_left_after_a_share_of_time_waits_for_the_next_turn() -> None:
+    """Answers that a thread makes faster than they are sent would otherwise keep the loop from all else."""
+
+    async def scene() -> None:
+        time_s = 0.0
+        arrived: list[Batch] = []
+
+        def take(batch: Batch) -> None:
+            nonlocal time_s
+            time_s += 0.0015
+            arrived.append(batch)
+
+        completions = Completions(asyncio.get_running_loop(), lambda: time_s)
+        mine = batches(5)
+        for batch in mine:
+            completions.push(take, batch)
+        seen = []
+        while len(arrived) < 5:
+            await asyncio.sleep(0)
+            seen.append(len(arrived))
+        assert [count for count in seen if count] == [2, 4, 5]
+        assert arrived == mine
+
+    asyncio.run(scene())

@@ -15,6 +15,7 @@ from tpx.protocol.grpc.status import Status, from_code
 from tpx.protocol.http2.sender import Sender
 from tpx.protocol.http2.stream import Stream
 from tpx.protocol.inflation import Inflater
+from tpx.protocol.memory_budget import Account
 from tpx.protocol.tensors import Buffer
 
 UNREAD_BYTES = 64 << 20
@@ -35,23 +36,39 @@ class WaitingCall(Protocol):
     def read_on(self) -> None:
         """Take from what was withheld as much as may be taken now."""
 
+    def give_up(self, status: Status, why: str) -> None:
+        """End the call with an error that is not of its server."""
+
 
 class Room:
     """The room that one connection has for answers; calls wait for it in the order in which they came."""
 
-    def __init__(self, sender: Sender) -> None:
+    def __init__(self, sender: Sender, account: Account) -> None:
         self._sender = sender
+        self._account = account
         self._waiting: dict[int, WaitingCall] = {}
         sender.on_room = self._freed
 
     @property
     def full(self) -> bool:
-        return self._sender.queued > UNREAD_BYTES
+        return self._sender.queued > UNREAD_BYTES or self._account.full
 
     def wait(self, call: WaitingCall) -> None:
         """Let a call read on when the client has read most of what the connection owes it."""
         self._waiting[call.id] = call
         self._sender.notify_below = UNREAD_BYTES // 2
+        self._wait_for_memory()
+
+    def _wait_for_memory(self) -> None:
+        account = self._account
+        if account.full:
+            account.budget.wait(account, lambda: not account.full, self._let_in, self._refuse)
+
+    def _refuse(self) -> None:
+        """There was no memory for too long."""
+        waiting, self._waiting = self._waiting, {}
+        for call in waiting.values():
+            call.give_up(Status.UNAVAILABLE, self._account.budget.refusal)
 
     def wait_for_own(self, stream: Stream) -> None:
         """Tell a call when the client has read most of what that call owes it."""
@@ -76,6 +93,7 @@ class Room:
             self._waiting.pop(next(iter(self._waiting))).read_on()
         if self._waiting:
             self._sender.notify_below = UNREAD_BYTES // 2
+            self._wait_for_memory()
 
 
 class IntakeCall(WaitingCall, Protocol):
@@ -87,7 +105,6 @@ class IntakeCall(WaitingCall, Protocol):
 
     def take(self, message: Buffer) -> None: ...
     def end(self) -> None: ...
-    def give_up(self, status: Status, why: str) -> None: ...
 
 
 class IntakeConnection(Protocol):

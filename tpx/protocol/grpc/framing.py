@@ -6,7 +6,7 @@ directly.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tpx.errors import Code, InvalidRequest
@@ -57,11 +57,16 @@ class MessageReader:
         "_filled",
         "_limit",
         "_prefix",
+        "_reserve",
         "_tensor_offset",
         "at",
     )
 
-    def __init__(self, limit: int, encoding: str, tensor_offset: int = 0) -> None:
+    def __init__(
+        self, limit: int, encoding: str, tensor_offset: int = 0, reserve: Callable[[int], None] | None = None
+    ) -> None:
+        self._reserve = reserve
+        """Called with the size of a message before there is memory for it. May raise RequestError."""
         self._limit = limit
         self._encoding = encoding
         self._tensor_offset = tensor_offset  # where large messages are expected to hold aligned tensors
@@ -150,6 +155,8 @@ class MessageReader:
         return int(size)
 
     def _allocate(self, size: int) -> memoryview:
+        if self._reserve is not None:
+            self._reserve(size)
         try:
             return aligned(size, self._tensor_offset)
         except MemoryError:

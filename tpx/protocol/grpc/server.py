@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from tpx.protocol.grpc.backpressure import UNREAD_BYTES, Room, WaitingCall
+from tpx.protocol.grpc.backpressure import Room, WaitingCall
 from tpx.protocol.grpc.framing import PREFIX_BYTES, whole_message
 from tpx.protocol.grpc.keepalive import Action, Keepalive, KeepaliveLimits
 from tpx.protocol.grpc.metadata import CallHead, interpret_request
@@ -40,6 +40,8 @@ from tpx.protocol.http2.stream import STREAM_WINDOW, Stream
 from tpx.protocol.inflation import Inflater
 from tpx.protocol.listener import LINGER_S, Listener, WriteWatch
 
+_SILENT_S = 2
+"""Without a byte of a message, when others wait for memory."""
 _DRAIN_PING = b"tpxdrain"
 _ALIVE_PING = b"tpxalive"
 _SKIPPED_RANGES = 64
@@ -111,7 +113,8 @@ class GrpcServerConnection(Http2Connection):
         self.response_encoding = limits.response_encoding
         self.response_level = limits.response_level
         self.max_unread_bytes = limits.max_unread_bytes
-        self.room = Room(self.sender)
+        self.account = self.sender.account = listener.memory.account(self)
+        self.room = Room(self.sender, self.account)
         self.inflater = inflater
         self.wrote = False
         """Data was sent since the client's last PING, or our last look at the clock."""
@@ -163,6 +166,7 @@ class GrpcServerConnection(Http2Connection):
         self._listener.closed(self)
         self._let_go()
         self._drop_calls()
+        self.account.close()
 
     def pause_writing(self) -> None:
         """A client that does not take its answers gets no more of them: its requests wait unread."""
@@ -293,7 +297,7 @@ class GrpcServerConnection(Http2Connection):
                 unary is not None
                 and call.intake is None
                 and stop - start <= self._longest
-                and self.sender.queued <= UNREAD_BYTES
+                and (not self.sender.queued or not self.room.full)
                 and whole_message(data, start, stop)
             ):
                 unary(call, data[start + PREFIX_BYTES : stop])
@@ -356,6 +360,26 @@ class GrpcServerConnection(Http2Connection):
 
     def received(self, count: int) -> None:
         self._received(count)
+        self.account.hold_request(-count)
+
+    # memory
+
+    @property
+    def reads(self) -> bool:
+        return self.sender.reads
+
+    def drop_answers(self) -> None:
+        """The memory is needed: calls whose answers wait for the client are refused, the latest first."""
+        for stream in reversed(list(self.streams.values())):
+            if stream.outbox and not self._closed:
+                cast("ServerCall", stream).drop(Status.UNAVAILABLE, self.account.budget.refusal)
+
+    def drop_silent_requests(self) -> None:
+        """The memory is needed: calls whose message has not gone on for seconds are refused."""
+        for stream_id, awaited in list(self._awaited.items()):
+            call = self.streams.get(stream_id)
+            if call is not None and self._listener.tick - awaited.since > _SILENT_S:
+                cast("ServerCall", call).give_up(Status.UNAVAILABLE, self.account.budget.refusal)
 
     # writing and ending
 

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from tpx.errors import Overloaded
 from tpx.protocol.compression import deflate
 from tpx.protocol.grpc.backpressure import CALL_UNREAD_BYTES, Intake, IntakeConnection
 from tpx.protocol.grpc.framing import PREFIX_BYTES, MessageReader, pack_prefix
@@ -19,6 +20,7 @@ from tpx.protocol.http2.hpack import encode_stateless
 from tpx.protocol.http2.sender import Sender
 from tpx.protocol.http2.stream import Stream
 from tpx.protocol.listener import address_of
+from tpx.protocol.memory_budget import Account
 from tpx.protocol.tensors import Buffer
 
 _RESPONSE_HEAD = encode_stateless([(b":status", b"200"), (b"content-type", b"application/grpc")])
@@ -67,6 +69,7 @@ class CallConnection(IntakeConnection, Protocol):
     """What a call needs of the connection it came on."""
 
     sender: Sender
+    account: Account
     streams: dict[int, Stream]
     max_message_bytes: int
     response_encoding: str
@@ -93,9 +96,11 @@ class ServerCall(Stream):
         "_deadline",
         "_headers_sent",
         "_message",
+        "_reserved",
         "_sink",
         "began_ns",
         "head",
+        "held",
         "intake",
         "method",
         "on_answered",
@@ -119,6 +124,10 @@ class ServerCall(Stream):
         self._sink: MessageSink | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._headers_sent = False
+        self.held = 0
+        """Bytes of its requests that are held."""
+        self._reserved = 0
+        """Of these, for a message on its way."""
         if head.timeout_ns:
             loop = asyncio.get_running_loop()
             self._deadline = loop.call_later(head.timeout_ns / 1e9, self._expire)
@@ -166,8 +175,24 @@ class ServerCall(Stream):
 
     def _new_intake(self) -> Intake:
         connection = self._connection
-        reader = MessageReader(connection.max_message_bytes, self.head.encoding, self.method.tensor_offset)
+        limit, encoding = connection.max_message_bytes, self.head.encoding
+        reader = MessageReader(limit, encoding, self.method.tensor_offset, self._reserve)
         return Intake(self, connection, reader)
+
+    def _reserve(self, size: int) -> None:
+        """Hold memory for a message that is on its way. Raises Overloaded."""
+        budget = self._connection.account.budget
+        if not budget.fits(size):
+            budget.relieve(budget.limit_bytes - size)
+            if not budget.fits(size) and budget.held:
+                raise Overloaded(budget.refusal)
+        self._reserved += size
+        self.hold(size)
+
+    def hold(self, size: int) -> None:
+        """So much of the call's requests is held, until it is released or the call ends."""
+        self.held += size
+        self._connection.account.hold_request(size)
 
     def listen(self, *, on_stall: Callable[[bool], None], on_drain: Callable[[], None]) -> None:
         """For a stream: `on_stall(True)` is called when its client does not take what was sent, and with
@@ -219,6 +244,7 @@ class ServerCall(Stream):
         self._tell(Status.CANCELLED)
         self._stop_clock()
         self._drop_intake()
+        self._release()
         on_gone, self.on_gone = self.on_gone, None
         sink, self._sink = self._sink, None
         if sink is not None:
@@ -231,9 +257,17 @@ class ServerCall(Stream):
             self.intake.drop()
             self.intake = None
 
+    def _release(self) -> None:
+        if self.held:
+            self.hold(-self.held)
+            self._reserved = 0
+
     def take(self, message: Buffer) -> None:
         """A message has come."""
         if self._sink is not None:
+            if self._reserved:  # what takes it holds it from now on
+                self.hold(-self._reserved)
+                self._reserved = 0
             self._sink.message(message)
         elif self._message is not None:
             self.give_up(Status.INTERNAL, "a unary call takes one request message, got another")
@@ -336,6 +370,12 @@ class ServerCall(Stream):
     def _trailers(self, status: Status, message: str) -> bytes:
         return trailers_block(status, message) if self._headers_sent else trailers_only_block(status, message)
 
+    def drop(self, status: Status, why: str) -> None:
+        """End the call with an error instead of the answer that its client does not read."""
+        self._connection.sender.forget(self.id)
+        self.trailers = None
+        self.give_up(status, why)
+
     def refuse(self, http_status: int) -> None:
         """Answer what is not gRPC in plain HTTP."""
         headers = [(b":status", b"%d" % http_status)]
@@ -369,6 +409,7 @@ class ServerCall(Stream):
         self.on_gone = self._sink = None
         self._stop_clock()
         self._drop_intake()
+        self._release()
         self._connection.wrote = True
         if not self.peer_ended:
             self._connection.reset_stream(self.id, ErrorCode.NO_ERROR)

@@ -68,6 +68,11 @@ class ChunkedDecoder:
         """Bytes of the body that have come."""
         return len(self._body)
 
+    @property
+    def size(self) -> int:
+        """Bytes of the body so far, the rest of the present chunk included."""
+        return self._size
+
     def body(self) -> memoryview:
         return memoryview(self._body)
 

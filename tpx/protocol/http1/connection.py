@@ -48,6 +48,13 @@ class HttpConnection(Inlet):
     def _head_seen(self, head: Head) -> None:
         """A head whose body is still to come, or that needs something first. May raise HttpError."""
 
+    def _may_begin(self, size: int) -> bool:  # noqa: ARG002 (a server's concern)
+        """Whether there is memory for a body; if not, the connection goes on with its head when there is."""
+        return True
+
+    def _hold(self, size: int) -> None:
+        """So much of a body will be held. May raise HttpError."""
+
     @abstractmethod
     def _bad_message(self, error: HttpError) -> None:
         """The stream cannot be read on."""
@@ -105,9 +112,12 @@ class HttpConnection(Inlet):
                 break
             raw = data[at : head_end + 4]
             head = self._find_head(raw) or self._add_head(raw)
-            at = head_end + 4
             size = head.content_length
-            body_end = at + size
+            body_end = head_end + 4 + size
+            if body_end > end and size <= self._max_body_bytes and not self._may_begin(size):
+                self._pending = data[at:]
+                break
+            at = head_end + 4
             if not head.plain or body_end > end or size > self._max_body_bytes:
                 return self._begin_body(head, data[at:])
             body = data[at:body_end]
@@ -164,6 +174,7 @@ class HttpConnection(Inlet):
             self._body = aligned(head.content_length, head.tensor_offset)
         except MemoryError:
             raise HttpError(503, f"no memory for a body of {head.content_length} bytes") from None
+        self._hold(head.content_length)
         self._body[: len(first)] = first
         self._filled = len(first)
         if head.content_length - len(first) >= LARGE_BYTES:
@@ -174,7 +185,9 @@ class HttpConnection(Inlet):
         chunks = cast("ChunkedDecoder", self._chunks)
         for at in range(0, len(data), _CHUNKS_AT_ONCE_BYTES):
             stop = at + _CHUNKS_AT_ONCE_BYTES
+            before = chunks.size
             rest = chunks.feed(data[at:stop])
+            self._hold(chunks.size - before)
             if rest is not None:
                 self._chunks = None
                 return self._complete(chunks.body(), rest + data[stop:])

@@ -20,6 +20,8 @@ STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in 
 JSON_TYPE = b"Content-Type: application/json\r\n"
 
 _JOIN_BELOW_BYTES = 32 << 10
+_SILENT_S = 2
+"""Without a byte of a body, when others wait for memory."""
 GONE = 499
 """In place of a status: the client went away before the answer, as nginx has it."""
 
@@ -132,6 +134,9 @@ class HttpServerConnection(HttpConnection):
         self._writing_paused = self._in_message = False
         self._half_closed = self._withdrawn = self._deaf = False
         self._began_ns = 0
+        self._account = listener.memory.account(self)
+        self._answer_bytes = 0
+        self._taken = (0, 0)  # bytes of answers, at the last two looks
 
     # asyncio's callbacks
 
@@ -150,6 +155,7 @@ class HttpServerConnection(HttpConnection):
         self._body = self._chunks = None
         self._pending = b""
         self._listener.closed(self)
+        self._account.close()
         self._tell_gone()
         request, self._request = self._request, None
         if request is not None:
@@ -186,10 +192,12 @@ class HttpServerConnection(HttpConnection):
     def pause_writing(self) -> None:
         """A client that does not take its answers gets no more of them: its requests wait unread."""
         self._writing_paused = True
+        self._note_unsent()
         self._tell_stalled()
 
     def resume_writing(self) -> None:
         self._writing_paused = False
+        self._account.release_answer(self._account.answers)
         self._tell_stalled()
         self._go_on()
 
@@ -197,6 +205,47 @@ class HttpServerConnection(HttpConnection):
         request = self._request
         if request is not None and request.on_stall is not None:
             request.on_stall(self._writing_paused)
+
+    # memory
+
+    def _may_begin(self, size: int) -> bool:
+        memory = self._listener.memory
+        if memory.fits(size) or not memory.held:
+            return True
+        if not self._awaits_turn:
+            self._awaits_turn = True
+            self._transport.pause_reading()
+            ready = lambda: memory.fits(size) or not memory.held  # noqa: E731 (asked again and again)
+            memory.wait(self._account, ready, self._turn_came, self._refuse_body)
+        return False
+
+    def _refuse_body(self) -> None:
+        self._awaits_turn = False
+        self._bad_message(HttpError(503, self._listener.memory.refusal))
+
+    def _hold(self, size: int) -> None:
+        memory = self._listener.memory
+        if self._chunks is not None and size and not memory.fits(size):
+            raise HttpError(503, memory.refusal)
+        self._account.hold_request(size)
+
+    def _note_unsent(self) -> None:
+        """The transport holds an answer, all of it until its last byte is taken."""
+        account = self._account
+        account.hold_answer(max(self._answer_bytes, self.outlet.get_write_buffer_size()) - account.answers)
+
+    @property
+    def reads(self) -> bool:
+        return self.outlet.written - self.outlet.get_write_buffer_size() != self._taken[0]
+
+    def drop_answers(self) -> None:
+        """The memory is needed: a client that does not read is cut off."""
+        self.abort()
+
+    def drop_silent_requests(self) -> None:
+        """The memory is needed: a client that has sent nothing for seconds is refused."""
+        if self._stage is _Stage.BODY and self._listener.tick - self._since > _SILENT_S:
+            self._bad_message(HttpError(503, self._listener.memory.refusal))
 
     # reading
 
@@ -296,6 +345,8 @@ class HttpServerConnection(HttpConnection):
         if self._request is not request:
             return  # the client has gone
         self._request = None
+        if self._account.requests:
+            self._account.release_request(self._account.requests)
         if request.on_answered is not None:
             request.on_answered(status)
         request.on_gone = request.on_stall = request.on_answered = None  # they know the request: a cycle
@@ -305,6 +356,7 @@ class HttpServerConnection(HttpConnection):
         request_head = request.head
         keep_alive = request_head.keep_alive and not self._last_answer()
         connection = request_head.connection if keep_alive else b"Connection: close\r\n"
+        self._answer_bytes = size
         head = b"%b%b%bContent-Length: %d\r\n\r\n" % (STATUS_LINES[status], headers, connection, size)
         if request_head.method == b"HEAD":
             self.outlet.answer(head, reading=self._in_message)
@@ -337,6 +389,7 @@ class HttpServerConnection(HttpConnection):
         if self._request is not request:
             return
         self._request = None
+        self._account.release_request(self._account.requests)
         request.on_gone = request.on_stall = request.on_answered = None
         if not request.head.takes_chunks:
             self._end()
@@ -367,6 +420,7 @@ class HttpServerConnection(HttpConnection):
         self._stage, self._since = _Stage.CLOSED, self._listener.tick
         self._body = self._chunks = None
         self._pending = b""
+        self._account.release_request(self._account.requests)
         if self._transport.can_write_eof() and not self._half_closed:
             self._transport.resume_reading()
             self.outlet.write_eof()
@@ -378,6 +432,9 @@ class HttpServerConnection(HttpConnection):
     def sweep(self, tick: int) -> None:
         """Enforce the deadlines; called once a second."""
         limits = self._limits
+        if self._writing_paused and self._stage is not _Stage.CLOSED:
+            self._note_unsent()
+            self._taken = self._taken[1], self.outlet.written - self.outlet.get_write_buffer_size()
         if self._write_watch.stalled_s(self._transport, self._streamed, tick) > limits.write_timeout_s:
             self.abort()
         elif self._write_watch.owing or self._awaits_turn:

@@ -16,6 +16,7 @@ from tpx.protocol.http2.frames import (
 )
 from tpx.protocol.http2.hpack import EMPTY_TABLE
 from tpx.protocol.http2.stream import Stream
+from tpx.protocol.memory_budget import uncounted
 from tpx.protocol.outlet import Outlet
 from tpx.protocol.tensors import Buffer
 
@@ -43,7 +44,9 @@ class Sender:
         "_ready",
         "_sent_bytes",
         "_sent_bytes_before",
+        "_sent_bytes_long_before",
         "_starved",
+        "account",
         "frame_bytes",
         "initial_window",
         "notify_below",
@@ -59,6 +62,8 @@ class Sender:
         self, on_sent: Callable[[Stream], None], later: Callable[[Callable[[], None]], None]
     ) -> None:
         self._later = later
+        self.account = uncounted()
+        """Of the memory that outboxes take."""
         self._put_off = False
         self.transport: Outlet = cast("Outlet", None)
         self.window = DEFAULT_WINDOW
@@ -79,7 +84,12 @@ class Sender:
         self._ready: OrderedDict[int, Stream] = OrderedDict()
         self._starved: dict[int, Stream] = {}
         self._sent_bytes = 0
-        self._sent_bytes_before = 0
+        self._sent_bytes_before = self._sent_bytes_long_before = 0
+
+    @property
+    def reads(self) -> bool:
+        """Whether the peer has let us send some of what waits, in the second before the last or since."""
+        return self._sent_bytes != self._sent_bytes_long_before
 
     @property
     def idle(self) -> bool:
@@ -106,6 +116,8 @@ class Sender:
                 outbox.append(bytearray(part))
         stream.queued += size
         self.queued += size
+        if size:
+            self.account.hold_answer(size)
         stream.trailers = trailers
         stream.ending = ending
         if not outbox:
@@ -129,6 +141,7 @@ class Sender:
         """Bytes have left an outbox; whoever waits for room hears of it."""
         stream.queued -= size
         self.queued -= size
+        self.account.release_answer(size)
         if self.on_room is not None:
             if stream.queued <= stream.notify_below:
                 self.on_room(stream)
@@ -258,7 +271,7 @@ class Sender:
         Called once a second. A stream that merely waits for its turn is not one of them.
         """
         shut = self.window <= 0 and self._sent_bytes == self._sent_bytes_before
-        self._sent_bytes_before = self._sent_bytes
+        self._sent_bytes_long_before, self._sent_bytes_before = self._sent_bytes_before, self._sent_bytes
         for stream in self._ready.values():
             stream.shut_since = (stream.shut_since or tick) if shut else 0
         for stream in self._starved.values():

@@ -29,6 +29,8 @@ from tpx.serving.pace import Pace
 from tpx.serving.repository.demand import NotLoaded
 from tpx.serving.request import InferRequest, InferResponse
 
+_COUNTED_BYTES = 16 << 10
+"""Of a request: smaller ones are not worth counting."""
 MOST_IN_FLIGHT = 1000
 """Requests of one stream: those behind them wait unread."""
 _EXITING = "GRPC server is shutting down and has stopped accepting new requests."
@@ -38,7 +40,7 @@ _INFER_RESPONSE_TAG = bytes((2 << 3 | 2,))
 class _Turn:
     """One request of a stream, and what is ready of its answer."""
 
-    __slots__ = ("done", "encoding", "error", "messages", "request", "size")
+    __slots__ = ("done", "encoding", "error", "held", "messages", "request", "size")
 
     def __init__(self) -> None:
         self.request: InferRequest | None = None
@@ -46,6 +48,8 @@ class _Turn:
         self.messages: list[list[Buffer]] = []
         self.size = 0
         """Bytes of the messages."""
+        self.held = 0
+        """Bytes of the request, if they are many."""
         self.error: TpxError | None = None
         """The stream ends with it when these were sent."""
         self.done = False
@@ -119,7 +123,7 @@ class _InferStream:
             infer = turn.request = self._inference.request(message, self._call, self._reply, turn, decoded)
             if infer.head.model.decoupled:
                 infer.pace = Pace()
-            self._admit(turn)
+            self._admit(turn, message)
             if self._plane.tracer.on:
                 self._waits_since_ns = trace_stream(
                     self._plane.tracer, infer, self._call, self._waits_since_ns or self._call.began_ns
@@ -135,7 +139,7 @@ class _InferStream:
             self._wait(turn, message, decoded, exc, waits=waits)
         except TpxError as exc:
             if turn.request is None:
-                self._admit(turn)
+                self._admit(turn, message)
             self._refuse(turn, message, exc)
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
             self._break(exc)
@@ -152,7 +156,7 @@ class _InferStream:
                 lambda error: self._go_on(turn, message, error, None),
             )
         except TpxError as exc:
-            self._admit(turn)
+            self._admit(turn, message)
             self._refuse(turn, message, exc)
         else:
             self._hold_back()
@@ -179,7 +183,7 @@ class _InferStream:
         if error is None:
             self._serve(message, decoded, waits=waits)
         else:
-            self._admit(turn)
+            self._admit(turn, message)
             self._refuse(turn, message, error)
         if self._keep_behind(behind or deque()):
             return
@@ -221,8 +225,11 @@ class _InferStream:
             if turn.request is not None:
                 turn.request.stall(stalled)
 
-    def _admit(self, turn: _Turn) -> None:
+    def _admit(self, turn: _Turn, message: Buffer) -> None:
         self._turns.add(turn)
+        if len(message) > _COUNTED_BYTES:
+            turn.held = len(message)
+            self._call.hold(turn.held)
         if turn.ordered:
             self._ordered.append(turn)
         self._look_at_room()
@@ -323,6 +330,8 @@ class _InferStream:
             self._end(turn.error)
         elif turn.done:
             self._turns.discard(turn)
+            if turn.held and not self._ended:
+                self._call.hold(-turn.held)
             turn.request = None  # they know each other: a cycle
 
     def _drain(self) -> None:

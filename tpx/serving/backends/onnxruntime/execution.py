@@ -2,6 +2,8 @@
 
 import ctypes
 import math
+import weakref
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +17,8 @@ from tpx.serving.backends.onnxruntime.failures import ORT_ERRORS
 from tpx.serving.backends.onnxruntime.signature import OnnxTensor
 from tpx.serving.batch import Arrays
 
+_LENT_UNCOUNTED_BYTES = 64 << 10
+_LENT_BYTES = 32 << 20
 _BFLOAT16 = 16  # in onnx.TensorProto.DataType
 
 
@@ -45,6 +49,36 @@ class Conversions:
         return arrays
 
 
+class LentOutputs:
+    """Outputs in the runtime's own memory that are still held outside. Its arena never shrinks: what hundreds
+    of answers took while they waited for their clients would stay taken, so beyond some bytes they are
+    copied."""
+
+    __slots__ = ("_bytes", "_refs", "_returned")
+
+    def __init__(self) -> None:
+        self._bytes = 0
+        self._refs: dict[int, tuple[weakref.ref[Any], int]] = {}  # by their own id: arrays have no hash
+        self._returned: deque[weakref.ref[Any]] = deque()  # filled by whichever thread drops one
+
+    def lend(self, results: list[Any]) -> list[Any]:
+        """The results of a run as they may leave the executor."""
+        for index, array in enumerate(results):
+            if array.nbytes > _LENT_UNCOUNTED_BYTES:
+                results[index] = self._lend(array)
+        return results
+
+    def _lend(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        while self._returned:
+            self._bytes -= self._refs.pop(id(self._returned.popleft()))[1]
+        if self._bytes + array.nbytes > _LENT_BYTES and self._bytes:
+            return array.copy()
+        self._bytes += array.nbytes
+        reference = weakref.ref(array, self._returned.append)
+        self._refs[id(reference)] = reference, array.nbytes
+        return array
+
+
 class ArrayExecutor:
     """Runs with numpy arrays, past the checks of the Python class around ONNX Runtime's session: they repeat
     the server's own, and cost a third of a small model's run."""
@@ -60,6 +94,7 @@ class ArrayExecutor:
         self._run = getattr(session, "_sess", session).run
         self._options = options
         self._names = [tensor.name for tensor in outputs]
+        self._lend = LentOutputs().lend
         self._conversions = Conversions(inputs, outputs)
         self._converts = self._conversions.needed
 
@@ -70,7 +105,7 @@ class ArrayExecutor:
             results = self._run(self._names, inputs, self._options)
         except ORT_ERRORS as exc:
             raise ExecutionError(f"onnx runtime error: {exc}") from exc
-        arrays = dict(zip(self._names, results, strict=True))
+        arrays = dict(zip(self._names, self._lend(results), strict=True))
         return self._conversions.from_runtime(arrays) if self._converts else arrays
 
     def close(self) -> None:

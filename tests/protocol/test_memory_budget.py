@@ -1,0 +1,183 @@
+"""A budget that greedy connections share: who waits, who is refused, and whose answers are dropped."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from tpx.protocol.memory_budget import Account, MemoryBudget
+
+MB = 1 << 20
+
+
+class FakeConnection:
+    """Drops its answers and its silent request when it is told to."""
+
+    def __init__(
+        self, budget: MemoryBudget, *, answers: int = 0, silent: int = 0, reads: bool = False
+    ) -> None:
+        self.reads = reads
+        self.account: Account = budget.account(self)
+        self.dropped: list[str] = []
+        self._silent = silent
+        if answers:
+            self.account.hold_answer(answers)
+        if silent:
+            self.account.hold_request(silent)
+
+    def drop_answers(self) -> None:
+        self.dropped.append("answers")
+        self.account.release_answer(self.account.answers)
+
+    def drop_silent_requests(self) -> None:
+        if self._silent:
+            self.dropped.append("silent")
+            self.account.release_request(self._silent)
+            self._silent = 0
+
+
+def on_loop(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(scene())
+
+
+def wait(budget: MemoryBudget, connection: FakeConnection, size: int) -> list[str]:
+    """Have a connection wait for memory; the list tells what became of it."""
+    outcome: list[str] = []
+    budget.wait(
+        connection.account,
+        lambda: budget.fits(size),
+        lambda: outcome.append("goes on"),
+        lambda: outcome.append("refused"),
+    )
+    return outcome
+
+
+def test_the_unread_answers_of_whoever_has_most_are_dropped_until_there_is_room() -> None:
+    async def scene() -> None:
+        budget = MemoryBudget(80 * MB)
+        few, most, many = (FakeConnection(budget, answers=size * MB) for size in (10, 40, 20))
+        await asyncio.sleep(0)
+        assert not most.dropped
+        few.account.hold_answer(11 * MB)
+        assert not most.dropped, "whoever takes memory is in the middle of something"
+        await asyncio.sleep(0)
+        assert (few.dropped, most.dropped, many.dropped) == ([], ["answers"], [])
+        assert budget.held == 41 * MB
+
+    on_loop(scene)
+
+
+def test_answers_that_are_read_are_dropped_last_and_never_for_those_who_wait() -> None:
+    async def scene() -> None:
+        budget = MemoryBudget(100 * MB)
+        reader = FakeConnection(budget, answers=60 * MB, reads=True)
+        idler = FakeConnection(budget, answers=35 * MB)
+        outcome = wait(budget, FakeConnection(budget), 50 * MB)
+        await asyncio.sleep(0)
+        assert (reader.dropped, idler.dropped, outcome) == ([], ["answers"], [])
+        idler.account.hold_answer(50 * MB)
+        await asyncio.sleep(0)
+        assert (reader.dropped, idler.dropped) == ([], ["answers", "answers"])
+        reader.account.hold_answer(50 * MB)
+        await asyncio.sleep(0)
+        assert reader.dropped == [], "its client takes them, and new requests wait"
+        reader.account.hold_answer(50 * MB)
+        await asyncio.sleep(0)
+        assert reader.dropped == ["answers"]
+
+    on_loop(scene)
+
+
+def test_a_connection_may_hold_as_much_as_is_free_and_one_that_holds_nothing_is_never_full() -> None:
+    async def scene() -> None:
+        budget = MemoryBudget(100 * MB)
+        greedy, other, new = (FakeConnection(budget) for _ in range(3))
+        full = []
+        for connection, size in ((greedy, 50 * MB), (greedy, 1), (other, 30 * MB), (other, -10 * MB)):
+            connection.account.hold_request(size)
+            full.append(connection.account.full)
+        assert full == [False, True, True, False]
+        greedy.account.hold_request(200 * MB)
+        assert not new.account.full
+
+    on_loop(scene)
+
+
+def test_who_waits_goes_on_when_memory_is_given_back() -> None:
+    async def scene() -> None:
+        budget = MemoryBudget(100 * MB)
+        holder, large, small = (FakeConnection(budget) for _ in range(3))
+        holder.account.hold_request(95 * MB)
+        outcomes = [wait(budget, large, 50 * MB), wait(budget, small, 10 * MB)]
+        await asyncio.sleep(0)
+        assert outcomes == [[], []]
+        holder.account.release_request(10 * MB)
+        await asyncio.sleep(0)
+        assert outcomes == [[], ["goes on"]]
+        holder.account.close()
+        await asyncio.sleep(0)
+        assert outcomes == [["goes on"], ["goes on"]]
+        assert budget.held == 0
+
+    on_loop(scene)
+
+
+def test_unread_answers_make_room_for_who_waits() -> None:
+    async def scene() -> None:
+        budget = MemoryBudget(100 * MB)
+        reader = FakeConnection(budget, answers=95 * MB)
+        outcome = wait(budget, FakeConnection(budget), 10 * MB)
+        await asyncio.sleep(0)
+        assert (reader.dropped, outcome) == (["answers"], ["goes on"])
+
+    on_loop(scene)
+
+
+def test_who_waits_for_too_long_is_refused_once() -> None:
+    async def scene() -> None:
+        budget = MemoryBudget(100 * MB, wait_s=3)
+        holder = FakeConnection(budget)
+        holder.account.hold_request(100 * MB)
+        outcome = wait(budget, FakeConnection(budget), 1)
+        for _ in range(3):
+            budget.advance()
+        assert outcome == []
+        for _ in range(3):
+            budget.advance()
+        assert outcome == ["refused"]
+        holder.account.close()
+        await asyncio.sleep(0)
+        assert outcome == ["refused"]
+
+    on_loop(scene)
+
+
+def test_requests_whose_rest_does_not_come_are_refused_only_while_others_wait() -> None:
+    async def scene() -> None:
+        budget = MemoryBudget(100 * MB)
+        silent = FakeConnection(budget, silent=100 * MB)
+        budget.advance()
+        assert silent.dropped == []
+        outcome = wait(budget, FakeConnection(budget), 10 * MB)
+        await asyncio.sleep(0)
+        budget.advance()
+        await asyncio.sleep(0)
+        assert (silent.dropped, outcome) == (["silent"], ["goes on"])
+
+    on_loop(scene)
+
+
+@pytest.mark.parametrize("held", [0, 5 * MB])
+def test_a_connection_that_is_gone_holds_nothing_and_waits_for_nothing(held: int) -> None:
+    async def scene() -> None:
+        budget = MemoryBudget(100 * MB)
+        holder, gone = FakeConnection(budget), FakeConnection(budget, silent=held)
+        holder.account.hold_request(100 * MB)
+        outcome = wait(budget, gone, 10 * MB)
+        gone.account.close()
+        holder.account.close()
+        await asyncio.sleep(0)
+        assert (outcome, budget.held) == ([], 0)
+
+    on_loop(scene)

@@ -1,0 +1,202 @@
+"""One budget of bytes for the requests and answers that a server holds, over all connections.
+
+What is charged: bodies and messages that are larger than one read, until they are answered; messages that
+wait unread; answers that clients have not taken. A connection may hold as much as is still free, so that many
+greedy ones leave something to others; a small request of a connection that holds nothing is always served.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+_RELIEVED = 7 / 8
+"""Of the budget; so much may be held after answers were dropped."""
+_READERS_SPARED = 5 / 4
+"""Of the budget; so much may be held before answers are dropped that their clients are taking."""
+
+
+class Holder(Protocol):
+    """A connection that holds memory."""
+
+    @property
+    def reads(self) -> bool:
+        """Whether its client has taken some of what it is owed in the last seconds."""
+
+    def drop_answers(self) -> None:
+        """Refuse the requests whose answers the client does not read, and drop these."""
+
+    def drop_silent_requests(self) -> None:
+        """Refuse the requests whose rest does not come."""
+
+
+class Account:
+    """What one connection holds."""
+
+    __slots__ = ("answers", "budget", "holder", "requests")
+
+    def __init__(self, budget: "MemoryBudget", holder: Holder) -> None:
+        self.budget = budget
+        self.holder = holder
+        self.requests = 0
+        self.answers = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether the connection holds so much that its next request must wait."""
+        held = self.requests + self.answers
+        return held > 0 and held > self.budget.limit_bytes - self.budget.held
+
+    def hold_request(self, size: int) -> None:
+        self.requests += size
+        self.budget.take(size)
+
+    def release_request(self, size: int) -> None:
+        self.requests -= size
+        self.budget.give(size)
+
+    def hold_answer(self, size: int) -> None:
+        self.answers += size
+        self.budget.take(size)
+
+    def release_answer(self, size: int) -> None:
+        self.answers -= size
+        self.budget.give(size)
+
+    def close(self) -> None:
+        """The connection is gone."""
+        self.budget.give(self.requests + self.answers)
+        self.requests = self.answers = 0
+        self.budget.forget(self)
+
+
+class _Waiter:
+    __slots__ = ("go_on", "ready", "refuse", "since")
+
+    def __init__(
+        self, ready: Callable[[], bool], go_on: Callable[[], None], refuse: Callable[[], None], since: int
+    ) -> None:
+        self.ready = ready
+        self.go_on = go_on
+        self.refuse = refuse
+        self.since = since
+
+
+class MemoryBudget:
+    """`limit_bytes` of requests and answers. New requests beyond it wait for `wait_s` and are refused then;
+    meanwhile the answers that nobody reads are dropped where most of them are."""
+
+    def __init__(self, limit_bytes: int = 1 << 62, wait_s: int = 10) -> None:
+        self.limit_bytes = limit_bytes
+        self.held = 0
+        self._wait_s = wait_s
+        self._tick = 0
+        self._accounts: set[Account] = set()
+        self._waiting: dict[Account, _Waiter] = {}
+        self._scheduled = False
+        self._wanted = False
+
+    @property
+    def refusal(self) -> str:
+        """What a request is told."""
+        return (
+            f"the server holds {self.held} bytes of requests and answers, of at most {self.limit_bytes} "
+            "(--max-buffered-bytes)"
+        )
+
+    def account(self, holder: Holder) -> Account:
+        """The account of a new connection."""
+        account = Account(self, holder)
+        self._accounts.add(account)
+        return account
+
+    def forget(self, account: Account) -> None:
+        self._accounts.discard(account)
+        self._waiting.pop(account, None)
+
+    def fits(self, size: int) -> bool:
+        return self.held + size <= self.limit_bytes
+
+    def take(self, size: int) -> None:
+        self.held += size
+        if self.held > self.limit_bytes:
+            self._schedule()
+
+    def give(self, size: int) -> None:
+        self.held -= size
+        if self._waiting:
+            self._schedule()
+
+    def wait(
+        self,
+        account: Account,
+        ready: Callable[[], bool],
+        go_on: Callable[[], None],
+        refuse: Callable[[], None],
+    ) -> None:
+        """Call `go_on` once `ready` says that there is memory, or `refuse` when that takes too long."""
+        if account not in self._waiting:
+            self._waiting[account] = _Waiter(ready, go_on, refuse, self._tick)
+            self._wanted = True
+            self._schedule()
+
+    def advance(self) -> None:
+        """A second has passed."""
+        self._tick += 1
+        if not self._waiting:
+            return
+        self._drop_silent_requests()
+        self.relieve(self.limit_bytes * _RELIEVED)
+        for account, waiter in list(self._waiting.items()):
+            if self._tick - waiter.since > self._wait_s and self._waiting.pop(account, None) is not None:
+                waiter.refuse()
+
+    def _schedule(self) -> None:
+        # whoever takes or gives is in the middle of something: what follows comes after
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        self._scheduled = False
+        if self._wanted or self.held > self.limit_bytes:
+            self.relieve(self.limit_bytes * _RELIEVED)
+        if self.held > self.limit_bytes:
+            self._drop_silent_requests()
+        if self.held > self.limit_bytes * _READERS_SPARED:
+            self.relieve(self.limit_bytes * _RELIEVED, also_read=True)
+        for account, waiter in list(self._waiting.items()):
+            if waiter.ready() and self._waiting.pop(account, None) is not None:
+                waiter.go_on()
+
+    def _drop_silent_requests(self) -> None:
+        for account in [each for each in self._accounts if each.requests]:
+            account.holder.drop_silent_requests()
+
+    def relieve(self, aim: float, *, also_read: bool = False) -> None:
+        """Drop answers that nobody reads, most first, until no more than `aim` is held; then those that
+        somebody reads, `also_read`."""
+        self._wanted = False
+        if self.held <= aim:
+            return
+        holders = [
+            (account.holder.reads, -account.answers, account) for account in self._accounts if account.answers
+        ]
+        for reads, _, account in sorted(holders, key=lambda each: each[:2]):
+            if self.held <= aim or (reads and not also_read):
+                return
+            account.holder.drop_answers()
+
+
+class _Nobody:
+    reads = True
+
+    def drop_answers(self) -> None:
+        """There are none."""
+
+    def drop_silent_requests(self) -> None:
+        """There are none."""
+
+
+def uncounted() -> Account:
+    """An account of nobody's: a client's own connections have no budget."""
+    return Account(MemoryBudget(), _Nobody())
