@@ -22,6 +22,8 @@ class Response(Protocol):
 
     status: int
     first_byte_ns: int
+    end_ns: int
+    """When its last byte was read, as near to the system call as the transport knows."""
 
 
 class StreamedResponse(Response, Protocol):

@@ -52,10 +52,10 @@ class _Slot:
             load.slot_rests()
             return
         load.allowance -= 1
-        following, send = self._next, self.lane.send
+        send, request = self.lane.send, self._next()
         self.start_ns = perf_counter_ns()
         try:
-            self._call = send(following(), self._on_response)
+            self._call = send(request, self._on_response)
         except WireError:
             # the connection was closed between two requests: none was lost, so none is counted
             load.allowance += 1
@@ -66,7 +66,6 @@ class _Slot:
         self._sent_ns = perf_counter_ns()
 
     def on_response(self, response: Any) -> None:
-        end_ns = perf_counter_ns()
         start_ns = self.start_ns
         if not start_ns:
             return  # the answer to a request that was given up
@@ -76,7 +75,7 @@ class _Slot:
             start_ns,
             self._sent_ns,
             response.first_byte_ns,
-            end_ns,
+            response.end_ns,
             SUCCESS if response.status == self._success else self._failed(response),
             1,
             source.step,

@@ -65,7 +65,6 @@ class Sender:
         return True
 
     def on_response(self, response: Any) -> None:
-        end_ns = perf_counter_ns()
         start_ns = self.start_ns
         if not start_ns:
             return  # the answer to a request that was given up
@@ -75,13 +74,13 @@ class Sender:
             self.intended_ns,
             self._sent_ns,
             response.first_byte_ns,
-            end_ns,
+            response.end_ns,
             SUCCESS if response.status == self._success else self._failed(response),
             1,
             self._step,
             self._sequence,
         )
-        self._load.released(self, end_ns)
+        self._load.released(self, perf_counter_ns())
 
     def on_streamed(self, response: Any) -> None:
         """The last response of a request that may have several, or the news that none follows."""

@@ -1,5 +1,6 @@
 """One gRPC call at the client: prebuilt, in flight, and ended."""
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Protocol, cast
 
@@ -31,13 +32,15 @@ class GrpcResponse:
     has to be copied.
     """
 
-    __slots__ = ("data", "first_byte_ns", "message", "metadata", "status")
+    __slots__ = ("data", "end_ns", "first_byte_ns", "message", "metadata", "status")
 
     def __init__(self, status: int, message: str, data: Buffer, first_byte_ns: int) -> None:
         self.status = status
         self.message = message
         self.data = data
         self.first_byte_ns = first_byte_ns
+        self.end_ns = time.perf_counter_ns()
+        """When the read that completed it returned, or was taken in."""
         self.metadata: Mapping[str, bytes] = {}
         """Trailers."""
 

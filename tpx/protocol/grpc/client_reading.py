@@ -77,7 +77,7 @@ class ResponseReader(Http2Connection):
                 del streams[stream_id]
                 at += likeness.size
                 self._received(PREFIX_BYTES + len(message))
-                response.data, response.first_byte_ns = message, read_ns
+                response.data, response.first_byte_ns, response.end_ns = message, read_ns, read_ns
                 self._spare = call
                 self._deliver(call.on_response, response)
                 if self._closed:

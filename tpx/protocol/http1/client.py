@@ -19,19 +19,21 @@ _clock = time.perf_counter_ns
 
 
 class HttpResponse:
-    """What a connection has received last. Header names are lower case; `first_byte_ns` is on the clock of
+    """What a connection has received last. Header names are lower case; Times are on the clock of
     time.perf_counter_ns.
 
     Small responses that resemble the one before are shown in the same object, for it costs more to make one
     than to read them: what is needed beyond the callback has to be copied.
     """
 
-    __slots__ = ("_body", "_head_bytes", "first_byte_ns", "headers", "message", "status")
+    __slots__ = ("_body", "_head_bytes", "end_ns", "first_byte_ns", "headers", "message", "status")
 
     def __init__(self, head: Head, body: Buffer, first_byte_ns: int) -> None:
         self.status = head.status
         self.headers: Mapping[bytes, bytes] = head.headers
         self.first_byte_ns = first_byte_ns
+        self.end_ns = _clock()
+        """When the read that completed it returned, or was taken in."""
         self.message = b""
         """A later response with this head, all of it."""
         self._head_bytes = len(head.raw)
@@ -114,7 +116,7 @@ class HttpClientConnection(HttpConnection):
             on_response, self._on_response = self._on_response, None
             if on_response is not None:
                 response = self._response
-                response.message, response.first_byte_ns = data, read_ns
+                response.message, response.first_byte_ns, response.end_ns = data, read_ns, read_ns
                 on_response(response)
                 return
         if not self._first_byte_ns:
