@@ -27,6 +27,7 @@ BENCHES = (
     "perf_analyzer",
     "load_generators",
     "one_processor",
+    "few_in_flight",
     "agreement",
     "alexnet",
     "pytorch",

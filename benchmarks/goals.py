@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from benchmarks.benches import agreement, analyzers
+from benchmarks.benches import agreement, analyzers, few_in_flight
 from benchmarks.results import Cell
 
 
@@ -53,6 +53,7 @@ def goals() -> Iterator[Goal]:
     yield from _alexnet()
     yield from _load_generators()
     yield from _agreement()
+    yield from _few_in_flight()
     yield from _analyzers()
     for figure, bound in (("ready_s", 2.0), ("beside_mb", 120.0)):
         yield Goal(bench="start", cell="the four examples", figure=figure, at_most=bound)
@@ -101,6 +102,15 @@ def _load_generators() -> Iterator[Goal]:
                 for concurrency in (1, 4, 16):
                     cell = f"tpx server, {model} {protocol} c={concurrency}"
                     yield Goal(bench=bench, cell=cell, figure="client_cpu_us", over=over, at_most=0.5)
+
+
+def _few_in_flight() -> Iterator[Goal]:
+    bench = few_in_flight.NAME
+    for case in few_in_flight.cases():
+        yield Goal(bench=bench, cell=case.name, figure="p50_range", at_most=3.0)
+        if case.concurrency == 1:
+            asleep = case.name + few_in_flight.ASLEEP
+            yield Goal(bench=bench, cell=asleep, figure="run_cpu_s", over="perf_analyzer", at_most=1.2)
 
 
 def _analyzers() -> Iterator[Goal]:

@@ -34,6 +34,8 @@ FIGURES = {
     "p99_us_over_wire": Figure("p99 told / wire", 3),
     "server_cpu_us": Figure("server CPU us/inf", 1),
     "client_cpu_us": Figure("client CPU us/inf", 1),
+    "p50_range": Figure("p50 range %", 1),
+    "run_cpu_s": Figure("CPU s of the run", 2),
     "failed": Figure("failed", 0),
     "wall_s": Figure("wall s", 0),
     "measurements": Figure("measurements", 0),

@@ -13,6 +13,7 @@ RATIOS = (
     "p99_us",
     "server_cpu_us",
     "client_cpu_us",
+    "run_cpu_s",
     "wall_s",
     "ready_s",
     "rss_mb",

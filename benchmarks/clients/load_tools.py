@@ -83,6 +83,7 @@ class Tool:
 
     def measure(self, load: Load, work: Path) -> Sample:
         """Run it once. Raises MeasurementError where it fails, or its output has no figures."""
+        before_s = _children_cpu_s()
         with Process([*self.argv, *load.flags()], work / "tool.log", env=self.env) as process:
             with suppress(OSError):
                 resource.prlimit(process.pid, resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
@@ -98,7 +99,14 @@ class Tool:
             if status:
                 raise MeasurementError(f"{self.name} ends with {status}: {last_lines(process.output)}")
             told = self.read(process.output)
-            return {**told, **watched, **(wire.beside(told) if wire else {})}
+            run = {"run_cpu_s": _children_cpu_s() - before_s}
+            return {**told, **watched, **run, **(wire.beside(told) if wire else {})}
+
+
+def _children_cpu_s() -> float:
+    """User and system time of all children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _watch(process: Process, load: Load) -> Sample:
@@ -130,12 +138,12 @@ def perf_analyzer(peers: Peers) -> Tool:
     )
 
 
-def tpx_perf(work: Path) -> Tool:
-    """`tpx perf`, which writes its JSON into `work`."""
+def tpx_perf(work: Path, *flags: str) -> Tool:
+    """`tpx perf`, with these flags beside the load's, which writes its JSON into `work`."""
     report = work / "tpx-perf.json"
     return Tool(
-        name="tpx perf",
-        argv=(sys.executable, "-m", "tpx", "perf", "--json", str(report)),
+        name=" ".join(("tpx perf", *flags)),
+        argv=(sys.executable, "-m", "tpx", "perf", "--json", str(report), *flags),
         env={},
         read=lambda _: _read_tpx_perf(report),
     )

@@ -9,7 +9,7 @@ import pytest
 
 from tests.perf.servers import Behaviour, http_server
 from tpx.cli.perf import main
-from tpx.cli.perf_ab import spread
+from tpx.perf.options.words import spread_servers
 
 QUICK = ["-m", "net", "--stability", "ci", "-p", "60", "-s", "100"]
 
@@ -94,9 +94,16 @@ def test_compare_says_what_is_wrong(
 
 
 def test_ab_takes_all_words_up_to_the_next_option() -> None:
-    assert spread(["--ab", "a:1", "b:2", "-m", "net"]) == ["--ab", "a:1", "--ab", "b:2", "-m", "net"]
-    assert spread(["-m", "net", "--ab", "a:1", "--ab", "b:2"]) == ["-m", "net", "--ab", "a:1", "--ab", "b:2"]
-    assert spread(["-m", "net"]) == ["-m", "net"]
+    assert spread_servers(["--ab", "a:1", "b:2", "-m", "net"]) == ["--ab", "a:1", "--ab", "b:2", "-m", "net"]
+    assert spread_servers(["-m", "net", "--ab", "a:1", "--ab", "b:2"]) == [
+        "-m",
+        "net",
+        "--ab",
+        "a:1",
+        "--ab",
+        "b:2",
+    ]
+    assert spread_servers(["-m", "net"]) == ["-m", "net"]
 
 
 def test_ab_tells_a_slower_server_from_its_base(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -68,3 +68,11 @@ def test_requests_of_a_rate_that_left_late_are_told_with_how_busy_the_client_was
     late = ClientCheck(cpu_share=0.3, loop_lag_p99_ns=0, slip_p99_ns=25_000_000)
     (doubt,) = told(level=Level("request_rate", 400.0), check=late)
     assert "one in a hundred by 25.0 ms or more, while the client was busy 30% of the time" in doubt
+
+
+def test_a_polling_client_without_a_processor_of_its_own_is_doubtful() -> None:
+    shared = ClientCheck(cpu_share=0.8, loop_lag_p99_ns=0, slip_p99_ns=0)
+    (doubt,) = told(polls=True, check=shared)
+    assert doubt.startswith("The polling client had a processor for 80% of the time only")
+    assert told(polls=False, check=shared) == []
+    assert told(polls=True, check=ClientCheck(cpu_share=0.99, loop_lag_p99_ns=0, slip_p99_ns=0)) == []

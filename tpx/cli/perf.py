@@ -8,22 +8,19 @@ from collections.abc import Sequence
 from enum import IntEnum
 
 from tpx import __version__
-from tpx.cli import comparing, perf_ab, perf_compare
+from tpx.cli.comparing import REGRESSION
 from tpx.cli.interrupts import Interrupts
 from tpx.cli.perf_terminal import Terminal, tell
 from tpx.cli.perf_trace import every_step
 from tpx.errors import TpxError, UsageError
 from tpx.options import nearest
 from tpx.perf.options import PerfConfig
-from tpx.perf.options.words import read_words, spelled_out
+from tpx.perf.options.words import read_words, spelled_out, spread_servers
 from tpx.perf.report.answers import answers_text
 from tpx.perf.report.console import answer_line, summary
-from tpx.perf.report.files import write_files
 from tpx.perf.report.model import Report
 from tpx.perf.run import dry_run, event_loop, run
-from tpx.perf.self_test import self_test, self_test_text
 from tpx.perf.settings import without_secrets
-from tpx.report.pdf import require_typst
 
 IN_PROCESS = "tpx.cli.inprocess"
 START_ONE = "start one with `tpx serve`, or "
@@ -42,7 +39,7 @@ class Exit(IntEnum):
     UNSTABLE = 2
     NO_VALID_REQUEST = 3
     OBJECTIVE_BROKEN = 4
-    REGRESSION = comparing.REGRESSION
+    REGRESSION = REGRESSION
     OVER_ERROR_BUDGET = 6
     FAILED = 99
     INTERRUPTED = 130
@@ -53,6 +50,8 @@ def main(argv: Sequence[str]) -> int:
     kind: str = "triton"
     try:
         if argv[:1] == ["compare"]:
+            from tpx.cli import perf_compare  # late, as all that not every run needs: starting costs CPU
+
             return perf_compare.main(argv[1:])
         if "--version" in spelled_out(argv):
             print(f"Perf Analyzer Version {__version__} (tpx perf)", file=sys.stderr)
@@ -62,6 +61,8 @@ def main(argv: Sequence[str]) -> int:
         if config.self_test:
             return _self_test(config)
         if config.pdf is not None:
+            from tpx.report.pdf import require_typst  # late
+
             require_typst()
         _allow_many_connections()
         argv = without_secrets(argv, config.header)
@@ -69,6 +70,8 @@ def main(argv: Sequence[str]) -> int:
             if config.dry_run:
                 return _dry_run(config)
             if config.ab:
+                from tpx.cli import perf_ab  # late
+
                 return perf_ab.main(config, argv, IN_PROCESS)
             return _measured(config, argv)
     except TpxError as exc:
@@ -82,7 +85,10 @@ def _measured(config: PerfConfig, argv: Sequence[str]) -> int:
     if report is None:
         return Exit.INTERRUPTED
     tell(summary(report.levels) + answer_line(report) + answers_text(report))
-    write_files(report, argv)
+    if config.files:
+        from tpx.perf.report.files import write_files  # late
+
+        write_files(report, argv)
     if report.error:
         print(f"Error: {report.error}", file=sys.stderr)
     return exit_status(report)
@@ -105,13 +111,15 @@ def _configured(argv: Sequence[str]) -> PerfConfig:
             f"'{argv[0]}' is neither an option nor a command{nearest(argv[0], ('compare',))}: the model is "
             f"given as -m {argv[0]}"
         )
-    wanted = read_words(perf_ab.spread(argv))
+    wanted = read_words(spread_servers(argv))
     for warning in wanted.warnings:
         print(f"Warning: {warning}", file=sys.stderr)
     return wanted.config
 
 
 def _self_test(config: PerfConfig) -> Exit:
+    from tpx.perf.self_test import self_test, self_test_text  # late
+
     with asyncio.Runner(loop_factory=event_loop) as runner:
         ceilings = runner.run(self_test(config.level_settings.interval_ms / 5000))
     tell(self_test_text(ceilings))

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from tpx.cli.comparing import REGRESSION
 from tpx.cli.interrupts import Interrupts
 from tpx.cli.perf_terminal import tell
-from tpx.errors import UsageError
 from tpx.perf.answers.compare import Comparison, comparison_text, difference_json
 from tpx.perf.in_turns import Turns, run_in_turns
 from tpx.perf.options import PerfConfig
@@ -16,23 +15,6 @@ from tpx.perf.report.files import write_comparison
 from tpx.perf.run import event_loop
 
 INTERRUPTED = 130
-
-
-def spread(argv: Sequence[str]) -> list[str]:
-    """`--ab URL1 URL2` as `--ab URL1 --ab URL2`: it takes all words up to the next option."""
-    words: list[str] = []
-    taking = False
-    for word in argv:
-        if word == "--ab":
-            taking = True
-        elif taking and not word.startswith("-"):
-            words += ["--ab", word]
-        else:
-            taking = False
-            words.append(word)
-    if "--ab" in argv and "--ab" not in words:
-        raise UsageError("Missing value for option '--ab'")
-    return words
 
 
 def main(config: PerfConfig, argv: Sequence[str], in_process: str = "") -> int:

@@ -8,7 +8,6 @@ from rich.console import Console
 from rich.live import Live
 
 from tpx.errors import MeasurementError
-from tpx.perf.answers.explain import explain
 from tpx.perf.clients.model import ModelDescription
 from tpx.perf.observer import Progress
 from tpx.perf.options import PerfConfig
@@ -62,6 +61,7 @@ class Terminal:
         self._shown = Shown(
             protocol=config.protocol,
             with_engine=settings.with_engine,
+            polls=settings.poll == "busy",
             decoupled=model.decoupled,
             verbose=config.verbose > 0,
         )
@@ -90,6 +90,8 @@ class Terminal:
         for warning in result.warnings:
             self.notice(warning)
         if self._config.explain:
+            from tpx.perf.answers.explain import explain  # late
+
             tell(explain(result, self._settings) + "\n")
 
     def notice(self, text: str) -> None:

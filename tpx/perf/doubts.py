@@ -12,6 +12,8 @@ EDGE_REQUESTS = 10
 """So many requests, and those in flight, may lie on one side of a window's border for us and not for the
 server."""
 LATE_NS = 1_000_000
+OWN_PROCESSOR = 0.95
+"""A polling client that was busy for less of the time had no processor of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,8 @@ class Evidence:
     server: ServerBreakdown | None
     check: ClientCheck
     counted_run: bool
+    polls: bool = False
+    """The client polled: it is busy as long as it has a processor."""
 
 
 def doubts(evidence: Evidence) -> Iterator[str]:
@@ -33,6 +37,7 @@ def doubts(evidence: Evidence) -> Iterator[str]:
     yield from _littles_law(evidence)
     yield from _other_clients(evidence)
     yield from _late_requests(evidence)
+    yield from _shared_processor(evidence)
 
 
 def _littles_law(evidence: Evidence) -> Iterator[str]:
@@ -78,4 +83,13 @@ def _late_requests(evidence: Evidence) -> Iterator[str]:
             f"Requests were sent late: one in a hundred by {check.slip_p99_ns / 1e6:.1f} ms or more, while "
             f"the client was busy {check.cpu_share * 100:.0f}% of the time. Latency counts from when they "
             "were due."
+        )
+
+
+def _shared_processor(evidence: Evidence) -> Iterator[str]:
+    share = evidence.check.cpu_share
+    if evidence.polls and share < OWN_PROCESSOR:
+        yield (
+            f"The polling client had a processor for {share * 100:.0f}% of the time only: others run there, "
+            "and its latencies contain their turns. --poll busy needs a processor that nothing else uses."
         )

@@ -2,10 +2,9 @@
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-
-import numpy as np
 
 from tpx.perf.clients.base import Failure
 from tpx.perf.doubts import Evidence, doubts
@@ -159,6 +158,7 @@ class LevelLedger:
             server=server,
             check=check,
             counted_run=self._settings.request_count > 0,
+            polls=self._settings.poll == "busy",
         )
         return LevelResult(
             level=self._level,
@@ -199,7 +199,7 @@ class LevelLedger:
         )
 
     def _client_bound(self, check: ClientCheck, merged: Window) -> str:
-        if merged.latency is None or self._settings.with_engine:
+        if merged.latency is None or self._settings.with_engine or self._settings.poll == "busy":
             return ""
         return client_bound(check, merged.latency.at(50.0))
 
@@ -247,11 +247,11 @@ class LevelLedger:
     def _errors(self, failures: Mapping[int, Failure]) -> tuple[ErrorCount, ...]:
         """The kinds of failure in all windows, the most frequent first."""
         rows = rows_between(self._records, self._marks[0], self._marks[-1])
-        statuses, counts = np.unique(rows["status"], return_counts=True)
+        counts = Counter(rows["status"][rows["status"] != SUCCESS].tolist())
         kinds = [
-            ErrorCount(code=failures[s].code, count=int(n), message=failures[s].message)
-            for s, n in zip(statuses.tolist(), counts, strict=True)
-            if s != SUCCESS and s in failures
+            ErrorCount(code=failures[s].code, count=count, message=failures[s].message)
+            for s, count in sorted(counts.items())
+            if s in failures
         ]
         return tuple(sorted(kinds, key=lambda e: -e.count))
 

@@ -18,11 +18,12 @@ from tpx.perf.load.limits import check_openable
 from tpx.perf.load.opening import open_load
 from tpx.perf.load.sessions import session_figures
 from tpx.perf.looks import Looks
+from tpx.perf.loops import waiting
 from tpx.perf.members import Stretch, member_figures
 from tpx.perf.observer import SILENT, Observer
 from tpx.perf.pulse import Pulse
 from tpx.perf.recording import LevelRecords
-from tpx.perf.results import LevelResult, Sessions
+from tpx.perf.results import LevelResult, Sessions, Verdict
 from tpx.perf.scenarios import validity
 from tpx.perf.seeds import level_number
 from tpx.perf.self_check import LoopProbe
@@ -30,6 +31,7 @@ from tpx.perf.server_statistics import Snapshot, Statistics
 from tpx.perf.settings import Level, LevelSettings
 from tpx.perf.streaming import streaming_figures
 from tpx.perf.target import Target
+from tpx.perf.wakeups import is_local, may_dominate, wake_ups
 from tpx.perf.windows import Mark, ended_sequences, full_at, mark
 
 TICK_S = 0.1
@@ -56,7 +58,7 @@ async def measure_level(
     """
     stop = stop or asyncio.Event()
     observer.level_started(level)
-    with _quiet_memory():
+    with _quiet_memory(), waiting(settings.poll):
         if settings.warmup_requests or settings.warmup_s:
             warming = await _open(target, level, settings, warming=True)
             looks = _looks(warming, observer, level, settings, target.batch_size)
@@ -79,12 +81,29 @@ async def measure_level(
             result = replace(result, metrics=target.metrics.figures(measurement.span_ns))
         if target.members:
             result = replace(result, members=member_figures(target.members, measurement.stretch(result)))
+    result = _with_wake_ups(result, target, settings)
     for notice in target.statistics.take_notices():
         observer.notice(notice)
     if target.recorder is not None:
         target.recorder.record(measurement.records())
     observer.level_finished(result)
     return result
+
+
+def _with_wake_ups(result: LevelResult, target: Target, settings: LevelSettings) -> LevelResult:
+    """The result, with what wake-ups have to do with it where they dominate its latency."""
+    median_ns = result.latency.at(50.0) if result.latency is not None else 0
+    unlike = settings.poll == "busy" or settings.with_engine or result.verdict is Verdict.ERRORS
+    if unlike or not median_ns or not may_dominate(result.level, median_ns):
+        return result
+    found = wake_ups(median_ns, local=is_local(target.url))
+    if not found.dominate:
+        return result
+    warning = (
+        f"Wake-ups dominate: {found}. The figures of this level are as much the machine's as the server's, "
+        "and differ from run to run; --poll busy measures without those of the client."
+    )
+    return replace(result, wake_ups=found, warnings=(*result.warnings, warning))
 
 
 async def _open(target: Target, level: Level, settings: LevelSettings, *, warming: bool = False) -> Load:

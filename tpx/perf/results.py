@@ -11,6 +11,7 @@ from tpx.perf.settings import Level
 from tpx.perf.stability import Observation
 from tpx.perf.statistics.batches import Batches
 from tpx.perf.statistics.intervals import Interval
+from tpx.perf.wakeups import WakeUps
 
 
 class Verdict(Enum):
@@ -292,6 +293,8 @@ class LevelResult:
     in_flight: float = 0.0
     """Requests in flight on average: how many ended per second, times how long each took."""
     client_check: ClientCheck | None = None
+    wake_ups: WakeUps | None = None
+    """What they cost; None where they are a small part of the latency, or were not measured."""
     warnings: tuple[str, ...] = ()
     """What makes the figures doubtful, for a person."""
     slo: tuple[Assessment, ...] = ()

@@ -2,16 +2,17 @@
 here."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from typing import TYPE_CHECKING
 
 from tpx.errors import MeasurementError, UsageError
 from tpx.options import nearest
 from tpx.perf.answers.highest import bearable, highest_answer, highest_course
-from tpx.perf.capture import Capture, CapturingClient
+from tpx.perf.clients.base import Client
 from tpx.perf.clients.endpoint import Connections, Endpoint, connect
 from tpx.perf.clients.model import ModelDescription, ModelKey
 from tpx.perf.fitting import fitted, fitting_notices, needing, with_declared
@@ -20,26 +21,28 @@ from tpx.perf.inputs.dataset import open_data
 from tpx.perf.inputs.mix import MixedFeed
 from tpx.perf.inputs.requests import FeedSettings, make_requests
 from tpx.perf.inputs.shared_memory import SharedTensors, shared_tensors
+from tpx.perf.load.dealing import workers_for
 from tpx.perf.load.limits import check_openable
 from tpx.perf.load.opening import check_timestamps
-from tpx.perf.load.workers import WorkerPool, workers_for
 from tpx.perf.loops import event_loop
 from tpx.perf.measure import measure_level
 from tpx.perf.members import Member
 from tpx.perf.metrics.scraper import Scraper
 from tpx.perf.observer import SILENT, Observer
 from tpx.perf.options import PerfConfig
-from tpx.perf.probe import probe
 from tpx.perf.recording import wall_offset_ns
 from tpx.perf.report.model import Report
-from tpx.perf.report.plan import plan_text
 from tpx.perf.report.recorders import open_recorders
 from tpx.perf.results import LevelResult
 from tpx.perf.server_statistics import ModelTree, ServerStatistics, SumOfStatistics, model_tree
 from tpx.perf.settings import Level, LevelSettings
 from tpx.perf.sweep import Manner, sweep
 from tpx.perf.target import Target
+from tpx.perf.wakeups import FEW_IN_FLIGHT
 from tpx.protocol.v2 import RequestedOutput
+
+if TYPE_CHECKING:
+    from tpx.perf.capture import Capture
 
 __all__ = ["event_loop", "measure_level", "open_target", "run"]
 
@@ -68,15 +71,14 @@ async def open_target(config: PerfConfig, in_process: str = "") -> AsyncIterator
     key = ModelKey(config.model, config.model_version)
     connections = _connections(config, key, in_process)
     client, control = connections.client, connections.control
-    capture = Capture() if config.profile_export_file is not None else None
-    if capture is not None:
-        client = CapturingClient(client, capture)
+    captured, capture = _capturing(config)
+    client = captured(client)
     try:
         server = await control.server()
         fit = fitted(config, server)
         if fit is not config:
             client = _connections(fit, key, in_process).client
-            client = client if capture is None else CapturingClient(client, capture)
+            client = captured(client)
         model = with_declared(await control.model(key), config.declare)
         _check_kind(model, config)
         if config.trace_settings:
@@ -142,6 +144,16 @@ async def _open_mix(config: PerfConfig, in_process: str) -> AsyncIterator[Target
         )
 
 
+def _capturing(config: PerfConfig) -> tuple[Callable[[Client], Client], "Capture | None"]:
+    """What keeps requests and answers for `--profile-export-file`, and what puts it around a client."""
+    if config.profile_export_file is None:
+        return lambda client: client, None
+    from tpx.perf.capture import Capture, CapturingClient  # late: it reads the answers of every transport
+
+    capture = Capture()
+    return lambda client: CapturingClient(client, capture), capture
+
+
 def _connections(config: PerfConfig, key: ModelKey, in_process: str) -> Connections:
     address = config.parsed_address
     endpoint = Endpoint(
@@ -158,6 +170,9 @@ def _connections(config: PerfConfig, key: ModelKey, in_process: str) -> Connecti
 
 async def dry_run(config: PerfConfig, in_process: str = "") -> DryRun:
     """Prepare everything as a run does, send one request, and say what a run would do."""
+    from tpx.perf.probe import probe  # late
+    from tpx.perf.report.plan import plan_text
+
     async with open_target(config, in_process) as target:
         _check_highest(config, target)
         probed = await probe(target, config.timeout)
@@ -184,6 +199,11 @@ async def run(
         _watched(config, loaded, observer, offset_ns, problems) as target,
     ):
         rules = run_settings(config, target)
+        if config.poll == "busy" and (config.levels.highest or 0) > FEW_IN_FLIGHT:
+            observer.notice(
+                f"--poll busy is for 1 to {FEW_IN_FLIGHT} requests in flight: with more the client's own "
+                "work delays answers, and it hardly sleeps anyway"
+            )
         observer.run_started(target.model, target.data, rules)
         for notice in target.notices:
             observer.notice(notice)
@@ -248,6 +268,8 @@ async def _with_workers(config: PerfConfig, target: Target) -> AsyncIterator[Tar
         yield target
         return
     opening = partial(open_target, config)
+    from tpx.perf.load.workers import WorkerPool  # late: most loads need one process
+
     async with WorkerPool(count, opening, streamed=target.client.streams) as pool:
         yield replace(target, workers=pool)
 
@@ -262,6 +284,8 @@ def _check_highest(config: PerfConfig, target: Target, processes: int = 1) -> No
 
 def _undivided(config: PerfConfig) -> str:
     """Why one process has to send everything; empty where several may."""
+    if config.poll == "busy":
+        return "--poll busy polls in one process"
     if config.service_kind == "inprocess":
         return "an engine in this process is not reached from others"
     if config.levels.mode == "periodic_concurrency":

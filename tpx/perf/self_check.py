@@ -4,9 +4,12 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter_ns
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from tpx.perf.latency import rank
 from tpx.perf.records import Rows
 from tpx.perf.results import ClientCheck
 
@@ -51,7 +54,7 @@ class LoopProbe:
     def p99_ns(self, start_ns: int, end_ns: int) -> int:
         """The lag that one look in a hundred exceeded between two times; 0 where there was no look."""
         lags = [lag for at, lag in self._seen if start_ns <= at <= end_ns]
-        return int(np.quantile(lags, 0.99)) if lags else 0
+        return _p99(np.asarray(lags, np.int64))
 
     def _arm(self) -> None:
         self._due_ns = perf_counter_ns() + int(PROBE_S * 1e9)
@@ -71,9 +74,15 @@ class LoopProbe:
 
 def slip_p99_ns(rows: Rows) -> int:
     """How late one request in a hundred was sent, or later."""
-    if not len(rows):
+    return _p99(rows["start_ns"] - rows["intended_ns"])
+
+
+def _p99(values: npt.NDArray[Any]) -> int:
+    """Return the value that one in a hundred exceeds; 0 of none. np.quantile would import numpy.ma."""
+    if not len(values):
         return 0
-    return int(np.quantile(rows["start_ns"] - rows["intended_ns"], 0.99))
+    at = rank(99.0, len(values))
+    return int(np.partition(values, at)[at])
 
 
 def client_bound(check: ClientCheck, median_latency_ns: int) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NoReturn
 
 from tpx.errors import UsageError
+from tpx.perf.loops import Poll
 from tpx.perf.objectives import Objective
 from tpx.perf.plan import LoadPlan
 from tpx.perf.statistics.intervals import SAFE_CONFIDENCE
@@ -228,6 +229,8 @@ class LevelSettings:
     max_windows: int = 10
     with_engine: bool = False
     """The engine is in this process: that it is busy does not say that the client is."""
+    poll: Poll = "sleep"
+    """How the client waits for answers."""
     asynchronous: bool = False
     """As with perf_analyzer's asynchronous calls, a level is stable at last if its throughput alone is."""
     one_window: bool = False

@@ -116,6 +116,7 @@ def test_an_expected_output_has_to_be_asked_for(tmp_path: Path) -> None:
 def test_requests_that_do_not_fit_into_memory_are_refused_by_the_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("tpx.perf.inputs.requests.ASKED_BYTES", 1)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=40))
     with pytest.raises(UsageError, match=r"step 2: the requests until here take .* half of the memory"):
         requests(tmp_path, [{"x": [1, 2]}] * 4, model(2))

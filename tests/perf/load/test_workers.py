@@ -14,8 +14,9 @@ from tests.perf.servers import Behaviour, grpc_server, http_server
 from tpx.errors import MeasurementError, UsageError, WireError
 from tpx.options import from_argv
 from tpx.perf.inputs.feed import RoundRobin
+from tpx.perf.load.dealing import workers_for
 from tpx.perf.load.opening import Loadable
-from tpx.perf.load.workers import WorkerPool, workers_for
+from tpx.perf.load.workers import WorkerPool
 from tpx.perf.observer import Progress, Silent
 from tpx.perf.options import PerfConfig
 from tpx.perf.plan import LoadPlan

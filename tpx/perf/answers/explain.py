@@ -22,7 +22,7 @@ def _lines(result: LevelResult, settings: LevelSettings) -> Iterator[str]:
     yield from _throughput(result)
     if result.latency is not None:
         yield from _latency(result.latency, result.percentile, result.estimates)
-    yield from _client(result, with_engine=settings.with_engine)
+    yield from _client(result, settings)
     if result.server is not None and result.server.success_count:
         yield from _server(result.server)
         yield from _network(result, with_engine=settings.with_engine)
@@ -91,7 +91,7 @@ def _interval(interval: Interval, unit: float) -> str:
     return f"{interval.confidence * 100:g}% confidence interval {interval.low / unit:.6g} to {high}"
 
 
-def _client(result: LevelResult, *, with_engine: bool) -> Iterator[str]:
+def _client(result: LevelResult, settings: LevelSettings) -> Iterator[str]:
     times = result.client
     if times is None:
         return
@@ -100,11 +100,11 @@ def _client(result: LevelResult, *, with_engine: bool) -> Iterator[str]:
         f"response wait = avg time - send - receive = {total:.1f} - {send:.1f} - {receive:.1f} = "
         f"{times.wait_ns / 1e3:.1f} usec"
     )
-    told = (
-        "the engine's part is in it"
-        if with_engine
-        else f"above {BUSY_SHARE * 100:.0f}% the level is client-bound"
-    )
+    told = f"above {BUSY_SHARE * 100:.0f}% the level is client-bound"
+    if settings.with_engine:
+        told = "the engine's part is in it"
+    elif settings.poll == "busy":
+        told = "it polls without sleeping"
     yield (
         f"client overhead = processor time of the event loop / time = {result.client_busy * 100:.2f}%; {told}"
     )

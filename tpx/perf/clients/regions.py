@@ -4,14 +4,15 @@ import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 from tpx.errors import MeasurementError, UsageError
 from tpx.perf.clients.base import Control
-from tpx.perf.clients.grpc_control import GrpcControl
 from tpx.perf.clients.http_control import HttpControl, error_text
-from tpx.protocol import messages
+
+if TYPE_CHECKING:
+    from tpx.perf.clients.grpc_control import GrpcControl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,8 @@ def registrar_of(control: Control) -> Registrar:
     """What registers regions with the server of a control. Raises UsageError where there is none."""
     if isinstance(control, HttpControl):
         return HttpRegistrar(control)
+    from tpx.perf.clients.grpc_control import GrpcControl  # late: HTTP needs no gRPC
+
     if isinstance(control, GrpcControl):
         return GrpcRegistrar(control)
     raise UsageError("--shared-memory: only servers of the v2 protocol have shared memory")
@@ -76,10 +79,12 @@ class HttpRegistrar:
 class GrpcRegistrar:
     """Implements Registrar."""
 
-    def __init__(self, control: GrpcControl) -> None:
+    def __init__(self, control: "GrpcControl") -> None:
         self._control = control
 
     async def register(self, region: Region) -> None:
+        from tpx.protocol import messages  # late
+
         name, size = region.name, region.byte_size
         request: Any
         if region.handle:
@@ -91,10 +96,14 @@ class GrpcRegistrar:
         await self._ask(region, "Register", request)
 
     async def unregister(self, region: Region) -> None:
+        from tpx.protocol import messages  # late
+
         verb = f"{region.kind.capitalize()}SharedMemoryUnregisterRequest"
         await self._ask(region, "Unregister", getattr(messages, verb)(name=region.name))
 
     async def _ask(self, region: Region, verb: str, request: Any) -> None:
+        from tpx.protocol import messages  # late
+
         method = f"{region.kind.capitalize()}SharedMemory{verb}"
         response = getattr(messages, method + "Response")
         await self._control.ask(method, request, response, f"{verb.lower()} shared memory")

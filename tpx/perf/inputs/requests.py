@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import psutil
-
 from tpx.errors import UsageError
 from tpx.perf.clients.base import PLAIN, Prepared, RequestFields, Template, Writer
 from tpx.perf.clients.model import ModelDescription, TensorSpec
@@ -28,6 +26,8 @@ from tpx.protocol.tensors import Tensor
 GIB = 1 << 30
 NOTICED_BYTES = GIB
 """Requests that take more memory than this are worth a word."""
+ASKED_BYTES = 64 << 20
+"""From so many bytes of requests on they are held against the memory that is free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +107,9 @@ class _RequestMaker:
         self._writer = writer
         self._model = model
         self._settings = settings
-        self._limit = psutil.virtual_memory().available // 2
         self._bytes = 0
+        self._limit = 0
+        """Bytes that requests may take; known from the first time that they take much."""
         self._notices: list[str] = []
         self._first: tuple[TensorSpec, ...] = ()
         self._expected: dict[int, Expectation] = {}
@@ -213,7 +214,11 @@ class _RequestMaker:
     ) -> list[Tensor]:
         tensors = stacked(parts, specs, places, batched=self._model.max_batch_size > 0)
         self._bytes += sum(len(tensor.data) for tensor in tensors)
-        if self._bytes > self._limit:
+        if self._bytes >= ASKED_BYTES and not self._limit:
+            import psutil  # late: it takes long to import
+
+            self._limit = psutil.virtual_memory().available // 2
+        if self._limit and self._bytes > self._limit:
             raise UsageError(
                 f"{places[-1]}: the requests until here take {self._bytes / GIB:.1f} GiB, which is half of "
                 "the memory that is free; use fewer steps, or split the data among several runs"

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tpx.errors import InvalidRequest
-from tpx.perf.clients.outputs import parts_of, read_outputs
 from tpx.perf.inputs.steps import named
 from tpx.perf.inputs.values import bf16_floats
 from tpx.perf.settings import refuse
@@ -70,6 +69,8 @@ class Validator:
         return f"{expectation.where}: {wrong}" if wrong else ""
 
     def _wrong(self, expected: Sequence[Tensor], response: Any) -> str:
+        from tpx.perf.clients.outputs import parts_of, read_outputs  # late: it needs every transport
+
         answers = [tensors for tensors in read_outputs(parts_of(response)) if tensors]
         if not answers:
             return "the response has no outputs"

@@ -1,11 +1,33 @@
 """One worker's part of what is sent: all workers together walk through the data, and have the sequences, that
 one would."""
 
+import math
+import os
+
 from tpx.perf.clients.base import Prepared
 from tpx.perf.inputs.feed import Feed, Source
 from tpx.perf.inputs.sequences import SequenceFeed
 from tpx.perf.load.schedules import Share
-from tpx.perf.settings import Level
+from tpx.perf.plan import LoadPlan
+from tpx.perf.settings import OPEN_LOOP, Level, LevelRange
+
+RATE_PER_WORKER = 20_000
+LANES_PER_WORKER = 128
+
+
+def workers_for(levels: LevelRange, plan: LoadPlan, processors: int | None = None) -> int:
+    """How many processes a run gets: those that were asked for, or one for so many requests per second or in
+    flight as a process does with ease, but no more than half of the processors, nor than there are sequences
+    to be kept open."""
+    if plan.workers:
+        return plan.workers
+    most = (processors or os.cpu_count() or 1) // 2
+    if plan.most_workers:
+        most = min(most, plan.most_workers)
+    if plan.sequences and levels.mode in OPEN_LOOP:
+        most = min(most, plan.sequences)
+    each = LANES_PER_WORKER if levels.mode == "concurrency" else RATE_PER_WORKER
+    return max(1, min(most, math.ceil((levels.highest or levels.start) / each)))
 
 
 def deal(feed: Feed, share: Share) -> Feed:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any, Protocol
 
+from tpx.processors import usable_processors
+
 SPIN_NS = 80_000
 """How long before its time a timer wakes the loop: what a wake-up usually is late."""
 SPIN_SHARE = 8
@@ -38,16 +40,12 @@ class Alarm(Protocol):
 def alarm(callback: Callable[[], None], spin_ns: int | None = None) -> Alarm:
     """The most precise alarm of this machine; it spins only where another processor is left for others."""
     if spin_ns is None:
-        spin_ns = SPIN_NS if _processors() > 1 else 0
+        spin_ns = SPIN_NS if usable_processors() >= 2 else 0
     loop = asyncio.get_running_loop()
     try:
         return TimerfdAlarm(loop, callback, spin_ns)
     except (AttributeError, OSError):  # no such call on this system
         return LoopAlarm(loop, callback)
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Approach:

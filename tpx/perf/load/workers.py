@@ -1,9 +1,7 @@
 """The controller's side of worker processes: starts them, deals out a load, gathers their rows in order."""
 
 import asyncio
-import math
 import multiprocessing
-import os
 from collections.abc import Mapping, Sequence, Set
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -16,11 +14,8 @@ from tpx.perf.load.gathering import Gathering
 from tpx.perf.load.ring import Ring
 from tpx.perf.load.schedules import Share
 from tpx.perf.load.worker import Broken, Go, OpenTarget, Prepare, Ready, Stop, Stopped, main
-from tpx.perf.plan import LoadPlan
-from tpx.perf.settings import OPEN_LOOP, Level, LevelRange, LevelSettings
+from tpx.perf.settings import Level, LevelSettings
 
-RATE_PER_WORKER = 20_000
-LANES_PER_WORKER = 128
 GATHER_S = 0.01
 STARTUP_S = 60.0
 HEADSTART_NS = 5_000_000
@@ -29,21 +24,6 @@ STAGES = 3
 """A load that stops has its patience for answers, for connections, and for ending sequences."""
 GRACE_S = 10.0
 """A worker that has had all its patience and so much more is dead, and one that says nothing for so long."""
-
-
-def workers_for(levels: LevelRange, plan: LoadPlan, processors: int | None = None) -> int:
-    """How many processes a run gets: those that were asked for, or one for so many requests per second or in
-    flight as a process does with ease, but no more than half of the processors, nor than there are sequences
-    to be kept open."""
-    if plan.workers:
-        return plan.workers
-    most = (processors or os.cpu_count() or 1) // 2
-    if plan.most_workers:
-        most = min(most, plan.most_workers)
-    if plan.sequences and levels.mode in OPEN_LOOP:
-        most = min(most, plan.sequences)
-    each = LANES_PER_WORKER if levels.mode == "concurrency" else RATE_PER_WORKER
-    return max(1, min(most, math.ceil((levels.highest or levels.start) / each)))
 
 
 class _Process:

@@ -173,6 +173,7 @@ class PerfConfig(
             rule=self.rule,
             objectives=self.slo,
             safety=self.slo_confidence,
+            poll=self.poll,
             load=self.load_plan,
         )
         return self.scenario_rules(settings)

@@ -6,10 +6,14 @@ from typing import Annotated, Literal
 from tpx.errors import UsageError
 from tpx.options import Option
 from tpx.perf.levels import parse_workers
+from tpx.perf.loops import Poll
 from tpx.perf.plan import Arrivals
 from tpx.perf.settings import one_of, refuse
+from tpx.processors import usable_processors
 
 _PACE = "Pace"
+POLLING_PROCESSORS = 2
+"""A client that polls fills one, and whatever else runs here needs another."""
 _distribution = one_of(
     "--request-distribution",
     ("constant", "poisson", "gamma", "burst"),
@@ -18,6 +22,7 @@ _distribution = one_of(
 _late = one_of(
     "--on-late", ("send", "skip"), "Unsupported type provided: '{}'. Choices are 'send' or 'skip'."
 )
+_poll = one_of("--poll", ("sleep", "busy"), "Unsupported type provided: '{}'. Choices are 'sleep' or 'busy'.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +75,16 @@ class PaceOptions:
     max_threads: Annotated[
         int, Option("how many processes --workers auto may take; perf_analyzer's threads", (), _PACE)
     ] = 0
+    poll: Annotated[
+        Poll,
+        Option(
+            "how the client waits for answers: sleep, or busy, which polls on a processor of its own, so "
+            "that the latency of 1 to 4 requests in flight has no wake-up of the client in it",
+            (),
+            _PACE,
+            parse=_poll,
+        ),
+    ] = "sleep"
     self_test: Annotated[
         bool,
         Option("measure what this machine can send, against a server that does nothing, and end", (), _PACE),
@@ -99,6 +114,11 @@ class PaceOptions:
         ):
             if differs and not open_loop:
                 raise UsageError(f"{flag} is of loads with times of their own, such as --request-rate-range")
+        if self.poll == "busy" and usable_processors() < POLLING_PROCESSORS:
+            raise UsageError(
+                "--poll busy needs a processor of its own, and this process may use "
+                f"{usable_processors():g} (taskset, or the container's limit): the server would wait for it"
+            )
         if self.burst_size != 1 and self.request_distribution != "burst":
             raise UsageError("--burst-size is of --request-distribution burst")
         if self.max_threads < 0:

@@ -116,6 +116,23 @@ def read_words(argv: Sequence[str]) -> Wanted:
     return Wanted(config=config, warnings=tuple(found))
 
 
+def spread_servers(argv: Sequence[str]) -> list[str]:
+    """`--ab URL1 URL2` as `--ab URL1 --ab URL2`: it takes all words up to the next option."""
+    words: list[str] = []
+    taking = False
+    for word in argv:
+        if word == "--ab":
+            taking = True
+        elif taking and not word.startswith("-"):
+            words += ["--ab", word]
+        else:
+            taking = False
+            words.append(word)
+    if "--ab" in argv and "--ab" not in words:
+        raise UsageError("Missing value for option '--ab'")
+    return words
+
+
 def spelled_out(argv: Sequence[str]) -> list[str]:
     """The same words with perf_analyzer's abbreviations in full. Raises UsageError for options not here."""
     return [_spelled_out(word) if word.startswith("--") else word for word in argv]

@@ -29,7 +29,9 @@ def beyond_lines(result: LevelResult) -> list[str]:
 
 
 def _lines(result: LevelResult) -> Iterator[str]:
-    if result.estimates is not None:
+    if result.wake_ups is not None:
+        yield f"Wake-ups dominate: {result.wake_ups}"
+    elif result.estimates is not None:
         yield from _estimates(result.estimates, result)
     if result.open_loop is not None:
         yield from _pace(result.open_loop, result)

@@ -3,18 +3,17 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tpx.errors import MeasurementError, TpxError
-from tpx.perf.report.comparison import Compared, comparison_junit, comparison_markdown
 from tpx.perf.report.csv import CsvOptions, composing_files, csv_text
 from tpx.perf.report.json import json_text
 from tpx.perf.report.junit import junit_text
 from tpx.perf.report.markdown import markdown_text
 from tpx.perf.report.model import Report
-from tpx.perf.report.page import build
-from tpx.report.html import render, write_html
-from tpx.report.pdf import write_pdf
+
+if TYPE_CHECKING:
+    from tpx.perf.report.comparison import Compared
 
 
 class ComparisonFiles(Protocol):
@@ -43,17 +42,23 @@ def write_files(report: Report, argv: Sequence[str]) -> None:
         (config.markdown, lambda path: write_text(path, markdown_text(report))),
     ]
     if config.html is not None or config.pdf is not None:
+        from tpx.perf.report.page import build  # late: the page takes longer to import than to write
+        from tpx.report.html import render, write_html
+        from tpx.report.pdf import write_pdf
+
         page = build(report, argv)
         wanted.append((config.html, lambda path: write_html(render(page), path)))
         wanted.append((config.pdf, lambda path: write_pdf(page, path)))
     write_each(wanted)
 
 
-def write_comparison(files: ComparisonFiles, compared: Compared, document: Mapping[str, object]) -> None:
+def write_comparison(files: ComparisonFiles, compared: "Compared", document: Mapping[str, object]) -> None:
     """Write what was asked for of a comparison; `document` is its JSON.
 
     Raises MeasurementError naming each file that could not be written; the others are there.
     """
+    from tpx.perf.report.comparison import comparison_junit, comparison_markdown  # late, as the page
+
     write_each(
         [
             (files.json, lambda path: write_text(path, json.dumps(document, indent=1) + "\n")),

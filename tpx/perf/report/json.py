@@ -95,6 +95,7 @@ def _level(result: LevelResult, offset_ns: int) -> dict[str, Any]:
         "open_loop": _open_loop(result.open_loop),
         "models": [_member(m) for m in result.members],
         "client": _client(result),
+        "wake_up_us": None if result.wake_ups is None else result.wake_ups.cost_ns / 1000,
         "server": _server(result.server),
         "network_us": None if result.server is None else result.network_ns / 1000,
         "failed": result.failed,

@@ -20,6 +20,8 @@ class Shown:
     protocol: str = "http"
     with_engine: bool = False
     """The engine is in this process: there is no transport, and the processor works for both."""
+    polls: bool = False
+    """The client is busy because it polls."""
     decoupled: bool = False
     verbose: bool = False
 
@@ -40,7 +42,7 @@ def level_block(result: LevelResult, shown: Shown) -> str:
     if result.metrics is not None:
         lines += metrics_lines(result.metrics)
     lines += beyond_lines(result)
-    if result.client_busy > BUSY_SHARE and not shown.with_engine:
+    if result.client_busy > BUSY_SHARE and not (shown.with_engine or shown.polls):
         lines.append(
             f"[WARNING] The client was busy {result.client_busy * 100:.0f}% of the time: tpx perf is not "
             "able to keep up with the desired load. The results may not be accurate."

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from tpx.errors import MeasurementError
-from tpx.perf.capture import Capture
 from tpx.perf.options import PerfConfig
 from tpx.perf.recording import LevelRecords, Recorder
 from tpx.perf.records import Records
-from tpx.perf.report.hdr_log import HdrLog
-from tpx.perf.report.jsonl import JsonLines
-from tpx.perf.report.profile_export import ProfileExport
+
+if TYPE_CHECKING:
+    from tpx.perf.capture import Capture
 
 _EXPORTED_KINDS = {"inprocess": "triton_c_api"}
 """What perf_analyzer calls them, where it has other names."""
@@ -52,7 +52,7 @@ class _All:
 
 @contextmanager
 def open_recorders(
-    config: PerfConfig, capture: Capture | None, offset_ns: int, problems: list[str]
+    config: PerfConfig, capture: "Capture | None", offset_ns: int, problems: list[str]
 ) -> Iterator[Recorder | None]:
     """What writes the records of a run; None where no file of them was asked for.
 
@@ -61,12 +61,18 @@ def open_recorders(
     """
     recorders: list[Recorder] = []
     if config.profile_export_file is not None and capture is not None:
+        from tpx.perf.report.profile_export import ProfileExport  # late, as each of them
+
         kind = _EXPORTED_KINDS.get(config.service_kind, config.service_kind)
         service = (kind, config.service.path)
         recorders.append(ProfileExport(config.profile_export_file, capture, service, offset_ns))
     if config.jsonl is not None:
+        from tpx.perf.report.jsonl import JsonLines
+
         recorders.append(JsonLines(config.jsonl, offset_ns))
     if config.hdr_log is not None:
+        from tpx.perf.report.hdr_log import HdrLog
+
         recorders.append(HdrLog(config.hdr_log, offset_ns))
     if not recorders:
         yield None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tpx.serving.backends.python.processors import usable_processors
+from tpx.processors import usable_processors
 from tpx.serving.backends.python.worker.waiting import Waiting
 
 

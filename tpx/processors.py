@@ -1,4 +1,4 @@
-"""How many processors the server may use: what it may run on, and what its container is allowed."""
+"""How many processors this process may use: what it may run on, and what its container is allowed."""
 
 import os
 from pathlib import Path

@@ -1,0 +1,136 @@
+"""What wake-ups have to do with a latency, and waiting without them."""
+
+import asyncio
+import os
+import selectors
+from dataclasses import replace
+
+import pytest
+
+from tests.perf.conftest import FakeClient, make_level, make_target
+from tests.perf.servers import Behaviour, grpc_server, http_server
+from tpx.errors import UsageError
+from tpx.options import from_argv
+from tpx.perf import wakeups
+from tpx.perf.loops import event_loop, waiting
+from tpx.perf.measure import measure_level
+from tpx.perf.options import PerfConfig
+from tpx.perf.report.level_text import Shown, level_block
+from tpx.perf.report.model import Report
+from tpx.perf.run import run
+from tpx.perf.settings import Level, LevelSettings
+from tpx.perf.wakeups import WakeUps, is_local, may_dominate, wakeup_ns
+
+QUICK = LevelSettings(request_count=20)
+
+
+def test_a_wake_up_is_measured_in_microseconds_and_leaves_the_thread_where_it_was() -> None:
+    before = os.sched_getaffinity(0)
+    assert 100 < wakeup_ns(50) < 100_000_000
+    assert os.sched_getaffinity(0) == before
+
+
+def test_wake_ups_are_looked_for_where_few_are_in_flight_and_answers_come_soon() -> None:
+    assert may_dominate(Level("concurrency", 4), 100_000)
+    assert not may_dominate(Level("concurrency", 5), 100_000)
+    assert not may_dominate(Level("concurrency", 1), 2_000_000)
+    assert not may_dominate(Level("request_rate", 1), 100_000)
+
+
+@pytest.mark.parametrize(
+    ("address", "local"),
+    [
+        ("localhost:8000", True),
+        ("http://127.0.0.1:8000", True),
+        ("[::1]:8001", True),
+        ("10.0.0.7:8000", False),
+        ("https://gpu.example:443", False),
+    ],
+)
+def test_a_server_on_this_machine_is_woken_here_too(address: str, *, local: bool) -> None:
+    assert is_local(address) is local
+
+
+def measured(monkeypatch: pytest.MonkeyPatch, cost_ns: int, settings: LevelSettings = QUICK) -> str:
+    """The first warning of a level whose requests take about half a millisecond, or nothing."""
+    monkeypatch.setattr(wakeups, "SLOW_NS", 1_000_000_000)
+    monkeypatch.setattr(wakeups, "wakeup_ns", lambda: cost_ns)
+    client = FakeClient(service_s=0.0005)
+    result = asyncio.run(measure_level(make_target(client), Level("concurrency", 1), settings))
+    assert (result.wake_ups is not None) is bool(result.warnings)
+    return "".join(result.warnings)
+
+
+def test_a_level_that_wake_ups_dominate_says_so_with_their_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = measured(monkeypatch, 500_000_000)
+    assert said.startswith("Wake-ups dominate: a wake-up costs 500000.0 usec on this machine")
+    assert "--poll busy measures without" in said
+    assert not measured(monkeypatch, 1)
+    assert not measured(monkeypatch, 500_000_000, replace(QUICK, with_engine=True))
+
+
+def test_where_wake_ups_dominate_their_cost_stands_in_the_place_of_an_interval() -> None:
+    level = make_level(wake_ups=WakeUps(cost_ns=38_000, share=0.72))
+    text = level_block(level, Shown())
+    assert "Wake-ups dominate: a wake-up costs 38.0 usec on this machine" in text
+    assert "those of a request are 72% of the p50" in text
+    assert "95%" not in text
+
+
+class Watched(selectors.DefaultSelector):
+    """Remembers how long the loop was ready to sleep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.timeouts: list[float | None] = []
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.timeouts.append(timeout)
+        return super().select(timeout)
+
+
+def test_a_polling_loop_never_sleeps_and_sleeps_again_afterwards() -> None:
+    selector = Watched()
+
+    async def scene() -> None:
+        with waiting("busy"):
+            selector.timeouts.clear()
+            await asyncio.sleep(0.01)
+            assert set(selector.timeouts) == {0}
+            assert len(selector.timeouts) > 10
+        await asyncio.sleep(0.01)
+        assert set(selector.timeouts) != {0}
+
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
+        runner.run(scene())
+
+
+def polled(protocol: str, *words: str) -> Report:
+    serve = {"http": http_server, "grpc": grpc_server}[protocol]
+    with serve(Behaviour()) as url:
+        argv = ["-i", protocol, "-u", url, "-m", "net", "--request-count", "50", "--poll", "busy", *words]
+        with asyncio.Runner(loop_factory=event_loop) as runner:
+            return runner.run(run(from_argv(PerfConfig, argv)))
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_client_that_polls_measures_and_is_not_called_busy(
+    protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tpx.perf.options.pace.usable_processors", lambda: 2.0)
+    (level,) = polled(protocol, "--concurrency-range", "2").levels
+    assert (level.requests, level.failed, level.verdict.value) == (50, 0, "ok")
+    assert level.wake_ups is None
+    assert "not able to keep up" not in level_block(level, Shown(polls=True))
+
+
+def test_polling_is_refused_without_a_processor_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tpx.perf.options.pace.usable_processors", lambda: 1.5)
+    with pytest.raises(UsageError, match=r"--poll busy needs a processor of its own, .* may use 1\.5"):
+        from_argv(PerfConfig, ["-m", "net", "--poll", "busy"])
+
+
+def test_polling_is_of_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tpx.perf.options.pace.usable_processors", lambda: 8.0)
+    with pytest.raises(UsageError, match="--workers 2: --poll busy polls in one process"):
+        polled("http", "--workers", "2")

@@ -1,0 +1,120 @@
+"""What waking a sleeping process costs on this machine, which is most of a small request's latency while few
+are in flight: the client and the server then sleep and wake each other."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter_ns
+
+from tpx.perf.settings import Level
+
+ROUNDS = 200
+FEW_IN_FLIGHT = 4
+"""With more requests in flight neither side sleeps long."""
+SLOW_NS = 1_000_000
+"""A median latency above this has hardly anything to do with wake-ups."""
+DOMINANT_SHARE = 0.3
+"""Share of the median latency from which wake-ups dominate."""
+_ECHO = """
+import os, socket, sys
+if len(sys.argv) > 2:
+    os.sched_setaffinity(0, {int(sys.argv[2])})
+peer = socket.socket(fileno=int(sys.argv[1]))
+while peer.recv(1):
+    peer.send(b"x")
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class WakeUps:
+    """The cost of a wake-up, and the share of the median latency that a request's wake-ups take."""
+
+    cost_ns: int
+    share: float
+
+    @property
+    def dominate(self) -> bool:
+        return self.share >= DOMINANT_SHARE
+
+    def __str__(self) -> str:
+        return (
+            f"a wake-up costs {self.cost_ns / 1000:.1f} usec on this machine, and those of a request are "
+            f"{min(self.share, 1) * 100:.0f}% of the p50"
+        )
+
+
+def may_dominate(level: Level, p50_ns: int) -> bool:
+    """Whether wake-ups can be a good part of the latency at a level."""
+    return level.mode == "concurrency" and level.value <= FEW_IN_FLIGHT and p50_ns <= SLOW_NS
+
+
+def is_local(address: str) -> bool:
+    """Whether the server at an address, which may have a scheme, is on this machine."""
+    host = address.rpartition("://")[2]
+    return host.startswith(("localhost", "127.", "[::1]", "::1", "in this process"))
+
+
+def wake_ups(p50_ns: int, *, local: bool) -> WakeUps:
+    """Measure a wake-up, and compare with a median latency: a `local` server is woken here, too."""
+    cost_ns = wakeup_ns()
+    return WakeUps(cost_ns, cost_ns * (2 if local else 1) / max(p50_ns, 1))
+
+
+def wakeup_ns(rounds: int = ROUNDS) -> int:
+    """Return the median time from the write that wakes a process to its read, without what both calls take.
+
+    The two run on different processors, where there are some, as a client and a busy server do; between
+    processes that take turns on one it is cheaper. Takes some 50 ms; blocks.
+    """
+    ours, theirs = socket.socketpair()
+    words = [sys.executable, "-I", "-S", "-c", _ECHO, str(theirs.fileno())]
+    with _alone_on_a_processor() as other:
+        return _measured(ours, theirs, [*words, *other], rounds)
+
+
+@contextmanager
+def _alone_on_a_processor() -> Iterator[list[str]]:
+    """Keep this thread on one processor meanwhile; yields the number of another one, or nothing."""
+    usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if len(usable) < 2:
+        yield []
+        return
+    try:
+        os.sched_setaffinity(0, {usable[0]})
+        yield [str(usable[1])]
+    finally:
+        os.sched_setaffinity(0, usable)
+
+
+def _measured(ours: socket.socket, theirs: socket.socket, words: list[str], rounds: int) -> int:
+    with ours, subprocess.Popen(words, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL) as echo:
+        theirs.close()
+        try:
+            _round_trips(ours, ours, rounds // 10)  # until it has started
+            both = _median(_round_trips(ours, ours, rounds))
+        finally:
+            ours.shutdown(socket.SHUT_RDWR)
+            echo.wait()
+    here, there = socket.socketpair()
+    with here, there:
+        calls = _median(_round_trips(here, there, rounds))
+    return max(0, both // 2 - calls)
+
+
+def _round_trips(sender: socket.socket, receiver: socket.socket, count: int) -> list[int]:
+    """Times from a write to the read of what follows it: the answer, or the same byte."""
+    times = []
+    for _ in range(count):
+        start_ns = perf_counter_ns()
+        sender.send(b"x")
+        receiver.recv(1)
+        times.append(perf_counter_ns() - start_ns)
+    return times
+
+
+def _median(values: list[int]) -> int:
+    return sorted(values)[len(values) // 2]
