@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rich.console import Console
-from rich.table import Table
 
 from tpx.analyzer.comparison import Comparison, Pair, compare_runs
 from tpx.analyzer.results.journal import read_last_run
@@ -58,24 +57,29 @@ def compare(argv: Sequence[str]) -> int:
 
 def _show(found: Comparison, strictness: Strictness, *, everything: bool) -> None:
     shown = [p for p in found.pairs if everything or p.recommended or p.difference.finding != "same"]
-    table = Table(box=None, pad_edge=False)
-    for header in ("Configuration", "Load", "Figure"):
-        table.add_column(header, no_wrap=True)
-    for header in ("Before", "After", "Change"):
-        table.add_column(header, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for pair in shown:
-        table.add_row(*_cells(pair), style={"worse": "red", "better": "green"}.get(pair.difference.finding))
-    console = Console(markup=False, highlight=False)
-    if not console.is_terminal:
-        console = Console(markup=False, highlight=False, width=10_000)
-    if shown:
-        console.print(table)
+    console = Console(markup=False, highlight=False, soft_wrap=True)
+    rows = [_cells(pair) for pair in shown]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    heading = ""
+    for pair, cells in zip(shown, rows, strict=True):
+        if _heading(pair) != heading:
+            heading = _heading(pair)
+            console.print(heading, style="bold")
+        figure, *rest = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        style = {"worse": "red", "better": "green"}.get(pair.difference.finding)
+        console.print(f"  {figure}  {'  '.join(rest)}".rstrip(), style=style)
     for names, which in ((found.only_before, "first"), (found.only_after, "second")):
         if names:
             more = ", ..." if len(names) > NAMES_SHOWN else ""
             print(f"only in the {which} run: {', '.join(names[:NAMES_SHOWN])}{more}")
     print(_outcome(found, strictness))
+
+
+def _heading(pair: Pair) -> str:
+    """Return what the figures below it are of."""
+    name = pair.before if pair.before == pair.after else f"{pair.before} -> {pair.after}"
+    recommended = " (recommended)" if pair.recommended else ""
+    return f"{name}{recommended}, {pair.difference.load}"
 
 
 def _outcome(found: Comparison, strictness: Strictness) -> str:
@@ -89,17 +93,15 @@ def _outcome(found: Comparison, strictness: Strictness) -> str:
 
 
 def _cells(pair: Pair) -> tuple[str, ...]:
+    """Return one figure of both runs: its name, before, after, the change with its interval, the finding."""
     difference = pair.difference
-    name = pair.before if pair.before == pair.after else f"{pair.before} -> {pair.after}"
     certain = difference.high != float("inf")
-    bounds = f" [{difference.low * 100:+.1f}, {difference.high * 100:+.1f}]" if certain else " [unknown]"
+    bounds = f"[{difference.low * 100:+.1f}, {difference.high * 100:+.1f}]" if certain else "[unknown]"
     return (
-        f"{name} (recommended)" if pair.recommended else name,
-        difference.load,
         difference.figure,
         _value(difference.figure, difference.before),
-        _value(difference.figure, difference.after),
-        f"{difference.relative * 100:+.1f}%{bounds}",
+        f"-> {_value(difference.figure, difference.after)}",
+        f"{difference.relative * 100:+.1f}% {bounds}",
         difference.finding,
     )
 
