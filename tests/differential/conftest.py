@@ -49,7 +49,8 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
         triton.close()
         tpx.close()
         assert child.stop() == 0
-        assert child.err == []
+        # both servers warn of the sequences that a case starts anew
+        assert [line for line in child.err if "has a conflict" not in line] == []
 
 
 @contextmanager

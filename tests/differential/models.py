@@ -144,6 +144,54 @@ MODELS = (
 )
 
 
+_SLOTS = """
+import numpy as np
+import triton_python_backend_utils as triton
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        if any(triton.get_input_tensor_by_name(request, "x").as_numpy()[0, 0] == 13 for request in requests):
+            return []
+        return [self.answer(request, row, len(requests)) for row, request in enumerate(requests)]
+
+    def answer(self, request, row, rows):
+        names = ("START", "END", "READY", "CORRID")
+        controls = [triton.get_input_tensor_by_name(request, name).as_numpy().item() for name in names]
+        if not controls[2]:
+            assert controls == [0, 0, 0, 0]
+            assert not request.requested_output_names() and not request.request_id()
+            return triton.InferenceResponse([])
+        y = np.array([[rows, row, *controls]], np.int64)
+        return triton.InferenceResponse([triton.Tensor("y", y)])
+"""
+_CONTROLS = "".join(
+    f'{{ name: "{kind}" control [ {{ kind: CONTROL_SEQUENCE_{kind} {values} }} ] }}, '
+    for kind, values in (
+        ("START", "int32_false_true: [ 0, 1 ]"),
+        ("END", "int32_false_true: [ 0, 1 ]"),
+        ("READY", "int32_false_true: [ 0, 1 ]"),
+        ("CORRID", "data_type: TYPE_UINT64"),
+    )
+)
+_OF_SEQUENCES = f"""
+backend: "python"
+max_batch_size: 4
+input [ {{ name: "x" data_type: TYPE_FP32 dims: [ 1 ] }} ]
+output [ {{ name: "y" data_type: TYPE_INT64 dims: [ 6 ] }} ]
+{_GROUP}
+sequence_batching {{
+  max_sequence_idle_microseconds: 60000000
+  %s
+  control_input [ {_CONTROLS.rstrip(", ")} ]
+}}
+"""
+SEQUENCES = {
+    "slots": _OF_SEQUENCES % "direct { }",
+    "candidates": _OF_SEQUENCES % "oldest { max_candidate_sequences: 4 }",
+}
+"""Python models for both servers: rows, row and controls of a request in its execution."""
+
 ENSEMBLES = {
     "chain": """
 platform: "ensemble"
@@ -178,7 +226,7 @@ def write_for_triton(repository: Path) -> Path:
             path.parent.mkdir(parents=True)
             path.write_text(_REPEAT if model.decoupled else _PYTHON, encoding="utf-8")
         _write_config(repository, model, "python")
-    _write_ensembles(repository)
+    _write_alike(repository)
     return repository
 
 
@@ -190,14 +238,17 @@ def write_for_tpx(repository: Path) -> Path:
             if not model.decoupled:
                 save(model.onnx(), repository / model.name / version / "model.onnx")
         _write_config(repository, model, "repeat" if model.decoupled else "onnxruntime")
-    _write_ensembles(repository)
+    _write_alike(repository)
     return repository
 
 
-def _write_ensembles(repository: Path) -> None:
-    for name, config in ENSEMBLES.items():
+def _write_alike(repository: Path) -> None:
+    """What both servers have in the same way."""
+    for name, config in {**ENSEMBLES, **SEQUENCES}.items():
         (repository / name / "1").mkdir(parents=True)
         (repository / name / "config.pbtxt").write_text(config, encoding="utf-8")
+        if name in SEQUENCES:
+            (repository / name / "1" / "model.py").write_text(_SLOTS, encoding="utf-8")
 
 
 def _write_config(repository: Path, model: Model, backend: str) -> None:
