@@ -1,6 +1,8 @@
 """Plans: the whole space counted without measuring, and how long it would take."""
 
 import asyncio
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -123,3 +125,20 @@ def test_a_dry_run_tells_configurations_loads_and_time_and_writes_nothing(
     assert any(line.startswith("In all: at most 6 measurements, ") for line in lines)
     assert any(line.startswith("The server is started once") for line in lines)
     assert [path.name for path in tmp_path.iterdir()] == ["models"]
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_a_plan_of_models_together_names_the_loads_and_batches_of_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    examples.write(tmp_path / "models", ["add_sub"])
+    shutil.copytree(tmp_path / "models" / "add_sub", tmp_path / "models" / "other")
+    config = tmp_path / "models" / "other" / "config.pbtxt"
+    config.write_text(re.sub(r"^name: .*\n", "", config.read_text(), flags=re.MULTILINE))
+    together = ["--run-config-profile-models-concurrently-enable", "--run-config-search-disable"]
+    options = ["-m", str(tmp_path / "models"), "--profile-models", "add_sub,other", "--final-rounds", "0"]
+    assert main(["plan", *options, *together, "-c", "1,2", "-b", "1,2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("add_sub,other: at most 16 measurements of 1 configuration, ")
+    assert "concurrency 1+1, 1+2, 2+1, 2+2 with batch 1+2; " in lines[1]

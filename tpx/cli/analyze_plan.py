@@ -115,14 +115,14 @@ def _configuration_text(planned: Planned) -> str:
 
 def _loads_text(loads: Sequence[Load]) -> str:
     """`concurrency 1, 2, 4`, of each batch size."""
-    groups: dict[tuple[str, int], list[str]] = {}
+    groups: dict[tuple[str, tuple[int, ...]], list[str]] = {}
     for load in loads:
-        groups.setdefault((load.kind.replace("_", " "), load.batch_size), []).append(
+        groups.setdefault((load.kind.replace("_", " "), load.batch_sizes), []).append(
             "+".join(str(part.value) for part in load.members or (load,))
         )
     return "; ".join(
-        f"{kind} {', '.join(values)}" + (f" with batch {batch}" if batch != 1 else "")
-        for (kind, batch), values in groups.items()
+        f"{kind} {', '.join(values)}" + (f" with batch {'+'.join(map(str, sizes))}" if max(sizes) > 1 else "")
+        for (kind, sizes), values in groups.items()
     )
 
 
