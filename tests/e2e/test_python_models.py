@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 import tritonclient.http as client
+from tritonclient.utils import InferenceServerException
 
 from tests.e2e.child import Child, serve
 from tests.serving.backends.python.asking import floats
@@ -148,6 +149,28 @@ def test_processes_that_a_model_starts_end_when_it_says_so(tmp_path: Path) -> No
     with serve("--model-repository", tmp_path) as child:
         child.ready()
         assert _infer(child, "parent") == [-signal.SIGTERM, -signal.SIGTERM]
+
+
+TELLS_PARAMETERS = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        raise pb_utils.TritonModelException(requests[0].parameters())
+"""
+
+
+def test_a_model_reads_parameters_as_triton_writes_them(tmp_path: Path) -> None:
+    file = add(tmp_path, "tells", code="double") / "model.py"
+    file.write_text(TELLS_PARAMETERS, encoding="utf-8")
+    with serve("--model-repository", tmp_path) as child:
+        child.ready()
+        with (
+            client.InferenceServerClient(f"127.0.0.1:{child.port('HTTPService')}") as http,
+            pytest.raises(InferenceServerException, match=r'\{"word":"ü, x","n":3,"yes":true\}'),
+        ):
+            http.infer("tells", [_input()], parameters={"word": "ü, x", "n": 3, "yes": True})
 
 
 def test_a_model_that_hangs_does_not_hold_the_server_for_ever(tmp_path: Path) -> None:

@@ -112,7 +112,11 @@ def test_a_model_that_is_loaded_again_begins_with_nothing() -> None:
         (("local,size=1", "local,color=red"), 0, "unknown setting 'color'"),
         (("local,size=1", "redis,host=x"), 0, "found multiple cache configurations"),
         (("redis,host=x",), 0, "there is no cache 'redis'"),
-        (("local,size=1",), 5, "give only one"),
+        (
+            ("local,size=1",),
+            5,
+            "Incompatible flags --response-cache-byte-size and --cache-config both provided. ",
+        ),
     ],
 )
 def test_cache_flags_that_cannot_be_are_refused(flags: tuple[str, ...], size: int, message: str) -> None:

@@ -149,7 +149,10 @@ def parse_cache_config(flags: Sequence[str], size_bytes: int = 0) -> ResponseCac
             raise UsageError(f"--cache-config must be <cache>,<key>=<value>, got '{flag}'")
         caches.setdefault(name, {})[key] = value
     if size_bytes and caches:
-        raise UsageError("--response-cache-byte-size and --cache-config say the same: give only one")
+        raise UsageError(
+            "Incompatible flags --response-cache-byte-size and --cache-config both provided. Please provide "
+            "one or the other."
+        )
     if size_bytes:
         return ResponseCache(size_bytes)
     if not caches:

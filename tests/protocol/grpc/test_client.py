@@ -275,7 +275,7 @@ async def test_much_metadata_reaches_our_own_server() -> None:
         connection.call(connection.prepare(HOLD, b"", metadata), ends.set_result)
         while not server.service.held:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
-        assert server.service.held[0].head.metadata == metadata
+        assert server.service.held[0].head.metadata == {"user-agent": "tpx", **metadata}
         server.service.release()
         assert (await asyncio.wait_for(ends, 5)).status == 0
         connection.close()

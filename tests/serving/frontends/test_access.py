@@ -334,7 +334,7 @@ def test_without_groups_nothing_is_restricted() -> None:
         (["health,health:k=v"], "restricted api 'health' can not be specified in multiple config groups"),
         (["health:k=v", "trace,health:a=b"], "restricted api 'health' can not be specified in multiple"),
         *(
-            ([group], "option format is '<config name>:<setting>=<value>'")
+            ([group], f"option format is '<config name>:<setting>=<value>'. Got {group}")
             for group in (
                 "",
                 "health",
@@ -349,15 +349,17 @@ def test_without_groups_nothing_is_restricted() -> None:
     ],
 )
 def test_what_restricts_nothing_is_refused(groups: list[str], message: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        parse_restrictions("--http-restricted-api", groups)
-    assert "--http-restricted-api" in caught.value.message
-    assert message in caught.value.message
+    for flag in ("--http-restricted-api", "--grpc-restricted-protocol"):
+        with pytest.raises(UsageError) as caught:
+            parse_restrictions(flag, groups)
+        assert flag in caught.value.message
+        part = flag.rpartition("-")[2]
+        assert message.replace("restricted api", f"restricted {part}") in caught.value.message
 
 
 def test_a_server_with_wrong_restrictions_does_not_start(tmp_path: Path) -> None:
     with (
-        pytest.raises(UsageError, match="--grpc-restricted-protocol: unknown restricted api 'x'"),
+        pytest.raises(UsageError, match="--grpc-restricted-protocol: unknown restricted protocol 'x'"),
         serving(tmp_path, grpc_restricted_protocol=("x:a=b",)),
     ):
         pass

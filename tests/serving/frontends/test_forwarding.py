@@ -8,11 +8,13 @@ from typing import Any
 import grpc
 import pytest
 
+from tests.protocol.http2.raw import grpc_headers
 from tests.serving import onnx_files
 from tests.serving.live import SERVICE, Live, floats, infer_message, serving
 from tests.serving.onnx_files import write_model
 from tpx.errors import InvalidRequest, UsageError
 from tpx.protocol import messages
+from tpx.protocol.grpc.metadata import interpret_request
 from tpx.protocol.http1.head import parse_request_head
 from tpx.serving.frontends.forwarding import parse_forwarding
 from tpx.serving.request import InferRequest
@@ -172,6 +174,19 @@ def test_a_pattern_for_everything_meets_reserved_names() -> None:
     assert forwarding.of_metadata({"a": "1", "b-bin": b"\xff"}) == {"a": "1", "b-bin": "ÿ"}
     with pytest.raises(InvalidRequest, match="Header 'Timeout' is reserved"):
         forwarding.of_head(head_of("Timeout: 1"))
+
+
+def test_metadata_is_forwarded_by_its_names_and_the_user_agent_too() -> None:
+    forwarding = parse_forwarding("--flag", "x-.*|user-agent")
+    assert forwarding is not None
+    fields = [(b"x-b", b"1"), (b"user-agent", b"me/1"), (b"x-a", b"2")]
+    head = interpret_request(grpc_headers("/a/b", *fields))
+    assert head is not None
+    assert list(forwarding.of_metadata(head.metadata).items()) == [
+        ("user-agent", "me/1"),
+        ("x-a", "2"),
+        ("x-b", "1"),
+    ]
 
 
 def test_a_wrong_pattern_is_refused_before_models_are_loaded(tmp_path: Path) -> None:

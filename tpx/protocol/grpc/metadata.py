@@ -14,7 +14,7 @@ _UNIT_NS = {b"H": 3600 * 10**9, b"M": 60 * 10**9, b"S": 10**9, b"m": 10**6, b"u"
 _NAME = re.compile(rb"[0-9a-z_.!#$%&'*+^`|~-]+")
 _PSEUDO = frozenset((b":method", b":scheme", b":path", b":authority"))
 _FORBIDDEN = (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade")
-_RESERVED = (b"te", b"content-type", b"user-agent")
+_RESERVED = (b"te", b"content-type")
 
 
 class CallHead:

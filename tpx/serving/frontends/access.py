@@ -53,24 +53,25 @@ def parse_restrictions(flag: str, groups: Sequence[str]) -> Restrictions | None:
 
     Raises UsageError.
     """
+    part = "protocol" if "grpc" in flag else "api"
     keys: dict[Category, Key] = {}
     for group in groups:
         words, colon, pair = group.partition(":")
         name, equals, value = pair.partition("=")
         if not (words and colon and equals and value and _HEADER_NAME.fullmatch(name)):
             raise UsageError(
-                f"{flag} option format is '<config name>:<setting>=<value>', with a header's name as its "
-                f"setting. Got {group}"
+                f"{flag} option format is '<config name>:<setting>=<value>'. Got {group} (the setting is the "
+                "name of a header)"
             )
         for word in words.split(","):
             if word not in get_args(Category):
                 raise UsageError(
-                    f"{flag}: unknown restricted api '{word}'{nearest(word, get_args(Category))} "
+                    f"{flag}: unknown restricted {part} '{word}'{nearest(word, get_args(Category))} "
                     f"(known: {', '.join(get_args(Category))})"
                 )
             if word in keys:
                 raise UsageError(
-                    f"{flag}: restricted api '{word}' can not be specified in multiple config groups"
+                    f"{flag}: restricted {part} '{word}' can not be specified in multiple config groups"
                 )
             keys[cast("Category", word)] = Key(name=name, value=value)
     return Restrictions(keys) if keys else None

@@ -43,8 +43,9 @@ class HeaderForwarding:
         }
 
     def of_metadata(self, metadata: Mapping[str, str | bytes]) -> dict[str, str]:
-        """The parameters in a call's metadata. Raises InvalidRequest."""
-        return {name: _text(metadata[name]) for name in self._chosen(metadata)}
+        """The parameters in a call's metadata, in the order of their names as in Triton. Raises
+        InvalidRequest."""
+        return {name: _text(metadata[name]) for name in self._chosen(sorted(metadata))}
 
     def _chosen(self, names: Iterable[str]) -> list[str]:
         chosen = [name for name in names if name and self._pattern.search(name)]

@@ -8,7 +8,7 @@ from tpx.errors import Cancelled, InvalidRequest, NotReady, TpxError
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest, Parameter, RequestedOutput
 from tpx.serving.backends.python.connection import Connection, error_entry
-from tpx.serving.backends.python.encoding import code_number
+from tpx.serving.backends.python.encoding import as_json, code_number
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.backends.python.worker.frames import Head
 from tpx.serving.host import Callee, Host
@@ -128,7 +128,7 @@ class ModelCalls:
             self._send(number, flags | frames.EMPTY, [])
         else:
             outputs = response.outputs
-            extra = {"parameters": json.dumps(response.parameters)} if response.parameters else {}
+            extra = {"parameters": as_json(response.parameters)} if response.parameters else {}
             head = frames.encode_head([(t.name, t.datatype, t.shape) for t in outputs], extra)
             entry: list[Buffer] = [frames.STATUS.pack(frames.TENSORS, len(head)), head]
             try:

@@ -1,7 +1,7 @@
 """Requests as frames have them, and answers as the server has them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tpx.errors import Cancelled, Code, ExecutionError, TpxError
@@ -31,6 +31,11 @@ CODES = (
 def code_number(error: TpxError) -> int:
     """What models see of an error's code."""
     return CODES.index(error.code) if error.code in CODES else 1
+
+
+def as_json(parameters: Mapping[str, Any]) -> str:
+    """Return parameters as models read them, spaced and escaped as Triton does."""
+    return json.dumps(parameters, separators=(",", ":"), ensure_ascii=False)
 
 
 def encode_request(handle: int, request: InferRequest, added: Sequence[Tensor], parts: list[Buffer]) -> None:
@@ -77,7 +82,7 @@ def _encode_head(head: RequestHead, added: Sequence[Tensor], context: str = "") 
         extra["timeout"] = int(parameters.get("timeout", 0))
         custom = {key: value for key, value in parameters.items() if key not in _OWN_PARAMETERS}
         if custom:
-            extra["parameters"] = json.dumps(custom)
+            extra["parameters"] = as_json(custom)
     if context:
         extra["context"] = context
     return frames.encode_head(tensors, extra)
