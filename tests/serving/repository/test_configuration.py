@@ -277,6 +277,7 @@ def test_dimensions_are_positive_or_vary(dim: int) -> None:
         (8, "2, -1, 3, -1", "2, -1, -1, 3", "has different size for dims and reshape"),
         (8, "-1, 2", "2", "has different size for dims and reshape"),
         (8, "2", "-1", "has different size for dims and reshape"),
+        (8, f"{2**62}, 4", f"4, {2**62}", f"has more than {2**63 - 1} elements"),
         (8, "-1, -1", "-1", "has different number of variable-size dimensions for dims and reshape"),
         (8, "-1, 2", "-1, 3", "has different size for dims and reshape"),
         (8, "2", "2, 0", f"reshape dimensions {POSITIVE}"),
@@ -291,6 +292,19 @@ def test_a_reshape_keeps_the_number_of_elements(
         validate(config(text))
     else:
         assert refused(text) == f"model input 'x' {message} for net"
+
+
+@pytest.mark.slow
+def test_many_tensors_and_huge_shapes_cost_what_they_weigh() -> None:
+    many = config()
+    for index in range(60_000):
+        many.input.add(name=f"x{index}", data_type="TYPE_FP32", dims=[1])
+        many.output.add(name=f"y{index}", data_type="TYPE_FP32", dims=[1])
+    validate(many)  # quadratic, it would take minutes
+    wide = config(INPUT + OUTPUT)
+    wide.input[0].dims[:] = wide.input[0].reshape.shape[:] = [2**63 - 1] * 50_000
+    with pytest.raises(ConfigError, match="has more than"):  # a product of three million bits
+        validate(wide)
 
 
 @pytest.mark.parametrize(

@@ -467,3 +467,12 @@ def test_a_sequence_that_begins_anew_has_the_first_shape_again() -> None:
     scheduler.add(part(1, 1, "S"))
     scheduler.add(part(2, 1))
     assert leave(scheduler, {1: 2, 2: 2}) == [[1, 2]]
+
+
+def test_slots_that_were_never_used_take_no_memory() -> None:
+    slots = table(lanes=2, slots=2**31 - 1)
+    arrivals = [request_of(sequence_id=number, sequence_start=True) for number in (7, 8, 9, 10)]
+    for request in arrivals:
+        slots.add(request)
+    places = [(r.sequence.slot, r.sequence.lane) for r in arrivals if r.sequence is not None]
+    assert places == [(0, 0), (0, 1), (1, 0), (1, 1)]

@@ -23,6 +23,7 @@ RUNTIMES = {"pytorch": ("model.py",)}
 """What `runtime` may say, by backend."""
 _LISTED = 5
 """Names of files in an error."""
+MAX_ELEMENTS = 2**63 - 1
 WITH_OPERATORS = ("onnxruntime",)
 """Backends that load libraries of custom operators."""
 
@@ -203,11 +204,12 @@ def validate_tensors(config: Any, *, completed: bool = True) -> None:
     `completed`: the backend has filled what the configuration leaves open. Before that nothing is missed.
     """
     for kind, items in (("input", config.input), ("output", config.output)):
-        names = [item.name for item in items]
+        seen: set[str] = set()
         for item in items:
             _validate_tensor(config, kind, item, completed=completed)
-            if names.count(item.name) > 1:
+            if item.name in seen:
                 raise ConfigError(f"model {kind} '{item.name}' is specified more than once for {config.name}")
+            seen.add(item.name)
     if completed or (config.input and config.output):
         validate_batch_tensors(config)
 
@@ -254,6 +256,8 @@ def _validate_tensor(config: Any, kind: str, item: Any, *, completed: bool) -> N
 def _validate_reshape(item: Any, where: str, model: str) -> None:
     """Raise ConfigError unless both shapes have as many elements between their variable dimensions."""
     dims, shape = _fixed_sizes(item.dims), _fixed_sizes(item.reshape.shape)
+    if max(*dims, *shape) > MAX_ELEMENTS:
+        raise ConfigError(f"{where} has more than {MAX_ELEMENTS} elements for {model}")
     if len(dims) != len(shape) and min(len(dims), len(shape)) > 1:
         raise ConfigError(
             f"{where} has different number of variable-size dimensions for dims and reshape for {model}"
@@ -268,8 +272,8 @@ def _fixed_sizes(dims: Iterable[int]) -> list[int]:
     for dim in dims:
         if dim == -1:
             sizes.append(1)
-        else:
-            sizes[-1] *= dim
+        else:  # no longer than it takes to know that it is too much
+            sizes[-1] *= dim if sizes[-1] <= MAX_ELEMENTS else 1
     return sizes
 
 

@@ -115,4 +115,5 @@ def _initial(model: str, given: Any, datatype: DataType, directory: Path) -> npt
 
 
 def _zeros(datatype: DataType, shape: Sequence[int]) -> npt.NDArray[Any]:
-    return np.full(shape, 0 if datatype.size else b"", datatype.numpy)
+    # np.zeros touches no memory before it is used, and states may be large
+    return np.zeros(shape, datatype.numpy) if datatype.size else np.full(shape, b"", datatype.numpy)

@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 
 _NOT_VERSIONS = frozenset({"configs", "warmup", "initial_state"})
 _MAX_VERSION = 2**63 - 1
+_TOLD = 10
+"""Missing versions that the log names, of those that a configuration wants."""
 
 
 class NoVersion(LoadError):
@@ -309,14 +312,14 @@ def wanted_versions(config: Any, source: ModelSource) -> list[int]:
     choice = policy.WhichOneof("policy_choice")
     ordered = sorted(present)
     if choice == "specific":
-        for version in policy.specific.versions:
-            if version not in present:
-                log.error(
-                    "version %d is specified for model '%s', but the version directory is not present",
-                    version,
-                    config.name,
-                )
-        ordered = [version for version in ordered if version in policy.specific.versions]
+        chosen = set(policy.specific.versions)
+        for version in islice(sorted(chosen - present.keys()), _TOLD):
+            log.error(
+                "version %d is specified for model '%s', but the version directory is not present",
+                version,
+                config.name,
+            )
+        ordered = [version for version in ordered if version in chosen]
     elif choice != "all":
         ordered = ordered[-max(1, policy.latest.num_versions) :]
     if not ordered:

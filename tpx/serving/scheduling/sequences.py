@@ -86,8 +86,9 @@ class SequenceTable:
         """Those that have a slot and no request, the one that has been so for longest first."""
         self._slots_of_lane = slots
         self._free: list[tuple[int, int]] = []
-        """A heap of slots and lanes."""
+        """A heap of slots and lanes; of the slots that a lane has never used, the first."""
         self._slots: dict[int, list[LiveSequence | None]] = {}
+        """By lane, as many as were ever used: a configuration may have 2^31 of them."""
         self._closing: set[int] = set()
         """Lanes that end with their last sequence."""
         self._numbers = 0
@@ -100,9 +101,10 @@ class SequenceTable:
 
     def open_lane(self, lane: int, now_ns: int) -> None:
         """Give sequences the slots of one more lane, those in the backlog first."""
-        self._slots[lane] = [None] * self._slots_of_lane
-        for slot in range(self._slots_of_lane):
-            self._vacate(slot, lane, now_ns)
+        self._slots[lane] = []
+        heapq.heappush(self._free, (0, lane))
+        while self._backlog and self._free:
+            self._succeed(*heapq.heappop(self._free), now_ns)
 
     def close_lane(self, lane: int) -> bool:
         """Let no more sequences begin in a lane. Return whether none is left, and the lane is forgotten."""
@@ -297,18 +299,28 @@ class SequenceTable:
 
     def _settle(self, sequence: LiveSequence, slot: int, lane: int) -> None:
         sequence.slot, sequence.lane = slot, lane
-        self._slots[lane][slot] = sequence
+        slots = self._slots[lane]
+        if slot < len(slots):
+            slots[slot] = sequence
+            return
+        slots.append(sequence)
+        if len(slots) < self._slots_of_lane:
+            heapq.heappush(self._free, (len(slots), lane))
+
+    def _succeed(self, slot: int, lane: int, now_ns: int) -> None:
+        """Give a slot to the sequence that has waited longest."""
+        follower, _ = self._backlog.popitem(last=False)
+        self._settle(follower, slot, lane)
+        follower.touched_ns = now_ns
+        self.on_ready(follower)
 
     def _release(self, sequence: LiveSequence, now_ns: int) -> None:
         self._vacate(sequence.slot, sequence.lane, now_ns)
 
     def _vacate(self, slot: int, lane: int, now_ns: int) -> None:
-        """Give a slot to the sequence that has waited longest."""
+        """Give a slot to the sequence that has waited longest, or keep it for the next that begins."""
         if self._backlog and lane not in self._closing:
-            follower, _ = self._backlog.popitem(last=False)
-            self._settle(follower, slot, lane)
-            follower.touched_ns = now_ns
-            self.on_ready(follower)
+            self._succeed(slot, lane, now_ns)
         else:
             self._slots[lane][slot] = None
             if lane not in self._closing:
