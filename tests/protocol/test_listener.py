@@ -102,6 +102,23 @@ async def test_clients_are_asked_to_connect_anew_while_the_port_stays_open_unles
         await pause(0.02)
 
 
+async def test_many_connections_are_accepted_in_one_turn_of_the_loop() -> None:
+    """uvloop accepts one in each turn: while something else takes long, clients would wait in the queue."""
+    listener = Listener()
+    port = await listener.start(lambda: Plain(listener), "127.0.0.1", 0)
+    socks = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
+    turns = 0
+    while listener.connections < 100 and turns < 1000:
+        await asyncio.sleep(0)
+        turns += 1
+    assert listener.connections == 100
+    assert turns < 20
+    listener.close()
+    for sock in socks:
+        sock.close()
+    await pause(0.02)
+
+
 async def test_time_goes_on_for_the_others_when_one_connection_has_a_defect() -> None:
     listener = Listener()
     port = await listener.start(lambda: Plain(listener), "127.0.0.1", 0)

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Network, ip_address
 
-BACKLOG = 1024
+BACKLOG = 4096
+"""What Linux allows by default. A client that finds the queue full tries again a second later."""
 HANDSHAKE_S = 10
 _WITHOUT_DESCRIPTORS_S = 0.1
 
@@ -41,16 +42,7 @@ class Handshakes:
 
     async def listen(self, address: str, port: int, *, reuse_port: bool) -> int:
         """Begin to accept; returns the port. Raises OSError."""
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(
-            address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        try:
-            for family, sockaddr in dict.fromkeys((entry[0], entry[4]) for entry in found):
-                self._listening.append(_bound(family, sockaddr, reuse_port=reuse_port))
-        except OSError:
-            self.stop_accepting()
-            raise
+        self._listening = await listening_sockets(address, port, reuse_port=reuse_port)
         for listening in self._listening:
             self._own(self._accept(listening))
         return int(self._listening[0].getsockname()[1])
@@ -114,6 +106,21 @@ def client_of(peername: object) -> str:
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
     return str(IPv6Network((address, 64), strict=False))
+
+
+async def listening_sockets(address: str, port: int, *, reuse_port: bool) -> list[socket.socket]:
+    """A socket for each address that the name stands for. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    out: list[socket.socket] = []
+    try:
+        for family, sockaddr in dict.fromkeys((entry[0], entry[4]) for entry in found):
+            out.append(_bound(family, sockaddr, reuse_port=reuse_port))
+    except OSError:
+        for sock in out:
+            sock.close()
+        raise
+    return out
 
 
 def _bound(family: int, sockaddr: object, *, reuse_port: bool) -> socket.socket:

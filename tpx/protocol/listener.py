@@ -9,10 +9,11 @@ import sys
 import termios
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 from tpx.protocol.buffers import new_scratch
-from tpx.protocol.handshakes import BACKLOG, Handshakes, client_of
+from tpx.protocol.handshakes import BACKLOG, Handshakes, client_of, listening_sockets
 from tpx.protocol.inlet import SHARE_S, Turns
 from tpx.protocol.memory_budget import MemoryBudget
 from tpx.protocol.outlet import Departures
@@ -23,6 +24,7 @@ LINGER_S = 3
 """How long a connection that we have ended may take to end on the other side."""
 
 _TCP_ESTABLISHED = 1
+_ACCEPTED_AT_ONCE = 64
 _ANSWERED = 128
 """So many connections beyond a limit are told that they are too many; more are only closed."""
 
@@ -135,7 +137,10 @@ class Listener:
         self._clients: dict[Connection, str] = {}
         self._per_client: Counter[str] = Counter()
         self._warned = -1
-        self._server: asyncio.Server | None = None
+        self._factory: Callable[[], asyncio.BaseProtocol] = asyncio.Protocol
+        self._servers: list[asyncio.Server] = []
+        self._listening: list[socket.socket] = []
+        self._accepting: set[asyncio.Task[None]] = set()
         self._handshakes: Handshakes | None = None
         self._ticker: asyncio.TimerHandle | None = None
 
@@ -156,14 +161,12 @@ class Listener:
             port = await self._handshakes.listen(address, port, reuse_port=reuse_port)
             self._ticker = loop.call_later(1, self._tick)
             return port
-        self._server = await loop.create_server(
-            factory, address, port, backlog=BACKLOG, reuse_port=reuse_port or None
-        )
+        self._factory = factory
+        self._listening = await listening_sockets(address, port, reuse_port=reuse_port)
+        for sock in self._listening:
+            self._servers.append(await loop.create_server(factory, sock=sock, backlog=BACKLOG))
         self._ticker = loop.call_later(1, self._tick)
-        for sock in self._server.sockets:
-            if sock.family in (socket.AF_INET, socket.AF_INET6):
-                return int(sock.getsockname()[1])
-        return port
+        return int(self._listening[0].getsockname()[1])
 
     @property
     def connections(self) -> int:
@@ -177,6 +180,7 @@ class Listener:
         """A connection reports itself; one too many is refused."""
         self._connections.add(connection)
         self._departures.outlets = len(self._connections)
+        self._accept_more()
         excess, reason = len(self._connections) - self._max_connections, ""
         if excess > 0:
             reason = f"the server has {self._max_connections} connections, as many as it takes"
@@ -195,6 +199,25 @@ class Listener:
             connection.abort()
         else:
             connection.refuse(reason)
+
+    def _accept_more(self) -> None:
+        """Accept what else waits, within bounds. uvloop accepts one connection in a turn of the loop: clients
+        that connect again and again would fill the system's queue, and others not get in."""
+        loop = asyncio.get_running_loop()
+        for listening in self._listening:
+            while len(self._accepting) < _ACCEPTED_AT_ONCE:
+                try:
+                    accepted, _ = listening.accept()
+                except OSError:  # nothing waits, it has gone again, or no descriptor is left
+                    break
+                accepted.setblocking(False)
+                task = loop.create_task(self._connect(accepted))
+                self._accepting.add(task)
+                task.add_done_callback(self._accepting.discard)
+
+    async def _connect(self, accepted: socket.socket) -> None:
+        with suppress(OSError):
+            await asyncio.get_running_loop().connect_accepted_socket(self._factory, accepted)
 
     def _admits(self, client: str) -> bool:
         """Whether one more handshake may begin: those that will be told that they are too many belong to it,
@@ -238,8 +261,9 @@ class Listener:
             connection.drain()
 
     def _close_port(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
+        self._listening.clear()
         if self._handshakes is not None:
             self._handshakes.stop_accepting()
 

@@ -411,3 +411,16 @@ async def test_a_client_that_leaves_takes_its_memory_with_it() -> None:
             assert owner() is None
         finally:
             gc.enable()
+
+
+async def test_deadlines_that_pass_together_are_worked_off_in_several_turns() -> None:
+    async with serving() as server, await RawPeer.connect(server.port) as peer:
+        server.listener.turns.share_s = 0  # one in each turn
+        for number in range(50):
+            peer.open(2 * number + 1, CHAT, (b"grpc-timeout", b"100m"))
+        await peer.sync()
+        while len(server.connection.streams) == 50:  # noqa: ASYNC110 (the loop's turns are what is waited for)
+            await asyncio.sleep(0)
+        assert len(server.connection.streams) > 40
+        for number in range(50):
+            assert (await peer.answer(2 * number + 1)).status == Status.DEADLINE_EXCEEDED

@@ -186,3 +186,15 @@ async def test_grpcio_learns_that_it_is_one_too_many() -> None:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await asyncio.wait_for(call(b"x", timeout=3), 5)
             assert caught.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+
+
+async def test_very_many_requests_that_stop_are_ended_over_several_seconds() -> None:
+    limits = GrpcLimits(message_timeout_s=3)
+    async with serving(limits) as server, await RawPeer.connect(server.port) as peer:
+        for number in range(700):
+            peer.open(2 * number + 1, ECHO)
+        await peer.sync()
+        server.pass_seconds(5)
+        assert len(server.connection.streams) == 200
+        server.pass_seconds(1)
+        assert (await peer.answer(1399)).status == Status.DEADLINE_EXCEEDED

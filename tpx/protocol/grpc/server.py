@@ -44,6 +44,7 @@ _SILENT_S = 2
 """Without a byte of a message, when others wait for memory."""
 _DRAIN_PING = b"tpxdrain"
 _ALIVE_PING = b"tpxalive"
+_GIVEN_UP_AT_ONCE = 500
 _SKIPPED_RANGES = 64
 _FIELDS_PER_GLITCH = 64
 _BLOCK_BYTES_PER_GLITCH = 4096
@@ -492,6 +493,7 @@ class GrpcServerConnection(Http2Connection):
         """End the calls whose client has stopped in the middle of a message, never began, or takes very
         long."""
         before, self._awaited = self._awaited, {}
+        given_up = 0
         for stream in list(self.streams.values()):
             call = cast("ServerCall", stream)
             progress = call.awaited
@@ -503,7 +505,8 @@ class GrpcServerConnection(Http2Connection):
             elif seen.progress != progress:
                 seen.progress, seen.since = progress, tick
             reason = self._overdue(seen, tick, len(before))
-            if reason:
+            if reason and given_up < _GIVEN_UP_AT_ONCE:
+                given_up += 1
                 call.give_up(Status.DEADLINE_EXCEEDED, reason)
             else:
                 self._awaited[call.id] = seen

@@ -80,6 +80,7 @@ class CallConnection(IntakeConnection, Protocol):
 
     def write(self, data: bytes) -> None: ...
     def reset_stream(self, stream_id: int, code: ErrorCode) -> None: ...
+    def later(self, go_on: Callable[[], None]) -> None: ...
     def call_ended(self) -> None: ...
 
 
@@ -284,7 +285,11 @@ class ServerCall(Stream):
         return self.intake.reader.progress
 
     def _expire(self) -> None:
+        # the deadlines of ten thousand calls may pass at the same moment
         self._deadline = None
+        self._connection.later(self._give_up_expired)
+
+    def _give_up_expired(self) -> None:
         self.give_up(Status.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
     def give_up(self, status: Status, why: str) -> None:

@@ -69,7 +69,7 @@ class Http2Connection(Inlet):
         self._direct_left = self._direct_flags = 0
         self._unacknowledged = 0  # received on the connection since our last WINDOW_UPDATE
         # writing
-        self.sender = Sender(self._sent_end, self._later)
+        self.sender = Sender(self._sent_end, self.later)
         self._peer_max_streams = MAX_WINDOW
         self._cut: dict[int, None] = {}  # streams that we have reset, the latest of them
         self._cut_up_to = 0  # of those that have been dropped from it
@@ -169,7 +169,7 @@ class Http2Connection(Inlet):
         except Http2Error as exc:
             self._break(exc)
 
-    def _later(self, go_on: Callable[[], None]) -> None:
+    def later(self, go_on: Callable[[], None]) -> None:
         """Do the rest of some work in a later turn of the loop."""
         if self._turns is not None:
             self._turns.wait(go_on)
