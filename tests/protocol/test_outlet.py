@@ -1,8 +1,13 @@
 """Writes that leave together."""
 
 import asyncio
+import socket
+from collections.abc import Callable
 
-from tpx.protocol.outlet import Departures, Outlet
+import pytest
+
+from tpx.perf.loops import event_loop
+from tpx.protocol.outlet import Departures, Outlet, direct_write
 
 
 class Recorder(asyncio.Transport):
@@ -191,3 +196,72 @@ async def test_nothing_is_written_to_a_transport_that_is_closing() -> None:
     outlet.write(b"too late")
     await asyncio.sleep(0)
     assert transport.log == ["close"]
+
+
+LOOPS = pytest.mark.parametrize("factory", [asyncio.new_event_loop, event_loop])
+Factory = Callable[[], asyncio.AbstractEventLoop]
+
+
+async def transport_of(end: socket.socket) -> asyncio.Transport:
+    end.setblocking(False)
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_connection(asyncio.Protocol, sock=end)
+    return transport
+
+
+@LOOPS
+def test_a_direct_write_is_there_before_the_loop_turns(factory: Factory) -> None:
+    async def scene() -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            theirs.setblocking(False)
+            transport = await transport_of(ours)
+            direct_write(transport)(b"request")
+            assert theirs.recv(100) == b"request"
+            outlet = Outlet(transport)
+            outlet.write_at_once()
+            outlet.hold()
+            outlet.write(b"call")
+            assert theirs.recv(100) == b"call"
+            transport.abort()
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(scene())
+
+
+@LOOPS
+def test_what_the_kernel_does_not_take_follows_in_order(factory: Factory) -> None:
+    async def scene() -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            theirs.setblocking(False)
+            transport = await transport_of(ours)
+            write = direct_write(transport)
+            sent = [bytes([i]) * 300_000 for i in range(10)]
+            for piece in sent:
+                write(piece)
+            got = bytearray()
+            while len(got) < 3_000_000:
+                got += await asyncio.get_running_loop().sock_recv(theirs, 1 << 20)
+            assert got == b"".join(sent)
+            transport.abort()
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(scene())
+
+
+@LOOPS
+def test_nothing_is_written_to_a_connection_that_is_closed(factory: Factory) -> None:
+    async def scene() -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            theirs.setblocking(False)
+            transport = await transport_of(ours)
+            write = direct_write(transport)
+            transport.abort()
+            write(b"late")
+            await asyncio.sleep(0)
+            assert theirs.recv(100) == b""
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(scene())

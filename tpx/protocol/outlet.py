@@ -7,7 +7,9 @@ answer.
 """
 
 import asyncio
+import os
 import sys
+from collections.abc import Callable
 
 from tpx.protocol.tensors import Buffer
 
@@ -20,6 +22,26 @@ _MANY = 16
 """Of fewer connections one answer does not wait for others: clients with a thread for each would have nothing
 to do meanwhile, and then we had not. And no more answers than these leave together: the first would wait
 longer than it is worth."""
+
+
+def direct_write(transport: asyncio.Transport) -> Callable[[Buffer], None]:
+    """Return a write that reaches the kernel before it returns, where uvloop's own waits for the end of the
+    loop's turn; what the kernel does not take, and all of a TLS connection, is left to the transport."""
+    if transport.get_extra_info("ssl_object") is not None:
+        return transport.write
+    descriptor = transport.get_extra_info("socket").fileno()
+
+    def write(data: Buffer) -> None:
+        sent = 0
+        if not transport.get_write_buffer_size() and not transport.is_closing():
+            try:
+                sent = os.write(descriptor, data)
+            except OSError:
+                sent = 0  # the kernel's buffer is full; the transport finds out where it is worse
+        if sent < len(data):
+            transport.write(data[sent:])
+
+    return write
 
 
 class Departures:
@@ -58,7 +80,10 @@ class Outlet:
     """Stands before a transport. Between `hold` and `release` nothing leaves; a write outside of them leaves
     at the end of the loop's turn, after whatever else writes in it."""
 
-    __slots__ = ("_ended", "_held", "_parts", "_scheduled", "_size", "departures", "transport", "written")
+    __slots__ = (
+        "_ended", "_held", "_hold_below", "_parts", "_scheduled", "_send", "_size", "departures", "transport",
+        "written",
+    )  # fmt: skip
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self.transport = transport
@@ -68,9 +93,16 @@ class Outlet:
         """With those of which outlets its answers leave; with none, as long as nobody says so."""
         self._parts: list[Buffer] = []
         self._size = 0
+        self._send: Callable[[Buffer], None] = transport.write
+        self._hold_below = _HOLD_BELOW_BYTES
         self._held = False
         self._scheduled = False
         self._ended = False
+
+    def write_at_once(self) -> None:
+        """Let every write reach the kernel before it returns."""
+        self._send = direct_write(self.transport)
+        self._hold_below = 0
 
     def hold(self) -> None:
         """A read begins: what it makes us write leaves when it is done with."""
@@ -117,9 +149,9 @@ class Outlet:
             return
         self.written += size
         if len(parts) == 1:
-            self.transport.write(parts[0])
+            self._send(parts[0])
         elif size < _JOIN_BELOW_BYTES or (_NEVER_PAUSES and type(self.transport).__module__ == _ASYNCIOS_OWN):
-            self.transport.write(b"".join(parts))
+            self._send(b"".join(parts))
         else:
             self.transport.writelines(parts)
 
@@ -169,7 +201,7 @@ class Outlet:
             self.flush()
 
     def _wrote(self) -> None:
-        if self._size > _HOLD_BELOW_BYTES:
+        if self._size > self._hold_below:
             self.flush()
         elif not self._held:
             self._schedule()

@@ -48,6 +48,8 @@ class WireSettings:
     input_binary: bool = True
     """HTTP: tensors as raw bytes behind the JSON, or in it."""
     output_binary: bool = True
+    at_once: bool = False
+    """A write reaches the kernel before it returns, not at the end of the loop's turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,7 +48,10 @@ class GrpcPool:
         self.connections.clear()
 
     async def _connect(self) -> GrpcClientConnection:
-        return await wire.connect(self._endpoint.host, self._endpoint.port, tls=self._tls)
+        connection = await wire.connect(self._endpoint.host, self._endpoint.port, tls=self._tls)
+        if self._endpoint.wire.at_once:
+            connection.write_at_once()
+        return connection
 
 
 def spread(lanes: Sequence[Lane], carriers: Sequence[object]) -> list[tuple[Lane, object]]:

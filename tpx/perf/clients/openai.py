@@ -42,7 +42,9 @@ STREAM: Mapping[str, Any] = {"stream": True, "stream_options": {"include_usage":
 def connect(endpoint: Endpoint) -> Connections:
     """Connections to a service with OpenAI's API."""
     tls = None if endpoint.tls is None else tls_context(endpoint.tls)
-    connector = HttpConnector(endpoint.host, endpoint.port, tls=tls, kind=EventConnection)
+    connector = HttpConnector(
+        endpoint.host, endpoint.port, tls=tls, kind=EventConnection, at_once=endpoint.wire.at_once
+    )
     inputs = (INPUT, SESSION, DELAY) if endpoint.service.sessions else (INPUT,)
     return Connections(OpenAiClient(connector, endpoint), StaticControl(connector, "openai", *inputs))
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from tpx.errors import UsageError
-from tpx.perf.clients.endpoint import DEFAULT_PORTS, Address, ServiceSettings, parse_address
+from tpx.perf.clients.endpoint import DEFAULT_PORTS, Address, ServiceSettings, WireSettings, parse_address
 from tpx.perf.options.answers import AnswerOptions
 from tpx.perf.options.course import CourseOptions
 from tpx.perf.options.data import DataOptions
@@ -134,6 +134,11 @@ class PerfConfig(
         if self.session_concurrency is not None:
             return "--session-concurrency"
         return "--fixed-schedule" if self.fixed_schedule else ""
+
+    @property
+    def wire(self) -> WireSettings:
+        """How requests are put on the wire; a client that polls leaves no write to the end of a turn."""
+        return replace(super().wire, at_once=self.poll == "busy")
 
     @property
     def service(self) -> ServiceSettings:

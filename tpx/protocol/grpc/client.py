@@ -47,6 +47,10 @@ class GrpcClientConnection(ResponseReader):
         self._waiting: deque[tuple[PreparedCall, Callable[[GrpcResponse], None], int]] = deque()
         self._lost_reason = ""
 
+    def write_at_once(self) -> None:
+        """Let every call reach the kernel before it returns."""
+        self._transport.write_at_once()
+
     # making calls
 
     def prepare(

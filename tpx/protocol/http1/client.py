@@ -10,6 +10,7 @@ from tpx.errors import WireError
 from tpx.protocol.buffers import new_scratch
 from tpx.protocol.http1.connection import HttpConnection
 from tpx.protocol.http1.head import Head, HeadCache, HttpError, parse_response_head
+from tpx.protocol.outlet import direct_write
 from tpx.protocol.tensors import Buffer
 
 MAX_RESPONSE_BYTES = 8 << 30
@@ -72,6 +73,8 @@ class HttpClientConnection(HttpConnection):
         self._response = HttpResponse(self._last_head, b"", 0)
         self._first_byte_ns = 0
         self._until_close: bytearray | None = None
+        self._write: Callable[[Buffer], None] | None = None
+        """Writes a request at once; None leaves it to the transport."""
         self._lost = False
         self.closing = False
         """The server will not answer another request on this connection."""
@@ -85,9 +88,13 @@ class HttpClientConnection(HttpConnection):
         self._on_response = on_response
         self._first_byte_ns = 0
         if isinstance(request, _ONE_PIECE):
-            self._transport.write(request)
+            (self._write or self._transport.write)(request)
         else:
             self._transport.writelines(request)
+
+    def write_at_once(self) -> None:
+        """Let requests of one piece reach the kernel before `send` returns."""
+        self._write = direct_write(self._transport)
 
     @property
     def busy(self) -> bool:
@@ -181,11 +188,14 @@ class HttpConnector:
         *,
         tls: ssl.SSLContext | None = None,
         kind: type[HttpClientConnection] = HttpClientConnection,
+        at_once: bool = False,
     ) -> None:
+        """With `at_once` requests reach the kernel before `send` returns."""
         self.host = host
         self.port = port
         self._tls = tls
         self._kind = kind
+        self._at_once = at_once
         self._heads = HeadCache(parse_response_head)
         self._scratch = new_scratch()
 
@@ -203,6 +213,8 @@ class HttpConnector:
         except (OSError, TimeoutError) as exc:
             reason = f"no answer within {timeout_s} s" if isinstance(exc, TimeoutError) else str(exc)
             raise WireError(f"cannot connect to {self.host}:{self.port}: {reason}") from exc
+        if self._at_once:
+            connection.write_at_once()
         return connection
 
 
