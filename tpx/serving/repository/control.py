@@ -166,9 +166,14 @@ class ModelControl:
         Raises InvalidRequest that tells why it does not, and NotReady.
         """
         self.check_explicit()
-        check_name(name)
+        try:
+            check_name(name)
+            models = await self._names.to_load(name, override)
+        except InvalidRequest as exc:
+            log.error("failed to load '%s': %s", name, exc.message)
+            raise
         parts, faults = self._round(self._repositories.sight), list[InvalidRequest]()
-        for model in await self._names.to_load(name, override):
+        for model in models:
             try:
                 with self._waiting(asker, model):
                     await self._load(model, partial(self._repositories.sight, model, override), parts)
@@ -209,10 +214,12 @@ class ModelControl:
             return
         with self._waits.begin(asker, [model]) as circle:
             if circle:
-                raise InvalidRequest(
+                fault = (
                     f"'{asker}' waits for itself while it is being loaded: {circle}; "
                     "load or unload one of them elsewhere than in its initialize"
                 )
+                log.error("failed to load or unload '%s': %s", model, fault)
+                raise InvalidRequest(fault)
             yield
 
     def _unload(self, model: ModelId) -> None:

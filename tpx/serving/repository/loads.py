@@ -62,6 +62,7 @@ class Loads:
         """
         sighting = await self._seen(model, look)
         if sighting is None:
+            log.error("%s", absent(model))
             raise InvalidRequest(absent(model))
         custody = Custody(sighting.files)
         self._retirement.hold(custody)

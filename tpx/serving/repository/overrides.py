@@ -1,5 +1,6 @@
 """What a load request brings itself: a configuration, and the files of a model."""
 
+import logging
 import os
 import posixpath
 import re
@@ -12,6 +13,8 @@ from typing import Any
 
 from tpx.errors import ConfigError, InvalidRequest, LoadError
 from tpx.protocol import model_config
+
+log = logging.getLogger(__name__)
 
 _FILE = "file:"
 MAX_NAME_BYTES = 255
@@ -32,7 +35,18 @@ class Override:
 
 
 def override_of(parameters: Mapping[str, LoadParameter], model: str) -> Override | None:
-    """The parameters of a request to load a model; None where there are none. Raises InvalidRequest."""
+    """Return what the parameters of a request to load a model say, None where there are none.
+
+    Raises InvalidRequest, which the log has, too.
+    """
+    try:
+        return _override_of(parameters, model)
+    except InvalidRequest as exc:
+        log.error("failed to load '%s': %s", model, exc.message)
+        raise
+
+
+def _override_of(parameters: Mapping[str, LoadParameter], model: str) -> Override | None:
     files: dict[str, bytes] = {}
     text: str | None = None
     for key, value in parameters.items():

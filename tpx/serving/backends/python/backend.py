@@ -88,6 +88,7 @@ class PythonModel:
         words = {
             **self._source,
             "name": config.name,
+            "version": str(self._files.version),
             "config": _written(config),
         }
         try:

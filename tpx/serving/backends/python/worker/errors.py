@@ -61,7 +61,25 @@ def described(error: BaseException) -> str:
 def _places(trace: TracebackType | None) -> list[str]:
     found = []
     for frame, line in traceback.walk_tb(trace):
-        name = frame.f_code.co_filename
-        if not any(own in name for own in _OWN):
-            found.append(f"{name}({line}): {frame.f_code.co_name}")
+        if not _is_own(frame.f_code.co_filename):
+            found.append(f"{frame.f_code.co_filename}({line}): {frame.f_code.co_name}")
     return found[::-1]
+
+
+def place_of(error: BaseException) -> tuple[str, int]:
+    """Return the file and line of the model that raised an exception, or called what did."""
+    places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    own = [place for place in places if _is_own(place[0])]
+    return ([place for place in places if place not in own] or own or [("model.py", 0)])[-1]
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return Python's traceback of an exception, from where the model was called."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None and _is_own(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace)).rstrip()
+
+
+def _is_own(file: str) -> bool:
+    return any(own in file for own in _OWN)

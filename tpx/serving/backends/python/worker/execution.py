@@ -7,12 +7,14 @@ import inspect
 import struct
 import threading
 import time
+from concurrent.futures import CancelledError, Future
 from typing import Any
 
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.backends.python.worker.channel import Channel, ServerGone
 from tpx.serving.backends.python.worker.errors import TritonError, described
 from tpx.serving.backends.python.worker.frames import Buffer
+from tpx.serving.backends.python.worker.reports import Reports
 from tpx.serving.backends.python.worker.request import (
     TRITONSERVER_REQUEST_RELEASE_RESCHEDULE,
     InferenceRequest,
@@ -43,9 +45,10 @@ class _WrongReturn(Exception):
 class Execution:
     """One instance of a model at work."""
 
-    def __init__(self, channel: Channel, name: str, *, decoupled: bool) -> None:
+    def __init__(self, channel: Channel, name: str, reports: Reports, *, decoupled: bool) -> None:
         self.name = name
         self.channel = channel
+        self._reports = reports
         self._decoupled = decoupled
         self._heads = frames.Heads()
         self._answer_heads: dict[Any, bytes] = {}
@@ -57,6 +60,10 @@ class Execution:
         self.model: Any = None
         self._short = 0
         self._kept_since_ns = 0
+
+    @property
+    def _failed(self) -> str:
+        return f"Failed to process the request(s) for model '{self.name}'"
 
     # what comes
 
@@ -107,7 +114,9 @@ class Execution:
         except BaseException as exc:  # noqa: BLE001 (whatever a model raises is the answer)
             computed_ns = _clock()
             failed = True
-            entries = _failure(str(exc) if isinstance(exc, _WrongReturn) else described(exc))
+            message = str(exc) if isinstance(exc, _WrongReturn) else ""
+            self._reports.raised(self._failed, exc, message)
+            entries = _failure(message or described(exc))
             for request in requests:
                 if request._sender is not None:
                     request._sender._close()
@@ -225,7 +234,7 @@ class Execution:
         future = asyncio.run_coroutine_threadsafe(coroutine, self._running_loop())
         if self._decoupled:
             senders = [request._sender for request in requests]
-            future.add_done_callback(lambda done: self._fail_unanswered(done.exception(), senders))
+            future.add_done_callback(lambda done: self._executed(done, senders))
             return None
         future.add_done_callback(lambda _: self.channel.tell())
         self.channel.wait(future.done)
@@ -234,13 +243,17 @@ class Execution:
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
+            self._loop.set_exception_handler(self._reports.task_raised)
             threading.Thread(target=self._loop.run_forever, name="tpx-asyncio", daemon=True).start()
         return self._loop
 
-    def _fail_unanswered(self, error: BaseException | None, senders: list[Any]) -> None:
+    def _executed(self, done: Future[Any], senders: list[Any]) -> None:
+        """A coroutine of a decoupled model has ended; what it has not answered gets its exception."""
+        error = CancelledError() if done.cancelled() else done.exception()
         if error is None:
             return
-        text = f"Failed to process the request(s) for model '{self.name}', message: {described(error)}"
+        self._reports.raised(self._failed, error)
+        text = f"{self._failed}, message: {described(error)}"
         for sender in senders:
             if not sender._closed:
                 sender.send(InferenceResponse(error=TritonError(text)), flags=frames.FINAL)

@@ -25,6 +25,7 @@ from tpx.serving.backends.python.worker.channel import Channel, ServerGone
 from tpx.serving.backends.python.worker.errors import described
 from tpx.serving.backends.python.worker.execution import Execution
 from tpx.serving.backends.python.worker.model_config import ModelConfig
+from tpx.serving.backends.python.worker.reports import Reports
 
 _READY_TIMEOUT_S = 5.0
 
@@ -68,6 +69,7 @@ class _Process:
         self._calls = Calls(channel)
         self._work: deque[tuple[int, Any]] = deque()
         self._execution: Execution | None = None
+        self._reports = Reports()
         self._module: Any = None
         channel.on_frame = self._take
 
@@ -138,6 +140,7 @@ class _Process:
 
     def _complete(self, body: bytes) -> None:
         words = json.loads(body)
+        self._reports.name(words["name"], words["version"])
         answer: dict[str, Any] = {}
         try:
             model = self._import(words).TritonPythonModel
@@ -153,15 +156,19 @@ class _Process:
         except ServerGone:
             raise
         except BaseException as exc:  # noqa: BLE001 (whatever a model raises is the answer)
+            self._reports.raised(f"Failed to complete the configuration of model '{words['name']}'", exc)
             answer = {"error": described(exc)}
         self._channel.send(frames.COMPLETED, [json.dumps(answer).encode()])
 
     def _initialize(self, body: bytes) -> None:
         words = json.loads(body)
+        self._reports.name(words["args"]["model_name"], words["args"]["model_version"])
         answer: dict[str, Any] = {}
         try:
             module = self._import(words)
-            execution = Execution(self._channel, words["instance"], decoupled=words["decoupled"])
+            execution = Execution(
+                self._channel, words["instance"], self._reports, decoupled=words["decoupled"]
+            )
             self._channel.waiting.spin_for(words["spin_ns"])
             execution.model = module.TritonPythonModel()
             if hasattr(execution.model, "initialize"):
@@ -174,6 +181,7 @@ class _Process:
         except ServerGone:
             raise
         except BaseException as exc:  # noqa: BLE001
+            self._reports.raised(f"Failed to initialize model '{words['instance']}'", exc)
             answer = {"error": described(exc)}
         self._channel.send(frames.INITIALIZED, [json.dumps(answer).encode()])
 
@@ -187,7 +195,7 @@ class _Process:
             raise
         except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001
             ready = None
-            sys.stderr.write(f"is_ready of {self._execution.name}: {described(exc)}\n")
+            self._reports.raised(f"is_ready of model '{self._execution.name}' failed", exc)
         self._channel.send(frames.READY, [b"\1" if ready is True else b"\0"])
 
     def _finalize(self) -> None:
@@ -197,5 +205,5 @@ class _Process:
             try:
                 execution.model.finalize()
             except Exception as exc:  # noqa: BLE001 (the process ends anyhow; the log has why)
-                sys.stderr.write(f"finalize of {execution.name}: {described(exc)}\n")
+                self._reports.raised(f"finalize of model '{execution.name}' failed", exc)
         self._channel.send(frames.FINALIZED, [b""])
