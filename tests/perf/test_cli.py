@@ -75,7 +75,7 @@ def test_results_go_to_stdout_and_into_the_files(tmp_path: Path, capfd: pytest.C
     with http_server(Behaviour()) as url:
         status = main([*QUICK, "-u", url, "--concurrency-range", "1:2", *files])
     out, err = capfd.readouterr()
-    assert (status, err) == (0, "")
+    assert (status, err) == (0, f"Wrote {tmp_path / 'a.csv'}, {tmp_path / 'a.json'}\n")
     assert out.startswith("*** Measurement Settings ***\n  Batch size: 1\n")
     assert "\n\nRequest concurrency: 1\n  Client: \n" in out
     assert "\n\nInferences/Second vs. Client Average Batch Latency\nConcurrency: 1, throughput: " in out
@@ -200,12 +200,33 @@ def test_one_failure_in_many_is_no_failure_of_the_run_unless_none_is_allowed() -
         assert main([*words, "-u", url, "--max-errors", "0"]) == 6
 
 
-def test_an_unstable_only_level_is_2_and_its_file_holds_the_header(tmp_path: Path) -> None:
+def test_an_unstable_only_level_is_2_and_its_file_holds_the_header(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     csv = tmp_path / "a.csv"
     with http_server(Behaviour()) as url:
         assert main(["-m", "net", "-p", "20", "-s", "0", "-r", "3", "-u", url, "-f", str(csv)]) == 2
     assert csv.read_text().startswith("Concurrency,Inferences/Second,Client Send,")
     assert csv.read_text().count("\n") == 1
+    errors = capfd.readouterr().err
+    assert f"Wrote {csv}\n" in errors
+    assert f"note: not in {csv}, as with perf_analyzer: concurrency: 1 (unstable)\n" in errors
+
+
+def test_a_job_of_github_gets_the_summary_behind_what_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "summary.md"
+    page.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(page))
+    words = [*QUICK, "--request-count", "2", "--step-summary"]
+    with http_server(Behaviour()) as url:
+        assert main([*words, "-u", url]) == 0
+        assert page.read_text().startswith("before\n### ")
+        assert "no step summary" not in capfd.readouterr().err
+        monkeypatch.delenv("GITHUB_STEP_SUMMARY")
+        assert main([*words, "-u", url]) == 0
+    assert "note: no step summary: GITHUB_STEP_SUMMARY is not set" in capfd.readouterr().err
 
 
 def test_a_server_whose_model_has_dynamic_shapes_is_met_with_a_warning(

@@ -16,12 +16,7 @@ from tpx.analyzer.options import ProfileConfig
 from tpx.analyzer.options.goals import Gate
 from tpx.analyzer.profile import Event, ModelStarted, Remark, TrialEnded, TrialStarted
 from tpx.analyzer.reports.export import CsvFiles, tables_of, write_csv
-from tpx.analyzer.reports.files import (
-    STEP_SUMMARY,
-    ReportFiles,
-    step_summary_path,
-    write_reports,
-)
+from tpx.analyzer.reports.files import ReportFiles, write_reports
 from tpx.analyzer.reports.page import duration
 from tpx.analyzer.reports.verdict import Finding, Verdict, caution, judge
 from tpx.analyzer.results.journal import holds_run, read_last_run
@@ -33,6 +28,7 @@ from tpx.errors import MeasurementError, TpxError, UsageError
 from tpx.options import nearest
 from tpx.perf.run import event_loop
 from tpx.report.pdf import require_typst
+from tpx.report.step_summary import STEP_SUMMARY, step_summary_path
 
 if TYPE_CHECKING:
     from rich.status import Status

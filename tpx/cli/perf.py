@@ -18,9 +18,11 @@ from tpx.perf.options import PerfConfig
 from tpx.perf.options.words import read_words, spelled_out, spread_servers
 from tpx.perf.report.answers import answers_text
 from tpx.perf.report.console import answer_line, summary
+from tpx.perf.report.figures import level_name
 from tpx.perf.report.model import Report
 from tpx.perf.run import dry_run, event_loop, run
 from tpx.perf.settings import without_secrets
+from tpx.report.step_summary import STEP_SUMMARY, step_summary_path
 
 IN_PROCESS = "tpx.cli.inprocess"
 START_ONE = "start one with `tpx serve`, or "
@@ -85,13 +87,30 @@ def _measured(config: PerfConfig, argv: Sequence[str]) -> int:
     if report is None:
         return Exit.INTERRUPTED
     tell(summary(report.levels) + answer_line(report) + answers_text(report))
-    if config.files:
+    if config.files or config.step_summary:
         from tpx.perf.report.files import write_files  # late
 
         write_files(report, argv)
+        _tell_of_files(config, report)
     if report.error:
         print(f"Error: {report.error}", file=sys.stderr)
     return exit_status(report)
+
+
+def _tell_of_files(config: PerfConfig, report: Report) -> None:
+    """Name on stderr the files that were written, and the levels that perf_analyzer's CSV rule leaves out."""
+    if config.step_summary and step_summary_path() is None:
+        print(f"note: no step summary: {STEP_SUMMARY} is not set", file=sys.stderr)
+    written = [str(path) for _, path in config.files if path.exists()]
+    if written:
+        print(f"Wrote {', '.join(written)}", file=sys.stderr)
+    left_out = [
+        f"{level_name(result.level).lower()} ({result.verdict.value.replace('_', ' ')})"
+        for result in report.levels
+        if not result.meets_limits
+    ]
+    if config.csv is not None and left_out:
+        print(f"note: not in {config.csv}, as with perf_analyzer: {', '.join(left_out)}", file=sys.stderr)
 
 
 def _hint(error: TpxError, kind: str) -> str:

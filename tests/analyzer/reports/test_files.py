@@ -14,7 +14,7 @@ import pytest
 from tests.analyzer.reports.rendered import for_wide_screens, render
 from tests.analyzer.reports.test_html import measured
 from tests.report.reading import pdf_text, read
-from tpx.analyzer.reports.files import ReportFiles, step_summary_path, write_reports
+from tpx.analyzer.reports.files import ReportFiles, write_reports
 from tpx.analyzer.reports.json import report_json
 from tpx.analyzer.reports.junit import junit_text
 from tpx.analyzer.reports.latency_parts import parts_of
@@ -33,6 +33,7 @@ from tpx.analyzer.results.measurement import (
 from tpx.analyzer.results.run import Run
 from tpx.cli.analyze import main
 from tpx.errors import MeasurementError
+from tpx.report.step_summary import step_summary_path
 
 Replay = Callable[..., Run]
 

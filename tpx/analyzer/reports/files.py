@@ -15,8 +15,7 @@ from tpx.analyzer.results.run import ModelRun, Run
 from tpx.errors import MeasurementError, TpxError
 from tpx.report.html import render, write_html
 from tpx.report.pdf import write_pdf
-
-STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
+from tpx.report.step_summary import append
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +65,6 @@ def write_reports(run: Run, files: ReportFiles) -> WrittenReports:
     return WrittenReports(paths=tuple(written))
 
 
-def step_summary_path() -> Path | None:
-    """The file that GitHub shows beneath a job; None elsewhere."""
-    path = os.environ.get(STEP_SUMMARY, "")
-    return Path(path) if path else None
-
-
 Write = Callable[[Path], None]
 
 
@@ -94,7 +87,7 @@ def _wanted(run: Run, files: ReportFiles) -> list[tuple[str, Path, Write]]:
             (
                 "Step summary",
                 files.step_summary,
-                lambda path: _append(path, markdown_text(run, manner=files.manner)),
+                lambda path: append(path, markdown_text(run, manner=files.manner)),
             )
         )
     if files.summaries and len(run.models) > 1:
@@ -160,12 +153,3 @@ def _text_writer(text: Callable[[], str]) -> Write:
         write_html(text(), path)
 
     return write
-
-
-def _append(path: Path, text: str) -> None:
-    """A summary may have other steps' words in it already."""
-    try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as exc:
-        raise MeasurementError(f"cannot write {path}: {exc.strerror}") from exc

@@ -60,6 +60,10 @@ class OutputOptions:
         Path | None, Option("write a report with plots that needs no other file", (), _OUTPUT, "FILE")
     ] = None
     pdf: Annotated[Path | None, Option("write the same as PDF (tpx[report])", (), _OUTPUT, "FILE")] = None
+    step_summary: Annotated[
+        bool,
+        Option("add the summary to $GITHUB_STEP_SUMMARY, the page of a GitHub job", (), _OUTPUT),
+    ] = False
 
     @property
     def shows_live(self) -> bool:

@@ -11,6 +11,7 @@ from tpx.perf.report.json import json_text
 from tpx.perf.report.junit import junit_text
 from tpx.perf.report.markdown import markdown_text
 from tpx.perf.report.model import Report
+from tpx.report.step_summary import append, step_summary_path
 
 if TYPE_CHECKING:
     from tpx.perf.report.comparison import Compared
@@ -40,6 +41,10 @@ def write_files(report: Report, argv: Sequence[str]) -> None:
         (config.json, lambda path: write_text(path, json_text(report, argv))),
         (config.junit, lambda path: write_text(path, junit_text(report))),
         (config.markdown, lambda path: write_text(path, markdown_text(report))),
+        (
+            step_summary_path() if config.step_summary else None,
+            lambda path: append(path, markdown_text(report)),
+        ),
     ]
     if config.html is not None or config.pdf is not None:
         from tpx.perf.report.page import build  # late: the page takes longer to import than to write
