@@ -15,7 +15,7 @@ import numpy.typing as npt
 from tpx.errors import InvalidRequest
 from tpx.protocol.tensors import Buffer
 
-LARGE_BYTES = 256 << 10
+LARGE_BYTES = 1 << 20
 MAX_JSON_DEPTH = 100
 MAX_TENSORS = 4096
 """Inputs, or outputs, of one request."""
@@ -29,12 +29,12 @@ _STRUCTURE = (b"[", b"{", b":")
 _NUMBER_WORDS = (b"NaN", b"-Infinity", b"Infinity")
 
 
-def _set(characters: str) -> npt.NDArray[np.bool_]:
-    """Whether a byte is one of these characters."""
-    return np.isin(np.arange(256), [ord(character) for character in characters])
+def _table(characters: bytes) -> bytes:
+    """For `bytes.translate`: 1 for these characters, 0 for all others."""
+    return bytes(number in characters for number in range(256))
 
 
-_COMMA, _OPENS, _IS_LIST, _BRACKETS, _MARKS = map(_set, (",", "[{", "[]", "[]{}", ",[]{}"))
+_COMMA, _OPENS, _IS_LIST, _BRACKETS, _MARKS = map(_table, (b",", b"[{", b"[]", b"[]{}", b",[]{}"))
 _BLANK = bytes.maketrans(b"[]", b"  ")
 _LONGEST_MARK = 64
 _MARK = re.compile(rb'\s*\{"\\u0000":(\d{1,5})\}\s*')
@@ -94,7 +94,7 @@ def _too_much_structure() -> InvalidRequest:
     )
 
 
-def pieces(text: Buffer, behind: npt.NDArray[np.bool_] = _COMMA) -> Iterator[bytes]:
+def pieces(text: Buffer, behind: bytes = _COMMA) -> Iterator[bytes]:
     """Cut JSON about every 128 KiB, behind commas, or other characters, that are in no string."""
     view, at, size = memoryview(text), 0, _PIECE_BYTES
     while at + size < len(view):
@@ -108,13 +108,18 @@ def pieces(text: Buffer, behind: npt.NDArray[np.bool_] = _COMMA) -> Iterator[byt
     yield bytes(view[at:])
 
 
-def _last(piece: bytes, marks: npt.NDArray[np.bool_]) -> int:
+def _last(piece: bytes, marks: bytes) -> int:
     """The place of the last of some characters outside strings; -1 if there is none."""
-    found = marks[np.frombuffer(piece, np.uint8)]
-    if b'"' in piece:
-        found &= _outside(piece)
-    places = np.flatnonzero(found)
+    found = piece.translate(marks)
+    if b'"' not in piece:
+        return found.rfind(1)
+    places = np.flatnonzero(_are(found) & _outside(piece))
     return int(places[-1]) if len(places) else -1
+
+
+def _are(flags: bytes) -> npt.NDArray[np.bool_]:
+    """What a table of ours has made of characters."""
+    return np.frombuffer(flags, np.bool_)
 
 
 def _outside(piece: bytes) -> npt.NDArray[np.bool_]:
@@ -173,9 +178,9 @@ class _Brackets:
         depth_in_list, began = 0, 0
         at = 0
         for piece in pieces(self._text, _MARKS):
-            characters = np.frombuffer(piece, np.uint8)
-            places = np.flatnonzero(_BRACKETS[characters] & _outside(piece))
-            kinds = characters[places]
+            brackets = _are(piece.translate(_BRACKETS))
+            places = np.flatnonzero(brackets & _outside(piece) if b'"' in piece else brackets)
+            kinds = np.frombuffer(piece, np.uint8)[places]
             index = 0
             while index < len(places):
                 if depth_in_list:
@@ -205,13 +210,15 @@ class _Brackets:
         window = 64
         while index < len(kinds):
             ahead = kinds[index : index + window]
-            depths = depth + np.cumsum(np.where(_OPENS[ahead], 1, -1))
+            text = ahead.tobytes()
+            in_list = _are(text.translate(_IS_LIST))
+            depths = depth + np.cumsum(np.where(_are(text.translate(_OPENS)), 1, -1))
             if depths.max() > MAX_JSON_DEPTH:
                 raise InvalidRequest(f"JSON nesting depth exceeds maximum allowed limit ({MAX_JSON_DEPTH})")
-            ends = np.flatnonzero((depths == 0) | ~_IS_LIST[ahead])
+            ends = np.flatnonzero((depths == 0) | ~in_list)
             if len(ends):
                 end = int(ends[0])
-                return (index + end + 1, 0) if _IS_LIST[ahead[end]] else (index + end, -1)
+                return (index + end + 1, 0) if in_list[end] else (index + end, -1)
             index, depth, window = index + len(ahead), int(depths[-1]), 2 * window
         return index, depth
 
@@ -225,7 +232,9 @@ def flat_list(name: str, piece: bytes) -> bytes:
         characters, outside = np.frombuffer(piece, np.uint8), _outside(piece)
         found = bool((outside & (characters == ord("{"))).any())
         if b"[" in piece or b"]" in piece:
-            piece = np.where(outside & _IS_LIST[characters], np.uint8(ord(" ")), characters).tobytes()
+            piece = np.where(
+                outside & _are(piece.translate(_IS_LIST)), np.uint8(ord(" ")), characters
+            ).tobytes()
     if found:
         raise InvalidRequest(
             f"Unable to parse 'data': attempt to access JSON object as array (input '{name}')"

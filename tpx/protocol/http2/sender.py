@@ -135,13 +135,13 @@ class Sender:
         stream = self._ready.pop(stream_id, None) or self._starved.pop(stream_id, None)
         if stream is not None:
             stream.outbox = None
+            self.account.release_answer(stream.queued)
             self._unqueue(stream, stream.queued)
 
     def _unqueue(self, stream: Stream, size: int) -> None:
         """Bytes have left an outbox; whoever waits for room hears of it."""
         stream.queued -= size
         self.queued -= size
-        self.account.release_answer(size)
         if self.on_room is not None:
             if stream.queued <= stream.notify_below:
                 self.on_room(stream)
@@ -225,9 +225,9 @@ class Sender:
             elif stream.ending or stream.trailers is not None:
                 ended.append(stream)
             if size >= _BYTES_AT_ONCE:
-                self._write(out, ended)
+                self._write(out, ended, size)
                 out, ended, size = [], [], 0
-        self._write(out, ended)
+        self._write(out, ended, size)
 
     def _pump_on(self) -> None:
         self._put_off = False
@@ -258,8 +258,10 @@ class Sender:
         self._sent_bytes += size
         return size
 
-    def _write(self, out: list[Buffer], ended: list[Stream]) -> None:
+    def _write(self, out: list[Buffer], ended: list[Stream], size: int) -> None:
         """Write, and only then say which streams have ended: what follows may close the connection."""
+        if size:
+            self.account.release_answer(size)
         if out:
             self.transport.writelines(out)
         for stream in ended:
