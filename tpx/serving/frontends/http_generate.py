@@ -114,7 +114,8 @@ class HttpGeneration:
 
 def _encoded(infer: InferRequest, response: InferResponse) -> bytes:
     """A response as JSON; nothing where it says nothing. Raises InvalidRequest."""
-    return encode(infer.head, response) if response.error is None and response.says_something else b""
+    says = response.says_something or not infer.head.model.decoupled
+    return encode(infer.head, response) if response.error is None and says else b""
 
 
 def _take_later(infer: InferRequest, response: InferResponse, data: bytes) -> None:

@@ -174,6 +174,14 @@ def test_an_output_that_the_model_leaves_out_is_not_in_the_answer(live: Live) ->
     assert answer.json["outputs"] == []
 
 
+def test_an_answer_without_outputs_is_an_answer_to_generate(live: Live) -> None:
+    path, body = "/v2/models/say/generate", b'{"say": "nothing"}'
+    told = {"model_name": "say", "model_version": "1"}
+    assert live.http("POST", path, body).json == told
+    events = live.http("POST", path + "_stream", body).body.decode()
+    assert json.loads(events.removeprefix("data: ")) == told
+
+
 def test_an_output_of_another_type_is_told_as_what_it_is(live: Live) -> None:
     [output] = say(live, "other_type").json["outputs"]
     assert (output["datatype"], output["data"]) == ("FP64", [1.5, 2.5])
