@@ -301,7 +301,6 @@ def having(versions: Mapping[int, Path]) -> ModelSource:
         ("version_policy { latest { num_versions: 1 } }", [10]),
         ("version_policy { latest { num_versions: 2 } }", [3, 10]),
         ("version_policy { latest { num_versions: 9 } }", [1, 2, 3, 10]),
-        ("version_policy { latest { } }", [10]),
         ("version_policy { all { } }", [1, 2, 3, 10]),
         ("version_policy { specific { versions: [ 2 ] } }", [2]),
         ("version_policy { specific { versions: [ 10, 1, 1 ] } }", [1, 10]),
@@ -315,6 +314,11 @@ def test_the_policy_chooses_versions(text: str, versions: list[int]) -> None:
 def test_a_specific_version_that_is_not_there_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     wanted_versions(config("version_policy { specific { versions: [ 2, 77 ] } }"), having(PRESENT))
     assert "version 77 is specified for model 'net', but the version directory is not present" in caplog.text
+
+
+def test_the_latest_0_versions_are_none() -> None:
+    with pytest.raises(LoadError, match="at least one version must be available under the version policy"):
+        wanted_versions(config("version_policy { latest { } }"), having(PRESENT))
 
 
 @pytest.mark.parametrize("text", ["", "version_policy { all { } }", "version_policy { specific { } }"])

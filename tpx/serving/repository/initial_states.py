@@ -100,7 +100,7 @@ def _initial(model: str, given: Any, datatype: DataType, directory: Path) -> npt
         data = path.read_bytes()
     except OSError as exc:
         raise ConfigError(
-            f"failed to open the initial_state file '{path}' of model '{model}': {exc.strerror}"
+            f"failed to open text file for read {path}: {exc.strerror} (initial_state of model '{model}')"
         ) from exc
     needed = math.prod(shape) * datatype.size
     if needed > len(data):

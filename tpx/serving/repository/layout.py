@@ -321,7 +321,8 @@ def wanted_versions(config: Any, source: ModelSource) -> list[int]:
             )
         ordered = [version for version in ordered if version in chosen]
     elif choice != "all":
-        ordered = ordered[-max(1, policy.latest.num_versions) :]
+        newest = policy.latest.num_versions if choice == "latest" else 1
+        ordered = ordered[max(0, len(ordered) - newest) :]
     if not ordered:
         raise NoVersion(
             f"at least one version must be available under the version policy of model '{config.name}'"
