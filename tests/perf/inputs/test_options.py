@@ -72,7 +72,6 @@ def test_sequences_have_perf_analyzers_defaults() -> None:
         (("--sequence-id-range", "0:5"), "0 is no id of a sequence"),
         (("--sequence-id-range", "5:5"), "The 'end' value must be greater than 'start' value."),
         (("--sequence-id-range", f"1:{2**64}"), "The range values must be below 2^64."),
-        (("--sequence-length", "0"), "The sequence length must be > 0."),
         (("--sequence-length-variation", "nan"), "The value must be >= 0.0."),
         (("--shared-memory", "disk"), "The available options are 'system', 'cuda', or 'none'."),
         (("--output-shared-memory-size", "-1"), "The value must be >= 0."),
