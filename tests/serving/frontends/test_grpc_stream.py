@@ -24,6 +24,7 @@ from tests.serving.frontends.streams import (
     write_streaming_models,
 )
 from tests.serving.live import Live, floats, infer_message, serving
+from tpx.protocol import messages
 from tpx.serving.frontends.grpc_stream import MOST_IN_FLIGHT
 
 
@@ -393,3 +394,33 @@ def test_a_decoupled_model_is_refused_outside_of_streams(live: Live) -> None:
             "UNIMPLEMENTED",
             "ModelInfer RPC doesn't support models with decoupled transaction policy",
         )
+
+
+def explicit(values: list[float], request_id: str) -> bytes:
+    """A request whose numbers are in the message: many of them are decoded beside the event loop."""
+    message = messages.ModelInferRequest(model_name="double", id=request_id)
+    item = message.inputs.add(name="x", datatype="FP32", shape=[1, len(values)])
+    item.contents.fp32_contents.extend(values)
+    data: bytes = message.SerializeToString()
+    return data
+
+
+def test_requests_behind_one_that_takes_long_to_decode_wait_for_their_turn(live: Live) -> None:
+    long = [1.0] * 300_000
+    with stream(live) as calls:
+        calls.send(
+            double(1, "a"), explicit(long, "b"), double(3, "c"), explicit(long[:-1], "d"), double(5, "e")
+        )
+        answers = calls.rest()
+    assert ids(answers) == ["a", "b", "c", "d", "e"]
+    assert [len(answer.outputs["y"]) for answer in answers] == [2, 300_000, 2, 299_999, 2]
+    assert set(answers[1].outputs["y"]) == {2}
+
+
+def test_a_stream_goes_on_behind_a_long_request_that_is_refused(live: Live) -> None:
+    wrong = explicit([1.0] * 200_000, "wrong").replace(b"\x12\x04FP32", b"\x12\x04INT8")
+    with stream(live) as calls:
+        calls.send(wrong, double(2, "b"))
+        refused, answer = calls.rest()
+    assert "unexpected explicit tensor data" in refused.error
+    assert (refused.request_id, answer.request_id, answer.outputs) == ("wrong", "b", {"y": [4, 4]})
