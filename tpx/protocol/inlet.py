@@ -19,7 +19,7 @@ from collections.abc import Callable
 LARGE_BYTES = 64 << 10
 """What is still to come of a message that is worth a buffer of its own, and a read after which the event loop
 may read the same connection again in the same turn."""
-_UNLIMITED_BYTES = 1024
+UNLIMITED_BYTES = 1024
 """A read of no more is worked off at once: it holds one or a few requests."""
 SHARE_S = 0.002
 
@@ -76,7 +76,7 @@ class Inlet(asyncio.Protocol):
     def _begin_turn(self, turns: Turns, size: int = LARGE_BYTES - 1) -> None:
         """Begin to work on what was read. Behind a large read this may be the same turn of the loop, and what
         is left of the share counts."""
-        self._limited = size > _UNLIMITED_BYTES
+        self._limited = size > UNLIMITED_BYTES
         if not self._limited:
             self._turn_ends = math.inf
             return

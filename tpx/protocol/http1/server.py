@@ -12,6 +12,7 @@ from typing import cast
 
 from tpx.protocol.http1.connection import HttpConnection
 from tpx.protocol.http1.head import Head, HeadCache, HttpError, parse_request_head
+from tpx.protocol.inlet import UNLIMITED_BYTES
 from tpx.protocol.listener import LINGER_S, Listener, WriteWatch, address_of, has_left
 from tpx.protocol.outlet import Outlet
 from tpx.protocol.tensors import Buffer
@@ -255,12 +256,16 @@ class HttpServerConnection(HttpConnection):
         elif self._request is not None or (self._writing_paused and self._head is None):
             self._hold_back(data)
         elif self._stage is not _Stage.CLOSED:
-            self._begin_turn(self._listener.turns, len(data))
+            size = len(data)
+            self._limited = size > UNLIMITED_BYTES
+            if self._limited:
+                self._begin_turn(self._listener.turns, size)
             if self._listener.observer is not None and self._head is None and not self._pending:
                 self._began_ns = time.perf_counter_ns()
             super().data_received(data)
             self._note_stage()
-            self._end_read(self._transport)
+            if self._limited:
+                self._end_read(self._transport)
 
     def _turn_came(self) -> None:
         self._awaits_turn = False
