@@ -96,7 +96,8 @@ def test_an_option_that_changes_nothing_says_so_once(row: Row, capsys: pytest.Ca
 
 @those("M", "S")
 def test_an_option_that_works_warns_of_nothing(row: Row, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["/nowhere", f"{row.option}={row.sample}"])
+    # an address that cannot be ends the server also where a missing repository does not
+    assert main(["/nowhere", "--http-address=256.0.0.1", f"{row.option}={row.sample}"]) == 1
     assert "changes nothing" not in capsys.readouterr().err
 
 

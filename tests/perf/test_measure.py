@@ -72,7 +72,7 @@ def test_a_level_over_the_latency_limit_says_so_also_when_it_is_unstable() -> No
     result = measured(FakeClient(service_s=0.005), settings)
     assert result.verdict is Verdict.OVER_LIMIT
     assert result.reason == "Measured latency went over the set limit of 2 msec."
-    assert len(result.windows) == 3
+    assert len(result.windows) >= 3
 
 
 def test_a_count_window_holds_the_count_or_more() -> None:
