@@ -63,15 +63,23 @@ class Turns:
 class Inlet(asyncio.Protocol):
     """The reading half of a connection, whatever its protocol."""
 
-    _reads_into_buffers = False
-    _turns: Turns | None = None
-    """Shares the loop with other connections; None on a client's own connections."""
-    _turn_ends = 0.0
-    _limited = False
-    """What is being worked on may be more than fits into one turn."""
-    _read_large = False
-    _awaits_turn = False
-    """Reading is paused, and what was read waits for the connection's next turn."""
+    __slots__ = (
+        "_awaits_turn",
+        "_limited",
+        "_read_large",
+        "_reads_into_buffers",
+        "_turn_ends",
+        "_turns",
+    )
+
+    def __init__(self) -> None:
+        self._reads_into_buffers = False
+        # shares the loop with other connections; None on a client's own connections
+        self._turns: Turns | None = None
+        self._turn_ends = 0.0
+        self._limited = False  # what is being worked on may be more than fits into one turn
+        self._read_large = False
+        self._awaits_turn = False  # reading is paused, and what was read waits for the connection's next turn
 
     def _begin_turn(self, turns: Turns, size: int = LARGE_BYTES - 1) -> None:
         """Begin to work on what was read. Behind a large read this may be the same turn of the loop, and what

@@ -39,6 +39,14 @@ class GrpcClientConnection(ResponseReader):
     connection breaks or the server ends it; calls in flight then get status UNAVAILABLE.
     """
 
+    __slots__ = (
+        "_authority",
+        "_lost_reason",
+        "_tls",
+        "_waiting",
+        "on_lost",
+    )
+
     def __init__(self, scratch: memoryview, authority: str, *, tls: bool) -> None:
         super().__init__(scratch)
         self.on_lost: Callable[[WireError], None] | None = None

@@ -29,6 +29,15 @@ _WINDOW_UPDATE = frames.frame_header(frames.WINDOW_UPDATE, 0, 0, _INCREMENT_BYTE
 class ResponseReader(Http2Connection):
     """The reading half of a client's connection; the other half makes the calls, and ends them."""
 
+    __slots__ = (
+        "_greeted",
+        "_last_bytes",
+        "_likeness",
+        "_next_id",
+        "_spare",
+        "closing",
+    )
+
     def __init__(self, scratch: memoryview) -> None:
         super().__init__(scratch, BlockDecoder(ResponseHead))
         self.closing = False

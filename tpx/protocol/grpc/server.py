@@ -101,6 +101,33 @@ class _Awaited:
 class GrpcServerConnection(Http2Connection):
     """Dispatches calls to methods."""
 
+    __slots__ = (
+        "_accept_up_to",
+        "_awaited",
+        "_draining_since",
+        "_half_sent_since",
+        "_held_calls",
+        "_keepalive",
+        "_last_stream",
+        "_left_at",
+        "_limits",
+        "_listener",
+        "_longest",
+        "_methods",
+        "_preface_seen",
+        "_skipped",
+        "_write_watch",
+        "account",
+        "inflater",
+        "max_message_bytes",
+        "max_unread_bytes",
+        "read_ns",
+        "response_encoding",
+        "response_level",
+        "room",
+        "wrote",
+    )
+
     def __init__(
         self, listener: Listener, limits: GrpcLimits, methods: Mapping[bytes, Method], inflater: Inflater
     ) -> None:

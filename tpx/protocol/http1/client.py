@@ -66,6 +66,17 @@ class HttpClientConnection(HttpConnection):
     no answer.
     """
 
+    __slots__ = (
+        "_first_byte_ns",
+        "_lost",
+        "_on_response",
+        "_response",
+        "_until_close",
+        "_write",
+        "closing",
+        "on_lost",
+    )
+
     def __init__(self, heads: HeadCache, scratch: memoryview) -> None:
         super().__init__(heads, scratch, MAX_RESPONSE_BYTES)
         self.on_lost: Callable[[WireError], None] | None = None

@@ -23,7 +23,24 @@ _CHUNKS_AT_ONCE_BYTES = 16 << 10
 class HttpConnection(Inlet):
     """Cuts the byte stream into messages and hands each to `_message`."""
 
+    __slots__ = (
+        "_add_head",
+        "_body",
+        "_checked",
+        "_chunks",
+        "_filled",
+        "_find_head",
+        "_head",
+        "_last_bytes",
+        "_last_head",
+        "_max_body_bytes",
+        "_pending",
+        "_scratch",
+        "_transport",
+    )
+
     def __init__(self, heads: HeadCache, scratch: memoryview, max_body_bytes: int) -> None:
+        super().__init__()
         self._find_head = heads.get
         self._add_head = heads.add
         self._scratch = scratch

@@ -112,6 +112,29 @@ class _Stage(Enum):
 class HttpServerConnection(HttpConnection):
     """Reads requests and writes their responses in order; a request in flight holds back the next."""
 
+    __slots__ = (
+        "_account",
+        "_answer_bytes",
+        "_began_ns",
+        "_body_since",
+        "_deaf",
+        "_half_closed",
+        "_in_message",
+        "_judge",
+        "_limits",
+        "_listener",
+        "_request",
+        "_serve",
+        "_since",
+        "_stage",
+        "_streamed",
+        "_taken",
+        "_withdrawn",
+        "_write_watch",
+        "_writing_paused",
+        "outlet",
+    )
+
     def __init__(
         self,
         listener: Listener,

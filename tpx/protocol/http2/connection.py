@@ -53,7 +53,35 @@ _STREAMS_PER_GLITCH = 100
 class Http2Connection(Inlet):
     """Framing, settings, flow control and abuse limits; the two roles add what streams mean."""
 
+    __slots__ = (
+        "_begun",
+        "_block",
+        "_block_flags",
+        "_block_stream",
+        "_blocks",
+        "_closed",
+        "_cut",
+        "_cut_up_to",
+        "_direct",
+        "_direct_flags",
+        "_direct_left",
+        "_direct_stream",
+        "_forgiven_ns",
+        "_glitch_burst",
+        "_glitches",
+        "_glitches_per_s",
+        "_missing",
+        "_peer_max_streams",
+        "_pending",
+        "_scratch",
+        "_transport",
+        "_unacknowledged",
+        "sender",
+        "streams",
+    )
+
     def __init__(self, scratch: memoryview, decoder: BlockDecoder) -> None:
+        super().__init__()
         self._scratch = scratch
         self._blocks = decoder
         self._transport: Outlet = cast("Outlet", None)
