@@ -43,5 +43,5 @@ def test_a_model_that_holds_its_interpreter_for_ever_ends_with_its_server(
             if stopped:
                 os.kill(pid, signal.SIGSTOP)
             child.send(number)
-            assert child.ended(20) == (1 if number is signal.SIGTERM else -number)
+            assert child.ended(20) == (0 if number is signal.SIGTERM else -number)
     eventually(lambda: not runs(pid))
