@@ -25,7 +25,7 @@ class Dot:
     apart: bool = False
     """Not joined with the dot before."""
     radius_px: float = 0.0
-    """Of a round marker; 0 for the marker of the line."""
+    """Radius of a round marker; 0 for the marker of the line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """What an axis shows; without a `scale` it fits the values drawn along it."""
+    """Title and scale of an axis; without a `scale` it fits the values drawn along it."""
 
     title: str
     scale: Scale | None = None
@@ -102,10 +102,10 @@ class Chart:
     bars: tuple[Bar, ...] = ()
     marks: tuple[Mark, ...] = ()
     label_name: str = ""
-    """What the labels beside dots are."""
+    """Quantity that the labels beside dots give."""
     size: Literal["tall", "low", "half"] = "tall"
     scales: tuple[Scale, Scale] = field(init=False)
-    """Of the x and the y axis."""
+    """Scales of the x and the y axis."""
 
     @property
     def is_flat(self) -> bool:

@@ -200,7 +200,7 @@ class Section:
 
     title: str = ""
     lead: str = ""
-    """What the blocks show, in a sentence or two."""
+    """A sentence or two on the blocks."""
     blocks: tuple[Block, ...]
     chapter: str = ""
     """Id of the chapter that the section begins, such as one model of several; empty within one."""

@@ -12,7 +12,7 @@ from tpx.report.document import Block, Column, Details, Document, Grid, Group, P
 from tpx.report.html import TEMPLATES, columns, rows, standalone
 
 MOST_COLUMNS, MOST_ROWS = 12, 60
-"""What of a table stands on paper; a caption says what only the HTML report has."""
+"""Limits of a printed table; a note below it names what only the HTML report has."""
 FONT_PACKAGE = "font_source_sans_pro"
 
 
