@@ -193,3 +193,8 @@ def test_a_value_that_cannot_be_is_not_repeated_at_length() -> None:
 
 def test_the_default_of_every_message_is_printable() -> None:
     assert model_config.to_json(messages.ModelConfig())["max_batch_size"] == 0
+
+
+def test_a_value_of_an_enumeration_that_is_no_word_is_refused() -> None:
+    with pytest.raises(ConfigError, match="KIN>C_PU"):
+        model_config.from_json(b'{"instance_group": [{"count": 1, "kind": "KIN>C_PU"}]}')

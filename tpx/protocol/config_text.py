@@ -247,6 +247,8 @@ def _meant(complaint: str) -> str:
         return ""
     in_json = _JSON_ENUM.search(complaint)
     name = in_json[2].rstrip(".") if in_json is not None else match[1]
+    if name is None:  # a value in JSON that is no word
+        return ""
     values = messages.enum_named(name).values_by_name
     return f" (write {match[2]} without quotes)" if match[2] in values else nearest(match[2], values)
 
