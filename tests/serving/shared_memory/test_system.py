@@ -32,7 +32,7 @@ def refusal(key: str, offset: int = 0, byte_size: int = 64) -> str:
         SystemMemory("r", key, offset, byte_size)
     message = caught.value.message
     del caught
-    assert descriptors() == before
+    assert descriptors() <= before  # an earlier test may have left one that is closed meanwhile
     return message
 
 
@@ -159,7 +159,7 @@ def test_a_region_closes_with_its_last_reference(file: Path) -> None:
     memory = opened(file)
     assert descriptors() == before + 1
     del memory
-    assert descriptors() == before
+    assert descriptors() <= before  # an earlier test may have left one that is closed meanwhile
 
 
 def test_a_file_cut_short_is_an_error_of_the_read(file: Path) -> None:
