@@ -1,1 +1,1 @@
-"""What the HTML reports of every wing are made of: axes, charts, tables, one page, and its PDF."""
+"""Reports of perf and analyze: one document, its charts, and the HTML page and the PDF made of it."""
