@@ -2,10 +2,7 @@
 
 import os
 import sys
-from time import perf_counter_ns
-
-from rich.console import Console
-from rich.live import Live
+from typing import TYPE_CHECKING
 
 from tpx.errors import MeasurementError
 from tpx.perf.clients.model import ModelDescription
@@ -13,9 +10,11 @@ from tpx.perf.observer import Progress
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.console import data_line, settings_block
 from tpx.perf.report.level_text import Shown, level_block
-from tpx.perf.report.live import Dashboard
 from tpx.perf.results import DataSummary, LevelResult
 from tpx.perf.settings import Level, LevelSettings
+
+if TYPE_CHECKING:
+    from tpx.cli.perf_live import LiveView
 
 LIVE_INTERVAL_S = 0.5
 
@@ -39,11 +38,12 @@ class Terminal:
         self._config = config
         self._settings = config.level_settings
         self._shown = Shown(protocol=config.protocol, verbose=config.verbose > 0)
-        self._console = Console(stderr=True)
-        self._dashboard = Dashboard(config)
-        self._live: Live | None = None
-        shows = self._console.is_terminal and config.shows_live
-        self.progress_interval_s = LIVE_INTERVAL_S if shows else 0.0
+        self._live: LiveView | None = None
+        if config.shows_live and sys.stderr.isatty():
+            from tpx.cli import perf_live  # late: rich is a tenth of what starting costs
+
+            self._live = perf_live.LiveView(config)
+        self.progress_interval_s = LIVE_INTERVAL_S if self._live else 0.0
         self.measuring = False
         """Whether a level has begun: before that there is nothing to finish."""
 
@@ -51,7 +51,8 @@ class Terminal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._hide()
+        if self._live:
+            self._live.hide()
 
     def run_started(self, model: ModelDescription, data: DataSummary, settings: LevelSettings) -> None:
         config = self._config
@@ -69,21 +70,16 @@ class Terminal:
 
     def level_started(self, level: Level) -> None:
         self.measuring = True
-        if self.progress_interval_s:
-            self._dashboard.level_started(level, perf_counter_ns())
-            self._live = Live(
-                console=self._console, transient=True, auto_refresh=False, redirect_stdout=False
-            )
-            self._live.start()
-            self._show()
+        if self._live:
+            self._live.level_started(level)
 
     def progress(self, progress: Progress) -> None:
-        self._dashboard.look(progress)
-        self._show()
+        if self._live:
+            self._live.progress(progress)
 
     def level_finished(self, result: LevelResult) -> None:
-        self._hide()
-        self._dashboard.level_finished(result, perf_counter_ns())
+        if self._live:
+            self._live.level_finished(result)
         tell(level_block(result, self._shown))
         if result.reason:
             print(result.reason, file=sys.stderr, flush=True)
@@ -95,17 +91,7 @@ class Terminal:
             tell(explain(result, self._settings) + "\n")
 
     def notice(self, text: str) -> None:
-        if self._live is not None:
-            self._live.console.print(f"WARNING: {text}", markup=False, highlight=False)
+        if self._live:
+            self._live.print(f"WARNING: {text}")
         else:
             print(f"WARNING: {text}", file=sys.stderr, flush=True)
-
-    def _show(self) -> None:
-        if self._live is not None:
-            text = self._dashboard.text(self._console.width, perf_counter_ns())
-            self._live.update(text, refresh=True)
-
-    def _hide(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
