@@ -1,15 +1,26 @@
 """One option, one line: what getopt_long would make of a command line, and what YAML says the same."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import pytest
 
 from tpx.errors import UsageError
-from tpx.options import Option, fields_of, from_argv, from_mapping, inert_flags, nearest
+from tpx.options import (
+    build,
+    fields_of,
+    from_argv,
+    from_mapping,
+    given,
+    group,
+    inert_flags,
+    nearest,
+    option,
+    required,
+)
 
 
 class Color(Enum):
@@ -26,26 +37,30 @@ def _pair(text: str) -> tuple[str, int]:
     return name, int(number)
 
 
+def _headers(text: str) -> dict[str, str]:
+    return dict(pair.split(":") for pair in text.split(","))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """Every kind of option."""
 
-    model: Annotated[str, Option("name", ("-m",))]
-    files: Annotated[tuple[Path, ...], Option("files", positional=True, metavar="FILE")] = ()
-    http_port: Annotated[int, Option("port", ("-p",), minimum=0, maximum=65535)] = 8000
-    http_address: Annotated[str, Option("address")] = "127.0.0.1"
-    ratio: Annotated[float, Option("ratio", minimum=0)] = 0.5
-    verbose: Annotated[bool, Option("more words", ("-v",))] = False
-    wordy: Annotated[int, Option("words, by how often", ("-w",), counted=True)] = 0
-    allow_http: Annotated[bool, Option("serve HTTP")] = True
-    mode: Annotated[Literal["none", "poll"], Option("mode")] = "none"
-    color: Annotated[Color, Option("color", ("--colour",))] = Color.RED
-    place: Annotated[Path | None, Option("place")] = None
-    limit: Annotated[int | None, Option("limit")] = None
-    header: Annotated[tuple[str, ...], Option("headers", ("-H",))] = ()
-    sizes: Annotated[tuple[int, ...], Option("sizes", comma=True, minimum=1)] = (1,)
-    pair: Annotated[tuple[str, int] | None, Option("a pair", parse=_pair)] = None
-    legacy: Annotated[str, Option("does nothing", inert=True)] = ""
+    model: str = required("name", "-m")
+    files: tuple[Path, ...] = option((), "files", positional=True, metavar="FILE")
+    http_port: int = option(8000, "port", "-p", minimum=0, maximum=65535)
+    http_address: str = option("127.0.0.1", "address")
+    ratio: float = option(0.5, "ratio", minimum=0)
+    verbose: bool = option(False, "more words", "-v")
+    wordy: int = option(0, "words, by how often", "-w", counted=True)
+    allow_http: bool = option(True, "serve HTTP")
+    mode: Literal["none", "poll"] = option("none", "mode")
+    color: Color = option(Color.RED, "color", "--colour")
+    place: Path | None = option(None, "place")
+    limit: int | None = option(None, "limit")
+    header: tuple[str, ...] = option((), "headers", "-H")
+    sizes: tuple[int, ...] = option((1,), "sizes", comma=True, minimum=1)
+    pair: tuple[str, int] | None = option(None, "a pair", parse=_pair)
+    legacy: str = option("", "does nothing", inert=True)
     hidden: int = 3
 
 
@@ -193,7 +208,7 @@ def test_what_is_required_is_named() -> None:
 def test_one_word_too_many_is_refused() -> None:
     @dataclass(frozen=True)
     class One:
-        file: Annotated[str, Option("file", positional=True, metavar="FILE")]
+        file: str = required("file", positional=True, metavar="FILE")
 
     assert from_argv(One, ["a"]).file == "a"
     with pytest.raises(UsageError, match="Unknown command-line argument 'b'"):
@@ -267,3 +282,42 @@ def test_options_that_do_nothing_come_last() -> None:
 def test_the_nearest_word_is_only_offered_when_it_is_near() -> None:
     assert nearest("serv", ["serve", "perf"]) == " (did you mean 'serve'?)"
     assert nearest("banana", ["serve", "perf"]) == ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Http:
+    """A group of options."""
+
+    port: int = option(8000, "port", "-p")
+    headers: Mapping[str, str] = option({}, "headers of every answer", section="Headers", parse=_headers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grouped:
+    """An option, and a group."""
+
+    name: str = option("tpx", "name", section="Server")
+    http: Http = group(Http, "HTTP")
+
+
+def test_options_of_a_group_are_flags_and_keys_beside_all_others() -> None:
+    made = Grouped(name="mine", http=Http(port=9))
+    assert from_argv(Grouped, ["--port=9", "--name=mine"]) == made
+    assert from_mapping(Grouped, {"name": "mine", "port": 9}) == made
+    with pytest.raises(UsageError, match="'--prt' \\(did you mean '--port'"):
+        from_argv(Grouped, ["--prt=9"])
+
+
+def test_a_group_is_a_section_of_the_help_unless_an_option_has_one_of_its_own() -> None:
+    sections = {field.name: field.option.section for field in fields_of(Grouped)}
+    assert sections == {"name": "Server", "port": "HTTP", "headers": "Headers"}
+
+
+def test_what_differs_from_the_defaults_is_told_by_name() -> None:
+    assert given(Grouped()) == {}
+    assert given(from_argv(Grouped, ["--port=9", "--headers=a:b"])) == {"port": 9, "headers": {"a": "b"}}
+
+
+def test_a_value_that_no_option_has_is_an_error_of_the_caller() -> None:
+    with pytest.raises(TypeError, match="Grouped has no prot"):
+        build(Grouped, {"prot": 9})

@@ -1,11 +1,16 @@
 """One option, one line: a dataclass field is the flag, the YAML key, the default and the help at once.
 
     @dataclass(frozen=True, slots=True, kw_only=True)
+    class HttpSpec:
+        http_port: int = option(8000, "port of the HTTP endpoint")
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
     class ServeConfig:
-        http_port: Annotated[int, Option("port of the HTTP endpoint", section="HTTP")] = 8000
+        http: HttpSpec = group(HttpSpec, "HTTP")
 
     from_argv(ServeConfig, ["--http-port=9000"]) == from_mapping(ServeConfig, {"http_port": 9000})
 
+A config is options and groups of options; flags and keys are flat, so a name stands in one group only.
 Spellings follow getopt_long, as tritonserver and perf_analyzer do: `--name value`, `--name=value`,
 unambiguous prefixes, `-b4`, `-b 4`, `--` before words that are no options. A bool takes an optional value
 (true, on, 1, false, off, 0); a tuple field is repeatable; unknown names fail with the nearest known one.
@@ -14,7 +19,7 @@ unambiguous prefixes, `-b4`, `-b 4`, `--` before words that are no options. A bo
 import dataclasses
 import difflib
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -23,6 +28,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from tpx.errors import UsageError
 
 C = TypeVar("C")
+T = TypeVar("T")
 
 TRUE_WORDS = frozenset({"true", "on", "1", "yes"})
 FALSE_WORDS = frozenset({"false", "off", "0", "no"})
@@ -35,7 +41,8 @@ class Option:
     help: str
     names: tuple[str, ...] = ()
     """Further spellings with their dashes: ("-u", "--url")."""
-    section: str = "Options"
+    section: str = ""
+    """Heading of the help; that of its group when not given."""
     metavar: str = ""
     positional: bool = False
     comma: bool = False
@@ -55,6 +62,24 @@ class Option:
     """Accepted for compatibility; setting it warns that it changes nothing here."""
 
 
+def option(default: T, help: str, *names: str, **more: Any) -> T:  # noqa: A002 (as Option has it)
+    """A field with this default that is an option; `more` are further fields of Option."""
+    metadata = {"option": Option(help, names, **more)}
+    if type(default).__hash__ is None:  # a mapping, which is never changed
+        return dataclasses.field(default_factory=lambda: default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def required(help: str, *names: str, **more: Any) -> Any:  # noqa: A002 (as Option has it)
+    """A field without a default that is an option."""
+    return dataclasses.field(metadata={"option": Option(help, names, **more)})
+
+
+def group(kind: type[C], section: str = "") -> C:
+    """A field that holds a config dataclass of its own, whose options are in this section of the help."""
+    return dataclasses.field(default_factory=kind, metadata={"group": kind, "section": section})
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """One option of a config dataclass: its Option with the name, type and default of the field."""
@@ -63,6 +88,14 @@ class Field:
     type: Any
     default: Any
     option: Option
+    groups: tuple[str, ...] = ()
+    """The fields that lead from the config to the group that has it."""
+
+    def of(self, config: Any) -> Any:
+        """Its value in a config."""
+        for name in (*self.groups, self.name):
+            config = getattr(config, name)
+        return config
 
     @property
     def flag(self) -> str:
@@ -96,16 +129,27 @@ def _without_none(kind: Any) -> Any:
 
 def fields_of(config: type) -> list[Field]:
     """The options of a config dataclass, in the order they were written, those that do nothing last."""
-    hints = get_type_hints(config, include_extras=True)
-    out = []
+    return sorted(_fields(config), key=lambda field: field.option.inert)
+
+
+def _fields(config: type, groups: tuple[str, ...] = (), section: str = "") -> Iterator[Field]:
+    hints = get_type_hints(config)
     for field in dataclasses.fields(config):
-        kind, *meta = get_args(hints[field.name]) if hasattr(hints[field.name], "__metadata__") else (None,)
-        option = next((m for m in meta if isinstance(m, Option)), None)
-        if option is None:
-            continue
-        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        out.append(Field(field.name, kind, default, option))
-    return sorted(out, key=lambda field: field.option.inert)
+        if "group" in field.metadata:
+            inner = field.metadata["section"] or section
+            yield from _fields(field.metadata["group"], (*groups, field.name), inner)
+        elif "option" in field.metadata:
+            made = field.default_factory
+            default = field.default if made is dataclasses.MISSING else made()
+            known: Option = field.metadata["option"]
+            placed = dataclasses.replace(known, section=known.section or section or "Options")
+            yield Field(field.name, hints[field.name], default, placed, groups)
+
+
+def given(config: Any) -> dict[str, Any]:
+    """The options of a config that differ from their defaults, by name."""
+    values = {field.name: field.of(config) for field in fields_of(type(config))}
+    return {f.name: values[f.name] for f in fields_of(type(config)) if values[f.name] != f.default}
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -179,7 +223,22 @@ def build(config: type[C], chosen: Mapping[str, Any]) -> C:
     ]
     if missing:
         raise UsageError(f"missing: {', '.join(missing)}")
-    return config(**chosen)
+    left = dict(chosen)
+    made = _made(config, left)
+    if left:
+        raise TypeError(f"{config.__name__} has no {', '.join(left)}")
+    return made
+
+
+def _made(config: type[C], left: dict[str, Any]) -> C:
+    """A config of its part of the values, which is taken out of `left`."""
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(config):  # type: ignore[arg-type]
+        if "group" in field.metadata:
+            values[field.name] = _made(field.metadata["group"], left)
+        elif field.name in left:
+            values[field.name] = left.pop(field.name)
+    return config(**values)
 
 
 def _collect(field: Field, items: Sequence[Any]) -> tuple[Any, ...]:

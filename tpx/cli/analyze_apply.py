@@ -4,7 +4,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 from tpx.analyzer.application import Change, carry_out, changes_back, changes_to
 from tpx.analyzer.reports.verdict import Finding, judge
@@ -13,7 +12,7 @@ from tpx.analyzer.results.measurement import Configuration
 from tpx.analyzer.results.run import ModelRun, Run
 from tpx.cli.analyze_runs import journal_of
 from tpx.errors import UsageError
-from tpx.options import Option, from_argv, nearest
+from tpx.options import from_argv, nearest, option
 
 _RUN = "Run"
 _REPOSITORY = "Repository"
@@ -24,48 +23,44 @@ _CONFIRM = "Confirmation"
 class ApplyConfig:
     """Which configuration, and into which repository."""
 
-    configuration: Annotated[
-        str | None,
-        Option(
-            "configuration to apply; the recommended one without it",
-            (),
-            _RUN,
-            "CONFIGURATION",
-            positional=True,
-        ),
-    ] = None
-    export_path: Annotated[
-        Path, Option("export path of the run, its results, or its run.jsonl", ("-e",), _RUN, "PATH")
-    ] = Path()
-    model: Annotated[
-        str | None, Option("of a run over several models: the one to apply", (), _RUN, "NAME")
-    ] = None
-    model_repository: Annotated[
-        Path | None,
-        Option("repository to write to; that of the run without it", ("-m",), _REPOSITORY, "DIR"),
-    ] = None
-    force: Annotated[
-        bool, Option("apply also where the model has changed since it was measured", (), _REPOSITORY)
-    ] = False
-    yes: Annotated[bool, Option("write without asking", ("-y",), _CONFIRM)] = False
-    dry_run: Annotated[bool, Option("show the difference, write nothing", (), _CONFIRM)] = False
+    configuration: str | None = option(
+        None,
+        "configuration to apply; the recommended one without it",
+        section=_RUN,
+        metavar="CONFIGURATION",
+        positional=True,
+    )
+    export_path: Path = option(
+        Path(), "export path of the run, its results, or its run.jsonl", "-e", section=_RUN, metavar="PATH"
+    )
+    model: str | None = option(
+        None, "of a run over several models: the one to apply", section=_RUN, metavar="NAME"
+    )
+    model_repository: Path | None = option(
+        None, "repository to write to; that of the run without it", "-m", section=_REPOSITORY, metavar="DIR"
+    )
+    force: bool = option(
+        False, "apply also where the model has changed since it was measured", section=_REPOSITORY
+    )
+    yes: bool = option(False, "write without asking", "-y", section=_CONFIRM)
+    dry_run: bool = option(False, "show the difference, write nothing", section=_CONFIRM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollbackConfig:
     """Which models get their former configuration back."""
 
-    models: Annotated[
-        tuple[str, ...], Option("models to roll back", (), "Arguments", "MODEL...", positional=True)
-    ] = ()
-    model_repository: Annotated[
-        Path | None, Option("repository that holds them", ("-m",), _REPOSITORY, "DIR")
-    ] = None
-    force: Annotated[
-        bool, Option("also where the configuration was changed after it was applied", (), _REPOSITORY)
-    ] = False
-    yes: Annotated[bool, Option("write without asking", ("-y",), _CONFIRM)] = False
-    dry_run: Annotated[bool, Option("show the difference, write nothing", (), _CONFIRM)] = False
+    models: tuple[str, ...] = option(
+        (), "models to roll back", section="Arguments", metavar="MODEL...", positional=True
+    )
+    model_repository: Path | None = option(
+        None, "repository that holds them", "-m", section=_REPOSITORY, metavar="DIR"
+    )
+    force: bool = option(
+        False, "also where the configuration was changed after it was applied", section=_REPOSITORY
+    )
+    yes: bool = option(False, "write without asking", "-y", section=_CONFIRM)
+    dry_run: bool = option(False, "show the difference, write nothing", section=_CONFIRM)
 
 
 def apply(argv: Sequence[str]) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from rich.console import Console
 
@@ -13,7 +13,7 @@ from tpx.analyzer.results.run import Run
 from tpx.cli.analyze_runs import journal_of
 from tpx.cli.comparing import REGRESSION, ComparisonOptions
 from tpx.errors import UsageError
-from tpx.options import Option, from_argv
+from tpx.options import from_argv, option
 from tpx.perf.answers.compare import Strictness, difference_json
 
 NAMES_SHOWN = 5
@@ -23,17 +23,14 @@ NAMES_SHOWN = 5
 class CompareConfig(ComparisonOptions):
     """Two runs, and what counts as a difference."""
 
-    runs: Annotated[
-        tuple[Path, ...],
-        Option(
-            "two runs, before and after: each an export path, its results, or a run.jsonl",
-            (),
-            "Runs",
-            "BEFORE AFTER",
-            positional=True,
-        ),
-    ] = ()
-    all: Annotated[bool, Option("show also what did not change")] = False
+    runs: tuple[Path, ...] = option(
+        (),
+        "two runs, before and after: each an export path, its results, or a run.jsonl",
+        section="Runs",
+        metavar="BEFORE AFTER",
+        positional=True,
+    )
+    all: bool = option(False, "show also what did not change")
 
     def __post_init__(self) -> None:
         if len(self.runs) != 2:

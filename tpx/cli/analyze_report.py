@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from tpx.analyzer.options import ProfileConfig
 from tpx.analyzer.options.file import read_yaml
@@ -18,7 +18,7 @@ from tpx.analyzer.results.journal import read_last_run
 from tpx.analyzer.results.run import Run
 from tpx.cli.analyze_runs import journal_of, show_written
 from tpx.errors import UsageError
-from tpx.options import Option, build, fields_of, given_in_argv, given_in_mapping, nearest
+from tpx.options import build, fields_of, given_in_argv, given_in_mapping, nearest, option
 from tpx.report.html import render, write_html
 from tpx.report.pdf import require_typst, write_pdf
 
@@ -81,62 +81,58 @@ def _plot(name: str, value: Any) -> Plot:
 class ReportConfig:
     """Which run, which configurations, in which formats."""
 
-    config_file: Annotated[
-        Path | None, Option("YAML file with these options as keys", ("-f",), _RUN, "FILE")
-    ] = None
-    export_path: Annotated[
-        Path, Option("export path of the run, where its reports are written too", ("-e",), _RUN, "DIR")
-    ] = Path()
-    checkpoint_directory: Annotated[
-        Path | None,
-        Option("directory of its run.jsonl, where that is not in the export path", ("-s",), _RUN, "DIR"),
-    ] = None
-    report_model_configs: Annotated[
-        tuple[Wanted, ...],
-        Option(
-            "configurations of one model, each with a detailed report; the whole run without it",
-            ("-n",),
-            _WHAT,
-            "NAME,NAME",
-            parse=read_names,
-            read=read_names,
-        ),
-    ] = ()
-    output_formats: Annotated[
-        tuple[str, ...],
-        Option(
-            "html, pdf, csv, markdown, json, junit", ("-o",), _WHAT, "FORMAT,FORMAT", comma=True, read=words
-        ),
-    ] = ("html",)
-    plots: Annotated[
-        tuple[Plot, ...] | None,
-        Option(
-            "plots of single configurations, in the place of those of the mode",
-            (),
-            _WHAT,
-            "{NAME: {title: T, x_axis: TAG, y_axis: TAG}}",
-            parse=from_yaml_text(read_plots),
-            read=read_plots,
-        ),
-    ] = None
-    mode: Annotated[
-        Literal["online", "offline"] | None,
-        Option(
-            "what reports look at: online latency and memory, offline throughput and batches (that of the "
-            "run when not given)",
-            (),
-            _WHAT,
-            "online|offline",
-        ),
-    ] = None
-    always_report_gpu_metrics: Annotated[
-        bool,
-        Option(
-            "show figures of GPUs also of models that are cpu_only",
-            ("--always_report-gpu-metrics",),
-            _WHAT,
-        ),
-    ] = False
+    config_file: Path | None = option(
+        None, "YAML file with these options as keys", "-f", section=_RUN, metavar="FILE"
+    )
+    export_path: Path = option(
+        Path(), "export path of the run, where its reports are written too", "-e", section=_RUN, metavar="DIR"
+    )
+    checkpoint_directory: Path | None = option(
+        None,
+        "directory of its run.jsonl, where that is not in the export path",
+        "-s",
+        section=_RUN,
+        metavar="DIR",
+    )
+    report_model_configs: tuple[Wanted, ...] = option(
+        (),
+        "configurations of one model, each with a detailed report; the whole run without it",
+        "-n",
+        section=_WHAT,
+        metavar="NAME,NAME",
+        parse=read_names,
+        read=read_names,
+    )
+    output_formats: tuple[str, ...] = option(
+        ("html",),
+        "html, pdf, csv, markdown, json, junit",
+        "-o",
+        section=_WHAT,
+        metavar="FORMAT,FORMAT",
+        comma=True,
+        read=words,
+    )
+    plots: tuple[Plot, ...] | None = option(
+        None,
+        "plots of single configurations, in the place of those of the mode",
+        section=_WHAT,
+        metavar="{NAME: {title: T, x_axis: TAG, y_axis: TAG}}",
+        parse=from_yaml_text(read_plots),
+        read=read_plots,
+    )
+    mode: Literal["online", "offline"] | None = option(
+        None,
+        "what reports look at: online latency and memory, offline throughput and batches (that of the "
+        "run when not given)",
+        section=_WHAT,
+        metavar="online|offline",
+    )
+    always_report_gpu_metrics: bool = option(
+        False,
+        "show figures of GPUs also of models that are cpu_only",
+        "--always_report-gpu-metrics",
+        section=_WHAT,
+    )
 
     def __post_init__(self) -> None:
         for name in self.output_formats:

@@ -4,10 +4,10 @@ shell is told of one."""
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from tpx.errors import UsageError
-from tpx.options import Option
+from tpx.options import option
 from tpx.perf.options.answers import parse_share
 
 if TYPE_CHECKING:
@@ -21,12 +21,11 @@ REGRESSION = 5
 class ComparisonOptions:
     """How sure a difference has to be, how large, and where all of them are written."""
 
-    alpha: Annotated[float, Option("how often a difference may be found where there is none")] = 0.05
-    min_effect: Annotated[
-        float,
-        Option("differences below this share are none, however sure", metavar="P%", parse=parse_share),
-    ] = 0.02
-    json: Annotated[Path | None, Option("write the differences as JSON", metavar="FILE")] = None
+    alpha: float = option(0.05, "how often a difference may be found where there is none")
+    min_effect: float = option(
+        0.02, "differences below this share are none, however sure", metavar="P%", parse=parse_share
+    )
+    json: Path | None = option(None, "write the differences as JSON", metavar="FILE")
 
     @property
     def strictness(self) -> "Strictness":

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from tpx.errors import TpxError, UsageError
-from tpx.options import Option, from_argv, nearest
+from tpx.options import from_argv, nearest, option
 from tpx.serving.inspection.base import Finding, Inspection, Machine, State
 from tpx.serving.inspection.inspect import inspect
 
@@ -25,18 +24,15 @@ _GIB = 2**30
 class DoctorConfig:
     """What must be usable, and how it is told."""
 
-    require: Annotated[
-        tuple[str, ...],
-        Option(
-            "end with status 1 unless all of these are usable, comma separated", comma=True, metavar="NAMES"
-        ),
-    ] = ()
-    json: Annotated[bool, Option("print JSON instead of tables")] = False
-    timeout_secs: Annotated[
-        float, Option("seconds that the look at one backend may take", metavar="SECONDS", minimum=0.1)
-    ] = 60
-    backend_directory: Annotated[Path, Option("where python-based backends are, as of `tpx serve`")] = Path(
-        "/opt/tritonserver/backends"
+    require: tuple[str, ...] = option(
+        (), "end with status 1 unless all of these are usable, comma separated", comma=True, metavar="NAMES"
+    )
+    json: bool = option(False, "print JSON instead of tables")
+    timeout_secs: float = option(
+        60, "seconds that the look at one backend may take", metavar="SECONDS", minimum=0.1
+    )
+    backend_directory: Path = option(
+        Path("/opt/tritonserver/backends"), "where python-based backends are, as of `tpx serve`"
     )
 
 

@@ -4,12 +4,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from tpx.cli.comparing import REGRESSION, ComparisonOptions
 from tpx.cli.perf_terminal import tell
 from tpx.errors import UsageError
-from tpx.options import Option, from_argv
+from tpx.options import from_argv, option
 from tpx.perf.answers.compare import compare, comparison_text, difference_json, read_levels
 from tpx.perf.report.comparison import Against, Compared
 from tpx.perf.report.files import write_comparison
@@ -19,16 +19,15 @@ from tpx.perf.report.files import write_comparison
 class CompareConfig(ComparisonOptions):
     """Two files of levels, and what counts as a difference."""
 
-    runs: Annotated[
-        tuple[Path, ...],
-        Option(
-            "two files of tpx perf --json: before and after", (), "Runs", "A.json B.json", positional=True
-        ),
-    ] = ()
-    junit: Annotated[
-        Path | None, Option("write a test case for every figure of every load", metavar="FILE")
-    ] = None
-    markdown: Annotated[Path | None, Option("write a table for a CI job's page", metavar="FILE")] = None
+    runs: tuple[Path, ...] = option(
+        (),
+        "two files of tpx perf --json: before and after",
+        section="Runs",
+        metavar="A.json B.json",
+        positional=True,
+    )
+    junit: Path | None = option(None, "write a test case for every figure of every load", metavar="FILE")
+    markdown: Path | None = option(None, "write a table for a CI job's page", metavar="FILE")
 
     def __post_init__(self) -> None:
         if len(self.runs) != 2:

@@ -5,27 +5,23 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 from rich.table import Table
 
 from tpx.cli.tables import print_plainly
 from tpx.errors import TpxError
-from tpx.options import Option, from_argv
+from tpx.options import from_argv, option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuickstartConfig:
     """Where the example models go, and which."""
 
-    directory: Annotated[Path, Option("model repository to write", positional=True, metavar="DIR")] = Path(
-        "models"
+    directory: Path = option(Path("models"), "model repository to write", positional=True, metavar="DIR")
+    models: tuple[str, ...] = option(
+        (), "only these and the models that they call, comma separated", comma=True, metavar="NAMES"
     )
-    models: Annotated[
-        tuple[str, ...],
-        Option("only these and the models that they call, comma separated", comma=True, metavar="NAMES"),
-    ] = ()
-    overwrite: Annotated[bool, Option("replace models that are there already")] = False
+    overwrite: bool = option(False, "replace models that are there already")
 
 
 def main(argv: Sequence[str]) -> int:

@@ -5,9 +5,8 @@ They are taken with one warning each, so that command lines can be kept.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-from tpx.options import Option
+from tpx.options import option
 
 _INERT = "Accepted for compatibility"
 
@@ -49,100 +48,83 @@ def _port_range(text: str) -> str:
 class CompatibilityOptions:
     """The options that tpx knows only by name."""
 
-    cache_directory: Annotated[Path, Option("caches are part of tpx", section=_INERT, inert=True)] = Path(
-        "/opt/tritonserver/caches"
+    cache_directory: Path = option(
+        Path("/opt/tritonserver/caches"), "caches are part of tpx", section=_INERT, inert=True
     )
-    http_thread_count: Annotated[
-        int, Option("one event loop serves all connections", section=_INERT, minimum=1, inert=True)
-    ] = 8
-    grpc_infer_thread_count: Annotated[
-        int,
-        Option("one event loop serves all connections", section=_INERT, minimum=2, maximum=128, inert=True),
-    ] = 2
-    grpc_infer_allocation_pool_size: Annotated[
-        int, Option("messages are not pooled", section=_INERT, minimum=0, inert=True)
-    ] = 8
-    grpc_max_response_pool_size: Annotated[
-        int, Option("flow control bounds what waits for a client", section=_INERT, minimum=1, inert=True)
-    ] = 2**31 - 1
-    buffer_manager_thread_count: Annotated[
-        int, Option("tensors are gathered by the instances", section=_INERT, minimum=0, inert=True)
-    ] = 0
-    pinned_memory_pool_byte_size: Annotated[
-        int, Option("there is no pool of pinned memory", section=_INERT, minimum=0, inert=True)
-    ] = 268_435_456
-    cuda_memory_pool_byte_size: Annotated[
-        tuple[str, ...],
-        Option(
-            "there is no pool of GPU memory",
-            section=_INERT,
-            metavar="DEVICE:BYTES",
-            parse=_bytes_of_device,
-            inert=True,
-        ),
-    ] = ()
-    cuda_virtual_address_size: Annotated[
-        tuple[str, ...],
-        Option(
-            "growable states are kept in the host's memory",
-            section=_INERT,
-            metavar="DEVICE:BYTES",
-            parse=_bytes_of_device,
-            inert=True,
-        ),
-    ] = ()
-    min_supported_compute_capability: Annotated[
-        float, Option("the backends know their GPUs", section=_INERT, minimum=0, inert=True)
-    ] = 6.0
-    enable_peer_access: Annotated[bool, Option("GPUs exchange no tensors", section=_INERT, inert=True)] = True
-    model_load_gpu_limit: Annotated[
-        tuple[str, ...],
-        Option(
-            "loading does not look at GPU memory",
-            section=_INERT,
-            metavar="DEVICE:FRACTION",
-            parse=_share_of_device,
-            inert=True,
-        ),
-    ] = ()
-    host_policy: Annotated[
-        tuple[str, ...],
-        Option(
-            "threads run on any core",
-            section=_INERT,
-            metavar="POLICY,SETTING=VALUE",
-            parse=_setting,
-            inert=True,
-        ),
-    ] = ()
-    allow_sagemaker: Annotated[bool, Option("there is no SageMaker endpoint", section=_INERT, inert=True)] = (
-        False
+    http_thread_count: int = option(
+        8, "one event loop serves all connections", section=_INERT, minimum=1, inert=True
     )
-    sagemaker_port: Annotated[
-        int, Option("there is no SageMaker endpoint", section=_INERT, minimum=0, maximum=65535, inert=True)
-    ] = 8080
-    sagemaker_safe_port_range: Annotated[
-        str,
-        Option(
-            "there is no SageMaker endpoint",
-            section=_INERT,
-            metavar="LOW-HIGH",
-            parse=_port_range,
-            inert=True,
-        ),
-    ] = ""
-    sagemaker_thread_count: Annotated[
-        int, Option("there is no SageMaker endpoint", section=_INERT, minimum=1, inert=True)
-    ] = 8
-    allow_vertex_ai: Annotated[bool, Option("there is no Vertex AI endpoint", section=_INERT, inert=True)] = (
-        False
+    grpc_infer_thread_count: int = option(
+        2, "one event loop serves all connections", section=_INERT, minimum=2, maximum=128, inert=True
     )
-    vertex_ai_port: Annotated[
-        int, Option("there is no Vertex AI endpoint", section=_INERT, minimum=0, maximum=65535, inert=True)
-    ] = 8080
-    vertex_ai_thread_count: Annotated[
-        int, Option("there is no Vertex AI endpoint", section=_INERT, minimum=1, inert=True)
-    ] = 8
-    vertex_ai_default_model: Annotated[
-        str, Option("there is no Vertex AI endpoint", section=_INERT, inert=True)
-    ] = ""
+    grpc_infer_allocation_pool_size: int = option(
+        8, "messages are not pooled", section=_INERT, minimum=0, inert=True
+    )
+    grpc_max_response_pool_size: int = option(
+        2**31 - 1, "flow control bounds what waits for a client", section=_INERT, minimum=1, inert=True
+    )
+    buffer_manager_thread_count: int = option(
+        0, "tensors are gathered by the instances", section=_INERT, minimum=0, inert=True
+    )
+    pinned_memory_pool_byte_size: int = option(
+        268_435_456, "there is no pool of pinned memory", section=_INERT, minimum=0, inert=True
+    )
+    cuda_memory_pool_byte_size: tuple[str, ...] = option(
+        (),
+        "there is no pool of GPU memory",
+        section=_INERT,
+        metavar="DEVICE:BYTES",
+        parse=_bytes_of_device,
+        inert=True,
+    )
+    cuda_virtual_address_size: tuple[str, ...] = option(
+        (),
+        "growable states are kept in the host's memory",
+        section=_INERT,
+        metavar="DEVICE:BYTES",
+        parse=_bytes_of_device,
+        inert=True,
+    )
+    min_supported_compute_capability: float = option(
+        6.0, "the backends know their GPUs", section=_INERT, minimum=0, inert=True
+    )
+    enable_peer_access: bool = option(True, "GPUs exchange no tensors", section=_INERT, inert=True)
+    model_load_gpu_limit: tuple[str, ...] = option(
+        (),
+        "loading does not look at GPU memory",
+        section=_INERT,
+        metavar="DEVICE:FRACTION",
+        parse=_share_of_device,
+        inert=True,
+    )
+    host_policy: tuple[str, ...] = option(
+        (),
+        "threads run on any core",
+        section=_INERT,
+        metavar="POLICY,SETTING=VALUE",
+        parse=_setting,
+        inert=True,
+    )
+    allow_sagemaker: bool = option(False, "there is no SageMaker endpoint", section=_INERT, inert=True)
+    sagemaker_port: int = option(
+        8080, "there is no SageMaker endpoint", section=_INERT, minimum=0, maximum=65535, inert=True
+    )
+    sagemaker_safe_port_range: str = option(
+        "",
+        "there is no SageMaker endpoint",
+        section=_INERT,
+        metavar="LOW-HIGH",
+        parse=_port_range,
+        inert=True,
+    )
+    sagemaker_thread_count: int = option(
+        8, "there is no SageMaker endpoint", section=_INERT, minimum=1, inert=True
+    )
+    allow_vertex_ai: bool = option(False, "there is no Vertex AI endpoint", section=_INERT, inert=True)
+    vertex_ai_port: int = option(
+        8080, "there is no Vertex AI endpoint", section=_INERT, minimum=0, maximum=65535, inert=True
+    )
+    vertex_ai_thread_count: int = option(
+        8, "there is no Vertex AI endpoint", section=_INERT, minimum=1, inert=True
+    )
+    vertex_ai_default_model: str = option("", "there is no Vertex AI endpoint", section=_INERT, inert=True)

@@ -4,13 +4,13 @@ answer has to be."""
 import os
 import re
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 from tpx.analyzer.objectives import metric
 from tpx.analyzer.options.values import integer, numbers, words
 from tpx.analyzer.search.base import Extras, Limits
 from tpx.errors import UsageError
-from tpx.options import Option
+from tpx.options import option
 
 _BUDGET = "Search with a budget"
 _AXES = "More axes of the search"
@@ -29,66 +29,64 @@ def seconds(value: Any) -> float:
 class BudgetOptions:
     """Budgets, final repetitions, further axes."""
 
-    budget: Annotated[
-        float | None,
-        Option(
-            "time for measuring each model (20m); the mode is budgeted then, unless one is chosen",
-            (),
-            _BUDGET,
-            "TIME",
-            parse=seconds,
-            read=seconds,
-        ),
-    ] = None
-    max_measurements: Annotated[
-        int | None, Option("measurements of each model at most; as --budget", (), _BUDGET)
-    ] = None
-    final_rounds: Annotated[
-        int,
-        Option("rounds at most in which the best and the default are measured again; 0: none", (), _BUDGET),
-    ] = 5
-    seed: Annotated[int, Option("of the search and of the order of the final rounds", (), _BUDGET)] = 0
-    pareto: Annotated[
-        tuple[str, ...],
-        Option(
-            "metrics whose best compromises are searched; the mode is pareto then",
-            (),
-            _BUDGET,
-            "TAG,TAG",
-            comma=True,
-            read=words,
-        ),
-    ] = ()
+    budget: float | None = option(
+        None,
+        "time for measuring each model (20m); the mode is budgeted then, unless one is chosen",
+        section=_BUDGET,
+        metavar="TIME",
+        parse=seconds,
+        read=seconds,
+    )
+    max_measurements: int | None = option(
+        None, "measurements of each model at most; as --budget", section=_BUDGET
+    )
+    final_rounds: int = option(
+        5, "rounds at most in which the best and the default are measured again; 0: none", section=_BUDGET
+    )
+    seed: int = option(0, "of the search and of the order of the final rounds", section=_BUDGET)
+    pareto: tuple[str, ...] = option(
+        (),
+        "metrics whose best compromises are searched; the mode is pareto then",
+        section=_BUDGET,
+        metavar="TAG,TAG",
+        comma=True,
+        read=words,
+    )
 
-    search_threads: Annotated[
-        bool, Option("threads of an instance, so that all instances fit the cores", (), _AXES)
-    ] = False
-    cores: Annotated[
-        int | None, Option("processors for all instances together (those of this machine)", (), _AXES)
-    ] = None
-    queue_delays: Annotated[
-        tuple[int, ...],
-        Option("max_queue_delay_microseconds to try", (), _AXES, "N,N", comma=True, read=numbers),
-    ] = ()
-    search_without_batching: Annotated[
-        bool, Option("try batch sizes without the dynamic batcher too", (), _AXES)
-    ] = False
-    execution_providers: Annotated[
-        tuple[str, ...],
-        Option("accelerators to try: openvino, cuda, tensorrt", (), _AXES, "A,B", comma=True, read=words),
-    ] = ()
-    graph_levels: Annotated[
-        tuple[int, ...],
-        Option("optimization.graph.level to try: -1, 1, 2", (), _AXES, "N,N", comma=True, read=numbers),
-    ] = ()
-    precisions: Annotated[
-        tuple[str, ...],
-        Option("precisions of tensorrt and openvino to try: FP16, INT8", (), _AXES, "A,B", comma=True),
-    ] = ()
-    accuracy_tolerance: Annotated[
-        float,
-        Option("by how much answers of such a variant may differ from the default's, relatively", (), _AXES),
-    ] = 0.01
+    search_threads: bool = option(
+        False, "threads of an instance, so that all instances fit the cores", section=_AXES
+    )
+    cores: int | None = option(
+        None, "processors for all instances together (those of this machine)", section=_AXES
+    )
+    queue_delays: tuple[int, ...] = option(
+        (), "max_queue_delay_microseconds to try", section=_AXES, metavar="N,N", comma=True, read=numbers
+    )
+    search_without_batching: bool = option(
+        False, "try batch sizes without the dynamic batcher too", section=_AXES
+    )
+    execution_providers: tuple[str, ...] = option(
+        (),
+        "accelerators to try: openvino, cuda, tensorrt",
+        section=_AXES,
+        metavar="A,B",
+        comma=True,
+        read=words,
+    )
+    graph_levels: tuple[int, ...] = option(
+        (),
+        "optimization.graph.level to try: -1, 1, 2",
+        section=_AXES,
+        metavar="N,N",
+        comma=True,
+        read=numbers,
+    )
+    precisions: tuple[str, ...] = option(
+        (), "precisions of tensorrt and openvino to try: FP16, INT8", section=_AXES, metavar="A,B", comma=True
+    )
+    accuracy_tolerance: float = option(
+        0.01, "by how much answers of such a variant may differ from the default's, relatively", section=_AXES
+    )
 
     @property
     def extras(self) -> Extras:

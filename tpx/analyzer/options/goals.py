@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options.values import from_yaml_text, read_constraints, read_objectives
 from tpx.analyzer.results.goals import Constraint, Goals, ModelGoals, Objective
 from tpx.errors import UsageError
-from tpx.options import Option
+from tpx.options import option
 
 _GOALS = "Goals"
 Gate = Literal["satisfied", "conclusive"]
@@ -18,55 +18,45 @@ Gate = Literal["satisfied", "conclusive"]
 class GoalOptions:
     """Objectives, constraints, and how many of the best are shown."""
 
-    objectives: Annotated[
-        tuple[Objective, ...],
-        Option(
-            "metrics to improve: a list, or a map with weights (perf_throughput)",
-            (),
-            _GOALS,
-            "TAG,TAG|{TAG: WEIGHT}",
-            parse=from_yaml_text(read_objectives),
-            read=read_objectives,
-        ),
-    ] = ()
-    constraints: Annotated[
-        tuple[Constraint, ...],
-        Option(
-            "limits of metrics: `perf_latency_p99<=10`, or a map of tags to min or max",
-            (),
-            _GOALS,
-            "TAG<=N,TAG>=N",
-            parse=from_yaml_text(read_constraints),
-            read=read_constraints,
-        ),
-    ] = ()
-    weighting: Annotated[
-        float | None, Option("of one model among several: a key of that model in the file", (), _GOALS)
-    ] = None
-    latency_budget: Annotated[
-        float | None, Option("p99 latency in milliseconds that a configuration may have", (), _GOALS, "MS")
-    ] = None
-    min_throughput: Annotated[
-        float | None,
-        Option("inferences per second that a configuration must reach", (), _GOALS, "N"),
-    ] = None
-    require: Annotated[
-        tuple[Gate, ...],
-        Option(
-            "what a verdict has to be for status 0: satisfied (status 3 where no configuration keeps the "
-            "constraints), conclusive (status 4 where no configuration is certain to be better)",
-            (),
-            _GOALS,
-            "satisfied,conclusive",
-            comma=True,
-        ),
-    ] = ()
-    num_configs_per_model: Annotated[
-        int, Option("best configurations that the report draws and shows in detail", (), _GOALS)
-    ] = 3
-    num_top_model_configs: Annotated[
-        int, Option("best configurations over all models, shown together; 0: none", (), _GOALS)
-    ] = 0
+    objectives: tuple[Objective, ...] = option(
+        (),
+        "metrics to improve: a list, or a map with weights (perf_throughput)",
+        section=_GOALS,
+        metavar="TAG,TAG|{TAG: WEIGHT}",
+        parse=from_yaml_text(read_objectives),
+        read=read_objectives,
+    )
+    constraints: tuple[Constraint, ...] = option(
+        (),
+        "limits of metrics: `perf_latency_p99<=10`, or a map of tags to min or max",
+        section=_GOALS,
+        metavar="TAG<=N,TAG>=N",
+        parse=from_yaml_text(read_constraints),
+        read=read_constraints,
+    )
+    weighting: float | None = option(
+        None, "of one model among several: a key of that model in the file", section=_GOALS
+    )
+    latency_budget: float | None = option(
+        None, "p99 latency in milliseconds that a configuration may have", section=_GOALS, metavar="MS"
+    )
+    min_throughput: float | None = option(
+        None, "inferences per second that a configuration must reach", section=_GOALS, metavar="N"
+    )
+    require: tuple[Gate, ...] = option(
+        (),
+        "what a verdict has to be for status 0: satisfied (status 3 where no configuration keeps the "
+        "constraints), conclusive (status 4 where no configuration is certain to be better)",
+        section=_GOALS,
+        metavar="satisfied,conclusive",
+        comma=True,
+    )
+    num_configs_per_model: int = option(
+        3, "best configurations that the report draws and shows in detail", section=_GOALS
+    )
+    num_top_model_configs: int = option(
+        0, "best configurations over all models, shown together; 0: none", section=_GOALS
+    )
 
     def goals_for(self, models: Sequence[ModelToProfile]) -> Goals:
         """What is asked, of all models and of those with goals of their own; budgets hold for every model."""

@@ -1,13 +1,13 @@
 """The options that say how one measurement is made, and what is watched meanwhile."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from tpx.analyzer.models import Flags
 from tpx.analyzer.options.values import flags, from_yaml_text
 from tpx.errors import UsageError
-from tpx.options import Option
+from tpx.options import option
 from tpx.perf.settings import Shape, parse_shape
 
 _MEASURE = "Measurement"
@@ -23,81 +23,81 @@ def _no_flags() -> Flags:
 class MeasurementOptions:
     """Windows, inputs, monitors."""
 
-    model_type: Annotated[
-        Literal["generic", "LLM"],
-        Option("LLM: measured through the OpenAI API, token by token", (), _MEASURE, "generic|LLM"),
-    ] = "generic"
-    measurement_interval: Annotated[
-        int, Option("milliseconds of a measurement window, of which the last three must agree", (), _MEASURE)
-    ] = 1000
-    stability_percentage: Annotated[
-        float, Option("spread of three windows that counts as stable, in percent", (), _MEASURE)
-    ] = 10.0
-    max_trials: Annotated[int, Option("windows that one measurement has at most", (), _MEASURE)] = 10
-    shape: Annotated[
-        tuple[Shape, ...],
-        Option(
-            "shape of an input with dynamic dimensions, without the batch dimension (repeatable)",
-            (),
-            _MEASURE,
-            "NAME:D,D",
-            parse=parse_shape,
-        ),
-    ] = ()
-    input_data: Annotated[
-        Literal["zero", "random"], Option("what the inputs hold", (), _MEASURE, "zero|random")
-    ] = "random"
-    perf_analyzer_flags: Annotated[
-        Flags,
-        Option("options of tpx perf by name", (), _MEASURE, _MAP, parse=from_yaml_text(flags), read=flags),
-    ] = field(default_factory=_no_flags)
-    genai_perf_flags: Annotated[
-        Flags,
-        Option(
-            "options of genai-perf by name, for model_type LLM",
-            (),
-            _MEASURE,
-            _MAP,
-            parse=from_yaml_text(flags),
-            read=flags,
-        ),
-    ] = field(default_factory=_no_flags)
-    perf_analyzer_timeout: Annotated[
-        int, Option("seconds after which a measurement has failed", (), _MEASURE, "SECONDS")
-    ] = 600
-    perf_analyzer_max_auto_adjusts: Annotated[
-        int,
-        Option("an unstable measurement goes on: see --max-trials", (), _MEASURE, inert=True),
-    ] = 10
-    perf_analyzer_cpu_util: Annotated[
-        float | None, Option("tpx measures without perf_analyzer", (), _MEASURE, inert=True)
-    ] = None
-    perf_analyzer_path: Annotated[
-        str, Option("tpx measures without perf_analyzer", (), _MEASURE, "PROGRAM", inert=True)
-    ] = "perf_analyzer"
-    perf_output: Annotated[bool, Option("show each measurement as tpx perf would", (), _MEASURE)] = False
-    perf_output_path: Annotated[Path | None, Option("the same into a file", (), _MEASURE, "FILE")] = None
+    model_type: Literal["generic", "LLM"] = option(
+        "generic",
+        "LLM: measured through the OpenAI API, token by token",
+        section=_MEASURE,
+        metavar="generic|LLM",
+    )
+    measurement_interval: int = option(
+        1000, "milliseconds of a measurement window, of which the last three must agree", section=_MEASURE
+    )
+    stability_percentage: float = option(
+        10.0, "spread of three windows that counts as stable, in percent", section=_MEASURE
+    )
+    max_trials: int = option(10, "windows that one measurement has at most", section=_MEASURE)
+    shape: tuple[Shape, ...] = option(
+        (),
+        "shape of an input with dynamic dimensions, without the batch dimension (repeatable)",
+        section=_MEASURE,
+        metavar="NAME:D,D",
+        parse=parse_shape,
+    )
+    input_data: Literal["zero", "random"] = option(
+        "random", "what the inputs hold", section=_MEASURE, metavar="zero|random"
+    )
+    perf_analyzer_flags: Flags = option(
+        {},
+        "options of tpx perf by name",
+        section=_MEASURE,
+        metavar=_MAP,
+        parse=from_yaml_text(flags),
+        read=flags,
+    )
+    genai_perf_flags: Flags = option(
+        {},
+        "options of genai-perf by name, for model_type LLM",
+        section=_MEASURE,
+        metavar=_MAP,
+        parse=from_yaml_text(flags),
+        read=flags,
+    )
+    perf_analyzer_timeout: int = option(
+        600, "seconds after which a measurement has failed", section=_MEASURE, metavar="SECONDS"
+    )
+    perf_analyzer_max_auto_adjusts: int = option(
+        10, "an unstable measurement goes on: see --max-trials", section=_MEASURE, inert=True
+    )
+    perf_analyzer_cpu_util: float | None = option(
+        None, "tpx measures without perf_analyzer", section=_MEASURE, inert=True
+    )
+    perf_analyzer_path: str = option(
+        "perf_analyzer", "tpx measures without perf_analyzer", section=_MEASURE, metavar="PROGRAM", inert=True
+    )
+    perf_output: bool = option(False, "show each measurement as tpx perf would", section=_MEASURE)
+    perf_output_path: Path | None = option(None, "the same into a file", section=_MEASURE, metavar="FILE")
 
-    monitoring_interval: Annotated[
-        float, Option("seconds between two readings of memory and GPUs", ("-i",), _WATCH, "SECONDS")
-    ] = 1.0
-    price_per_hour: Annotated[
-        float | None,
-        Option("price of the machine: reports then tell what a million inferences cost", (), _WATCH, "PRICE"),
-    ] = None
-    duration_seconds: Annotated[
-        float, Option("seconds that the server is watched without a model", ("-d",), _WATCH, "SECONDS")
-    ] = 3.0
-    collect_cpu_metrics: Annotated[
-        bool, Option("memory of the server as columns of the tables and CSV files too", (), _WATCH)
-    ] = False
-    always_report_gpu_metrics: Annotated[
-        bool, Option("show figures of GPUs also of models that are cpu_only", (), _WATCH)
-    ] = False
-    dcgm_disable: Annotated[
-        bool,
-        Option("tpx makes no use of DCGM; only with launch mode remote", (), _WATCH, inert=True),
-    ] = False
+    monitoring_interval: float = option(
+        1.0, "seconds between two readings of memory and GPUs", "-i", section=_WATCH, metavar="SECONDS"
+    )
+    price_per_hour: float | None = option(
+        None,
+        "price of the machine: reports then tell what a million inferences cost",
+        section=_WATCH,
+        metavar="PRICE",
+    )
+    duration_seconds: float = option(
+        3.0, "seconds that the server is watched without a model", "-d", section=_WATCH, metavar="SECONDS"
+    )
+    collect_cpu_metrics: bool = option(
+        False, "memory of the server as columns of the tables and CSV files too", section=_WATCH
+    )
+    always_report_gpu_metrics: bool = option(
+        False, "show figures of GPUs also of models that are cpu_only", section=_WATCH
+    )
+    dcgm_disable: bool = option(
+        False, "tpx makes no use of DCGM; only with launch mode remote", section=_WATCH, inert=True
+    )
 
     def check_measurement(self) -> None:
         """Raise UsageError for a value out of range."""

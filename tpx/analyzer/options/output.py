@@ -3,13 +3,13 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from tpx.analyzer.objectives import METRICS
 from tpx.analyzer.options.values import words
 from tpx.analyzer.results.fields import BACKEND_PARAMETER, COLUMNS
 from tpx.errors import UsageError
-from tpx.options import Option, nearest
+from tpx.options import nearest, option
 
 _OUTPUT = "Output"
 JOURNAL = "run.jsonl"
@@ -29,93 +29,72 @@ def unwritable(path: Path) -> str:
 class OutputOptions:
     """Directories, files, columns."""
 
-    mode: Annotated[
-        Literal["online", "offline"],
-        Option(
-            "what reports look at: online latency and memory, offline throughput and batches",
-            (),
-            _OUTPUT,
-        ),
-    ] = "online"
-    export_path: Annotated[Path, Option("directory for results and reports", ("-e",), _OUTPUT, "DIR")] = (
-        Path()
+    mode: Literal["online", "offline"] = option(
+        "online",
+        "what reports look at: online latency and memory, offline throughput and batches",
+        section=_OUTPUT,
     )
-    checkpoint_directory: Annotated[
-        Path | None,
-        Option(
-            "directory of run.jsonl, which every report is made from (results in the export path when not "
-            "given)",
-            ("-s",),
-            _OUTPUT,
-            "DIR",
-        ),
-    ] = None
-    resume: Annotated[
-        bool,
-        Option("go on with the run in run.jsonl: nothing is measured twice", (), _OUTPUT),
-    ] = False
-    retry_failed: Annotated[
-        bool,
-        Option(
-            "go on with the run in run.jsonl, also a complete one, and try again what failed: as --resume, "
-            "with new final rounds",
-            (),
-            _OUTPUT,
-        ),
-    ] = False
-    filename_model_inference: Annotated[str, Option("name of the CSV file of inferences", (), _OUTPUT)] = (
-        "metrics-model-inference.csv"
+    export_path: Path = option(
+        Path(), "directory for results and reports", "-e", section=_OUTPUT, metavar="DIR"
     )
-    filename_model_gpu: Annotated[str, Option("name of the CSV file of GPUs", (), _OUTPUT)] = (
-        "metrics-model-gpu.csv"
+    checkpoint_directory: Path | None = option(
+        None,
+        "directory of run.jsonl, which every report is made from (results in the export path when not given)",
+        "-s",
+        section=_OUTPUT,
+        metavar="DIR",
     )
-    filename_server_only: Annotated[
-        str, Option("name of the CSV file of the server without models", (), _OUTPUT)
-    ] = "metrics-server-only.csv"
-    inference_output_fields: Annotated[
-        tuple[str, ...],
-        Option("columns of the table of inferences", (), _OUTPUT, "TAG,TAG", comma=True, read=words),
-    ] = ()
-    gpu_output_fields: Annotated[
-        tuple[str, ...],
-        Option("columns of the table of GPUs", (), _OUTPUT, "TAG,TAG", comma=True, read=words),
-    ] = ()
-    server_output_fields: Annotated[
-        tuple[str, ...],
-        Option(
-            "columns of the table of the bare server",
-            (),
-            _OUTPUT,
-            "TAG,TAG",
-            comma=True,
-            read=words,
-        ),
-    ] = ()
-    skip_summary_reports: Annotated[
-        bool, Option("no report of the whole run but those that are named", (), _OUTPUT)
-    ] = False
-    skip_detailed_reports: Annotated[bool, Option("no reports of single configurations", (), _OUTPUT)] = False
-    html: Annotated[
-        Path | None,
-        Option("HTML report (report.html in the export path when not given)", (), _OUTPUT, "FILE"),
-    ] = None
-    pdf: Annotated[Path | None, Option("the same report as PDF (tpx[report])", (), _OUTPUT, "FILE")] = None
-    markdown: Annotated[Path | None, Option("the verdict and a table as Markdown", (), _OUTPUT, "FILE")] = (
-        None
+    resume: bool = option(
+        False, "go on with the run in run.jsonl: nothing is measured twice", section=_OUTPUT
     )
-    json: Annotated[Path | None, Option("every figure as JSON", (), _OUTPUT, "FILE")] = None
-    junit: Annotated[Path | None, Option("verdicts and constraints as JUnit's XML", (), _OUTPUT, "FILE")] = (
-        None
+    retry_failed: bool = option(
+        False,
+        "go on with the run in run.jsonl, also a complete one, and try again what failed: as --resume, "
+        "with new final rounds",
+        section=_OUTPUT,
     )
-    step_summary: Annotated[
-        bool,
-        Option("add the Markdown to $GITHUB_STEP_SUMMARY, the page of a GitHub job", (), _OUTPUT),
-    ] = False
-    dry_run: Annotated[bool, Option("tell what would be measured and for how long, and end", (), _OUTPUT)] = (
-        False
+    filename_model_inference: str = option(
+        "metrics-model-inference.csv", "name of the CSV file of inferences", section=_OUTPUT
     )
-    quiet: Annotated[bool, Option("no progress on stderr", ("-q",), _OUTPUT)] = False
-    verbose: Annotated[bool, Option("tell every step on stderr", ("-v",), _OUTPUT)] = False
+    filename_model_gpu: str = option("metrics-model-gpu.csv", "name of the CSV file of GPUs", section=_OUTPUT)
+    filename_server_only: str = option(
+        "metrics-server-only.csv", "name of the CSV file of the server without models", section=_OUTPUT
+    )
+    inference_output_fields: tuple[str, ...] = option(
+        (), "columns of the table of inferences", section=_OUTPUT, metavar="TAG,TAG", comma=True, read=words
+    )
+    gpu_output_fields: tuple[str, ...] = option(
+        (), "columns of the table of GPUs", section=_OUTPUT, metavar="TAG,TAG", comma=True, read=words
+    )
+    server_output_fields: tuple[str, ...] = option(
+        (),
+        "columns of the table of the bare server",
+        section=_OUTPUT,
+        metavar="TAG,TAG",
+        comma=True,
+        read=words,
+    )
+    skip_summary_reports: bool = option(
+        False, "no report of the whole run but those that are named", section=_OUTPUT
+    )
+    skip_detailed_reports: bool = option(False, "no reports of single configurations", section=_OUTPUT)
+    html: Path | None = option(
+        None, "HTML report (report.html in the export path when not given)", section=_OUTPUT, metavar="FILE"
+    )
+    pdf: Path | None = option(None, "the same report as PDF (tpx[report])", section=_OUTPUT, metavar="FILE")
+    markdown: Path | None = option(
+        None, "the verdict and a table as Markdown", section=_OUTPUT, metavar="FILE"
+    )
+    json: Path | None = option(None, "every figure as JSON", section=_OUTPUT, metavar="FILE")
+    junit: Path | None = option(
+        None, "verdicts and constraints as JUnit's XML", section=_OUTPUT, metavar="FILE"
+    )
+    step_summary: bool = option(
+        False, "add the Markdown to $GITHUB_STEP_SUMMARY, the page of a GitHub job", section=_OUTPUT
+    )
+    dry_run: bool = option(False, "tell what would be measured and for how long, and end", section=_OUTPUT)
+    quiet: bool = option(False, "no progress on stderr", "-q", section=_OUTPUT)
+    verbose: bool = option(False, "tell every step on stderr", "-v", section=_OUTPUT)
 
     @property
     def results_path(self) -> Path:

@@ -1,14 +1,14 @@
 """The options that say what is searched, and how."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options.values import numbers
 from tpx.analyzer.search.base import LoadSpace, PlateauRule, SearchSpace, Span
 from tpx.analyzer.search.question import MOST_PERCENT
 from tpx.errors import UsageError
-from tpx.options import Option
+from tpx.options import option
 
 _SEARCH = "Search"
 _LOAD = "Load"
@@ -20,107 +20,86 @@ SEARCH_MODES = ("brute", "quick", "optuna", "budgeted", "pareto")
 class SearchOptions:
     """Strategy, ranges, loads."""
 
-    run_config_search_mode: Annotated[
-        Literal["brute", "quick", "optuna", "budgeted", "pareto"] | None,
-        Option(
-            "how the space is searched (brute, unless other options or the model ask for another mode)",
-            (),
-            _SEARCH,
-            "|".join(SEARCH_MODES),
-        ),
-    ] = None
-    run_config_search_disable: Annotated[
-        bool, Option("measure only what is listed, search nothing", (), _SEARCH)
-    ] = False
-    run_config_search_min_instance_count: Annotated[int, Option("least number of instances", (), _SEARCH)] = 1
-    run_config_search_max_instance_count: Annotated[
-        int, Option("greatest number of instances", (), _SEARCH)
-    ] = 5
-    run_config_search_min_model_batch_size: Annotated[
-        int, Option("least max_batch_size, of models that batch", (), _SEARCH)
-    ] = 1
-    run_config_search_max_model_batch_size: Annotated[
-        int, Option("greatest max_batch_size, of models that batch", (), _SEARCH)
-    ] = 128
-    run_config_search_max_binary_search_steps: Annotated[
-        int, Option("halvings towards the highest load that keeps the constraints", (), _SEARCH)
-    ] = 5
-    concurrency_sweep_disable: Annotated[
-        bool, Option("quick and optuna: do not sweep the loads of the best", (), _SEARCH)
-    ] = False
-    early_exit_enable: Annotated[
-        bool, Option("end also a listed load or batch size when more of it brings nothing", (), _SEARCH)
-    ] = False
-    plateau_rule: Annotated[
-        PlateauRule,
-        Option(
-            "when more load brings nothing: the best of four is at most 5% above the first of them "
-            "(model-analyzer); or above its mean with those after it that are lower, so that one lucky "
-            "measurement ends nothing (pooled)",
-            (),
-            _SEARCH,
-            "model-analyzer|pooled",
-        ),
-    ] = "model-analyzer"
-
-    batch_sizes: Annotated[
-        tuple[int, ...], Option("inferences in one request", ("-b",), _LOAD, "N,N", comma=True, read=numbers)
-    ] = (1,)
-    concurrency: Annotated[
-        tuple[int, ...],
-        Option(
-            "exactly these concurrencies, instead of doubling until a plateau",
-            ("-c",),
-            _LOAD,
-            "N,N",
-            comma=True,
-            read=numbers,
-        ),
-    ] = ()
-    request_rate: Annotated[
-        tuple[int, ...],
-        Option("exactly these requests per second", (), _LOAD, "N,N", comma=True, read=numbers),
-    ] = ()
-    request_rate_search_enable: Annotated[
-        bool, Option("search by requests per second instead of requests in flight", (), _LOAD)
-    ] = False
-    run_config_search_min_concurrency: Annotated[int, Option("least concurrency", (), _LOAD)] = 1
-    run_config_search_max_concurrency: Annotated[int, Option("greatest concurrency", (), _LOAD)] = 1024
-    run_config_search_min_request_rate: Annotated[int, Option("least requests per second", (), _LOAD)] = 16
-    run_config_search_max_request_rate: Annotated[int, Option("greatest requests per second", (), _LOAD)] = (
-        8192
+    run_config_search_mode: Literal["brute", "quick", "optuna", "budgeted", "pareto"] | None = option(
+        None,
+        "how the space is searched (brute, unless other options or the model ask for another mode)",
+        section=_SEARCH,
+        metavar="|".join(SEARCH_MODES),
+    )
+    run_config_search_disable: bool = option(
+        False, "measure only what is listed, search nothing", section=_SEARCH
+    )
+    run_config_search_min_instance_count: int = option(1, "least number of instances", section=_SEARCH)
+    run_config_search_max_instance_count: int = option(5, "greatest number of instances", section=_SEARCH)
+    run_config_search_min_model_batch_size: int = option(
+        1, "least max_batch_size, of models that batch", section=_SEARCH
+    )
+    run_config_search_max_model_batch_size: int = option(
+        128, "greatest max_batch_size, of models that batch", section=_SEARCH
+    )
+    run_config_search_max_binary_search_steps: int = option(
+        5, "halvings towards the highest load that keeps the constraints", section=_SEARCH
+    )
+    concurrency_sweep_disable: bool = option(
+        False, "quick and optuna: do not sweep the loads of the best", section=_SEARCH
+    )
+    early_exit_enable: bool = option(
+        False, "end also a listed load or batch size when more of it brings nothing", section=_SEARCH
+    )
+    plateau_rule: PlateauRule = option(
+        "model-analyzer",
+        "when more load brings nothing: the best of four is at most 5% above the first of them "
+        "(model-analyzer); or above its mean with those after it that are lower, so that one lucky "
+        "measurement ends nothing (pooled)",
+        section=_SEARCH,
+        metavar="model-analyzer|pooled",
     )
 
-    min_percentage_of_search_space: Annotated[
-        float | None,
-        Option(
-            "least share of the space to try, in percent (5, unless --optuna-min-trials is given)",
-            (),
-            _OPTUNA,
-        ),
-    ] = None
-    max_percentage_of_search_space: Annotated[
-        float | None,
-        Option(
-            "greatest share of the space to try, in percent (10, unless --optuna-max-trials is given)",
-            (),
-            _OPTUNA,
-        ),
-    ] = None
-    optuna_min_trials: Annotated[
-        int | None,
-        Option("least number of trials; where a share is given too, the greater of both", (), _OPTUNA),
-    ] = None
-    optuna_max_trials: Annotated[
-        int | None,
-        Option("greatest number of trials; where a share is given too, the less of both", (), _OPTUNA),
-    ] = None
-    optuna_early_exit_threshold: Annotated[
-        int, Option("trials without an improvement that end the search", (), _OPTUNA)
-    ] = 10
-    use_concurrency_formula: Annotated[
-        bool, Option("load of a trial: 2 x instances x batch size, instead of a choice", (), _OPTUNA)
-    ] = False
+    batch_sizes: tuple[int, ...] = option(
+        (1,), "inferences in one request", "-b", section=_LOAD, metavar="N,N", comma=True, read=numbers
+    )
+    concurrency: tuple[int, ...] = option(
+        (),
+        "exactly these concurrencies, instead of doubling until a plateau",
+        "-c",
+        section=_LOAD,
+        metavar="N,N",
+        comma=True,
+        read=numbers,
+    )
+    request_rate: tuple[int, ...] = option(
+        (), "exactly these requests per second", section=_LOAD, metavar="N,N", comma=True, read=numbers
+    )
+    request_rate_search_enable: bool = option(
+        False, "search by requests per second instead of requests in flight", section=_LOAD
+    )
+    run_config_search_min_concurrency: int = option(1, "least concurrency", section=_LOAD)
+    run_config_search_max_concurrency: int = option(1024, "greatest concurrency", section=_LOAD)
+    run_config_search_min_request_rate: int = option(16, "least requests per second", section=_LOAD)
+    run_config_search_max_request_rate: int = option(8192, "greatest requests per second", section=_LOAD)
+
+    min_percentage_of_search_space: float | None = option(
+        None,
+        "least share of the space to try, in percent (5, unless --optuna-min-trials is given)",
+        section=_OPTUNA,
+    )
+    max_percentage_of_search_space: float | None = option(
+        None,
+        "greatest share of the space to try, in percent (10, unless --optuna-max-trials is given)",
+        section=_OPTUNA,
+    )
+    optuna_min_trials: int | None = option(
+        None, "least number of trials; where a share is given too, the greater of both", section=_OPTUNA
+    )
+    optuna_max_trials: int | None = option(
+        None, "greatest number of trials; where a share is given too, the less of both", section=_OPTUNA
+    )
+    optuna_early_exit_threshold: int = option(
+        10, "trials without an improvement that end the search", section=_OPTUNA
+    )
+    use_concurrency_formula: bool = option(
+        False, "load of a trial: 2 x instances x batch size, instead of a choice", section=_OPTUNA
+    )
 
     @property
     def by_request_rate(self) -> bool:

@@ -1,15 +1,15 @@
 """The options that say which server the variants are measured on, and how it is started and reached."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from tpx.analyzer.models import Flags
 from tpx.analyzer.options.models import docker_args
 from tpx.analyzer.options.values import environment, flags, from_yaml_text, words
 from tpx.errors import UsageError
-from tpx.options import Option, nearest
+from tpx.options import nearest, option
 
 _SERVER = "Server"
 _DOCKER = "Docker"
@@ -49,95 +49,87 @@ def _no_arguments() -> Mapping[str, object]:
 class ServerOptions:
     """Launch mode, addresses, and what the server is told when it starts."""
 
-    triton_launch_mode: Annotated[
-        LaunchMode,
-        Option(
-            "local: a child server on this machine; remote: one that runs already, under explicit model "
-            "control; inprocess (c_api): the engine in this process; docker: a container",
-            (),
-            _SERVER,
-            "local|remote|inprocess|docker",
-            parse=parse_launch_mode,
-            read=parse_launch_mode,
-        ),
-    ] = "local"
-    triton_server_path: Annotated[
-        str, Option("local: the server program; `tpx serve` when not given", (), _SERVER, "PROGRAM")
-    ] = ""
-    triton_http_endpoint: Annotated[str, Option("remote: where HTTP is served", (), _SERVER, "HOST:PORT")] = (
-        "localhost:8000"
+    triton_launch_mode: LaunchMode = option(
+        "local",
+        "local: a child server on this machine; remote: one that runs already, under explicit model "
+        "control; inprocess (c_api): the engine in this process; docker: a container",
+        section=_SERVER,
+        metavar="local|remote|inprocess|docker",
+        parse=parse_launch_mode,
+        read=parse_launch_mode,
     )
-    triton_grpc_endpoint: Annotated[str, Option("remote: where gRPC is served", (), _SERVER, "HOST:PORT")] = (
-        "localhost:8001"
+    triton_server_path: str = option(
+        "", "local: the server program; `tpx serve` when not given", section=_SERVER, metavar="PROGRAM"
     )
-    triton_metrics_url: Annotated[str, Option("remote: page of the server's metrics", (), _SERVER, "URL")] = (
-        "http://localhost:8002/metrics"
+    triton_http_endpoint: str = option(
+        "localhost:8000", "remote: where HTTP is served", section=_SERVER, metavar="HOST:PORT"
     )
-    client_protocol: Annotated[
-        Literal["http", "grpc"], Option("protocol of the load", (), _SERVER, "http|grpc")
-    ] = "grpc"
-    client_max_retries: Annotated[
-        int, Option("seconds that a server and its model have to become ready", ("-r",), _SERVER)
-    ] = 50
-    reload_model_disable: Annotated[
-        bool, Option("remote: never load or unload, measure what is loaded", (), _SERVER)
-    ] = False
-    triton_server_flags: Annotated[
-        Flags,
-        Option(
-            "options of the server by name",
-            (),
-            _SERVER,
-            _MAP,
-            parse=from_yaml_text(flags),
-            read=flags,
-        ),
-    ] = field(default_factory=_no_flags)
-    triton_server_environment: Annotated[
-        Mapping[str, str],
-        Option(
-            "variables of its environment",
-            (),
-            _SERVER,
-            _MAP,
-            parse=from_yaml_text(environment),
-            read=environment,
-        ),
-    ] = field(default_factory=_no_variables)
-    triton_output_path: Annotated[Path | None, Option("file for the server's log", (), _SERVER, "FILE")] = (
-        None
+    triton_grpc_endpoint: str = option(
+        "localhost:8001", "remote: where gRPC is served", section=_SERVER, metavar="HOST:PORT"
     )
-    triton_install_path: Annotated[
-        Path, Option("tpx has its engine with it", (), _SERVER, "DIR", inert=True)
-    ] = Path("/opt/tritonserver")
-    gpus: Annotated[
-        tuple[str, ...],
-        Option("GPUs to use, by UUID or number; all, or [] for none", (), _SERVER, "A,B", parse=words),
-    ] = ("all",)
+    triton_metrics_url: str = option(
+        "http://localhost:8002/metrics",
+        "remote: page of the server's metrics",
+        section=_SERVER,
+        metavar="URL",
+    )
+    client_protocol: Literal["http", "grpc"] = option(
+        "grpc", "protocol of the load", section=_SERVER, metavar="http|grpc"
+    )
+    client_max_retries: int = option(
+        50, "seconds that a server and its model have to become ready", "-r", section=_SERVER
+    )
+    reload_model_disable: bool = option(
+        False, "remote: never load or unload, measure what is loaded", section=_SERVER
+    )
+    triton_server_flags: Flags = option(
+        {},
+        "options of the server by name",
+        section=_SERVER,
+        metavar=_MAP,
+        parse=from_yaml_text(flags),
+        read=flags,
+    )
+    triton_server_environment: Mapping[str, str] = option(
+        {},
+        "variables of its environment",
+        section=_SERVER,
+        metavar=_MAP,
+        parse=from_yaml_text(environment),
+        read=environment,
+    )
+    triton_output_path: Path | None = option(
+        None, "file for the server's log", section=_SERVER, metavar="FILE"
+    )
+    triton_install_path: Path = option(
+        Path("/opt/tritonserver"), "tpx has its engine with it", section=_SERVER, metavar="DIR", inert=True
+    )
+    gpus: tuple[str, ...] = option(
+        ("all",),
+        "GPUs to use, by UUID or number; all, or [] for none",
+        section=_SERVER,
+        metavar="A,B",
+        parse=words,
+    )
 
-    triton_docker_image: Annotated[str, Option("image to run", (), _DOCKER, "IMAGE")] = (
-        "nvcr.io/nvidia/tritonserver:26.04-py3"
+    triton_docker_image: str = option(
+        "nvcr.io/nvidia/tritonserver:26.04-py3", "image to run", section=_DOCKER, metavar="IMAGE"
     )
-    triton_docker_args: Annotated[
-        Mapping[str, object],
-        Option(
-            "arguments of the container",
-            (),
-            _DOCKER,
-            _MAP,
-            parse=from_yaml_text(docker_args),
-            read=docker_args,
-        ),
-    ] = field(default_factory=_no_arguments)
-    triton_docker_labels: Annotated[
-        Mapping[str, str],
-        Option("labels of it", (), _DOCKER, _MAP, parse=from_yaml_text(environment), read=environment),
-    ] = field(default_factory=_no_variables)
-    triton_docker_mounts: Annotated[
-        tuple[str, ...],
-        Option("further mounts of it", (), _DOCKER, "HOST:DEST:MODE", comma=True, read=words),
-    ] = ()
-    triton_docker_shm_size: Annotated[str, Option("size of its /dev/shm", (), _DOCKER, "SIZE")] = ""
+    triton_docker_args: Mapping[str, object] = option(
+        {},
+        "arguments of the container",
+        section=_DOCKER,
+        metavar=_MAP,
+        parse=from_yaml_text(docker_args),
+        read=docker_args,
+    )
+    triton_docker_labels: Mapping[str, str] = option(
+        {}, "labels of it", section=_DOCKER, metavar=_MAP, parse=from_yaml_text(environment), read=environment
+    )
+    triton_docker_mounts: tuple[str, ...] = option(
+        (), "further mounts of it", section=_DOCKER, metavar="HOST:DEST:MODE", comma=True, read=words
+    )
+    triton_docker_shm_size: str = option("", "size of its /dev/shm", section=_DOCKER, metavar="SIZE")
 
     def check_server(self) -> None:
         """Raise UsageError for a value out of range, or one that the launch mode has no use for."""

@@ -1,10 +1,10 @@
 """The options that ask for answers: what has to hold, how surely, and what is explained."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 from tpx.errors import UsageError
-from tpx.options import Option
+from tpx.options import option
 from tpx.perf.objectives import Objective, parse_objectives
 from tpx.perf.settings import one_of, refuse
 
@@ -32,77 +32,60 @@ def parse_share(text: str) -> float:
 class AnswerOptions:
     """Stability, objectives, the knee, comparisons, explanations."""
 
-    stability: Annotated[
-        Literal["pa", "ci"] | None,
-        Option(
-            "when a level has been measured enough: pa, perf_analyzer's spread of three windows, or ci, when "
-            "the 95% confidence intervals of throughput and latency reach at most half of "
-            "--stability-percentage to either side (default pa, with --slo ci)",
-            (),
-            _ANSWERS,
-            "pa|ci",
-            parse=_rule,
-        ),
-    ] = None
-    ci_width: Annotated[
-        float | None,
-        Option(
-            "end a level when the intervals of throughput and latency are no wider than this share of them: "
-            "--stability ci with a --stability-percentage of its own",
-            (),
-            _ANSWERS,
-            "P%",
-            parse=parse_share,
-        ),
-    ] = None
-    require_stable: Annotated[bool, Option("exit with 2 when any level is unstable", (), _ANSWERS)] = False
-    stop_on_unstable: Annotated[
-        bool, Option("measure no further level after an unstable one, as perf_analyzer does", (), _ANSWERS)
-    ] = False
-    slo: Annotated[
-        tuple[Objective, ...],
-        Option(
-            "find the highest load that meets this with safety, such as 'p99<20ms,error_rate<0.1%' "
-            "(repeatable); without a range from 1 upwards; exit with 4 where no level does",
-            (),
-            _ANSWERS,
-            "FIGURE<VALUE",
-            parse=parse_objectives,
-        ),
-    ] = ()
-    slo_confidence: Annotated[
-        float, Option("confidence with which an objective is called met, or broken", (), _ANSWERS)
-    ] = 0.99
-    knee: Annotated[
-        bool, Option("show where more load stops paying, and the predicted peak", (), _ANSWERS)
-    ] = False
-    explain: Annotated[
-        bool, Option("show the formula of each figure with its numbers filled in", (), _ANSWERS)
-    ] = False
-    ab: Annotated[
-        tuple[str, ...],
-        Option(
-            "measure these servers in turns, block by block, and tell whether they differ: "
-            "--ab URL1 URL2 ... (the first is the base)",
-            (),
-            _ANSWERS,
-            "URL",
-        ),
-    ] = ()
-    ab_blocks: Annotated[int, Option("blocks of each server with --ab", (), _ANSWERS)] = 12
-    alpha: Annotated[
-        float, Option("how often a difference may be found where there is none (--ab)", (), _ANSWERS)
-    ] = 0.05
-    min_effect: Annotated[
-        float,
-        Option(
-            "differences below this share are none, however sure (--ab)",
-            (),
-            _ANSWERS,
-            "P%",
-            parse=parse_share,
-        ),
-    ] = 0.02
+    stability: Literal["pa", "ci"] | None = option(
+        None,
+        "when a level has been measured enough: pa, perf_analyzer's spread of three windows, or ci, when "
+        "the 95% confidence intervals of throughput and latency reach at most half of "
+        "--stability-percentage to either side (default pa, with --slo ci)",
+        section=_ANSWERS,
+        metavar="pa|ci",
+        parse=_rule,
+    )
+    ci_width: float | None = option(
+        None,
+        "end a level when the intervals of throughput and latency are no wider than this share of them: "
+        "--stability ci with a --stability-percentage of its own",
+        section=_ANSWERS,
+        metavar="P%",
+        parse=parse_share,
+    )
+    require_stable: bool = option(False, "exit with 2 when any level is unstable", section=_ANSWERS)
+    stop_on_unstable: bool = option(
+        False, "measure no further level after an unstable one, as perf_analyzer does", section=_ANSWERS
+    )
+    slo: tuple[Objective, ...] = option(
+        (),
+        "find the highest load that meets this with safety, such as 'p99<20ms,error_rate<0.1%' "
+        "(repeatable); without a range from 1 upwards; exit with 4 where no level does",
+        section=_ANSWERS,
+        metavar="FIGURE<VALUE",
+        parse=parse_objectives,
+    )
+    slo_confidence: float = option(
+        0.99, "confidence with which an objective is called met, or broken", section=_ANSWERS
+    )
+    knee: bool = option(False, "show where more load stops paying, and the predicted peak", section=_ANSWERS)
+    explain: bool = option(
+        False, "show the formula of each figure with its numbers filled in", section=_ANSWERS
+    )
+    ab: tuple[str, ...] = option(
+        (),
+        "measure these servers in turns, block by block, and tell whether they differ: "
+        "--ab URL1 URL2 ... (the first is the base)",
+        section=_ANSWERS,
+        metavar="URL",
+    )
+    ab_blocks: int = option(12, "blocks of each server with --ab", section=_ANSWERS)
+    alpha: float = option(
+        0.05, "how often a difference may be found where there is none (--ab)", section=_ANSWERS
+    )
+    min_effect: float = option(
+        0.02,
+        "differences below this share are none, however sure (--ab)",
+        section=_ANSWERS,
+        metavar="P%",
+        parse=parse_share,
+    )
 
     def check_answers(self) -> None:
         """Raise UsageError for a value out of range, or one that says something of what is not asked."""

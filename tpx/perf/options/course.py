@@ -1,10 +1,9 @@
 """The options that say what happens around the levels: before and between them, and how results are named."""
 
 from dataclasses import dataclass
-from typing import Annotated
 
 from tpx.errors import UsageError
-from tpx.options import Option
+from tpx.options import option
 from tpx.perf.settings import LevelRange, refuse
 
 _COURSE = "Course"
@@ -33,22 +32,19 @@ def parse_label(text: str) -> Label:
 class CourseOptions:
     """Before a level, between levels, beside the results."""
 
-    warmup_seconds: Annotated[
-        float, Option("seconds of each level's load before it is measured", (), _COURSE, "SECONDS")
-    ] = 0.0
-    cooldown_seconds: Annotated[
-        float, Option("seconds without load between levels", (), _COURSE, "SECONDS")
-    ] = 0.0
-    labels: Annotated[
-        tuple[Label, ...],
-        Option(
-            "name and value that go into --json, such as commit=1a2b3c (repeatable)",
-            (),
-            _COURSE,
-            "KEY=VALUE",
-            parse=parse_label,
-        ),
-    ] = ()
+    warmup_seconds: float = option(
+        0.0, "seconds of each level's load before it is measured", section=_COURSE, metavar="SECONDS"
+    )
+    cooldown_seconds: float = option(
+        0.0, "seconds without load between levels", section=_COURSE, metavar="SECONDS"
+    )
+    labels: tuple[Label, ...] = option(
+        (),
+        "name and value that go into --json, such as commit=1a2b3c (repeatable)",
+        section=_COURSE,
+        metavar="KEY=VALUE",
+        parse=parse_label,
+    )
 
     def check_course(self, levels: LevelRange, warmup_requests: int) -> None:
         """Raise UsageError for a value out of range, or a warm-up that the load cannot have."""

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 from tpx.errors import UsageError
-from tpx.options import Option
+from tpx.options import option
 from tpx.perf.clients.model import TensorSpec
 from tpx.perf.inputs.base import InputSettings, InputSource, parse_declaration, parse_source
 from tpx.perf.inputs.shared_memory import SharedMemoryKind
@@ -37,78 +36,60 @@ def parse_data(text: str) -> str:
 class DataOptions:
     """Inputs of requests."""
 
-    batch_size: Annotated[int, Option("inferences in one request", ("-b",), _DATA)] = 1
-    shape: Annotated[
-        tuple[Shape, ...],
-        Option(
-            "shape of an input with dynamic dimensions, without the batch dimension (repeatable)",
-            (),
-            _DATA,
-            "NAME:D,D",
-            parse=parse_shape,
-        ),
-    ] = ()
-    declare: Annotated[
-        tuple[TensorSpec, ...],
-        Option(
-            "an input, where the server lists none: its name, datatype and dimensions, -1 where one is open "
-            "(repeatable)",
-            (),
-            _DATA,
-            "NAME:DATATYPE:D,D",
-            parse=parse_declaration,
-        ),
-    ] = ()
-    input_data: Annotated[
-        tuple[str, ...],
-        Option(
-            "what the inputs hold: zero, random, a JSON file, a file with a JSON object a line (.jsonl), or "
-            "a directory with a file for each input (repeatable); BYTES are random strings also for zero",
-            (),
-            _DATA,
-            "zero|random|PATH",
-            parse=parse_data,
-        ),
-    ] = ()
-    input: Annotated[
-        tuple[InputSource, ...],
-        Option(
-            "of one input: zero, ones, random, range:LOW:HIGH, bytes (any bits, as perf_analyzer's random), "
-            "or file:PATH (.npy, raw, lines of text) (repeatable)",
-            (),
-            _DATA,
-            "NAME=SOURCE",
-            parse=parse_source,
-        ),
-    ] = ()
-    string_length: Annotated[int, Option("length of the random strings of BYTES inputs", (), _DATA)] = 128
-    string_data: Annotated[str | None, Option("the string in every BYTES element", (), _DATA)] = None
-    tolerance: Annotated[
-        Tolerance | None,
-        Option(
-            "how far outputs may be from the data's validation_data; exactly equal without it",
-            (),
-            _DATA,
-            "ABSOLUTE[,RELATIVE]",
-            parse=parse_tolerance,
-        ),
-    ] = None
-    shared_memory: Annotated[
-        SharedMemoryKind,
-        Option(
-            "where tensors are that the server shares instead of receiving them: none, system or cuda",
-            (),
-            _DATA,
-            parse=_shared_memory,
-        ),
-    ] = "none"
-    output_shared_memory_size: Annotated[
-        int, Option("bytes of shared memory for an output of unknown size", (), _DATA, "BYTES")
-    ] = 102400
-    output: Annotated[
-        tuple[str, ...], Option("ask for this output only (repeatable); all without it", (), _DATA, "NAME")
-    ] = ()
-    seed: Annotated[int, Option("seed of data, arrivals and sequences", (), _DATA)] = 0
+    batch_size: int = option(1, "inferences in one request", "-b", section=_DATA)
+    shape: tuple[Shape, ...] = option(
+        (),
+        "shape of an input with dynamic dimensions, without the batch dimension (repeatable)",
+        section=_DATA,
+        metavar="NAME:D,D",
+        parse=parse_shape,
+    )
+    declare: tuple[TensorSpec, ...] = option(
+        (),
+        "an input, where the server lists none: its name, datatype and dimensions, -1 where one is open "
+        "(repeatable)",
+        section=_DATA,
+        metavar="NAME:DATATYPE:D,D",
+        parse=parse_declaration,
+    )
+    input_data: tuple[str, ...] = option(
+        (),
+        "what the inputs hold: zero, random, a JSON file, a file with a JSON object a line (.jsonl), or "
+        "a directory with a file for each input (repeatable); BYTES are random strings also for zero",
+        section=_DATA,
+        metavar="zero|random|PATH",
+        parse=parse_data,
+    )
+    input: tuple[InputSource, ...] = option(
+        (),
+        "of one input: zero, ones, random, range:LOW:HIGH, bytes (any bits, as perf_analyzer's random), "
+        "or file:PATH (.npy, raw, lines of text) (repeatable)",
+        section=_DATA,
+        metavar="NAME=SOURCE",
+        parse=parse_source,
+    )
+    string_length: int = option(128, "length of the random strings of BYTES inputs", section=_DATA)
+    string_data: str | None = option(None, "the string in every BYTES element", section=_DATA)
+    tolerance: Tolerance | None = option(
+        None,
+        "how far outputs may be from the data's validation_data; exactly equal without it",
+        section=_DATA,
+        metavar="ABSOLUTE[,RELATIVE]",
+        parse=parse_tolerance,
+    )
+    shared_memory: SharedMemoryKind = option(
+        "none",
+        "where tensors are that the server shares instead of receiving them: none, system or cuda",
+        section=_DATA,
+        parse=_shared_memory,
+    )
+    output_shared_memory_size: int = option(
+        102400, "bytes of shared memory for an output of unknown size", section=_DATA, metavar="BYTES"
+    )
+    output: tuple[str, ...] = option(
+        (), "ask for this output only (repeatable); all without it", section=_DATA, metavar="NAME"
+    )
+    seed: int = option(0, "seed of data, arrivals and sequences", section=_DATA)
 
     def check_data(self, *, needing: str = "") -> None:
         """Raise UsageError for a value out of range, data of two kinds, or without the files that the option

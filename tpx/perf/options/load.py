@@ -1,10 +1,9 @@
 """The options that say what load is put on it."""
 
 from dataclasses import dataclass
-from typing import Annotated
 
 from tpx.errors import UsageError
-from tpx.options import Option
+from tpx.options import option
 from tpx.perf.levels import parse_concurrency, parse_intervals, parse_periodic, parse_rates
 from tpx.perf.plan import Intervals, PeriodicRange
 from tpx.perf.settings import LevelRange, refuse
@@ -17,73 +16,54 @@ ONE_REQUEST = LevelRange(given=False)
 class LoadOptions:
     """Levels, and how many requests at each."""
 
-    concurrency_range: Annotated[
-        LevelRange,
-        Option(
-            "requests kept in flight: a range, a list 1,2,8, or geometric 1:64:x2; "
-            "an end of 0 goes on until the latency threshold is met",
-            (),
-            _LOAD,
-            "START:END:STEP",
-            parse=parse_concurrency,
-        ),
-    ] = ONE_REQUEST
-    request_rate_range: Annotated[
-        LevelRange | None,
-        Option(
-            "requests per second, whatever becomes of those before: ranges and lists as for concurrency, "
-            "and fractions",
-            (),
-            _LOAD,
-            "START:END:STEP",
-            parse=parse_rates,
-        ),
-    ] = None
-    request_intervals: Annotated[
-        Intervals | None,
-        Option(
-            "file with one interval of microseconds a line, repeated for as long as it takes",
-            (),
-            _LOAD,
-            "FILE",
-            parse=parse_intervals,
-        ),
-    ] = None
-    fixed_schedule: Annotated[
-        bool, Option("send each step of the input data once, at its own timestamp", (), _LOAD)
-    ] = False
-    periodic_concurrency_range: Annotated[
-        PeriodicRange | None,
-        Option(
-            "concurrency that grows from START to END within one measurement, over gRPC streams",
-            (),
-            _LOAD,
-            "START:END:STEP",
-            parse=parse_periodic,
-        ),
-    ] = None
-    request_period: Annotated[
-        int, Option("responses of each of the newest requests before concurrency grows again", (), _LOAD)
-    ] = 10
-    session_concurrency: Annotated[
-        int | None,
-        Option(
-            "conversations at a time, of --service-kind openai: the steps of the input data with one "
-            "session_id, each sent with the answers before it",
-            (),
-            _LOAD,
-            "N",
-        ),
-    ] = None
-    binary_search: Annotated[
-        bool, Option("halve the range to find the highest load under the latency threshold", (), _LOAD)
-    ] = False
-    request_count: Annotated[int | None, Option("send exactly this many requests per level", (), _LOAD)] = (
-        None
+    concurrency_range: LevelRange = option(
+        ONE_REQUEST,
+        "requests kept in flight: a range, a list 1,2,8, or geometric 1:64:x2; "
+        "an end of 0 goes on until the latency threshold is met",
+        section=_LOAD,
+        metavar="START:END:STEP",
+        parse=parse_concurrency,
     )
-    warmup_request_count: Annotated[
-        int, Option("requests sent before each level and not measured", (), _LOAD)
-    ] = 0
+    request_rate_range: LevelRange | None = option(
+        None,
+        "requests per second, whatever becomes of those before: ranges and lists as for concurrency, "
+        "and fractions",
+        section=_LOAD,
+        metavar="START:END:STEP",
+        parse=parse_rates,
+    )
+    request_intervals: Intervals | None = option(
+        None,
+        "file with one interval of microseconds a line, repeated for as long as it takes",
+        section=_LOAD,
+        metavar="FILE",
+        parse=parse_intervals,
+    )
+    fixed_schedule: bool = option(
+        False, "send each step of the input data once, at its own timestamp", section=_LOAD
+    )
+    periodic_concurrency_range: PeriodicRange | None = option(
+        None,
+        "concurrency that grows from START to END within one measurement, over gRPC streams",
+        section=_LOAD,
+        metavar="START:END:STEP",
+        parse=parse_periodic,
+    )
+    request_period: int = option(
+        10, "responses of each of the newest requests before concurrency grows again", section=_LOAD
+    )
+    session_concurrency: int | None = option(
+        None,
+        "conversations at a time, of --service-kind openai: the steps of the input data with one "
+        "session_id, each sent with the answers before it",
+        section=_LOAD,
+        metavar="N",
+    )
+    binary_search: bool = option(
+        False, "halve the range to find the highest load under the latency threshold", section=_LOAD
+    )
+    request_count: int | None = option(None, "send exactly this many requests per level", section=_LOAD)
+    warmup_request_count: int = option(0, "requests sent before each level and not measured", section=_LOAD)
 
     @property
     def levels(self) -> LevelRange:

@@ -1,9 +1,9 @@
 """The options that say how a level is measured, and when it is over."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-from tpx.options import Option
+from tpx.options import option
 from tpx.perf.settings import ErrorBudget, one_of, parse_budget, refuse
 
 _MEASURE = "Measurement"
@@ -24,46 +24,38 @@ _mode = one_of(
 class MeasurementOptions:
     """Windows, stability, limits."""
 
-    measurement_mode: Annotated[
-        Literal["time_windows", "count_windows"],
-        Option("what ends a window: time, or a number of requests", (), _MEASURE, parse=_mode),
-    ] = "time_windows"
-    measurement_interval: Annotated[
-        int | None,
-        Option(
-            "milliseconds of a window; like perf_analyzer's it lasts 1.2 times this "
-            "(default 5000; with --stability ci 1000, and just that)",
-            ("-p",),
-            _MEASURE,
-        ),
-    ] = None
-    measurement_request_count: Annotated[
-        int, Option("samples that a window has at least in count_windows mode", (), _MEASURE)
-    ] = 50
-    stability_percentage: Annotated[
-        float, Option("spread of three windows that counts as stable, in percent", ("-s",), _MEASURE)
-    ] = 10.0
-    max_trials: Annotated[
-        int | None,
-        Option("windows that a level has at most (default 10; with --stability ci 60)", ("-r",), _MEASURE),
-    ] = None
-    latency_threshold: Annotated[
-        int, Option("latency limit in milliseconds that ends the search; 0: none", ("-l",), _MEASURE)
-    ] = 0
-    percentile: Annotated[
-        float,
-        Option("percentile that stands for latency instead of the mean; -1: the mean", (), _MEASURE),
-    ] = -1.0
-    max_errors: Annotated[
-        ErrorBudget,
-        Option(
-            "failed requests that end the run: a count, or a share such as 1%; any number without it",
-            (),
-            _MEASURE,
-            "N|P%",
-            parse=parse_budget,
-        ),
-    ] = ANY_NUMBER
+    measurement_mode: Literal["time_windows", "count_windows"] = option(
+        "time_windows", "what ends a window: time, or a number of requests", section=_MEASURE, parse=_mode
+    )
+    measurement_interval: int | None = option(
+        None,
+        "milliseconds of a window; like perf_analyzer's it lasts 1.2 times this "
+        "(default 5000; with --stability ci 1000, and just that)",
+        "-p",
+        section=_MEASURE,
+    )
+    measurement_request_count: int = option(
+        50, "samples that a window has at least in count_windows mode", section=_MEASURE
+    )
+    stability_percentage: float = option(
+        10.0, "spread of three windows that counts as stable, in percent", "-s", section=_MEASURE
+    )
+    max_trials: int | None = option(
+        None, "windows that a level has at most (default 10; with --stability ci 60)", "-r", section=_MEASURE
+    )
+    latency_threshold: int = option(
+        0, "latency limit in milliseconds that ends the search; 0: none", "-l", section=_MEASURE
+    )
+    percentile: float = option(
+        -1.0, "percentile that stands for latency instead of the mean; -1: the mean", section=_MEASURE
+    )
+    max_errors: ErrorBudget = option(
+        ANY_NUMBER,
+        "failed requests that end the run: a count, or a share such as 1%; any number without it",
+        section=_MEASURE,
+        metavar="N|P%",
+        parse=parse_budget,
+    )
 
     def check_measurement(self) -> None:
         """Raise UsageError for a value out of range."""

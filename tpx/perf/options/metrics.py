@@ -2,10 +2,9 @@
 
 import re
 from dataclasses import dataclass
-from typing import Annotated
 
 from tpx.errors import UsageError
-from tpx.options import Option
+from tpx.options import option
 from tpx.perf.metrics.place import MetricsPlace
 from tpx.perf.settings import refuse
 
@@ -27,25 +26,25 @@ def parse_metric(text: str) -> str:
 class MetricsOptions:
     """Which page, how often, and what of it."""
 
-    collect_metrics: Annotated[
-        bool, Option("look at the server's Prometheus metrics while it is measured", (), _METRICS)
-    ] = False
-    metrics_url: Annotated[
-        str, Option("where they are (the server's host, port 8002, /metrics)", (), _METRICS, "HOST:PORT/PATH")
-    ] = ""
-    metrics_interval: Annotated[
-        int | None, Option("milliseconds from look to look (default 1000)", (), _METRICS, "MS")
-    ] = None
-    metric: Annotated[
-        tuple[str, ...],
-        Option(
-            "report further series: a regular expression searched for in name and labels (repeatable)",
-            (),
-            _METRICS,
-            "REGEX",
-            parse=parse_metric,
-        ),
-    ] = ()
+    collect_metrics: bool = option(
+        False, "look at the server's Prometheus metrics while it is measured", section=_METRICS
+    )
+    metrics_url: str = option(
+        "",
+        "where they are (the server's host, port 8002, /metrics)",
+        section=_METRICS,
+        metavar="HOST:PORT/PATH",
+    )
+    metrics_interval: int | None = option(
+        None, "milliseconds from look to look (default 1000)", section=_METRICS, metavar="MS"
+    )
+    metric: tuple[str, ...] = option(
+        (),
+        "report further series: a regular expression searched for in name and labels (repeatable)",
+        section=_METRICS,
+        metavar="REGEX",
+        parse=parse_metric,
+    )
 
     def check_metrics(self, service_kind: str) -> None:
         """Raise UsageError for a value out of range, or options that do not go together."""

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 from tpx.errors import UsageError
-from tpx.options import Option
+from tpx.options import option
 from tpx.perf.settings import refuse
 
 _OUTPUT = "Output"
@@ -15,55 +14,49 @@ _OUTPUT = "Output"
 class OutputOptions:
     """Files, and how much of it is told."""
 
-    verbose: Annotated[
-        int,
-        Option(
-            "show every window, and send and receive times apart; twice: tell on stderr what is asked of the "
-            "server and answered, the requests, and each window when it ends",
-            ("-v",),
-            _OUTPUT,
-            counted=True,
-        ),
-    ] = 0
-    dry_run: Annotated[
-        bool, Option("say what would be done, send one request, compare the shapes, and end", (), _OUTPUT)
-    ] = False
-    live: Annotated[
-        bool, Option("show how it goes while it is measured, where stderr is a terminal", (), _OUTPUT)
-    ] = True
-    no_live: Annotated[bool, Option("nothing that moves, also on a terminal", (), _OUTPUT)] = False
-    csv: Annotated[Path | None, Option("write perf_analyzer's CSV", ("-f",), _OUTPUT, "FILE")] = None
-    verbose_csv: Annotated[bool, Option("further columns in the CSV", (), _OUTPUT)] = False
-    profile_export_file: Annotated[
-        Path | None,
-        Option(
-            "write every request with its inputs, outputs and times, for genai-perf; must not exist",
-            (),
-            _OUTPUT,
-            "FILE",
-        ),
-    ] = None
-    json: Annotated[Path | None, Option("write every level as JSON", (), _OUTPUT, "FILE")] = None
-    jsonl: Annotated[Path | None, Option("write a line of JSON for every request", (), _OUTPUT, "FILE")] = (
-        None
+    verbose: int = option(
+        0,
+        "show every window, and send and receive times apart; twice: tell on stderr what is asked of the "
+        "server and answered, the requests, and each window when it ends",
+        "-v",
+        section=_OUTPUT,
+        counted=True,
     )
-    hdr_log: Annotated[
-        Path | None, Option("write a HdrHistogram of each window as a log", (), _OUTPUT, "FILE")
-    ] = None
-    junit: Annotated[
-        Path | None, Option("write a test case for every level and objective", (), _OUTPUT, "FILE")
-    ] = None
-    markdown: Annotated[Path | None, Option("write a summary for a CI job's page", (), _OUTPUT, "FILE")] = (
-        None
+    dry_run: bool = option(
+        False, "say what would be done, send one request, compare the shapes, and end", section=_OUTPUT
     )
-    html: Annotated[
-        Path | None, Option("write a report with plots that needs no other file", (), _OUTPUT, "FILE")
-    ] = None
-    pdf: Annotated[Path | None, Option("write the same as PDF (tpx[report])", (), _OUTPUT, "FILE")] = None
-    step_summary: Annotated[
-        bool,
-        Option("add the summary to $GITHUB_STEP_SUMMARY, the page of a GitHub job", (), _OUTPUT),
-    ] = False
+    live: bool = option(
+        True, "show how it goes while it is measured, where stderr is a terminal", section=_OUTPUT
+    )
+    no_live: bool = option(False, "nothing that moves, also on a terminal", section=_OUTPUT)
+    csv: Path | None = option(None, "write perf_analyzer's CSV", "-f", section=_OUTPUT, metavar="FILE")
+    verbose_csv: bool = option(False, "further columns in the CSV", section=_OUTPUT)
+    profile_export_file: Path | None = option(
+        None,
+        "write every request with its inputs, outputs and times, for genai-perf; must not exist",
+        section=_OUTPUT,
+        metavar="FILE",
+    )
+    json: Path | None = option(None, "write every level as JSON", section=_OUTPUT, metavar="FILE")
+    jsonl: Path | None = option(
+        None, "write a line of JSON for every request", section=_OUTPUT, metavar="FILE"
+    )
+    hdr_log: Path | None = option(
+        None, "write a HdrHistogram of each window as a log", section=_OUTPUT, metavar="FILE"
+    )
+    junit: Path | None = option(
+        None, "write a test case for every level and objective", section=_OUTPUT, metavar="FILE"
+    )
+    markdown: Path | None = option(
+        None, "write a summary for a CI job's page", section=_OUTPUT, metavar="FILE"
+    )
+    html: Path | None = option(
+        None, "write a report with plots that needs no other file", section=_OUTPUT, metavar="FILE"
+    )
+    pdf: Path | None = option(None, "write the same as PDF (tpx[report])", section=_OUTPUT, metavar="FILE")
+    step_summary: bool = option(
+        False, "add the summary to $GITHUB_STEP_SUMMARY, the page of a GitHub job", section=_OUTPUT
+    )
 
     @property
     def shows_live(self) -> bool:

@@ -1,10 +1,10 @@
 """The options that say how a load is put on, whatever its level."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 from tpx.errors import UsageError
-from tpx.options import Option
+from tpx.options import option
 from tpx.perf.levels import parse_workers
 from tpx.perf.loops import Poll
 from tpx.perf.plan import Arrivals
@@ -29,66 +29,53 @@ _poll = one_of("--poll", ("sleep", "busy"), "Unsupported type provided: '{}'. Ch
 class PaceOptions:
     """Arrivals, connections, sequences, processes."""
 
-    request_distribution: Annotated[
-        Literal["constant", "poisson", "gamma", "burst"],
-        Option("how the requests of a rate are spread over time", (), _PACE, parse=_distribution),
-    ] = "constant"
-    gamma_shape: Annotated[
-        float,
-        Option("of gamma arrivals: 1 is poisson, more is more even, less comes in clusters", (), _PACE),
-    ] = 1.0
-    burst_size: Annotated[int, Option("of burst arrivals: how many come at a time", (), _PACE)] = 1
-    on_late: Annotated[
-        Literal["send", "skip"],
-        Option(
-            "what becomes of a request that is more than a millisecond late, because no connection was free",
-            (),
-            _PACE,
-            parse=_late,
-        ),
-    ] = "send"
-    max_connections: Annotated[
-        int, Option("requests that a rate may have in flight; further ones wait for an answer", (), _PACE)
-    ] = 1024
-    num_of_sequences: Annotated[
-        int, Option("sequences that a rate keeps open, for models that take sequences", (), _PACE)
-    ] = 4
-    serial_sequences: Annotated[
-        bool,
-        Option(
-            "never two requests of a sequence in flight; they never are, as they would overtake each other",
-            (),
-            _PACE,
-        ),
-    ] = False
-    workers: Annotated[
-        int,
-        Option(
-            "processes that send the requests; auto: more than one where a processor is not enough",
-            (),
-            _PACE,
-            "N|auto",
-            parse=parse_workers,
-            default_text="auto",
-        ),
-    ] = 0
-    max_threads: Annotated[
-        int, Option("how many processes --workers auto may take; perf_analyzer's threads", (), _PACE)
-    ] = 0
-    poll: Annotated[
-        Poll,
-        Option(
-            "how the client waits for answers: sleep, or busy, which polls on a processor of its own, so "
-            "that the latency of 1 to 4 requests in flight has no wake-up of the client in it",
-            (),
-            _PACE,
-            parse=_poll,
-        ),
-    ] = "sleep"
-    self_test: Annotated[
-        bool,
-        Option("measure what this machine can send, against a server that does nothing, and end", (), _PACE),
-    ] = False
+    request_distribution: Literal["constant", "poisson", "gamma", "burst"] = option(
+        "constant", "how the requests of a rate are spread over time", section=_PACE, parse=_distribution
+    )
+    gamma_shape: float = option(
+        1.0, "of gamma arrivals: 1 is poisson, more is more even, less comes in clusters", section=_PACE
+    )
+    burst_size: int = option(1, "of burst arrivals: how many come at a time", section=_PACE)
+    on_late: Literal["send", "skip"] = option(
+        "send",
+        "what becomes of a request that is more than a millisecond late, because no connection was free",
+        section=_PACE,
+        parse=_late,
+    )
+    max_connections: int = option(
+        1024, "requests that a rate may have in flight; further ones wait for an answer", section=_PACE
+    )
+    num_of_sequences: int = option(
+        4, "sequences that a rate keeps open, for models that take sequences", section=_PACE
+    )
+    serial_sequences: bool = option(
+        False,
+        "never two requests of a sequence in flight; they never are, as they would overtake each other",
+        section=_PACE,
+    )
+    workers: int = option(
+        0,
+        "processes that send the requests; auto: more than one where a processor is not enough",
+        section=_PACE,
+        metavar="N|auto",
+        parse=parse_workers,
+        default_text="auto",
+    )
+    max_threads: int = option(
+        0, "how many processes --workers auto may take; perf_analyzer's threads", section=_PACE
+    )
+    poll: Poll = option(
+        "sleep",
+        "how the client waits for answers: sleep, or busy, which polls on a processor of its own, so "
+        "that the latency of 1 to 4 requests in flight has no wake-up of the client in it",
+        section=_PACE,
+        parse=_poll,
+    )
+    self_test: bool = option(
+        False,
+        "measure what this machine can send, against a server that does nothing, and end",
+        section=_PACE,
+    )
 
     @property
     def arrivals(self) -> Arrivals:

@@ -1,10 +1,10 @@
 """The option that puts on load as MLPerf's load generator does, and what belongs to it."""
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Literal
 
 from tpx.errors import UsageError
-from tpx.options import Option
+from tpx.options import option
 from tpx.perf.settings import LevelRange, LevelSettings, one_of, refuse
 
 _SCENARIO = "MLPerf scenarios"
@@ -21,26 +21,23 @@ PERCENTILES = {"single-stream": 90.0, "multi-stream": 99.0, "server": 99.0}
 class ScenarioOptions:
     """A scenario, and how long it lasts at least."""
 
-    scenario: Annotated[
-        Literal["", "single-stream", "multi-stream", "server", "offline"],
-        Option(
-            "single-stream: one query at a time; multi-stream: several requests a query; server: Poisson "
-            "arrivals at --request-rate-range; offline: all requests at once",
-            (),
-            _SCENARIO,
-            parse=_scenario,
-        ),
-    ] = ""
-    min_duration: Annotated[
-        float, Option("seconds that a scenario lasts at least (offline: as long as it takes)", (), _SCENARIO)
-    ] = 10.0
-    min_query_count: Annotated[int, Option("queries that a scenario has at least", (), _SCENARIO)] = 100
-    samples_per_query: Annotated[
-        int, Option("requests of one query of the multi-stream scenario", (), _SCENARIO)
-    ] = 8
-    offline_samples: Annotated[
-        int, Option("requests of the one query of the offline scenario", (), _SCENARIO)
-    ] = 1024
+    scenario: Literal["", "single-stream", "multi-stream", "server", "offline"] = option(
+        "",
+        "single-stream: one query at a time; multi-stream: several requests a query; server: Poisson "
+        "arrivals at --request-rate-range; offline: all requests at once",
+        section=_SCENARIO,
+        parse=_scenario,
+    )
+    min_duration: float = option(
+        10.0, "seconds that a scenario lasts at least (offline: as long as it takes)", section=_SCENARIO
+    )
+    min_query_count: int = option(100, "queries that a scenario has at least", section=_SCENARIO)
+    samples_per_query: int = option(
+        8, "requests of one query of the multi-stream scenario", section=_SCENARIO
+    )
+    offline_samples: int = option(
+        1024, "requests of the one query of the offline scenario", section=_SCENARIO
+    )
 
     def check_scenario(self, levels: LevelRange, request_count: int, distribution: str) -> None:
         """Raise UsageError for a value out of range, or a load that is not the scenario's."""

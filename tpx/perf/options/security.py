@@ -1,42 +1,43 @@
 """The options of TLS, one set for each transport, as perf_analyzer has them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from tpx.errors import UsageError
-from tpx.options import Option
+from tpx.options import option
 from tpx.perf.clients.tls import TlsSettings
 from tpx.perf.settings import refuse
 
 _TLS = "TLS"
 
 
-def _file(flag: str, what: str) -> Option:
+def _file(flag: str) -> Callable[[str], Path]:
     def parse(text: str) -> Path:
         if not Path(text).is_file():
             refuse(flag, "The value must be a valid file path.")
         return Path(text)
 
-    return Option(what, (), _TLS, "FILE", parse=parse)
+    return parse
 
 
-def _number(flag: str, most: int, text: str, what: str) -> Option:
+def _number(flag: str, most: int, text: str) -> Callable[[str], int]:
     def parse(word: str) -> int:
         if not word.isdecimal() or int(word) > most:
             refuse(flag, text)
         return int(word)
 
-    return Option(what, (), _TLS, parse=parse)
+    return parse
 
 
-def _encoding(flag: str, what: str) -> Option:
+def _encoding(flag: str) -> Callable[[str], str]:
     def parse(word: str) -> str:
         if word.upper() not in ("PEM", "DER"):
             refuse(flag, f"Unsupported type provided: '{word}'. The available options are 'PEM' or 'DER'.")
         return word.upper()
 
-    return Option(what, (), _TLS, parse=parse)
+    return parse
 
 
 _HTTPS = "--ssl-https-"
@@ -47,49 +48,59 @@ _GRPC = "--ssl-grpc-"
 class TlsOptions:
     """Whom the client trusts, and what it shows of itself."""
 
-    ssl_grpc_use_ssl: Annotated[bool, Option("gRPC over TLS", (), _TLS)] = False
-    ssl_grpc_root_certifications_file: Annotated[
-        Path | None, _file(_GRPC + "root-certifications-file", "PEM of the authorities to trust")
-    ] = None
-    ssl_grpc_private_key_file: Annotated[
-        Path | None, _file(_GRPC + "private-key-file", "PEM of the client's key")
-    ] = None
-    ssl_grpc_certificate_chain_file: Annotated[
-        Path | None, _file(_GRPC + "certificate-chain-file", "PEM of the client's certificates")
-    ] = None
-    ssl_https_verify_peer: Annotated[
-        int,
-        _number(
-            _HTTPS + "verify-peer",
-            1,
-            "The value must be either 0 or 1.",
-            "1: check the server's certificate; 0: take any, of any host",
-        ),
-    ] = 1
-    ssl_https_verify_host: Annotated[
-        int,
-        _number(
-            _HTTPS + "verify-host",
-            2,
-            "The value must be either 0, 1, or 2.",
-            "2 or 1: check that the certificate is the host's; 0: do not",
-        ),
-    ] = 2
-    ssl_https_ca_certificates_file: Annotated[
-        Path | None, _file(_HTTPS + "ca-certificates-file", "PEM of the authorities to trust")
-    ] = None
-    ssl_https_client_certificate_file: Annotated[
-        Path | None, _file(_HTTPS + "client-certificate-file", "the client's certificate")
-    ] = None
-    ssl_https_client_certificate_type: Annotated[
-        Literal["PEM", "DER"], _encoding(_HTTPS + "client-certificate-type", "PEM or DER")
-    ] = "PEM"
-    ssl_https_private_key_file: Annotated[
-        Path | None, _file(_HTTPS + "private-key-file", "the client's key")
-    ] = None
-    ssl_https_private_key_type: Annotated[
-        Literal["PEM", "DER"], _encoding(_HTTPS + "private-key-type", "PEM or DER")
-    ] = "PEM"
+    ssl_grpc_use_ssl: bool = option(False, "gRPC over TLS", section=_TLS)
+    ssl_grpc_root_certifications_file: Path | None = option(
+        None,
+        "PEM of the authorities to trust",
+        section=_TLS,
+        metavar="FILE",
+        parse=_file(_GRPC + "root-certifications-file"),
+    )
+    ssl_grpc_private_key_file: Path | None = option(
+        None, "PEM of the client's key", section=_TLS, metavar="FILE", parse=_file(_GRPC + "private-key-file")
+    )
+    ssl_grpc_certificate_chain_file: Path | None = option(
+        None,
+        "PEM of the client's certificates",
+        section=_TLS,
+        metavar="FILE",
+        parse=_file(_GRPC + "certificate-chain-file"),
+    )
+    ssl_https_verify_peer: int = option(
+        1,
+        "1: check the server's certificate; 0: take any, of any host",
+        section=_TLS,
+        parse=_number(_HTTPS + "verify-peer", 1, "The value must be either 0 or 1."),
+    )
+    ssl_https_verify_host: int = option(
+        2,
+        "2 or 1: check that the certificate is the host's; 0: do not",
+        section=_TLS,
+        parse=_number(_HTTPS + "verify-host", 2, "The value must be either 0, 1, or 2."),
+    )
+    ssl_https_ca_certificates_file: Path | None = option(
+        None,
+        "PEM of the authorities to trust",
+        section=_TLS,
+        metavar="FILE",
+        parse=_file(_HTTPS + "ca-certificates-file"),
+    )
+    ssl_https_client_certificate_file: Path | None = option(
+        None,
+        "the client's certificate",
+        section=_TLS,
+        metavar="FILE",
+        parse=_file(_HTTPS + "client-certificate-file"),
+    )
+    ssl_https_client_certificate_type: Literal["PEM", "DER"] = option(
+        "PEM", "PEM or DER", section=_TLS, parse=_encoding(_HTTPS + "client-certificate-type")
+    )
+    ssl_https_private_key_file: Path | None = option(
+        None, "the client's key", section=_TLS, metavar="FILE", parse=_file(_HTTPS + "private-key-file")
+    )
+    ssl_https_private_key_type: Literal["PEM", "DER"] = option(
+        "PEM", "PEM or DER", section=_TLS, parse=_encoding(_HTTPS + "private-key-type")
+    )
 
     def tls(self, protocol: str, *, secure: bool) -> TlsSettings | None:
         """What connections of a protocol check and show; None where they are plain.

@@ -1,9 +1,8 @@
 """The options that say what sequences of requests are like, for models that take them."""
 
 from dataclasses import dataclass
-from typing import Annotated
 
-from tpx.options import Option
+from tpx.options import option
 from tpx.perf.inputs.sequences import LAST_ID, SequenceSettings
 from tpx.perf.settings import refuse
 
@@ -63,21 +62,21 @@ def length_warning(given: int) -> str:
 class SequenceOptions:
     """Ids and lengths."""
 
-    sequence_length: Annotated[
-        int | None,
-        Option(
-            "requests in a sequence on average (20); without it a stream of --input-data is a sequence",
-            (),
-            _SEQUENCES,
-        ),
-    ] = None
-    sequence_length_variation: Annotated[
-        float, Option("by how many percent lengths differ from it at most", (), _SEQUENCES, "PERCENT")
-    ] = 20.0
-    sequence_id_range: Annotated[
-        IdRange,
-        Option("ids of the sequences: START to before END", (), _SEQUENCES, "START[:END]", parse=parse_ids),
-    ] = ANY_ID
+    sequence_length: int | None = option(
+        None,
+        "requests in a sequence on average (20); without it a stream of --input-data is a sequence",
+        section=_SEQUENCES,
+    )
+    sequence_length_variation: float = option(
+        20.0, "by how many percent lengths differ from it at most", section=_SEQUENCES, metavar="PERCENT"
+    )
+    sequence_id_range: IdRange = option(
+        ANY_ID,
+        "ids of the sequences: START to before END",
+        section=_SEQUENCES,
+        metavar="START[:END]",
+        parse=parse_ids,
+    )
 
     def check_sequences(self) -> None:
         """Raise UsageError for a value out of range."""

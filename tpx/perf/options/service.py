@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 from tpx.errors import UsageError
-from tpx.options import Option, nearest
+from tpx.options import nearest, option
 from tpx.perf.clients.endpoint import SERVICES, ServiceKind, ServiceSettings
 from tpx.perf.clients.model import ModelKey
 from tpx.perf.settings import refuse
@@ -73,37 +72,30 @@ NONE_COMPOSING = ComposingModels()
 class ServiceOptions:
     """What is at the other end."""
 
-    service_kind: Annotated[
-        ServiceKind,
-        Option(
-            "triton (any v2 server), inprocess (the engine here, without a network; also called triton_c_api "
-            "and local), openai, torchserve or tfserving",
-            (),
-            _SERVICE,
-            "KIND",
-            parse=parse_kind,
-        ),
-    ] = "triton"
-    endpoint: Annotated[
-        str, Option("openai: the path of the service, such as v1/chat/completions", (), _SERVICE, "PATH")
-    ] = ""
-    model_signature_name: Annotated[
-        str, Option("tfserving: which of the model's signatures", (), _SERVICE, "NAME")
-    ] = "serving_default"
-    model_repository: Annotated[
-        tuple[Path, ...],
-        Option("inprocess: the directory of the models (repeatable)", (), _SERVICE, "DIR"),
-    ] = ()
-    bls_composing_models: Annotated[
-        ComposingModels,
-        Option(
-            "models that the model calls, whose statistics are reported with its own",
-            (),
-            _SERVICE,
-            "NAME[:VERSION],...",
-            parse=_composing,
-        ),
-    ] = NONE_COMPOSING
+    service_kind: ServiceKind = option(
+        "triton",
+        "triton (any v2 server), inprocess (the engine here, without a network; also called triton_c_api "
+        "and local), openai, torchserve or tfserving",
+        section=_SERVICE,
+        metavar="KIND",
+        parse=parse_kind,
+    )
+    endpoint: str = option(
+        "", "openai: the path of the service, such as v1/chat/completions", section=_SERVICE, metavar="PATH"
+    )
+    model_signature_name: str = option(
+        "serving_default", "tfserving: which of the model's signatures", section=_SERVICE, metavar="NAME"
+    )
+    model_repository: tuple[Path, ...] = option(
+        (), "inprocess: the directory of the models (repeatable)", section=_SERVICE, metavar="DIR"
+    )
+    bls_composing_models: ComposingModels = option(
+        NONE_COMPOSING,
+        "models that the model calls, whose statistics are reported with its own",
+        section=_SERVICE,
+        metavar="NAME[:VERSION],...",
+        parse=_composing,
+    )
 
     def check_service(self, protocol: str) -> None:
         """Raise UsageError for a kind without what it needs, and for what it has no use for."""

@@ -1,10 +1,10 @@
 """The options that say what is measured, and how it is reached."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 from tpx.errors import UsageError
-from tpx.options import Option
+from tpx.options import option
 from tpx.perf.levels import parse_models
 from tpx.perf.plan import ModelShare
 from tpx.perf.settings import Header, one_of, parse_header, refuse
@@ -18,44 +18,35 @@ _protocol = one_of("-i (protocol)", ("http", "grpc"), "The value should be eithe
 class TargetOptions:
     """A model, a server, and the way there."""
 
-    model: Annotated[str, Option("model to send requests to", ("-m",), _TARGET, "NAME")] = ""
-    models: Annotated[
-        tuple[ModelShare, ...] | None,
-        Option(
-            "several models at once instead of -m, each request one of them by weight",
-            (),
-            _TARGET,
-            "A:3,B:1",
-            parse=parse_models,
-        ),
-    ] = None
-    model_version: Annotated[
-        str, Option("its version; the server's policy decides when not given", ("-x",), _TARGET)
-    ] = ""
-    url: Annotated[
-        str,
-        Option(
-            "host:port of the server (localhost:8000, for grpc localhost:8001), https://host:port for TLS",
-            ("-u",),
-            _TARGET,
-        ),
-    ] = ""
-    protocol: Annotated[
-        Literal["http", "grpc"], Option("http or grpc", ("-i",), _TARGET, parse=_protocol)
-    ] = "http"
-    header: Annotated[
-        tuple[Header, ...],
-        Option(
-            "header, or gRPC metadata, of every request (repeatable)",
-            ("-H",),
-            _TARGET,
-            "NAME:VALUE",
-            parse=parse_header,
-        ),
-    ] = ()
-    timeout: Annotated[
-        float, Option("seconds after which a request has failed; 0: never", (), _TARGET, "SECONDS")
-    ] = 0.0
+    model: str = option("", "model to send requests to", "-m", section=_TARGET, metavar="NAME")
+    models: tuple[ModelShare, ...] | None = option(
+        None,
+        "several models at once instead of -m, each request one of them by weight",
+        section=_TARGET,
+        metavar="A:3,B:1",
+        parse=parse_models,
+    )
+    model_version: str = option(
+        "", "its version; the server's policy decides when not given", "-x", section=_TARGET
+    )
+    url: str = option(
+        "",
+        "host:port of the server (localhost:8000, for grpc localhost:8001), https://host:port for TLS",
+        "-u",
+        section=_TARGET,
+    )
+    protocol: Literal["http", "grpc"] = option("http", "http or grpc", "-i", section=_TARGET, parse=_protocol)
+    header: tuple[Header, ...] = option(
+        (),
+        "header, or gRPC metadata, of every request (repeatable)",
+        "-H",
+        section=_TARGET,
+        metavar="NAME:VALUE",
+        parse=parse_header,
+    )
+    timeout: float = option(
+        0.0, "seconds after which a request has failed; 0: never", section=_TARGET, metavar="SECONDS"
+    )
 
     def check_target(self) -> None:
         """Raise UsageError for a value out of range."""

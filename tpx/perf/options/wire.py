@@ -1,10 +1,10 @@
 """The options that say how requests go over the wire, and what the server is told beforehand."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 from tpx.errors import UsageError
-from tpx.options import Option
+from tpx.options import option
 from tpx.perf.clients.base import RequestFields
 from tpx.perf.clients.endpoint import WireSettings
 from tpx.perf.settings import one_of, refuse
@@ -15,15 +15,7 @@ _WIRE = "Wire"
 TensorFormat = Literal["binary", "json"]
 
 
-def _format(flag: str) -> Option:
-    what = "inputs" if "input" in flag else "outputs"
-    text = "Unsupported type provided: '{}'. The available options are 'binary' or 'json'."
-    return Option(
-        f"HTTP: {what} as binary or json; binary, unless the server does not say that it takes it",
-        (),
-        _WIRE,
-        parse=one_of(flag, ("binary", "json"), text),
-    )
+_FORMATS = "Unsupported type provided: '{}'. The available options are 'binary' or 'json'."
 
 
 def parse_level(text: str) -> str:
@@ -75,52 +67,51 @@ _compression = one_of(
 class WireOptions:
     """Streams, formats, compression, parameters, tracing."""
 
-    asynchronous: Annotated[
-        bool, Option("measure as with perf_analyzer's asynchronous calls", ("--async", "-a"), _WIRE)
-    ] = False
-    sync: Annotated[bool, Option("measure as with its blocking calls", (), _WIRE)] = False
-    streaming: Annotated[
-        bool,
-        Option("gRPC: send over bidirectional streams; OpenAI: have answers streamed", (), _WIRE),
-    ] = False
-    stream_per_request: Annotated[
-        bool,
-        Option(
-            "--streaming: a stream of its own for every request, which ends with the last response to it; "
-            "MLServer's are so without being told",
-            (),
-            _WIRE,
-        ),
-    ] = False
-    input_tensor_format: Annotated[TensorFormat | None, _format("--input-tensor-format")] = None
-    output_tensor_format: Annotated[TensorFormat | None, _format("--output-tensor-format")] = None
-    grpc_compression_algorithm: Annotated[
-        Literal["none", "gzip", "deflate"],
-        Option("of the requests' messages: none, gzip or deflate", (), _WIRE, parse=_compression),
-    ] = "none"
-    request_parameter: Annotated[
-        tuple[RequestParameter, ...],
-        Option(
-            "parameter of every request; the type is bool, int or string (repeatable)",
-            (),
-            _WIRE,
-            "NAME:VALUE:TYPE",
-            parse=parse_request_parameter,
-        ),
-    ] = ()
-    trace_level: Annotated[
-        tuple[str, ...],
-        Option(
-            "have the server trace: OFF, TIMESTAMPS or TENSORS (repeatable)", (), _WIRE, parse=parse_level
-        ),
-    ] = ()
-    trace_rate: Annotated[int | None, Option("of how many requests it traces one (1000)", (), _WIRE, "N")] = (
-        None
+    asynchronous: bool = option(
+        False, "measure as with perf_analyzer's asynchronous calls", "--async", "-a", section=_WIRE
     )
-    trace_count: Annotated[int | None, Option("how many it traces; -1: any number", (), _WIRE, "N")] = None
-    log_frequency: Annotated[
-        int | None, Option("traces in one of its files; 0: all of them", (), _WIRE, "N")
-    ] = None
+    sync: bool = option(False, "measure as with its blocking calls", section=_WIRE)
+    streaming: bool = option(
+        False, "gRPC: send over bidirectional streams; OpenAI: have answers streamed", section=_WIRE
+    )
+    stream_per_request: bool = option(
+        False,
+        "--streaming: a stream of its own for every request, which ends with the last response to it; "
+        "MLServer's are so without being told",
+        section=_WIRE,
+    )
+    input_tensor_format: TensorFormat | None = option(
+        None,
+        "HTTP: inputs as binary or json; binary, unless the server does not say that it takes it",
+        section=_WIRE,
+        parse=one_of("--input-tensor-format", ("binary", "json"), _FORMATS),
+    )
+    output_tensor_format: TensorFormat | None = option(
+        None,
+        "HTTP: outputs as binary or json; binary, unless the server does not say that it takes it",
+        section=_WIRE,
+        parse=one_of("--output-tensor-format", ("binary", "json"), _FORMATS),
+    )
+    grpc_compression_algorithm: Literal["none", "gzip", "deflate"] = option(
+        "none", "of the requests' messages: none, gzip or deflate", section=_WIRE, parse=_compression
+    )
+    request_parameter: tuple[RequestParameter, ...] = option(
+        (),
+        "parameter of every request; the type is bool, int or string (repeatable)",
+        section=_WIRE,
+        metavar="NAME:VALUE:TYPE",
+        parse=parse_request_parameter,
+    )
+    trace_level: tuple[str, ...] = option(
+        (), "have the server trace: OFF, TIMESTAMPS or TENSORS (repeatable)", section=_WIRE, parse=parse_level
+    )
+    trace_rate: int | None = option(
+        None, "of how many requests it traces one (1000)", section=_WIRE, metavar="N"
+    )
+    trace_count: int | None = option(None, "how many it traces; -1: any number", section=_WIRE, metavar="N")
+    log_frequency: int | None = option(
+        None, "traces in one of its files; 0: all of them", section=_WIRE, metavar="N"
+    )
 
     def calls_asynchronously(self, *, sequences: bool = False) -> bool:
         """Whether perf_analyzer would send without waiting for answers: over streams always, and by itself

@@ -4,10 +4,10 @@ its options that are not here, which are refused with what to write instead."""
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from tpx.errors import UsageError
-from tpx.options import Option, build, given_in_argv
+from tpx.options import build, given_in_argv, option
 from tpx.perf.options.config import PerfConfig
 from tpx.perf.options.sequences import length_warning
 from tpx.perf.settings import LevelRange
@@ -58,22 +58,21 @@ REFUSED: Mapping[str, str] = {
 class PerfWords(PerfConfig):
     """All that can be written: what is deprecated ends in the fields that took its place."""
 
-    version: Annotated[bool, Option("show the version on stderr and exit", (), "Output")] = False
-    triton_server_directory: Annotated[
-        Path | None,
-        Option(_NEEDLESS, (), "Service", "DIR", inert=True),
-    ] = None
-    older_concurrency: Annotated[
-        int | None, Option("requests kept in flight: use --concurrency-range", ("-t",), _DEPRECATED, "N")
-    ] = None
-    older_growing: Annotated[
-        bool, Option("go on to higher ones: use --concurrency-range START:END", ("-d",), _DEPRECATED)
-    ] = False
-    older_most: Annotated[
-        int | None, Option("where -d ends; 0: at --latency-threshold", ("-c",), _DEPRECATED, "N")
-    ] = None
-    older_zeros: Annotated[bool, Option("use --input-data zero", ("-z",), _DEPRECATED)] = False
-    data_directory: Annotated[Path | None, Option("use --input-data DIR", (), _DEPRECATED, "DIR")] = None
+    version: bool = option(False, "show the version on stderr and exit", section="Output")
+    triton_server_directory: Path | None = option(
+        None, _NEEDLESS, section="Service", metavar="DIR", inert=True
+    )
+    older_concurrency: int | None = option(
+        None, "requests kept in flight: use --concurrency-range", "-t", section=_DEPRECATED, metavar="N"
+    )
+    older_growing: bool = option(
+        False, "go on to higher ones: use --concurrency-range START:END", "-d", section=_DEPRECATED
+    )
+    older_most: int | None = option(
+        None, "where -d ends; 0: at --latency-threshold", "-c", section=_DEPRECATED, metavar="N"
+    )
+    older_zeros: bool = option(False, "use --input-data zero", "-z", section=_DEPRECATED)
+    data_directory: Path | None = option(None, "use --input-data DIR", section=_DEPRECATED, metavar="DIR")
 
 
 _SUCCESSORS = {
