@@ -11,7 +11,8 @@ from tpx.analyzer.profile import Remark, TrialEnded, TrialStarted
 from tpx.analyzer.reports.verdict import Finding, judge
 from tpx.analyzer.results.measurement import Failure, Latency, Load, Measurement, Trial, Variant
 from tpx.analyzer.results.run import Run
-from tpx.cli.analyze import Exit, Progress, exit_status, main
+from tpx.cli.analyze import Progress, exit_status, main
+from tpx.cli.exits import Exit
 
 Replay = Callable[..., Run]
 
@@ -36,7 +37,7 @@ def test_without_a_subcommand_the_subcommands_are_listed(capsys: pytest.CaptureF
 def test_a_wrong_command_line_is_status_two(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(words) == 2
+    assert main(words) == 1
     captured = capsys.readouterr()
     assert message in captured.err
     assert captured.out == ""
@@ -48,7 +49,7 @@ def test_an_output_repository_in_use_stops_before_any_server_starts(
     (tmp_path / "models" / "m").mkdir(parents=True)
     (tmp_path / "output" / "m_config_0").mkdir(parents=True)
     words = ["-m", str(tmp_path / "models"), "--profile-models", "m", "-e", str(tmp_path / "export")]
-    assert main(["profile", *words, "--output-model-repository-path", str(tmp_path / "output")]) == 2
+    assert main(["profile", *words, "--output-model-repository-path", str(tmp_path / "output")]) == 1
     assert "--override-output-model-repository" in capsys.readouterr().err
     assert not (tmp_path / "export").exists()
 
@@ -58,15 +59,23 @@ def test_without_a_run_to_resume_the_status_is_two(
 ) -> None:
     (tmp_path / "models" / "m").mkdir(parents=True)
     words = ["-m", str(tmp_path / "models"), "--profile-models", "m", "-e", str(tmp_path / "export")]
-    assert main(["profile", *words, "--resume"]) == 2
+    assert main(["profile", *words, "--resume"]) == 1
     assert "run.jsonl holds no run to resume: leave out --resume" in capsys.readouterr().err
 
 
 def test_exit_statuses_follow_the_outcome(replay: Replay) -> None:
     assert status_of(replay(), "satisfied", "conclusive") is Exit.OK
     assert status_of(replay([])) is Exit.FAILED
-    assert status_of(replay(stop_after=5)) is Exit.PARTIAL
-    assert status_of(replay(stop_after=0)) is Exit.FAILED
+    assert status_of(replay(stop_after=5)) is Exit.INTERRUPTED
+    assert status_of(replay(stop_after=0)) is Exit.INTERRUPTED
+
+
+def test_a_run_that_was_cut_short_is_judged_only_where_that_is_allowed(replay: Replay) -> None:
+    for run, status in ((replay(stop_after=5), Exit.OK), (replay(stop_after=0), Exit.FAILED)):
+        verdicts = [judge(model, run.started.goals) for model in run.models]
+        assert exit_status(run, verdicts, allow_partial=True) is status
+    lost = replace(replay(stop_after=5), reason="the server has gone")
+    assert status_of(lost) is Exit.FAILED
 
 
 def test_a_verdict_that_nothing_satisfies_fails_where_satisfied_is_required(replay: Replay) -> None:
@@ -74,7 +83,7 @@ def test_a_verdict_that_nothing_satisfies_fails_where_satisfied_is_required(repl
     assert "no configuration satisfies" in judge(run.models[0], run.started.goals).sentence
     assert status_of(run) is Exit.OK
     assert status_of(run, "conclusive") is Exit.OK
-    assert status_of(run, "satisfied", "conclusive") is Exit.NONE_SATISFIES
+    assert status_of(run, "satisfied", "conclusive") is Exit.OBJECTIVE_MISSED
 
 
 def test_an_inconclusive_verdict_fails_where_a_conclusive_one_is_required(replay: Replay) -> None:

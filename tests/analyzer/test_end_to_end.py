@@ -119,7 +119,7 @@ def test_ctrl_c_finishes_the_measurement_and_writes_everything(models: Path, tmp
         out, err = process.communicate(timeout=120)
     finally:
         process.kill()
-    assert process.returncode == 6, err
+    assert process.returncode == 130, err
     assert "interrupted: finishing this measurement" in err
     assert "The run was interrupted" in out
     assert (tmp_path / "report.html").is_file()

@@ -86,7 +86,7 @@ def test_both_ways_to_a_plan_warn_and_check_the_export_path(
     (tmp_path / "file").touch()
     options = ["-m", str(tmp_path / "models"), "--profile-models", "add_sub", "--optuna-max-trials", "9"]
     for flag, name in (("--export-path", "file"), ("--checkpoint-directory", "file/below")):
-        assert main([*words, *options, flag, str(tmp_path / name)]) == 2
+        assert main([*words, *options, flag, str(tmp_path / name)]) == 1
         fault = f"{flag} {tmp_path / name}: {tmp_path / 'file'} is not a directory"
         assert fault in capsys.readouterr().err
     measured = [*options, "-b", "999", "-e", str(tmp_path / "out")]

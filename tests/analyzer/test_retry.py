@@ -132,5 +132,5 @@ def test_what_fails_again_is_told_once(tmp_path: Path) -> None:
 def test_retrying_needs_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "models" / "m").mkdir(parents=True)
     words = ["-m", str(tmp_path / "models"), "--profile-models=m", "-e", str(tmp_path / "export")]
-    assert main(["profile", *words, "--retry-failed"]) == 2
+    assert main(["profile", *words, "--retry-failed"]) == 1
     assert "run.jsonl holds no run to resume" in capsys.readouterr().err

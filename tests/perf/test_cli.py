@@ -40,6 +40,10 @@ def report(*levels: LevelResult, interrupted: bool = False) -> Report:
     )
 
 
+def allowing_partial(made: Report) -> Report:
+    return replace(made, config=replace(made.config, allow_partial=True))
+
+
 OK = make_level()
 UNSTABLE = make_level(verdict=Verdict.UNSTABLE, stable=False)
 OVER = make_level(verdict=Verdict.OVER_LIMIT)
@@ -60,7 +64,9 @@ SPENT = make_level(verdict=Verdict.ERRORS, over_budget=True)
         (report(OK, EMPTY), 3),
         (report(SPENT), 6),
         (report(OK, SPENT), 6),
-        (report(UNSTABLE, interrupted=True), 0),
+        (report(UNSTABLE, interrupted=True), 130),
+        (allowing_partial(report(UNSTABLE, interrupted=True)), 0),
+        (allowing_partial(report(EMPTY, interrupted=True)), 130),
         (report(EMPTY, interrupted=True), 130),
         (report(interrupted=True), 130),
         (replace(report(OK), error="gone"), 99),
@@ -323,7 +329,7 @@ def test_one_ctrl_c_keeps_what_was_measured_and_so_does_a_supervisor(
         wait_for_requests(behaviour, 50)
         process.send_signal(number)
         out, err = process.communicate(timeout=20)
-    assert process.returncode == 0
+    assert process.returncode == 130
     assert "press Ctrl-C again" in err
     assert "(unstable, interrupted)" in out
     (level,) = json.loads((tmp_path / "a.json").read_text())["levels"]

@@ -40,6 +40,7 @@ FREE_TO_DIFFER = frozenset(
         "step_summary",
         "price_per_hour",
         "require",
+        "allow_partial",
         "retry_failed",
         "always_report_gpu_metrics",
         "inference_output_fields",

@@ -5,7 +5,6 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
-from enum import IntEnum
 from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
@@ -23,6 +22,7 @@ from tpx.analyzer.results.journal import holds_run, read_last_run
 from tpx.analyzer.results.measurement import Failure
 from tpx.analyzer.results.run import Run
 from tpx.cli.analyze_runs import read_with_warnings, show_written
+from tpx.cli.exits import Exit
 from tpx.cli.measuring import measure
 from tpx.errors import MeasurementError, TpxError, UsageError
 from tpx.options import nearest
@@ -32,20 +32,6 @@ from tpx.report.step_summary import STEP_SUMMARY, step_summary_path
 
 if TYPE_CHECKING:
     from rich.status import Status
-
-
-class Exit(IntEnum):
-    """What an analysis says to the shell."""
-
-    OK = 0
-    FAILED = 1
-    USAGE = 2
-    NONE_SATISFIES = 3
-    """With `--require satisfied`."""
-    INCONCLUSIVE = 4
-    """With `--require conclusive`."""
-    PARTIAL = 6
-    """Interrupted; what was measured is valid and written."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -60,13 +46,10 @@ def main(argv: Sequence[str]) -> int:
         if name not in COMMANDS:
             print(f"Error: no command 'tpx analyze {name}'{nearest(name, COMMANDS)}", file=sys.stderr)
             print(f"Commands: {', '.join(COMMANDS)}", file=sys.stderr)
-            return Exit.USAGE
+            return Exit.FAILED
         module, _, function = COMMANDS[name].partition(":")
         command = cast("Callable[[Sequence[str]], int]", getattr(import_module(module), function))
         return command([*words, *mode] if name in WITH_MODE else words)
-    except UsageError as exc:
-        print(f"Error: {exc}", file=sys.stderr)
-        return Exit.USAGE
     except TpxError as exc:
         print(f"Error: {exc}", file=sys.stderr)
         return Exit.FAILED
@@ -87,7 +70,7 @@ def profile(argv: Sequence[str]) -> int:
     _print_results(run, verdicts, _csv_files(config))
     if fault is None:
         _write_reports(run, config)
-        return exit_status(run, verdicts, config.require)
+        return exit_status(run, verdicts, config.require, allow_partial=config.allow_partial)
     print(f"Error: {fault}", file=sys.stderr)
     print("Everything measured before is kept: --resume goes on from there.", file=sys.stderr)
     try:
@@ -149,16 +132,20 @@ def _mode_of(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return [f"--mode={value if equals else words.pop(0)}"], words
 
 
-def exit_status(run: Run, verdicts: Sequence[Verdict], require: Sequence[Gate] = ()) -> Exit:
-    """An interrupted run is partial if it measured anything; a verdict that was reached is a success, unless
-    it is not what is required."""
+def exit_status(
+    run: Run, verdicts: Sequence[Verdict], require: Sequence[Gate] = (), *, allow_partial: bool = False
+) -> Exit:
+    """Return the exit code of a run: a verdict that was reached is a success, if it is what is required.
+
+    A run that Ctrl-C or a lost server cut short is judged by its verdict only with `allow_partial`.
+    """
     findings = {verdict.finding for verdict in verdicts}
-    if run.outcome != "complete":
-        return Exit.FAILED if findings == {Finding.NOTHING} else Exit.PARTIAL
+    if run.outcome != "complete" and not allow_partial:
+        return Exit.FAILED if run.reason else Exit.INTERRUPTED
     if Finding.NOTHING in findings:
         return Exit.FAILED
     if "satisfied" in require and Finding.NONE_SATISFIES in findings:
-        return Exit.NONE_SATISFIES
+        return Exit.OBJECTIVE_MISSED
     if "conclusive" in require and Finding.INCONCLUSIVE in findings:
         return Exit.INCONCLUSIVE
     return Exit.OK

@@ -11,7 +11,8 @@ from tpx.analyzer.comparison import Comparison, Pair, compare_runs
 from tpx.analyzer.results.journal import read_last_run
 from tpx.analyzer.results.run import Run
 from tpx.cli.analyze_runs import journal_of
-from tpx.cli.comparing import REGRESSION, ComparisonOptions
+from tpx.cli.comparing import ComparisonOptions
+from tpx.cli.exits import Exit
 from tpx.errors import UsageError
 from tpx.options import from_argv, option
 from tpx.perf.answers.compare import Strictness, difference_json
@@ -49,7 +50,7 @@ def compare(argv: Sequence[str]) -> int:
         )
     _show(found, config.strictness, everything=config.all)
     config.write(_document(found))
-    return REGRESSION if found.regressions else 0
+    return Exit.REGRESSION if found.regressions else Exit.OK
 
 
 def _show(found: Comparison, strictness: Strictness, *, everything: bool) -> None:

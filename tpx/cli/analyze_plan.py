@@ -26,11 +26,11 @@ from tpx.analyzer.results.run import Run
 from tpx.analyzer.trial import Bench
 from tpx.analyzer.variants import OutputRepository
 from tpx.cli.analyze_runs import read_with_warnings
+from tpx.cli.exits import Exit
 from tpx.cli.launching import open_runner
 from tpx.perf.run import event_loop
 
 CONFIGURATIONS_SHOWN = 60
-FAILED = 1
 
 
 def plan(argv: Sequence[str]) -> int:
@@ -50,7 +50,7 @@ def show_plan(config: ProfileConfig) -> int:
     for model in found.models:
         print(_model_text(model))
     print(_summary(config, found, pace))
-    return FAILED if any(model.nothing for model in found.models) else 0
+    return Exit.FAILED if any(model.nothing for model in found.models) else Exit.OK
 
 
 def _planned(config: ProfileConfig, pace: Pace) -> RunPlan:

@@ -1,5 +1,4 @@
-"""What `tpx perf compare` and `tpx analyze compare` have in common: what counts as a difference, and how the
-shell is told of one."""
+"""Options that `tpx perf compare` and `tpx analyze compare` have in common: what counts as a difference."""
 
 import json
 from dataclasses import dataclass
@@ -12,9 +11,6 @@ from tpx.perf.options.answers import parse_share
 
 if TYPE_CHECKING:
     from tpx.perf.answers.compare import Strictness
-
-REGRESSION = 5
-"""Exit status: something became worse."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand
 
 import tpx
+from tpx.cli.exits import ANALYZE, COMPARE, DONE, MEANINGS, PERF, PERF_COMPARE, Exit
 from tpx.options import Field, fields_of
 
 
@@ -24,6 +25,7 @@ class _Page:
 
     config: str
     summary: str
+    exits: tuple[Exit, ...] = DONE
 
 
 _COMPARE = ("perf", "compare")
@@ -47,11 +49,13 @@ _PAGES = {
         "  tpx perf -m mnist --dry-run                        the plan and one request\n"
         "  tpx perf -m mnist -f out.csv --json out.json --html out.html\n"
         "  tpx perf compare before.json after.json            what became worse",
+        PERF,
     ),
     _COMPARE: _Page(
         "tpx.cli.perf_compare:CompareConfig",
         "Tell what changed from one run of `tpx perf --json` to another; exit with 5 where something became "
         "worse.\n\nExample:  tpx perf compare before.json after.json",
+        PERF_COMPARE,
     ),
     ("analyze", "profile"): _Page(
         "tpx.analyzer.options:ProfileConfig",
@@ -59,6 +63,7 @@ _PAGES = {
         "Options and YAML files are Model Analyzer's.\n\n"
         "Examples:  tpx analyze profile --model-repository models --profile-models mnist --budget 10m   |   "
         "tpx analyze profile -f config.yml --dry-run",
+        ANALYZE,
     ),
     ("analyze", "plan"): _Page(
         "tpx.analyzer.options:ProfileConfig",
@@ -79,6 +84,7 @@ _PAGES = {
         "tpx.cli.analyze_compare:CompareConfig",
         "Tell what changed from one run to another; exit with 5 where something became worse.\n\n"
         "Example:  tpx analyze compare main branch",
+        COMPARE,
     ),
     ("analyze", "apply"): _Page(
         "tpx.cli.analyze_apply:ApplyConfig",
@@ -91,7 +97,9 @@ _PAGES = {
         "Example:  tpx analyze rollback mnist -m models",
     ),
     ("analyze", "analyze"): _Page(
-        "tpx.analyzer.options:ProfileConfig", "The same as `profile`; Model Analyzer's former name for it."
+        "tpx.analyzer.options:ProfileConfig",
+        "The same as `profile`; Model Analyzer's former name for it.",
+        ANALYZE,
     ),
     ("quickstart",): _Page(
         "tpx.cli.quickstart:QuickstartConfig", "Write the example models as a model repository."
@@ -112,8 +120,8 @@ def show(argv: Sequence[str]) -> int:
     try:
         _app(pages)(list(argv), prog_name="tpx")
     except SystemExit as exc:
-        return exc.code if isinstance(exc.code, int) else 0
-    return 0
+        return Exit.FAILED if exc.code else Exit.OK
+    return Exit.OK
 
 
 def _app(whole: set[tuple[str, ...]]) -> typer.Typer:
@@ -134,9 +142,9 @@ def _app(whole: set[tuple[str, ...]]) -> typer.Typer:
     for words, page in _PAGES.items():
         fields = _fields(page) if words in whole else []
         if len(words) == 1 and words[0] not in groups:
-            _add(root, words[0], page.summary, fields)
+            _add(root, words[0], page, fields)
         elif len(words) == 2 and words[0] in groups:
-            _add(groups[words[0]], words[1], page.summary, fields)
+            _add(groups[words[0]], words[1], page, fields)
     for name, group in groups.items():
         root.add_typer(group, name=name)
     return root
@@ -147,14 +155,16 @@ def _fields(page: _Page) -> list[Field]:
     return fields_of(getattr(import_module(module), name))
 
 
-def _add(parent: typer.Typer, name: str, summary: str, fields: Sequence[Field]) -> None:
-    """A command whose signature and help show the options of a config dataclass, in their sections."""
+def _add(parent: typer.Typer, name: str, page: _Page, fields: Sequence[Field]) -> None:
+    """Add a command whose help shows its options, in their sections, and its exit codes."""
 
     class Sections(TyperCommand):
         def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 (typer's signature)
             for title, rows in _sections(fields).items():
                 with formatter.section(title):
                     formatter.write_dl(rows)
+            with formatter.section("Exit codes"):
+                formatter.write_dl([(str(code.value), MEANINGS[code]) for code in page.exits])
 
     def command(**_: Any) -> None:
         raise AssertionError("only shown, never called")
@@ -162,7 +172,7 @@ def _add(parent: typer.Typer, name: str, summary: str, fields: Sequence[Field]) 
     parameters = [_parameter(field) for field in fields]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
-    parent.command(name, cls=Sections, help=summary)(command)
+    parent.command(name, cls=Sections, help=page.summary)(command)
 
 
 def _sections(fields: Sequence[Field]) -> dict[str, list[tuple[str, str]]]:

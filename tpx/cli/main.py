@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import cast
 
 from tpx import __version__
+from tpx.cli.exits import Exit
 from tpx.options import nearest
 
 # name -> module with main(argv) -> status
@@ -27,7 +28,7 @@ def main() -> None:
     try:
         status = run(sys.argv[1:])
     except KeyboardInterrupt:
-        status = 130
+        status = Exit.INTERRUPTED
     except BrokenPipeError:
         # whoever read our output has gone (`tpx perf | head`): nothing to say, and nobody to say it to
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -48,7 +49,7 @@ def run(argv: Sequence[str]) -> int:
     if word and word not in COMMANDS:
         print(f"tpx: no command '{word}'{nearest(word, COMMANDS)}\n", file=sys.stderr)
         _show(["--help"])
-        return 2
+        return Exit.FAILED
     if helping:
         return _show([*words, "--help"])
     command = cast("Callable[[Sequence[str]], int]", import_module(COMMANDS[word]).main)

@@ -5,10 +5,9 @@ import os
 import resource
 import sys
 from collections.abc import Sequence
-from enum import IntEnum
 
 from tpx import __version__
-from tpx.cli.comparing import REGRESSION
+from tpx.cli.exits import Exit
 from tpx.cli.interrupts import Interrupts
 from tpx.cli.perf_terminal import Terminal, tell
 from tpx.cli.perf_trace import every_step
@@ -32,19 +31,6 @@ WHOM_TO_TRUST = (
 )
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
 """By these, in either case, perf_analyzer's libraries are told to go through a proxy."""
-
-
-class Exit(IntEnum):
-    """perf_analyzer's exit statuses, and ours beyond them."""
-
-    OK = 0
-    UNSTABLE = 2
-    NO_VALID_REQUEST = 3
-    OBJECTIVE_BROKEN = 4
-    REGRESSION = REGRESSION
-    OVER_ERROR_BUDGET = 6
-    FAILED = 99
-    INTERRUPTED = 130
 
 
 def main(argv: Sequence[str]) -> int:
@@ -78,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
             return _measured(config, argv)
     except TpxError as exc:
         print(f"Error: {exc}{_hint(exc, kind)}", file=sys.stderr)
-        return Exit.FAILED
+        return Exit.PERF_FAILED
 
 
 def _measured(config: PerfConfig, argv: Sequence[str]) -> int:
@@ -151,21 +137,25 @@ def _dry_run(config: PerfConfig) -> Exit:
     for notice in planned.notices:
         print(f"WARNING: {notice}", file=sys.stderr)
     tell(planned.text)
-    return Exit.OK if planned.good else Exit.FAILED
+    return Exit.OK if planned.good else Exit.PERF_FAILED
 
 
 def exit_status(report: Report) -> Exit:
-    """What a finished run says to the shell; an interrupted one has succeeded if it measured anything."""
+    """Return what a finished run says to the shell.
+
+    An interrupted run has succeeded only with --allow-partial, where it measured anything.
+    """
     if report.over_budget:
         return Exit.OVER_ERROR_BUDGET
     if report.interrupted:
-        return Exit.OK if report.has_valid_requests else Exit.INTERRUPTED
+        accepted = report.config.allow_partial and report.has_valid_requests
+        return Exit.OK if accepted else Exit.INTERRUPTED
     if report.error:
-        return Exit.FAILED
+        return Exit.PERF_FAILED
     if report.has_dead_level and not (report.config.slo and report.has_valid_requests):
         return Exit.NO_VALID_REQUEST
     if report.breaks_slo or report.has_invalid_level:
-        return Exit.OBJECTIVE_BROKEN
+        return Exit.OBJECTIVE_MISSED
     if report.config.require_stable and report.any_unstable:
         return Exit.UNSTABLE
     return Exit.UNSTABLE if report.only_unstable and not report.config.slo else Exit.OK

@@ -4,7 +4,7 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
-from tpx.cli.comparing import REGRESSION
+from tpx.cli.exits import Exit
 from tpx.cli.interrupts import Interrupts
 from tpx.cli.perf_terminal import tell
 from tpx.perf.answers.compare import Comparison, comparison_text, difference_json
@@ -14,23 +14,25 @@ from tpx.perf.report.comparison import Against, Compared
 from tpx.perf.report.files import write_comparison
 from tpx.perf.run import event_loop
 
-INTERRUPTED = 130
-
 
 def main(config: PerfConfig, argv: Sequence[str], in_process: str = "") -> int:
-    """Measure, print what differs; 5 where a server is worse than the first, 130 where Ctrl-C came twice, or
-    before any block."""
+    """Measure and print what differs; return the exit status.
+
+    Interrupted runs are judged by what they measured only with --allow-partial.
+    """
     with asyncio.Runner(loop_factory=event_loop) as runner:
         try:
             found = runner.run(_run(config, in_process))
         except asyncio.CancelledError:
-            return INTERRUPTED
+            return Exit.INTERRUPTED
     compared = _compared(found)
     for pair in compared.pairs:
         tell(f"{pair.after} against {pair.before}:\n")
         tell(comparison_text(pair.comparison, found.strictness) + "\n")
     write_comparison(config, compared, _document(found, argv))
-    return REGRESSION if found.regressions else 0
+    if found.interrupted and not config.allow_partial:
+        return Exit.INTERRUPTED
+    return Exit.REGRESSION if found.regressions else Exit.OK
 
 
 async def _run(config: PerfConfig, in_process: str) -> Turns:

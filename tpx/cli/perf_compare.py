@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tpx.cli.comparing import REGRESSION, ComparisonOptions
+from tpx.cli.comparing import ComparisonOptions
+from tpx.cli.exits import Exit
 from tpx.cli.perf_terminal import tell
 from tpx.errors import UsageError
 from tpx.options import from_argv, option
@@ -47,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     pair = Against(before=str(config.runs[0]), after=str(config.runs[1]), comparison=comparison)
     document = {"schema": 1, "compare": difference_json(comparison.differences)}
     write_comparison(config, Compared(pairs=(pair,), strictness=config.strictness), document)
-    return REGRESSION if comparison.regressions else 0
+    return Exit.REGRESSION if comparison.regressions else Exit.OK
 
 
 def _document(path: Path) -> Any:

@@ -45,11 +45,14 @@ class GoalOptions:
     )
     require: tuple[Gate, ...] = option(
         (),
-        "what a verdict has to be for status 0: satisfied (status 3 where no configuration keeps the "
-        "constraints), conclusive (status 4 where no configuration is certain to be better)",
+        "what a verdict has to be for status 0: satisfied (status 4 where no configuration keeps the "
+        "constraints), conclusive (status 7 where no configuration is certain to be better)",
         section=_GOALS,
         metavar="satisfied,conclusive",
         comma=True,
+    )
+    allow_partial: bool = option(
+        False, "do not exit with 130 when Ctrl-C cuts the run short: judge what it measured", section=_GOALS
     )
     num_configs_per_model: int = option(
         3, "best configurations that the report draws and shows in detail", section=_GOALS

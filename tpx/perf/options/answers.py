@@ -50,6 +50,9 @@ class AnswerOptions:
         parse=parse_share,
     )
     require_stable: bool = option(False, "exit with 2 when any level is unstable", section=_ANSWERS)
+    allow_partial: bool = option(
+        False, "do not exit with 130 when Ctrl-C cuts the run short: take what it measured", section=_ANSWERS
+    )
     stop_on_unstable: bool = option(
         False, "measure no further level after an unstable one, as perf_analyzer does", section=_ANSWERS
     )

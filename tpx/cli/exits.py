@@ -1,0 +1,41 @@
+"""The exit codes of every command: one table, in which a number means the same everywhere."""
+
+from collections.abc import Mapping
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """Exit codes. 0, 2, 3 and 99 are perf_analyzer's; 0 and 1 are Model Analyzer's and Triton's."""
+
+    OK = 0
+    FAILED = 1
+    UNSTABLE = 2
+    NO_VALID_REQUEST = 3
+    OBJECTIVE_MISSED = 4
+    REGRESSION = 5
+    OVER_ERROR_BUDGET = 6
+    INCONCLUSIVE = 7
+    PERF_FAILED = 99
+    INTERRUPTED = 130
+
+
+MEANINGS: Mapping[Exit, str] = {
+    Exit.OK: "success",
+    Exit.FAILED: "wrong options, nothing measured, or a failure that the message names",
+    Exit.UNSTABLE: "the only level was unstable; with --require-stable any",
+    Exit.NO_VALID_REQUEST: "no valid request in a window",
+    Exit.OBJECTIVE_MISSED: (
+        "an objective or a constraint is missed: of --slo, of a --scenario, or with --require satisfied"
+    ),
+    Exit.REGRESSION: "compare or --ab found something worse",
+    Exit.OVER_ERROR_BUDGET: "more errors than --max-errors",
+    Exit.INCONCLUSIVE: "with --require conclusive: the verdict is inconclusive",
+    Exit.PERF_FAILED: "the same as 1, from tpx perf, as perf_analyzer has it",
+    Exit.INTERRUPTED: "cut short by Ctrl-C or SIGTERM; reports are written, --allow-partial accepts them",
+}
+
+DONE = (Exit.OK, Exit.FAILED)
+PERF = tuple(code for code in Exit if code not in (Exit.FAILED, Exit.INCONCLUSIVE))
+PERF_COMPARE = (Exit.OK, Exit.REGRESSION, Exit.PERF_FAILED)
+COMPARE = (*DONE, Exit.REGRESSION)
+ANALYZE = (*DONE, Exit.OBJECTIVE_MISSED, Exit.INCONCLUSIVE, Exit.INTERRUPTED)
