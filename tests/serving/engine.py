@@ -11,8 +11,8 @@ import numpy as np
 from tests.serving.fakes import FakeModel, config_of, decoded, signature_of
 from tpx.errors import TpxError
 from tpx.protocol.tensors import Tensor
+from tpx.serving.backends.contract import InstanceSpec, Needs
 from tpx.serving.instances.completions import Completions
-from tpx.serving.instances.placement import InstanceSpec, Needs
 from tpx.serving.model import Parts, ServedModel
 from tpx.serving.request import InferRequest, InferResponse
 from tpx.serving.scheduling.base import Scheduler

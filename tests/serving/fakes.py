@@ -9,8 +9,7 @@ import numpy as np
 from tpx.protocol import messages
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import DecodedRequest, Parameter
-from tpx.serving.batch import Arrays
-from tpx.serving.instances.placement import InstanceSpec
+from tpx.serving.backends.contract import Arrays, InstanceSpec
 from tpx.serving.request import (
     BoundInput,
     BoundOutput,

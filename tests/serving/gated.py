@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 
 from tests.serving.installed import install
-from tpx.serving.backends.base import Executor, ModelFiles
+from tpx.serving.backends.contract import Arrays, Executor, InstanceSpec, ModelFiles
 from tpx.serving.backends.identity import IdentityModel
 from tpx.serving.backends.table import BACKENDS
-from tpx.serving.batch import Arrays
-from tpx.serving.instances.placement import InstanceSpec
 
 
 class Gate:

@@ -13,8 +13,7 @@ from tests.serving.engine import Client, closed_gate, doubled, entered, serving,
 from tests.serving.fakes import FakeModel
 from tpx.errors import Cancelled, Overloaded
 from tpx.protocol.datatypes import BY_NAME
-from tpx.serving.batch import Arrays
-from tpx.serving.instances.placement import Needs
+from tpx.serving.backends.contract import Arrays, Needs
 from tpx.serving.request import InferRequest
 from tpx.serving.scheduling.base import Refusal
 from tpx.serving.scheduling.dynamic import DynamicBatcher

@@ -25,7 +25,7 @@ from tests.serving.test_disconnects import counters, eventually, reset
 from tests.serving.test_dispatcher import accumulate, sequential
 from tpx.protocol.grpc.server_call import ServerCall
 from tpx.protocol.http1.server import HttpRequest
-from tpx.serving.instances.placement import Needs
+from tpx.serving.backends.contract import Needs
 from tpx.serving.request import InferRequest, InferResponse
 from tpx.serving.scheduling.direct import DirectScheduler
 from tpx.serving.scheduling.dynamic import DynamicBatcher

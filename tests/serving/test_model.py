@@ -9,7 +9,7 @@ import pytest
 from tests.serving.engine import batcher, closed_gate, doubled, entered, serving, until
 from tests.serving.fakes import FakeModel, double
 from tpx.errors import Cancelled, InvalidRequest, NotReady
-from tpx.serving.batch import Arrays
+from tpx.serving.backends.contract import Arrays
 from tpx.serving.request import InferRequest
 
 INLINE = 10_000_000_000

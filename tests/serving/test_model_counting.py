@@ -7,7 +7,7 @@ import pytest
 from tests.serving.engine import batcher, closed_gate, entered, serving, until
 from tests.serving.fakes import FakeModel
 from tpx.errors import ExecutionError, Overloaded
-from tpx.serving.batch import Arrays
+from tpx.serving.backends.contract import Arrays
 from tpx.serving.distributions.latencies import latencies_of
 from tpx.serving.distributions.settings import LatencySettings
 from tpx.serving.request import InferRequest

@@ -10,7 +10,7 @@ import pytest
 from tests.serving.engine import batcher, doubled, serving
 from tests.serving.fakes import FakeModel, double
 from tpx.errors import Code, ExecutionError, InvalidRequest, TpxError
-from tpx.serving.batch import Arrays
+from tpx.serving.backends.contract import Arrays
 
 INLINE = 10_000_000_000
 

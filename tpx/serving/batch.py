@@ -103,3 +103,39 @@ class Batch:
         self.started_ns = self.started_ns or now
         self.gathered_ns = self.gathered_ns or now
         self.computed_ns = self.ended_ns = now
+
+
+class EarlyResponse:
+    """A response to a request whose batch has not ended, and the times of its making.
+
+    `batch` is the request as a batch of its own, whose times are those of the final response. The response is
+    the `index`-th of the request; `begun_ns` is when the one before was sent, or the inputs were gathered.
+    """
+
+    __slots__ = (
+        "batch",
+        "begun_ns",
+        "computed_ns",
+        "ended_ns",
+        "gathered_ns",
+        "index",
+        "request",
+        "response",
+        "size",
+        "started_ns",
+    )
+
+    def __init__(
+        self, batch: Batch, response: InferResponse, *, index: int = 0, begun_ns: int = 0, size: int = 0
+    ) -> None:
+        self.batch = batch
+        self.request = batch.requests[0]
+        self.response = response
+        self.index = index
+        self.size = size
+        """Bytes of its tensors."""
+        self.started_ns = batch.started_ns
+        self.gathered_ns = batch.gathered_ns
+        self.begun_ns = begun_ns or batch.gathered_ns
+        self.computed_ns = batch.computed_ns
+        self.ended_ns = batch.ended_ns

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import cast
 
 from tpx.errors import TpxError
+from tpx.serving.backends.contract import Needs
 from tpx.serving.batch import Batch
 from tpx.serving.instances.base import Instance
-from tpx.serving.instances.placement import Needs
 from tpx.serving.instances.remote import RemoteInbox, RemoteInstance, close_together
 from tpx.serving.instances.thread import Inbox, ThreadInstance
 from tpx.serving.request import InferRequest

@@ -4,19 +4,24 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tpx.errors import NotReady, TpxError
 from tpx.protocol.v2 import DecodedRequest
-from tpx.serving.backends.base import DecoupledExecutor, DividesMachine, OpenModel, RemoteExecutor
-from tpx.serving.batch import Batch
+from tpx.serving.backends.contract import (
+    DecoupledExecutor,
+    DividesMachine,
+    InstanceSpec,
+    OpenModel,
+    RemoteExecutor,
+)
+from tpx.serving.batch import Batch, EarlyResponse
 from tpx.serving.cache import CachedModel, ResponseCache
 from tpx.serving.dispatcher import Dispatcher, Lane, Outcomes
 from tpx.serving.instances.base import Instance
 from tpx.serving.instances.completions import Completions
-from tpx.serving.instances.decoupled import DecoupledAnswer, DecoupledCallbacks, DecoupledInstance
-from tpx.serving.instances.placement import InstanceSpec
+from tpx.serving.instances.decoupled import DecoupledCallbacks, DecoupledInstance
 from tpx.serving.instances.remote import Outcomes as RemoteOutcomes
 from tpx.serving.instances.remote import RemoteInbox, RemoteInstance, close_together
 from tpx.serving.instances.thread import ThreadInstance
@@ -56,6 +61,25 @@ class Placed:
     spec: InstanceSpec
     instance: Instance
     lane: Lane
+
+
+def plan_regroup(
+    present: Sequence[InstanceSpec], wanted: Sequence[InstanceSpec]
+) -> tuple[list[InstanceSpec], list[InstanceSpec]]:
+    """The instances to add and those to end, where the others go on as they are, whatever they are called."""
+    add = []
+    left = list(present)
+    for spec in wanted:
+        alike = [one for one in left if _alike(one, spec)]
+        if alike:
+            left.remove(next((one for one in alike if one.name == spec.name), alike[0]))
+        else:
+            add.append(spec)
+    return add, left
+
+
+def _alike(one: InstanceSpec, other: InstanceSpec) -> bool:
+    return replace(one, name=other.name) == other
 
 
 class ServedModel:
@@ -273,18 +297,18 @@ class ServedModel:
         self._reply(request, known)
         return True
 
-    def _responded(self, answer: DecoupledAnswer) -> None:
+    def _responded(self, early: EarlyResponse) -> None:
         """A decoupled model has another response, or, with the final one, no more."""
-        request, response = answer.request, answer.response
+        request, response = early.request, early.response
         now = _clock()
-        self.statistics.responded(answer.batch, response, answer.times, now)
+        self.statistics.responded(early, now)
         if response.final:
             self._in_flight -= 1
         if request.trace is not None:
-            request.trace.computed(request, answer.times, response)
+            request.trace.computed(request, early, response)
         self._reply(request, response)
         if self._order is None and request.pace is not None:
-            request.pace.delivered(answer.size)
+            request.pace.delivered(early.size)
 
     def _send_in_turn(self, request: InferRequest, response: InferResponse) -> None:
         """What is held back is made, but not delivered: a model does not run far ahead of its turn."""
@@ -319,17 +343,17 @@ class ServedModel:
             except Exception:
                 log.exception("answering a request to model '%s' failed", self.name)
 
-    def _answer_apart(self, answer: DecoupledAnswer) -> None:
+    def _answer_apart(self, early: EarlyResponse) -> None:
         """A request has its response before the batch that it is part of, which counts as executed later."""
-        request, response = answer.request, answer.response
+        request, response = early.request, early.response
         now = _clock()
         if response.error is None:
-            self.statistics.answered(request, answer.times, now)
+            self.statistics.answered(request, early, now)
         else:
             self.statistics.failed(response.error, 1, now - request.arrived_ns)
         self._in_flight -= 1
         if request.trace is not None:
-            request.trace.computed(request, answer.times, response)
+            request.trace.computed(request, early, response)
         self._finish(request, response)
 
     def _finish(self, request: InferRequest, response: InferResponse) -> None:

@@ -11,7 +11,7 @@ from tpx.errors import Cancelled, Code, ExecutionError, TpxError
 from tpx.serving.distributions.latencies import Latencies
 
 if TYPE_CHECKING:
-    from tpx.serving.batch import Batch
+    from tpx.serving.batch import Batch, EarlyResponse
     from tpx.serving.request import Computation, InferRequest, InferResponse
 
 
@@ -21,20 +21,6 @@ class Duration:
 
     count: int
     ns: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResponseTimes:
-    """One response of a decoupled model: the how manieth of its request, and what happened when."""
-
-    index: int
-    started_ns: int
-    gathered_ns: int
-    """Of the request."""
-    begun_ns: int
-    """The inputs were gathered, or the response before was sent."""
-    computed_ns: int
-    ended_ns: int
 
 
 class BatchStatistics:
@@ -62,9 +48,9 @@ class ResponseStatistics:
         self.empty_response = [0, 0]
         self.cancel = [0, 0]
 
-    def count(self, response: "InferResponse", times: ResponseTimes) -> None:
+    def count(self, response: "InferResponse", times: "Computation", begun_ns: int) -> None:
         """Add a response. Of an empty one there is no output to extract, of a cancelled one nothing."""
-        infer_ns, output_ns = times.computed_ns - times.begun_ns, times.ended_ns - times.computed_ns
+        infer_ns, output_ns = times.computed_ns - begun_ns, times.ended_ns - times.computed_ns
         if isinstance(response.error, Cancelled):
             _add(self.cancel, infer_ns)
             return
@@ -215,37 +201,38 @@ class ModelStatistics:
     def responded_once(self, batch: "Batch", now_ns: int) -> None:
         """A decoupled model has sent the only response of each request in `batch`, which counts as executed
         or failed apart."""
-        times = ResponseTimes(
-            index=0,
-            started_ns=batch.started_ns,
-            gathered_ns=batch.gathered_ns,
-            begun_ns=batch.gathered_ns,
-            computed_ns=batch.computed_ns,
-            ended_ns=batch.ended_ns,
-        )
         for request, response in zip(batch.requests, batch.responses, strict=True):
-            self._count_response(response, times, now_ns - request.arrived_ns, now_ns)
+            taken_ns = now_ns - request.arrived_ns
+            self._count_response(0, response, batch, batch.gathered_ns, taken_ns, now_ns)
 
-    def _count_response(
-        self, response: "InferResponse", times: ResponseTimes, taken_ns: int, now_ns: int
-    ) -> None:
-        index = min(times.index, _LAST_INDEX)
-        kept = self.responses.get(index)
-        if kept is None:
-            kept = self.responses[index] = ResponseStatistics()
-        kept.count(response, times)
-        if self.latencies is not None and index == 0 and (response.outputs or response.error is not None):
-            self.latencies.observe("first_response", taken_ns, now_ns)
-
-    def responded(self, batch: "Batch", response: "InferResponse", times: ResponseTimes, now_ns: int) -> None:
-        """A decoupled model has sent a response of the one request in `batch`."""
-        self._count_response(response, times, now_ns - batch.requests[0].arrived_ns, now_ns)
+    def responded(self, early: "EarlyResponse", now_ns: int) -> None:
+        """A decoupled model has sent a response."""
+        response = early.response
+        taken_ns = now_ns - early.request.arrived_ns
+        self._count_response(early.index, response, early, early.begun_ns, taken_ns, now_ns)
         if not response.final:
             return
         if response.error is not None:
-            self.failed(response.error, 1, now_ns - batch.requests[0].arrived_ns)
+            self.failed(response.error, 1, taken_ns)
         else:
-            self.executed(batch, now_ns)
+            self.executed(early.batch, now_ns)
+
+    def _count_response(
+        self,
+        index: int,
+        response: "InferResponse",
+        times: "Computation",
+        begun_ns: int,
+        taken_ns: int,
+        now_ns: int,
+    ) -> None:
+        index = min(index, _LAST_INDEX)
+        kept = self.responses.get(index)
+        if kept is None:
+            kept = self.responses[index] = ResponseStatistics()
+        kept.count(response, times, begun_ns)
+        if self.latencies is not None and index == 0 and (response.outputs or response.error is not None):
+            self.latencies.observe("first_response", taken_ns, now_ns)
 
     def failed(self, error: TpxError, count: int, ns: int) -> None:
         """Count requests that got an error instead of an answer, by the reason that the error tells."""

@@ -9,7 +9,7 @@ import pytest
 
 from tests.serving.installed import install
 from tpx.errors import LoadError
-from tpx.serving.backends.base import Describes
+from tpx.serving.backends.contract import Describes
 from tpx.serving.backends.table import BACKENDS, backend, whereabouts
 
 

@@ -18,7 +18,7 @@ class Mine:
     def default_instance_count(self, kind): return 1
 """
 DESCRIBED = f"""
-from tpx.serving.backends.base import Description
+from tpx.serving.backends.contract import Description
 {MINE}
     def describe(self):
         print("a library that talks on stdout")

@@ -13,10 +13,8 @@ import pytest
 from tests.serving.engine import until
 from tests.serving.fakes import config_of, decoded, signature_of
 from tpx.errors import Cancelled, ExecutionError, InvalidRequest, TpxError
-from tpx.serving.backends.base import ResponseSender
-from tpx.serving.batch import Arrays
+from tpx.serving.backends.contract import Arrays, InstanceSpec, ResponseSender
 from tpx.serving.instances.completions import Completions
-from tpx.serving.instances.placement import InstanceSpec
 from tpx.serving.model import Parts, ServedModel
 from tpx.serving.pace import AHEAD_BYTES, Pace
 from tpx.serving.request import InferRequest, InferResponse

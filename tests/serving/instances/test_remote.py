@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tpx.errors import TpxError
-from tpx.serving.backends.base import RemoteOutcomes
+from tpx.serving.backends.contract import CompletionSink
 from tpx.serving.batch import Batch
 from tpx.serving.instances.remote import Outcomes, RemoteInbox, RemoteInstance
 from tpx.serving.stacking.base import Stacking
@@ -24,7 +24,7 @@ class FakeRemote:
 
     def use(self, stacking: Stacking) -> None: ...
 
-    def submit(self, batch: Batch, outcomes: RemoteOutcomes) -> None:
+    def submit(self, batch: Batch, sink: CompletionSink) -> None:
         self.given.append(batch)
 
     def wait_until_started(self) -> None: ...

@@ -6,7 +6,7 @@ import pytest
 
 from tpx.errors import ConfigError
 from tpx.protocol import model_config
-from tpx.serving.backends.base import ModelFiles
+from tpx.serving.backends.contract import ModelFiles
 from tpx.serving.repository.configuration import fill_defaults
 
 

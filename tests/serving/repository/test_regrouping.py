@@ -15,8 +15,8 @@ from tests.serving.repository.controlled import Scene, ask, controlled, play, wr
 from tests.serving.repository.test_decisions import recipe
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import DecodedRequest
-from tpx.serving.instances.placement import InstanceSpec, Needs, plan_regroup
-from tpx.serving.model import ServedModel
+from tpx.serving.backends.contract import InstanceSpec, Needs
+from tpx.serving.model import ServedModel, plan_regroup
 from tpx.serving.repository.decisions import plan_load
 from tpx.serving.request import InferRequest, InferResponse
 from tpx.serving.scheduling.limiter import RateLimiter

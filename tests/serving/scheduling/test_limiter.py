@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from tpx.errors import ConfigError, UsageError
-from tpx.serving.instances.placement import GLOBAL, Needs
+from tpx.serving.backends.contract import GLOBAL, Needs
 from tpx.serving.scheduling.limiter import RateLimiter, Turn, parse_resources
 
 R = ("R", 0)

@@ -8,9 +8,7 @@ import time
 from typing import Any
 
 from tpx.errors import ConfigError, LoadError
-from tpx.serving.backends.base import ModelFiles
-from tpx.serving.batch import Arrays
-from tpx.serving.instances.placement import InstanceSpec
+from tpx.serving.backends.contract import Arrays, InstanceSpec, ModelFiles
 
 _DELAY = "execute_delay_ms"
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tpx.errors import ConfigError
-from tpx.serving.backends.base import inside
+from tpx.serving.backends.contract import inside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,7 @@ import numpy as np
 
 from tpx.errors import ConfigError, ExecutionError, LoadError
 from tpx.protocol.datatypes import BY_NAME
-from tpx.serving.backends.base import ModelFiles, ResponseSender
-from tpx.serving.batch import Arrays
-from tpx.serving.instances.placement import InstanceSpec
+from tpx.serving.backends.contract import Arrays, InstanceSpec, ModelFiles, ResponseSender
 
 _INPUTS = (("IN", "INT32", -1), ("DELAY", "UINT32", -1), ("WAIT", "UINT32", 1))
 _OUTPUTS = (("OUT", "INT32", 1), ("IDX", "UINT32", 1))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from tpx.errors import Code, LoadError
-from tpx.serving.backends.base import Backend
+from tpx.serving.backends.contract import Backend
 from tpx.serving.extensions import Kind, Known, imported, make, names, offer_of, unknown
 
 KNOWN: Mapping[str, Known] = {

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 
 from tpx.errors import TpxError
-from tpx.serving.backends.base import Describes, Description
+from tpx.serving.backends.contract import Describes, Description
 from tpx.serving.backends.table import KNOWN, backend
 from tpx.serving.extensions import foreign
 from tpx.serving.inspection.features import FEATURES

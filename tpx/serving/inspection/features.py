@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from tpx.serving.backends.base import Description
+from tpx.serving.backends.contract import Description
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

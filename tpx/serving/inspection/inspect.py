@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tpx.errors import LoadError
-from tpx.serving.backends.base import Description
+from tpx.serving.backends.contract import Description
 from tpx.serving.backends.table import BACKENDS, KNOWN, python_based
 from tpx.serving.extensions import names, offer_of
 from tpx.serving.inspection.base import Finding, Inspection, State

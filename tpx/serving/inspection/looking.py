@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import IO, Any
 
-from tpx.serving.backends.base import Description
+from tpx.serving.backends.contract import Description
 
 _AT_A_TIME = 2
 """Importing takes a core and hundreds of megabytes each."""

@@ -8,38 +8,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tpx.errors import Cancelled, ExecutionError, TpxError
-from tpx.serving.backends.base import DecoupledExecutor
-from tpx.serving.batch import Arrays, Batch
+from tpx.serving.backends.contract import Arrays, DecoupledExecutor
+from tpx.serving.batch import Batch, EarlyResponse
 from tpx.serving.instances.completions import Completions
 from tpx.serving.instances.thread import Inbox, pass_on
 from tpx.serving.pace import Pace
-from tpx.serving.request import InferRequest, InferResponse
+from tpx.serving.request import InferResponse
 from tpx.serving.stacking.base import Stacking
-from tpx.serving.statistics import ResponseTimes
 
 log = logging.getLogger(__name__)
 
 _clock = time.perf_counter_ns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecoupledAnswer:
-    """One response of a request, and the request as a batch of its own, whose times are those of the final
-    response."""
-
-    request: InferRequest
-    response: InferResponse
-    batch: Batch
-    times: ResponseTimes
-    size: int
-    """Bytes of its tensors."""
-
-
 @dataclass(frozen=True, slots=True)
 class DecoupledCallbacks:
     """Run on the event loop: for each answer, and when a batch has been computed."""
 
-    on_answer: Callable[[DecoupledAnswer], None]
+    on_answer: Callable[[EarlyResponse], None]
     on_done: Callable[[Batch], None]
 
 
@@ -86,11 +72,11 @@ class DecoupledInstance:
     def warm(self, batch: Batch) -> TpxError | None:
         errors: list[TpxError] = []
 
-        def take(answer: DecoupledAnswer) -> None:
-            if answer.request.pace is not None:
-                answer.request.pace.delivered(answer.size)
-            if answer.response.error is not None:
-                errors.append(answer.response.error)
+        def take(early: EarlyResponse) -> None:
+            if early.request.pace is not None:
+                early.request.pace.delivered(early.size)
+            if early.response.error is not None:
+                errors.append(early.response.error)
 
         for index in range(len(batch.requests)):
             self._compute(batch.single(index), take)
@@ -116,7 +102,7 @@ class DecoupledInstance:
             self._completions.push(self._callbacks.on_done, batch)
             del batch  # while nothing comes, their tensors and their shared memory are not kept
 
-    def _compute(self, single: Batch, push: Callable[[DecoupledAnswer], None]) -> None:
+    def _compute(self, single: Batch, push: Callable[[EarlyResponse], None]) -> None:
         responses = _Responses(single, push, self._stacking)
         error: TpxError | None = None
         try:
@@ -128,8 +114,8 @@ class DecoupledInstance:
             error = ExecutionError(f"{type(exc).__name__}: {exc}")
         responses.end(error)
 
-    def _push(self, answer: DecoupledAnswer) -> None:
-        self._completions.push(self._callbacks.on_answer, answer)
+    def _push(self, early: EarlyResponse) -> None:
+        self._completions.push(self._callbacks.on_answer, early)
 
 
 class _Responses:
@@ -137,7 +123,7 @@ class _Responses:
 
     __slots__ = ("_batch", "_begun_ns", "_pace", "_push", "_request", "_sent", "_stacking")
 
-    def __init__(self, batch: Batch, push: Callable[[DecoupledAnswer], None], stacking: Stacking) -> None:
+    def __init__(self, batch: Batch, push: Callable[[EarlyResponse], None], stacking: Stacking) -> None:
         self._batch = batch
         self._stacking = stacking
         self._push = push
@@ -180,15 +166,4 @@ class _Responses:
         return not self._request.cancelled
 
     def _give(self, response: InferResponse, size: int) -> None:
-        batch = self._batch
-        times = ResponseTimes(
-            index=self._sent,
-            started_ns=batch.started_ns,
-            gathered_ns=batch.gathered_ns,
-            begun_ns=self._begun_ns or batch.gathered_ns,
-            computed_ns=batch.computed_ns,
-            ended_ns=batch.ended_ns,
-        )
-        self._push(
-            DecoupledAnswer(request=self._request, response=response, batch=batch, times=times, size=size)
-        )
+        self._push(EarlyResponse(self._batch, response, index=self._sent, begun_ns=self._begun_ns, size=size))

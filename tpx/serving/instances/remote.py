@@ -8,10 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from tpx.errors import NotReady, TpxError
-from tpx.serving.backends.base import RemoteExecutor
-from tpx.serving.batch import Batch
+from tpx.serving.backends.contract import RemoteExecutor
+from tpx.serving.batch import Batch, EarlyResponse
 from tpx.serving.instances.base import Instance
-from tpx.serving.instances.decoupled import DecoupledAnswer
 from tpx.serving.request import InferRequest
 
 _clock = time.perf_counter_ns
@@ -25,16 +24,16 @@ _FIRST_GUESS_NS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """Implements RemoteOutcomes; all of it is called on the event loop."""
+    """Implements CompletionSink; all of it is called on the event loop."""
 
     answered: Callable[[Batch], None]
     released: Callable[[Batch], None]
-    responded: Callable[[DecoupledAnswer], None]
+    responded: Callable[[EarlyResponse], None]
     again: Callable[[InferRequest], None]
 
 
 class RemoteInstance:
-    """One of them, and how many batches it holds; implements RemoteOutcomes for them."""
+    """One of them, and how many batches it holds; implements CompletionSink for them."""
 
     __slots__ = ("_executor", "_held", "_inbox", "_loop", "_outcomes", "leaving", "name")
 
@@ -101,8 +100,8 @@ class RemoteInstance:
             self._inbox.computed(batch)
         self._outcomes.released(batch)
 
-    def responded(self, answer: DecoupledAnswer) -> None:
-        self._outcomes.responded(answer)
+    def responded(self, early: EarlyResponse) -> None:
+        self._outcomes.responded(early)
 
     def again(self, request: InferRequest) -> None:
         self._outcomes.again(request)
@@ -147,7 +146,7 @@ def close_together(instances: Sequence[Instance]) -> None:
 
 
 class _WarmUp:
-    """Implements RemoteOutcomes for a batch that nobody waits for."""
+    """Implements CompletionSink for a batch that nobody waits for."""
 
     def __init__(self, done: "Future[TpxError | None]", requests: int) -> None:
         self._done = done
@@ -161,11 +160,11 @@ class _WarmUp:
     def released(self, batch: Batch) -> None:
         """Nobody waits for it."""
 
-    def responded(self, answer: DecoupledAnswer) -> None:
-        if answer.request.pace is not None:
-            answer.request.pace.delivered(answer.size)
-        self._error = self._error or answer.response.error
-        if answer.response.final:
+    def responded(self, early: EarlyResponse) -> None:
+        if early.request.pace is not None:
+            early.request.pace.delivered(early.size)
+        self._error = self._error or early.response.error
+        if early.response.final:
             self._left -= 1
             if not self._left:
                 self._finish(self._error)

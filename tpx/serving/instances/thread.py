@@ -7,7 +7,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from tpx.errors import ExecutionError, TpxError
-from tpx.serving.backends.base import Executor
+from tpx.serving.backends.contract import Executor
 from tpx.serving.batch import Batch
 from tpx.serving.instances.completions import Completions
 from tpx.serving.stacking.base import Stacking

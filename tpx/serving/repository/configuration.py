@@ -9,7 +9,7 @@ from tpx.errors import ConfigError
 from tpx.options import nearest
 from tpx.protocol import messages
 from tpx.protocol.datatypes import BY_NUMBER
-from tpx.serving.backends.base import Backend, OnGpus
+from tpx.serving.backends.contract import Backend, OnGpus
 from tpx.serving.backends.table import BACKEND_OF_PLATFORM, PLATFORM_OF_BACKEND, RECOGNISED_FILES
 from tpx.serving.distributions.latencies import chosen_buckets
 from tpx.serving.repository.batching import validate_batch_tensors, validate_batching

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tpx.errors import ConfigError, InvalidRequest
 from tpx.protocol.datatypes import BY_NUMBER, DataType
 from tpx.protocol.tensors import as_array
-from tpx.serving.backends.base import inside
+from tpx.serving.backends.contract import inside
 from tpx.serving.stacking.sequences import State
 
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from tpx.errors import LoadError, UsageError
 from tpx.protocol import messages, model_config
-from tpx.serving.backends.base import inside
+from tpx.serving.backends.contract import inside
 from tpx.serving.backends.table import RECOGNISED_FILES
 from tpx.serving.model_id import ModelId
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from tpx.errors import Code, ConfigError, LoadError, TpxError
 from tpx.protocol import messages
-from tpx.serving.backends.base import MakesResponses, ModelFiles, OpenModel
+from tpx.serving.backends.contract import InstanceSpec, MakesResponses, ModelFiles, OpenModel, instance_specs
 from tpx.serving.backends.table import backend as find_backend
 from tpx.serving.cache import ResponseCache
 from tpx.serving.distributions.latencies import latencies_of
@@ -20,8 +20,7 @@ from tpx.serving.ensemble.graph import Graph, graph_of
 from tpx.serving.host import Host
 from tpx.serving.instances.base import Instance
 from tpx.serving.instances.completions import Completions
-from tpx.serving.instances.placement import InstanceSpec, instance_specs, plan_regroup
-from tpx.serving.model import Parts, Placed, ServedModel
+from tpx.serving.model import Parts, Placed, ServedModel, plan_regroup
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.agents.custody import Custody
 from tpx.serving.repository.batching import fill_batching

@@ -12,7 +12,7 @@ from tpx.errors import ConfigError, LoadError, TpxError
 from tpx.protocol.datatypes import BY_NUMBER
 from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
 from tpx.protocol.v2 import DecodedRequest
-from tpx.serving.backends.base import inside
+from tpx.serving.backends.contract import inside
 from tpx.serving.batch import Batch
 from tpx.serving.instances.base import Instance
 from tpx.serving.model import ServedModel

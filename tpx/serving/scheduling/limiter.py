@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from tpx.errors import ConfigError, UsageError
-from tpx.serving.instances.placement import GLOBAL, Needs
+from tpx.serving.backends.contract import GLOBAL, Needs
 
 Resource = tuple[str, int]
 """A name and a device."""

@@ -12,8 +12,8 @@ from tests.serving.backends.onnxruntime.opening import CPU, GPU, config, executo
 from tests.serving.live import serving
 from tests.serving.onnx_files import write_model
 from tpx.errors import ConfigError, LoadError
+from tpx.serving.backends.contract import InstanceSpec
 from tpx.serving.backends.onnxruntime.providers import CUDA, check_started, providers_of
-from tpx.serving.instances.placement import InstanceSpec
 
 AVAILABLE = onnxruntime.get_available_providers()
 EVERY = [

@@ -25,8 +25,8 @@ from tests.serving.backends.openvino.models import (
 from tests.serving.onnx_files import graph, node, value
 from tpx.errors import ConfigError, ExecutionError, InvalidRequest, LoadError
 from tpx.protocol.datatypes import BY_NAME
+from tpx.serving.backends.contract import InstanceSpec
 from tpx.serving.backends.openvino.execution import reason
-from tpx.serving.instances.placement import InstanceSpec
 
 
 def run(directory: Path, text: str = "", **inputs: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:

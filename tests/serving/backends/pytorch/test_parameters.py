@@ -12,7 +12,7 @@ import torch
 from tests.serving.backends.pytorch import zoo
 from tests.serving.backends.pytorch.opening import QUIET_JIT, check, config, executors, tensors
 from tpx.errors import ConfigError
-from tpx.serving.backends.base import ModelFiles
+from tpx.serving.backends.contract import ModelFiles
 from tpx.serving.backends.pytorch.archive import Format
 from tpx.serving.backends.pytorch.backend import PytorchBackend
 from tpx.serving.backends.pytorch.parameters import Parameters, jit_switches, parameters_of

@@ -7,9 +7,8 @@ from typing import Any
 from tests.serving.backends.tensorrt import fake_tensorrt
 from tests.serving.backends.tensorrt.fake_tensorrt import plan
 from tpx.protocol import model_config
-from tpx.serving.backends.base import Executor, ModelFiles
+from tpx.serving.backends.contract import Executor, ModelFiles, instance_specs
 from tpx.serving.backends.tensorrt.backend import TensorRtBackend, TensorRtModel
-from tpx.serving.instances.placement import instance_specs
 
 X: dict[str, Any] = {
     "name": "x",

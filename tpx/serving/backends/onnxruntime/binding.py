@@ -9,10 +9,10 @@ import numpy.typing as npt
 import onnxruntime as ort
 
 from tpx.errors import ExecutionError
+from tpx.serving.backends.contract import Arrays
 from tpx.serving.backends.onnxruntime.execution import Conversions
 from tpx.serving.backends.onnxruntime.failures import ORT_ERRORS
 from tpx.serving.backends.onnxruntime.signature import OnnxTensor
-from tpx.serving.batch import Arrays
 
 _SHAPES_KEPT = 16
 """Of an input: buffers for the shapes that come again, such as the batch sizes."""

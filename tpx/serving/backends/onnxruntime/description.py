@@ -2,7 +2,7 @@
 
 import onnxruntime as ort
 
-from tpx.serving.backends.base import Description
+from tpx.serving.backends.contract import Description
 from tpx.serving.backends.onnxruntime.failures import ORT_ERRORS
 
 _IDENTITY = (

@@ -13,9 +13,9 @@ import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
 from tpx.errors import ExecutionError, InvalidRequest
+from tpx.serving.backends.contract import Arrays
 from tpx.serving.backends.onnxruntime.failures import ORT_ERRORS
 from tpx.serving.backends.onnxruntime.signature import OnnxTensor
-from tpx.serving.batch import Arrays
 
 _LENT_UNCOUNTED_BYTES = 64 << 10
 _LENT_BYTES = 32 << 20

@@ -12,7 +12,15 @@ import onnxruntime as ort
 
 from tpx.cuda_driver import CudaDriver
 from tpx.errors import LoadError
-from tpx.serving.backends.base import Description, Executor, ModelFiles, inside, no_file
+from tpx.serving.backends.contract import (
+    Description,
+    Executor,
+    InstanceSpec,
+    ModelFiles,
+    inside,
+    instance_specs,
+    no_file,
+)
 from tpx.serving.backends.onnxruntime.binding import BoundExecutor, can_bind
 from tpx.serving.backends.onnxruntime.description import describe
 from tpx.serving.backends.onnxruntime.execution import ArrayExecutor, ValueExecutor
@@ -26,7 +34,6 @@ from tpx.serving.backends.onnxruntime.signature import (
     ranked_by,
 )
 from tpx.serving.backends.onnxruntime.threads import Threads
-from tpx.serving.instances.placement import InstanceSpec, instance_specs
 from tpx.serving.stacking.added import taken_outputs
 
 

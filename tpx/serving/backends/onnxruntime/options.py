@@ -7,14 +7,13 @@ from typing import Any
 import onnxruntime as ort
 
 from tpx.errors import ConfigError
-from tpx.serving.backends.base import ModelFiles
+from tpx.serving.backends.contract import InstanceSpec, ModelFiles
 from tpx.serving.backends.onnxruntime.entries import ENTRIES, PREFIXES
 from tpx.serving.backends.onnxruntime.failures import ORT_ERRORS
 from tpx.serving.backends.onnxruntime.operators import DIRECTORIES, register_operators
 from tpx.serving.backends.onnxruntime.parameters import Parameters
 from tpx.serving.backends.onnxruntime.providers import CUDA_PARAMETERS
 from tpx.serving.backends.onnxruntime.threads import COMMAND_LINE, GLOBAL, INTER, INTRA, Threads
-from tpx.serving.instances.placement import InstanceSpec
 
 SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 _OWN = (INTRA, INTER, "execution_mode", "enable_mem_arena", "enable_mem_pattern", SHRINKAGE)

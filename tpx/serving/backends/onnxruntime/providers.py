@@ -10,8 +10,8 @@ import onnxruntime as ort
 
 from tpx.errors import ConfigError, LoadError
 from tpx.options import nearest
+from tpx.serving.backends.contract import InstanceSpec
 from tpx.serving.backends.onnxruntime.parameters import Parameters
-from tpx.serving.instances.placement import InstanceSpec
 
 CUDA_PARAMETERS = {
     "cudnn_conv_algo_search": {"0": "EXHAUSTIVE", "1": "HEURISTIC", "2": "DEFAULT"},

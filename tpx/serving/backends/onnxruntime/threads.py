@@ -10,9 +10,9 @@ from typing import Any
 import onnxruntime as ort
 
 from tpx.errors import LoadError
+from tpx.serving.backends.contract import instance_specs
 from tpx.serving.backends.onnxruntime.failures import ORT_ERRORS
 from tpx.serving.backends.onnxruntime.parameters import Parameters
-from tpx.serving.instances.placement import instance_specs
 
 INTRA, INTER, GLOBAL = "intra_op_thread_count", "inter_op_thread_count", "enable-global-threadpool"
 COMMAND_LINE = "--backend-config onnxruntime"

@@ -13,7 +13,7 @@ from typing import Any
 import openvino as ov
 
 from tpx.errors import ConfigError, LoadError
-from tpx.serving.backends.base import Description, Executor, ModelFiles, inside, no_file
+from tpx.serving.backends.contract import Description, Executor, InstanceSpec, ModelFiles, inside, no_file
 from tpx.serving.backends.libraries import Libraries
 from tpx.serving.backends.model_tensors import (
     ModelTensor,
@@ -23,7 +23,6 @@ from tpx.serving.backends.model_tensors import (
 )
 from tpx.serving.backends.openvino.execution import ERRORS, InferRequestExecutor, Rows, reason
 from tpx.serving.backends.openvino.settings import settings_of
-from tpx.serving.instances.placement import InstanceSpec
 from tpx.serving.stacking.added import added_inputs, taken_outputs
 
 log = logging.getLogger(__name__)

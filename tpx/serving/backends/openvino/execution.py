@@ -8,8 +8,8 @@ import numpy.typing as npt
 import openvino as ov
 
 from tpx.errors import ExecutionError, InvalidRequest
+from tpx.serving.backends.contract import Arrays
 from tpx.serving.backends.model_tensors import ModelTensor
-from tpx.serving.batch import Arrays
 
 # OpenVINO raises plain RuntimeErrors, its binding what Python's conversions raise
 ERRORS = (RuntimeError, TypeError, ValueError, KeyError)

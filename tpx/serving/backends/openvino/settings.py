@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tpx.errors import ConfigError
-from tpx.serving.instances.placement import instance_specs
+from tpx.serving.backends.contract import instance_specs
 
 log = logging.getLogger(__name__)
 

@@ -10,13 +10,12 @@ from typing import Any
 from tpx.errors import ConfigError, LoadError
 from tpx.processors import usable_processors
 from tpx.protocol import model_config
-from tpx.serving.backends.base import Description, ModelFiles, inside
+from tpx.serving.backends.contract import Description, InstanceSpec, ModelFiles, inside
 from tpx.serving.backends.python.completion import ask_to_complete, merge
 from tpx.serving.backends.python.environment import interpreter_of
 from tpx.serving.backends.python.executor import InstanceSettings, PythonExecutor
 from tpx.serving.backends.python.process import ChildProcess, Interpreter
 from tpx.serving.host import Host
-from tpx.serving.instances.placement import InstanceSpec
 
 _SETTINGS = frozenset(
     (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tpx.errors import Code, ExecutionError, LoadError
-from tpx.serving.backends.base import RemoteOutcomes
+from tpx.serving.backends.contract import CompletionSink
 from tpx.serving.backends.python.connection import Connection
 from tpx.serving.backends.python.encoding import Answers, encode_null, encode_request
 from tpx.serving.backends.python.held import Held, HeldBatch
@@ -238,12 +238,12 @@ class PythonExecutor:
         self._sequences = SequenceTensors.of(stacking, batched=self._settings.batched)
         self._answers = Answers(self._sequences)
 
-    def submit(self, batch: Batch, outcomes: RemoteOutcomes) -> None:
+    def submit(self, batch: Batch, sink: CompletionSink) -> None:
         connection = self._connection
         assert connection is not None
         self._numbers += 1
         number = self._numbers & 0xFFFFFFFF
-        held_batch = HeldBatch(batch, outcomes, self._look_soon, decoupled=self._settings.decoupled)
+        held_batch = HeldBatch(batch, sink, self._look_soon, decoupled=self._settings.decoupled)
         for index, request in enumerate(batch.requests):
             self._numbers += 1
             held_batch.held.append(Held(held_batch, index, request, self._numbers, connection))

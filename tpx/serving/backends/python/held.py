@@ -4,14 +4,12 @@ import time
 from collections.abc import Callable
 
 from tpx.errors import ExecutionError, TpxError
-from tpx.serving.backends.base import RemoteOutcomes
+from tpx.serving.backends.contract import CompletionSink
 from tpx.serving.backends.python.connection import Connection
 from tpx.serving.backends.python.worker import frames
-from tpx.serving.batch import Batch
-from tpx.serving.instances.decoupled import DecoupledAnswer
+from tpx.serving.batch import Batch, EarlyResponse
 from tpx.serving.pace import RESPONSE_BYTES, Pace
 from tpx.serving.request import InferRequest, InferResponse
-from tpx.serving.statistics import ResponseTimes
 
 _clock = time.perf_counter_ns
 _CREDIT_BYTES = 256 << 10
@@ -30,14 +28,14 @@ class HeldBatch:
         "decoupled",
         "held",
         "on_cancel",
-        "outcomes",
+        "sink",
     )
 
     def __init__(
-        self, batch: Batch, outcomes: RemoteOutcomes, on_cancel: Callable[[], None], *, decoupled: bool
+        self, batch: Batch, sink: CompletionSink, on_cancel: Callable[[], None], *, decoupled: bool
     ) -> None:
         self.batch = batch
-        self.outcomes = outcomes
+        self.sink = sink
         self.on_cancel = on_cancel
         """Called when nobody waits any more for one of its requests."""
         self.decoupled = decoupled
@@ -69,13 +67,13 @@ class HeldBatch:
         """The instance is done with it; what comes again does so now."""
         self._released = True
         self.held.clear()  # no cycle: the tensors shall go with their last reader, not with the collector
-        self.outcomes.released(self.batch)
+        self.sink.released(self.batch)
         if self.decoupled:
             self._finish_decoupled()
         elif not self._left:
             self._finish()
         for request in self._again:
-            self.outcomes.again(request)
+            self.sink.again(request)
 
     def give_back(self) -> None:
         """It was not begun, and is as it was before."""
@@ -83,7 +81,7 @@ class HeldBatch:
             held.give_back()
         self.held.clear()
         self.batch.responses = []
-        self.outcomes.returned(self.batch)
+        self.sink.returned(self.batch)
 
     def one_less(self) -> None:
         """A request has its response."""
@@ -131,7 +129,7 @@ class HeldBatch:
             if response.error is not None:
                 self._tell_apart(response.error, ran=ran)
                 break
-        self.outcomes.answered(batch)
+        self.sink.answered(batch)
 
     def _finish_decoupled(self) -> None:
         """Requests count with their last responses, the execution now."""
@@ -141,7 +139,7 @@ class HeldBatch:
             batch.empty += batch.size
             batch.size = 0
             batch.requests = []
-            self.outcomes.answered(batch)
+            self.sink.answered(batch)
 
     def _tell_apart(self, error: TpxError | None, *, ran: bool) -> None:
         """Some requests have failed: each counts for itself, and all of them as one execution."""
@@ -307,23 +305,10 @@ class Held:
         batch.gathered_ns = batch.gathered_ns or self._owner.batch.gathered_ns or batch.started_ns
         batch.computed_ns = batch.ended_ns = now
         size = sum(len(tensor.data) for tensor in response.outputs)
-        answer = DecoupledAnswer(
-            request=self.request,
-            response=response,
-            batch=batch,
-            times=ResponseTimes(
-                index=self._sent,
-                started_ns=batch.started_ns,
-                gathered_ns=batch.gathered_ns,
-                begun_ns=self._begun_ns or batch.gathered_ns,
-                computed_ns=now,
-                ended_ns=now,
-            ),
-            size=size,
-        )
+        early = EarlyResponse(batch, response, index=self._sent, begun_ns=self._begun_ns, size=size)
         self._sent += 1
         self._begun_ns = now
-        self._owner.outcomes.responded(answer)
+        self._owner.sink.responded(early)
 
     def _end(self) -> None:
         self.over = True

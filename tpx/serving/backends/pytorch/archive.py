@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tpx.errors import Code, LoadError
-from tpx.serving.backends.base import ModelFiles, inside
+from tpx.serving.backends.contract import ModelFiles, inside
 
 RUNTIME = "model.py"
 """What `runtime` is of a model whose class is in a Python file."""

@@ -10,7 +10,14 @@ import torch
 
 from tpx.errors import ConfigError, LoadError
 from tpx.protocol.datatypes import BY_NUMBER
-from tpx.serving.backends.base import Description, Executor, ModelFiles
+from tpx.serving.backends.contract import (
+    Arrays,
+    Description,
+    Executor,
+    InstanceSpec,
+    ModelFiles,
+    instance_specs,
+)
 from tpx.serving.backends.pytorch.archive import Format, Source, source_of
 from tpx.serving.backends.pytorch.completion import check, complete
 from tpx.serving.backends.pytorch.cuda import CudaExecutor, GpuSettings
@@ -25,8 +32,6 @@ from tpx.serving.backends.pytorch.program import Program
 from tpx.serving.backends.pytorch.tensors import Inputs, Outputs
 from tpx.serving.backends.pytorch.threads import PROCESS
 from tpx.serving.backends.pytorch.torchscript import TorchScriptProgram
-from tpx.serving.batch import Arrays
-from tpx.serving.instances.placement import InstanceSpec, instance_specs
 from tpx.serving.stacking.added import added_inputs, taken_outputs
 
 log = logging.getLogger(__name__)

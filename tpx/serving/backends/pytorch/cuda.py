@@ -13,8 +13,8 @@ import numpy.typing as npt
 import torch
 
 from tpx.errors import LoadError
+from tpx.serving.backends.contract import Arrays
 from tpx.serving.backends.pytorch.executor import Call, guarded
-from tpx.serving.batch import Arrays
 
 _WARM_UPS = 3
 

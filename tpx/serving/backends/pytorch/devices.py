@@ -3,7 +3,7 @@
 import torch
 
 from tpx.errors import LoadError
-from tpx.serving.instances.placement import InstanceSpec
+from tpx.serving.backends.contract import InstanceSpec
 
 
 def device_of(spec: InstanceSpec, model: str) -> torch.device | None:

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from tpx.errors import ExecutionError, TpxError
+from tpx.serving.backends.contract import Arrays
 from tpx.serving.backends.pytorch.parameters import Switch
 from tpx.serving.backends.pytorch.program import Program
 from tpx.serving.backends.pytorch.tensors import Inputs, Lender, Outputs
-from tpx.serving.batch import Arrays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

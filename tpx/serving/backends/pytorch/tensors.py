@@ -10,9 +10,9 @@ import torch
 
 from tpx.errors import ExecutionError, InvalidRequest
 from tpx.protocol.datatypes import BY_NAME
+from tpx.serving.backends.contract import Arrays
 from tpx.serving.backends.pytorch.interface import DTYPES
 from tpx.serving.backends.pytorch.naming import beyond
-from tpx.serving.batch import Arrays
 
 log = logging.getLogger(__name__)
 

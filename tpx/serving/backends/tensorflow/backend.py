@@ -16,7 +16,16 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tpx.errors import ConfigError, ExecutionError, LoadError
-from tpx.serving.backends.base import Description, Executor, ModelFiles, inside, no_file
+from tpx.serving.backends.contract import (
+    Arrays,
+    Description,
+    Executor,
+    InstanceSpec,
+    ModelFiles,
+    inside,
+    instance_specs,
+    no_file,
+)
 from tpx.serving.backends.model_tensors import (
     ModelTensor,
     check_all_required,
@@ -26,8 +35,6 @@ from tpx.serving.backends.model_tensors import (
 from tpx.serving.backends.tensorflow.sessions import BFLOAT16, ERRORS, Call, Session, gpu_count, init_ops_of
 from tpx.serving.backends.tensorflow.settings import settings_of
 from tpx.serving.backends.tensorflow.signature import Bound, model_tensor, signature_of, tensors_of
-from tpx.serving.batch import Arrays
-from tpx.serving.instances.placement import InstanceSpec, instance_specs
 from tpx.serving.stacking.added import added_inputs, taken_outputs
 
 log = logging.getLogger(__name__)

@@ -15,9 +15,8 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
 from tpx.errors import ConfigError, LoadError
-from tpx.serving.backends.base import inside
+from tpx.serving.backends.contract import InstanceSpec, inside
 from tpx.serving.backends.tensorflow.settings import TensorFlowSettings
-from tpx.serving.instances.placement import InstanceSpec
 
 # says at every load that there is a newer way to load, which is the slower one
 logging.getLogger("tensorflow").setLevel(logging.ERROR)

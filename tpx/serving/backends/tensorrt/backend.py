@@ -13,7 +13,15 @@ from typing import Any
 
 from tpx.cuda_driver import LIBRARY, CudaDriver
 from tpx.errors import ConfigError, LoadError, TpxError, Unsupported
-from tpx.serving.backends.base import Description, Executor, ModelFiles, inside, no_file
+from tpx.serving.backends.contract import (
+    Description,
+    Executor,
+    InstanceSpec,
+    ModelFiles,
+    inside,
+    instance_specs,
+    no_file,
+)
 from tpx.serving.backends.model_tensors import (
     check_all_required,
     check_signature,
@@ -24,7 +32,6 @@ from tpx.serving.backends.tensorrt.execution import EngineExecutor, Place
 from tpx.serving.backends.tensorrt.facts import EngineFacts, facts_of
 from tpx.serving.backends.tensorrt.profiles import check_dims, max_batch_size, profiles_of
 from tpx.serving.backends.tensorrt.settings import settings_of
-from tpx.serving.instances.placement import InstanceSpec, instance_specs
 
 log = logging.getLogger(__name__)
 

@@ -11,11 +11,11 @@ import numpy.typing as npt
 from tpx.cuda_driver import CudaDriver, CudaError
 from tpx.errors import ExecutionError, LoadError
 from tpx.protocol.datatypes import BY_NAME
+from tpx.serving.backends.contract import Arrays
 from tpx.serving.backends.tensorrt.device import DeviceBuffer, Stream, free_quietly
 from tpx.serving.backends.tensorrt.facts import EngineFacts, EngineTensor
 from tpx.serving.backends.tensorrt.profiles import check_values, suiting
 from tpx.serving.backends.tensorrt.settings import TensorRtSettings
-from tpx.serving.batch import Arrays
 
 Array = npt.NDArray[Any]
 

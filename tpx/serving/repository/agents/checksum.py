@@ -8,7 +8,7 @@ import hmac
 
 from tpx.errors import Code, ConfigError, LoadError
 from tpx.options import nearest
-from tpx.serving.backends.base import inside
+from tpx.serving.backends.contract import inside
 from tpx.serving.repository.agents.base import Action, AgentModel
 
 _ALGORITHMS = {"MD5": 32, "SHA1": 40, "SHA256": 64, "SHA512": 128}

@@ -1,19 +1,23 @@
-"""The seam between the server and whatever computes a model."""
+"""What a backend implements, and all that it needs of the server: nothing here knows how instances are run.
+
+A model is opened by a `Backend`, and computed by the executors that the `OpenModel` makes, one per instance.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from tpx.errors import Code, ConfigError, LoadError, TpxError
-from tpx.serving.batch import Arrays, Batch
+from tpx.serving.batch import Arrays as Arrays
+from tpx.serving.batch import Batch, EarlyResponse
 from tpx.serving.host import Host
-from tpx.serving.instances.placement import InstanceSpec
 from tpx.serving.request import InferRequest
 from tpx.serving.stacking.base import Stacking
 
-if TYPE_CHECKING:
-    from tpx.serving.instances.decoupled import DecoupledAnswer
+MAX_INSTANCES = 1024
+GLOBAL = -1
+"""The device of a resource that all devices share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +32,63 @@ class ModelFiles:
     """--backend-config of this backend."""
     host: Host | None = None
     """What the server does for models that ask for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What an instance takes of the rate limiter while it computes."""
+
+    resources: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """Amounts by name and device."""
+    priority: int = 1
+    """Twice the number is half the turns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceSpec:
+    """One instance: its name, its kind (KIND_CPU, KIND_GPU, KIND_MODEL) and its device."""
+
+    name: str
+    kind: str
+    device_id: int = 0
+    needs: Needs = field(default_factory=Needs)
+    profiles: tuple[str, ...] = ()
+    """The optimization profiles of TensorRT that it uses, by their numbers."""
+
+
+def instance_specs(config: Any) -> list[InstanceSpec]:
+    """Every instance of a normalised ModelConfig, those of a GPU group once per GPU. Raises ConfigError."""
+    groups = [group for group in config.instance_group if not group.passive]
+    total = sum(group.count * max(1, len(group.gpus)) for group in groups)
+    if total < 1:
+        raise ConfigError(f"model '{config.name}' has no instance that is not passive: it could never answer")
+    if total > MAX_INSTANCES:
+        raise ConfigError(f"model '{config.name}' asks for {total} instances, more than {MAX_INSTANCES}")
+    return [
+        InstanceSpec(
+            name=f"{group.name}_{index}",
+            kind=_kind(group),
+            device_id=device,
+            needs=_needs(group, device),
+            profiles=tuple(group.profile),
+        )
+        for group in groups
+        for device in list(group.gpus) or [0]
+        for index in range(group.count)
+    ]
+
+
+def _needs(group: Any, device: int) -> Needs:
+    limiter = group.rate_limiter
+    return Needs(
+        resources={(r.name, GLOBAL if getattr(r, "global") else device): r.count for r in limiter.resources},
+        priority=limiter.priority or 1,
+    )
+
+
+def _kind(group: Any) -> str:
+    name: str = group.DESCRIPTOR.fields_by_name["kind"].enum_type.values_by_number[group.kind].name
+    return name
 
 
 def inside(directory: Path, name: str, field: str) -> Path:
@@ -84,24 +145,26 @@ class DecoupledExecutor(Protocol):
     def close(self) -> None: ...
 
 
-class RemoteOutcomes(Protocol):
-    """What became of the batches of a remote executor; all of it is told on the event loop."""
+class CompletionSink(Protocol):
+    """Takes what comes of batches; every method is called on the event loop."""
 
     def answered(self, batch: Batch) -> None:
-        """The batch has ended, and its requests have their responses, in so far as they were not `responded`;
-        of models that are not decoupled."""
+        """A batch has ended; it holds the responses of its requests, except for those that were `responded`.
+
+        Not called for decoupled models.
+        """
 
     def released(self, batch: Batch) -> None:
-        """The instance is done with the batch and can take another one, answered or not."""
+        """The instance can take another batch; this one may be answered later."""
 
-    def responded(self, answer: "DecoupledAnswer") -> None:
-        """A response before its batch has ended: of a decoupled model, or by a response sender."""
+    def responded(self, early: EarlyResponse) -> None:
+        """A request has a response before its batch has ended."""
 
     def again(self, request: InferRequest) -> None:
-        """The model wants the request once more; what it was in was released."""
+        """The model wants a request once more; its batch was released."""
 
     def returned(self, batch: Batch) -> None:
-        """The process has ended without having begun the batch: another one may compute it."""
+        """The process has ended without having begun a batch: another instance may compute it."""
 
 
 @runtime_checkable
@@ -120,7 +183,7 @@ class RemoteExecutor(Protocol):
     def use(self, stacking: Stacking) -> None:
         """How batches are made of requests, before the first one comes."""
 
-    def submit(self, batch: Batch, outcomes: RemoteOutcomes) -> None:
+    def submit(self, batch: Batch, sink: CompletionSink) -> None:
         """Compute a batch. If the process dies, what it has begun is answered with errors."""
 
     def wait_until_started(self) -> None:
