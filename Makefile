@@ -99,6 +99,9 @@ schema: $(VENV)/.test
 	cd tpx/protocol/schema && ../../../$(BIN)/python -m grpc_tools.protoc -I. \
 	  --descriptor_set_out=v2.binpb model_config.proto grpc_service.proto health.proto \
 	  reflection.proto reflection_v1alpha.proto
+	cd tpx/protocol/schema && ../../../$(BIN)/python -m grpc_tools.protoc -I. --pyi_out=. \
+	  model_config.proto grpc_service.proto health.proto reflection.proto && \
+	  sed -i 's/^import model_config_pb2/from tpx.protocol.schema import model_config_pb2/' grpc_service_pb2.pyi
 	cd tpx/perf/clients/schema && ../../../../$(BIN)/python -m grpc_tools.protoc -I. \
 	  --descriptor_set_out=tfserving.binpb tfserving.proto
 

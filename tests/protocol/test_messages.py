@@ -1,7 +1,10 @@
 """The schema: Triton's, complete, and at home in a process that also imports tritonclient."""
 
+import ast
 import subprocess
 import sys
+from keyword import iskeyword
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -112,4 +115,19 @@ def test_the_messages_of_one_are_read_by_the_other() -> None:
 
 def test_a_name_that_the_schema_has_not_is_an_error_that_says_so() -> None:
     with pytest.raises(AttributeError, match="the v2 schema has no 'NoSuchMessage'"):
-        _ = messages.NoSuchMessage
+        getattr(messages, "NoSuchMessage")  # noqa: B009 - the stub does not have it
+
+
+def test_the_type_stubs_are_those_of_the_schema() -> None:
+    folder = Path(messages.__file__).parent / "schema"
+    for name in ("model_config", "grpc_service", "health", "reflection"):
+        stub = (folder / f"{name}_pb2.pyi").read_text("utf-8")
+        classes = {node.name: node for node in ast.parse(stub).body if isinstance(node, ast.ClassDef)}
+        for message in messages.file_named(f"{name}.proto").message_types_by_name.values():
+            (slots,) = (
+                ast.literal_eval(line.value)
+                for line in classes[message.name].body
+                if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "__slots__"
+            )
+            fields = {field.name for field in message.fields if not iskeyword(field.name)}
+            assert set(slots) == fields, f"{message.name}: run `make schema`"

@@ -72,7 +72,7 @@ def decode_infer_request(
         message = messages.ModelInferRequest.FromString(bytes(head))
     except (DecodeError, IndexError) as exc:
         raise InvalidRequest(_NO_REQUEST) from exc
-    raw = [*message.raw_input_contents, *raw]
+    tensors: list[Buffer] = [*message.raw_input_contents, *raw]
     decoded = DecodedRequest(
         model_name=message.model_name,
         model_version=message.model_version,
@@ -92,9 +92,9 @@ def decode_infer_request(
             "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys "
             f"starting with 'triton_' are allowed: {EMPTY_FINAL_RESPONSE}"
         )
-    decoded.inputs = _Inputs(message, raw, contents, max_strings).tensors(decoded.shared_inputs)
+    decoded.inputs = _Inputs(message, tensors, contents, max_strings).tensors(decoded.shared_inputs)
     decoded.outputs = [_output(item) for item in message.outputs]
-    if len(message.raw_input_contents) == 0 and len(raw) == len(message.inputs):
+    if len(message.raw_input_contents) == 0 and len(tensors) == len(message.inputs):
         decoded.tensor_offset = head_size
     return decoded
 

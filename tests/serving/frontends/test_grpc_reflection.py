@@ -61,7 +61,7 @@ def test_a_client_without_our_files_finds_every_service_and_calls_one(raw: Any) 
     service = pool.FindServiceByName("inference.GRPCInferenceService")
     method = service.methods_by_name["ModelInfer"]
     assert {m.name for m in service.methods} == {m.name for m in messages.GRPCInferenceService.methods}
-    request = message_factory.GetMessageClass(method.input_type)(model_name="double")
+    request: Any = message_factory.GetMessageClass(method.input_type)(model_name="double")
     request.inputs.add(name="x", datatype="FP32", shape=[1, 2])
     request.raw_input_contents.append(floats([1, 2]).tobytes())
     call = raw.unary_unary(

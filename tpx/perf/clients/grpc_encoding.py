@@ -40,12 +40,12 @@ def infer_message(
         else:
             message.raw_input_contents.append(bytes(tensor.data))
     for output in fields.outputs:
-        item = message.outputs.add(name=output.name)
-        set_parameters(item.parameters, output.parameters)
+        wanted = message.outputs.add(name=output.name)
+        set_parameters(wanted.parameters, output.parameters)
         if output.classification:
-            item.parameters["classification"].int64_param = output.classification
+            wanted.parameters["classification"].int64_param = output.classification
         if output.shared_memory is not None:
-            _set_place(item, output.shared_memory)
+            _set_place(wanted, output.shared_memory)
     data: bytes = message.SerializeToString(deterministic=True)
     if log.isEnabledFor(logging.DEBUG):
         size = sum(map(len, message.raw_input_contents))

@@ -14,10 +14,8 @@ from tpx.serving.backends.table import BACKEND_OF_PLATFORM, PLATFORM_OF_BACKEND,
 from tpx.serving.distributions.latencies import chosen_buckets
 from tpx.serving.repository.batching import validate_batch_tensors, validate_batching
 
-_KINDS = messages.ModelConfig.DESCRIPTOR.fields_by_name["instance_group"].message_type.fields_by_name["kind"]
-_AUTO, _GPU, _CPU, _MODEL = (
-    _KINDS.enum_type.values_by_name[f"KIND_{k}"].number for k in ("AUTO", "GPU", "CPU", "MODEL")
-)
+_AUTO, _GPU = messages.ModelInstanceGroup.KIND_AUTO, messages.ModelInstanceGroup.KIND_GPU
+_CPU, _MODEL = messages.ModelInstanceGroup.KIND_CPU, messages.ModelInstanceGroup.KIND_MODEL
 
 RUNTIMES = {"pytorch": ("model.py",)}
 """What `runtime` may say, by backend."""
