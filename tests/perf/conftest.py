@@ -2,7 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
@@ -18,19 +19,24 @@ from tpx.perf.clients.model import (
     ServerDescription,
     TensorSpec,
 )
+from tpx.perf.connecting import ConnectedModel
 from tpx.perf.inputs.feed import RoundRobin
+from tpx.perf.inputs.requests import Requests
 from tpx.perf.latency import LatencySummary, summarize
+from tpx.perf.observer import SILENT, Observer
+from tpx.perf.options import PerfConfig
 from tpx.perf.records import Records
 from tpx.perf.results import (
     ClientTimes,
+    DataSummary,
     LevelResult,
     ServerBreakdown,
     Verdict,
     Window,
 )
 from tpx.perf.server_statistics import ModelTree, ServerStatistics
-from tpx.perf.settings import Level
-from tpx.perf.target import Target
+from tpx.perf.session import Session
+from tpx.perf.settings import Level, LevelSettings
 from tpx.protocol.tensors import Tensor
 
 
@@ -176,23 +182,43 @@ class FakeControl:
         pass
 
 
-def make_target(client: FakeClient, control: FakeControl | None = None, batch_size: int = 1) -> Target:
-    """A target over fakes."""
+def make_session(
+    client: FakeClient,
+    control: FakeControl | None = None,
+    batch_size: int = 1,
+    observer: Observer = SILENT,
+    stop: asyncio.Event | None = None,
+    timestamps_ns: tuple[int, ...] = (),
+) -> Session:
+    """A session over fakes; `timestamps_ns` are those of a fixed schedule."""
     control = control or FakeControl()
-    return Target(
-        url="fake:1",
-        protocol="http",
+    connected = ConnectedModel(
         server=ServerDescription(name="fake", version="1", extensions=frozenset()),
         model=ModelDescription(
             name="m", inputs=(TensorSpec(name="x", datatype="FP32", shape=(1,)),), max_batch_size=8
         ),
-        version="",
-        batch_size=batch_size,
         client=client,
         control=control,
-        feed=RoundRobin((b"request",)),
+        requests=Requests(feed=RoundRobin((b"request",)), data=DataSummary(), timestamps_ns=timestamps_ns),
         statistics=ServerStatistics(control, ModelTree(ModelKey("m")), available=True),
     )
+
+    @asynccontextmanager
+    async def connect(*_: object) -> AsyncIterator[ConnectedModel]:
+        yield connected
+
+    spec = PerfConfig(model="m", url="fake:1", batch_size=batch_size)
+    return Session(spec, observer=observer, stop=stop, connect=connect)
+
+
+def measure(session: Session, level: Level, settings: LevelSettings) -> LevelResult:
+    """One level of a session, in an event loop of its own."""
+
+    async def measured() -> LevelResult:
+        async with session:
+            return await session.measure(level, settings)
+
+    return asyncio.run(measured())
 
 
 def make_window(throughput: float, latency_us: float, *, failed: int = 0, seconds: float = 1.0) -> Window:

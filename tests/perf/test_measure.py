@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.perf.conftest import FakeClient, FakeControl, make_target
+from tests.perf.conftest import FakeClient, FakeControl, make_session, measure
 from tpx.errors import WireError
 from tpx.perf.clients.model import ModelKey
-from tpx.perf.measure import measure_level
 from tpx.perf.observer import Progress, Silent
 from tpx.perf.pulse import HOPELESS_FAILURES
 from tpx.perf.results import LevelResult, Verdict
@@ -25,7 +24,7 @@ def at(concurrency: int) -> Level:
 def measured(
     client: FakeClient, settings: LevelSettings = QUICK, concurrency: int = 2, batch_size: int = 1
 ) -> LevelResult:
-    return asyncio.run(measure_level(make_target(client, batch_size=batch_size), at(concurrency), settings))
+    return measure(make_session(client, batch_size=batch_size), at(concurrency), settings)
 
 
 def test_a_steady_server_is_stable_after_three_windows() -> None:
@@ -152,8 +151,8 @@ def test_an_interrupt_ends_the_window_and_keeps_what_was_measured() -> None:
     async def scene() -> LevelResult:
         stop = asyncio.Event()
         asyncio.get_running_loop().call_later(0.05, stop.set)
-        target = make_target(FakeClient(service_s=0.001))
-        return await measure_level(target, at(2), replace(QUICK, interval_ms=60_000), stop=stop)
+        async with make_session(FakeClient(service_s=0.001), stop=stop) as session:
+            return await session.measure(at(2), replace(QUICK, interval_ms=60_000))
 
     result = asyncio.run(scene())
     assert result.interrupted
@@ -169,17 +168,16 @@ def test_an_interrupt_ends_the_window_and_keeps_what_was_measured() -> None:
 def test_cancelling_stops_the_load_at_once() -> None:
     async def scene() -> int:
         client = FakeClient(service_s=0.001)
-        level = asyncio.ensure_future(
-            measure_level(make_target(client), at(2), replace(QUICK, interval_ms=60_000))
-        )
-        await asyncio.sleep(0.05)
-        level.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await level
-        sent = len(client.sent)
-        await asyncio.sleep(0.02)
-        assert len(client.sent) == sent
-        return sent
+        async with make_session(client) as session:
+            level = asyncio.ensure_future(session.measure(at(2), replace(QUICK, interval_ms=60_000)))
+            await asyncio.sleep(0.05)
+            level.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await level
+            sent = len(client.sent)
+            await asyncio.sleep(0.02)
+            assert len(client.sent) == sent
+            return sent
 
     assert asyncio.run(scene()) > 0
 
@@ -196,15 +194,15 @@ def test_the_garbage_collector_rests_while_a_level_is_measured_and_works_again_a
     assert gc.isenabled()
 
 
-def test_levels_reuse_the_lanes_of_the_target() -> None:
+def test_levels_reuse_the_lanes_of_the_session() -> None:
     async def scene() -> None:
         client = FakeClient()
-        target = make_target(client)
-        for concurrency in (4, 1, 2):
-            result = await measure_level(target, at(concurrency), QUICK)
-            assert result.level.value == concurrency
-            assert client.in_flight == 0
-        assert client.renewed == 0
+        async with make_session(client) as session:
+            for concurrency in (4, 1, 2):
+                result = await session.measure(at(concurrency), QUICK)
+                assert result.level.value == concurrency
+                assert client.in_flight == 0
+            assert client.renewed == 0
 
     asyncio.run(scene())
 
@@ -212,11 +210,11 @@ def test_levels_reuse_the_lanes_of_the_target() -> None:
 def test_the_load_falls_with_the_level() -> None:
     async def scene() -> None:
         client = FakeClient()
-        target = make_target(client)
-        await measure_level(target, at(8), QUICK)
-        client.most_in_flight = 0
-        await measure_level(target, at(2), QUICK)
-        assert client.most_in_flight == 2
+        async with make_session(client) as session:
+            await session.measure(at(8), QUICK)
+            client.most_in_flight = 0
+            await session.measure(at(2), QUICK)
+            assert client.most_in_flight == 2
 
     asyncio.run(scene())
 
@@ -232,11 +230,8 @@ def test_server_counters_are_those_of_the_measured_windows() -> None:
         counters["inference_count"] += 4
         return 200
 
-    async def scene() -> LevelResult:
-        target = make_target(FakeClient(answer=answer), control)
-        return await measure_level(target, at(1), replace(QUICK, request_count=10))
-
-    result = asyncio.run(scene())
+    session = make_session(FakeClient(answer=answer), control)
+    result = measure(session, at(1), replace(QUICK, request_count=10))
     assert result.server is not None
     assert (result.server.success_count, result.server.success_ns) == (10, 10_000)
     assert result.server.inference_count == 40
@@ -245,8 +240,8 @@ def test_server_counters_are_those_of_the_measured_windows() -> None:
 def test_an_interrupt_before_the_first_answer_is_told_as_that() -> None:
     stop = asyncio.Event()
     stop.set()
-    target = make_target(FakeClient(answer=lambda _: None))
-    result = asyncio.run(measure_level(target, at(1), QUICK, stop=stop))
+    session = make_session(FakeClient(answer=lambda _: None), stop=stop)
+    result = measure(session, at(1), QUICK)
     assert (result.verdict, result.interrupted) == (Verdict.ERRORS, True)
     assert result.reason == "Concurrency 1 was interrupted before a request was answered."
 
@@ -269,8 +264,8 @@ class Listener(Silent):
 
 def test_an_observer_sees_throughput_and_p99_while_the_level_runs() -> None:
     listener = Listener()
-    target = make_target(FakeClient(service_s=0.002))
-    asyncio.run(measure_level(target, at(4), replace(QUICK, interval_ms=100), observer=listener))
+    session = make_session(FakeClient(service_s=0.002), observer=listener)
+    measure(session, at(4), replace(QUICK, interval_ms=100))
     look = listener.looks[1]
     assert look.level.value == 4
     assert look.window >= 1
@@ -281,7 +276,7 @@ def test_an_observer_sees_throughput_and_p99_while_the_level_runs() -> None:
 def test_an_observer_sees_the_warm_up_as_no_window() -> None:
     listener = Listener()
     settings = replace(QUICK, warmup_s=0.25)
-    asyncio.run(measure_level(make_target(FakeClient()), at(2), settings, observer=listener))
+    measure(make_session(FakeClient(), observer=listener), at(2), settings)
     windows = [look.window for look in listener.looks]
     assert windows == sorted(windows)
     assert set(windows) >= {0, 1}
@@ -292,8 +287,7 @@ def test_missing_statistics_are_a_notice_and_not_the_end() -> None:
     control = FakeControl()
     control.fails = WireError("no such verb")
     listener = Listener()
-    target = make_target(FakeClient(), control)
-    result = asyncio.run(measure_level(target, at(1), QUICK, observer=listener))
+    result = measure(make_session(FakeClient(), control, observer=listener), at(1), QUICK)
     assert result.verdict is Verdict.OK
     assert result.server is None
     assert listener.notices == ["no server-side statistics for a while: no such verb"]
@@ -310,9 +304,9 @@ def test_a_server_that_dies_ends_the_level_after_one_dead_window() -> None:
 
 def test_a_fixed_schedule_sends_each_step_once_at_its_own_time() -> None:
     client = FakeClient()
-    target = replace(make_target(client), timestamps_ns=(0, 3_000_000, 3_000_000, 12_000_000))
+    session = make_session(client, timestamps_ns=(0, 3_000_000, 3_000_000, 12_000_000))
     settings = replace(QUICK, request_count=4)
-    result = asyncio.run(measure_level(target, Level("fixed_schedule", 0), settings))
+    result = measure(session, Level("fixed_schedule", 0), settings)
     assert (result.requests, len(client.sent), result.verdict) == (4, 4, Verdict.OK)
     assert result.duration_ns >= 9_000_000  # from when the first was really sent, which may be late
     assert result.open_loop is not None
@@ -320,8 +314,8 @@ def test_a_fixed_schedule_sends_each_step_once_at_its_own_time() -> None:
 
 def test_the_steps_of_a_fixed_schedule_that_warm_up_are_not_sent_again() -> None:
     client = FakeClient()
-    target = replace(make_target(client), timestamps_ns=(0, 1_000_000, 600_000_000, 601_000_000))
+    session = make_session(client, timestamps_ns=(0, 1_000_000, 600_000_000, 601_000_000))
     settings = replace(QUICK, request_count=2, warmup_requests=2)
-    result = asyncio.run(measure_level(target, Level("fixed_schedule", 0), settings))
+    result = measure(session, Level("fixed_schedule", 0), settings)
     assert (result.requests, len(client.sent)) == (2, 4)
     assert result.duration_ns < 590_000_000

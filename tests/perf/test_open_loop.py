@@ -15,7 +15,8 @@ from tpx.perf.load.rate import RateLoad
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.model import Report
 from tpx.perf.results import LevelResult
-from tpx.perf.run import event_loop, open_target, run, run_settings
+from tpx.perf.run import event_loop, run
+from tpx.perf.session import Session
 from tpx.perf.settings import Level
 
 SERVERS = {"http": http_server, "grpc": grpc_server}
@@ -67,8 +68,8 @@ def test_a_server_that_stalls_is_sent_all_that_is_due_meanwhile(protocol: str) -
     async def scene(url: str) -> tuple[int, int]:
         words = ["-i", protocol, "-u", url, "-m", "net", "--request-rate-range", "500"]
         config = from_argv(PerfConfig, words)
-        async with open_target(config) as target:
-            load = await open_load(target, Level("request_rate", 500), run_settings(config, target))
+        async with Session(config) as session:
+            load = await open_load(session.connected, Level("request_rate", 500), session.settings)
             assert isinstance(load, RateLoad)
             load.start(500)
             try:

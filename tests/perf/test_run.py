@@ -13,7 +13,8 @@ from tpx.options import from_argv
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.model import Report
 from tpx.perf.results import LevelResult, Verdict
-from tpx.perf.run import event_loop, measure_level, open_target, run
+from tpx.perf.run import event_loop, run
+from tpx.perf.session import Session
 from tpx.perf.settings import Level
 from tpx.protocol import messages
 
@@ -148,11 +149,9 @@ def test_a_slow_answer_counts_as_a_timeout_and_the_load_goes_on(protocol: str) -
 
 def test_levels_share_connections_and_many_lanes_open_at_once() -> None:
     async def scene(config: PerfConfig) -> list[LevelResult]:
-        async with open_target(config) as target:
+        async with Session(config) as session:
             settings = replace(config.level_settings, request_count=200)
-            return [
-                await measure_level(target, Level("concurrency", value), settings) for value in (100, 3, 17)
-            ]
+            return [await session.measure(Level("concurrency", value), settings) for value in (100, 3, 17)]
 
     for protocol, serve in SERVERS.items():
         with serve(Behaviour()) as url:

@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.perf.conftest import FakeClient, make_level, make_target
+from tests.perf.conftest import FakeClient, make_level, make_session, measure
 from tests.perf.servers import Behaviour, grpc_server, http_server
 from tpx.errors import UsageError
 from tpx.options import from_argv
 from tpx.perf import wakeups
 from tpx.perf.loops import event_loop, waiting
-from tpx.perf.measure import measure_level
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.level_text import Shown, level_block
 from tpx.perf.report.model import Report
@@ -56,7 +55,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, cost_ns: int, settings: LevelSetti
     monkeypatch.setattr(wakeups, "SLOW_NS", 1_000_000_000)
     monkeypatch.setattr(wakeups, "wakeup_ns", lambda: cost_ns)
     client = FakeClient(service_s=0.0005)
-    result = asyncio.run(measure_level(make_target(client), Level("concurrency", 1), settings))
+    result = measure(make_session(client), Level("concurrency", 1), settings)
     assert (result.wake_ups is not None) is bool(result.warnings)
     return "".join(result.warnings)
 

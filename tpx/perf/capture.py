@@ -178,7 +178,6 @@ class CapturingClient:
 
     async def close(self) -> None:
         await self._client.close()
-        self._capture.close()
 
     def _listen(self) -> None:
         """Lanes are renewed together where they share a connection."""

@@ -16,12 +16,9 @@ from tpx.perf.answers.turns import (
     figures_text,
     turns,
 )
-from tpx.perf.measure import measure_level
 from tpx.perf.options import PerfConfig
-from tpx.perf.results import LevelResult
-from tpx.perf.run import open_target, run_settings
+from tpx.perf.session import Session
 from tpx.perf.settings import Level, LevelRange, LevelSettings
-from tpx.perf.target import Target
 
 BLOCK_MS = 500
 
@@ -52,17 +49,17 @@ async def run_in_turns(
     levels: list[Rounds] = []
     values = _values(config.levels)
     async with AsyncExitStack() as stack:
-        targets = [
-            await stack.enter_async_context(open_target(_of_one(config, url), in_process))
+        sessions = [
+            await stack.enter_async_context(Session(_of_one(config, url), stop=stop, in_process=in_process))
             for url in config.ab
         ]
-        settings = _block_settings(config, targets[0])
+        settings = _block_settings(config, sessions[0].settings)
         for value in values:
             if stop.is_set():
                 break
             level = Level(config.levels.mode, value)
-            said(f"{level}: {config.ab_blocks} blocks of each of {len(targets)} servers")
-            rounds = _Rounds(targets, level, settings, stop)
+            said(f"{level}: {config.ab_blocks} blocks of each of {len(sessions)} servers")
+            rounds = _Rounds(sessions, level, settings, stop)
             levels.append(await rounds.measured(config.ab_blocks, said if config.verbose else _unsaid))
     if not any(len(level.blocks) >= FEWEST_ROUNDS for level in levels):
         raise MeasurementError(f"--ab: interrupted before {FEWEST_ROUNDS} rounds, nothing can be told")
@@ -87,9 +84,8 @@ def _of_one(config: PerfConfig, url: str) -> PerfConfig:
     )
 
 
-def _block_settings(config: PerfConfig, target: Target) -> LevelSettings:
+def _block_settings(config: PerfConfig, settings: LevelSettings) -> LevelSettings:
     """A block is one window of exactly its length, unless that is too short for a few requests."""
-    settings = run_settings(config, target)
     if settings.request_count:
         return settings
     return replace(
@@ -105,33 +101,30 @@ def _unsaid(_: str) -> None:
 class _Rounds:
     """One load on all servers."""
 
-    targets: Sequence[Target]
+    sessions: Sequence[Session]
     level: Level
     settings: LevelSettings
     stop: asyncio.Event
 
     async def measured(self, rounds: int, said: Callable[[str], None]) -> Rounds:
         """One block of each server that is not counted, then the rounds."""
-        for target in self.targets:
-            await self._block(target)
+        for session in self.sessions:
+            await session.measure(self.level, self.settings)
         blocks: list[tuple[Figures, ...]] = []
-        for order in turns(len(self.targets), rounds):
+        for order in turns(len(self.sessions), rounds):
             found: dict[int, Figures] = {}
             for number in order:
-                target = self.targets[number]
-                result = await self._block(target)
+                session = self.sessions[number]
+                result = await session.measure(self.level, self.settings)
                 if self.stop.is_set():
                     return Rounds(load=str(self.level), blocks=tuple(blocks))
                 figures = figures_of(result)
                 if figures is None:
-                    raise MeasurementError(f"--ab: {target.url}, {self.level}: {result.reason}")
+                    raise MeasurementError(f"--ab: {session.spec.address}, {self.level}: {result.reason}")
                 found[number] = figures
-                said(f"  round {len(blocks) + 1}, {target.url}: {figures_text(figures)}")
-            blocks.append(tuple(found[n] for n in range(len(self.targets))))
+                said(f"  round {len(blocks) + 1}, {session.spec.address}: {figures_text(figures)}")
+            blocks.append(tuple(found[n] for n in range(len(self.sessions))))
         return Rounds(load=str(self.level), blocks=tuple(blocks))
-
-    async def _block(self, target: Target) -> LevelResult:
-        return await measure_level(target, self.level, self.settings, stop=self.stop)
 
 
 def _values(levels: LevelRange) -> list[float]:

@@ -14,24 +14,17 @@ from tpx.perf.ledger import Ending, LevelLedger
 from tpx.perf.load.base import Load
 from tpx.perf.load.endings import unfinished
 from tpx.perf.load.figures import open_loop_figures
-from tpx.perf.load.limits import check_openable
-from tpx.perf.load.opening import open_load
 from tpx.perf.load.sessions import session_figures
 from tpx.perf.looks import Looks
-from tpx.perf.loops import waiting
-from tpx.perf.members import Stretch, member_figures
-from tpx.perf.observer import SILENT, Observer
+from tpx.perf.members import Stretch
 from tpx.perf.pulse import Pulse
 from tpx.perf.recording import LevelRecords
-from tpx.perf.results import LevelResult, Sessions, Verdict
+from tpx.perf.results import LevelResult, Sessions
 from tpx.perf.scenarios import validity
-from tpx.perf.seeds import level_number
 from tpx.perf.self_check import LoopProbe
 from tpx.perf.server_statistics import Snapshot, Statistics
 from tpx.perf.settings import Level, LevelSettings
 from tpx.perf.streaming import streaming_figures
-from tpx.perf.target import Target
-from tpx.perf.wakeups import is_local, may_dominate, wake_ups
 from tpx.perf.windows import Mark, ended_sequences, full_at, mark
 
 TICK_S = 0.1
@@ -44,93 +37,13 @@ LONGEST_WINDOW = 10
 """So many times its length a window by confidence intervals may wait for its samples."""
 
 
-async def measure_level(
-    target: Target,
-    level: Level,
-    settings: LevelSettings,
-    *,
-    observer: Observer = SILENT,
-    stop: asyncio.Event | None = None,
-) -> LevelResult:
-    """Measure one level; connections of an earlier level are used again.
-
-    When `stop` is set the window ends at once, and the result says that it was interrupted.
-    """
-    stop = stop or asyncio.Event()
-    observer.level_started(level)
-    with _quiet_memory(), waiting(settings.poll):
-        if settings.warmup_requests or settings.warmup_s:
-            warming = await _open(target, level, settings, warming=True)
-            looks = _looks(warming, observer, level, settings, target.batch_size)
-            await _warm_up(warming, settings, stop, looks)
-        load = await _open(target, level, settings)
-        if target.recorder is not None:
-            target.recorder.begin(load.records)
-        if target.metrics is not None:
-            await target.metrics.begin()
-        looks = _looks(load, observer, level, settings, target.batch_size)
-        measurement = LevelMeasurement(load, target.statistics, settings, level, target.batch_size)
-        result = await measurement.run(looks, stop)
-        result = replace(result, seed=level_number(settings.load.seed, level))
-        if target.sequences:
-            result = replace(result, sequences=measurement.ended_sequences(target.feed))
-        if target.conversations:
-            result = replace(result, sessions=measurement.sessions(target.conversations))
-        if target.metrics is not None:
-            await target.metrics.look()
-            result = replace(result, metrics=target.metrics.figures(measurement.span_ns))
-        if target.members:
-            result = replace(result, members=member_figures(target.members, measurement.stretch(result)))
-    result = _with_wake_ups(result, target, settings)
-    for notice in target.statistics.take_notices():
-        observer.notice(notice)
-    if target.recorder is not None:
-        target.recorder.record(measurement.records())
-    observer.level_finished(result)
-    return result
-
-
-def _with_wake_ups(result: LevelResult, target: Target, settings: LevelSettings) -> LevelResult:
-    """The result, with what wake-ups have to do with it where they dominate its latency."""
-    median_ns = result.latency.at(50.0) if result.latency is not None else 0
-    unlike = settings.poll == "busy" or settings.with_engine or result.verdict is Verdict.ERRORS
-    if unlike or not median_ns or not may_dominate(result.level, median_ns):
-        return result
-    found = wake_ups(median_ns, local=is_local(target.url))
-    if not found.dominate:
-        return result
-    warning = (
-        f"Wake-ups dominate: {found}. The figures of this level are as much the machine's as the server's, "
-        "and differ from run to run; --poll busy measures without those of the client."
-    )
-    return replace(result, wake_ups=found, warnings=(*result.warnings, warning))
-
-
-async def _open(target: Target, level: Level, settings: LevelSettings, *, warming: bool = False) -> Load:
-    processes = 1 if target.workers is None else target.workers.count
-    check_openable(level, settings, target.client.lanes_per_connection, processes)
-    if target.workers is not None:
-        return await target.workers.open_load(level, settings, warming=warming)
-    return await open_load(target, level, settings, warming=warming)
-
-
-def _looks(load: Load, observer: Observer, level: Level, settings: LevelSettings, batch_size: int) -> Looks:
-    return Looks(
-        load,
-        observer,
-        level,
-        max_windows=settings.max_windows,
-        batch_size=batch_size * requests_of_row(level),
-    )
-
-
 def requests_of_row(level: Level) -> int:
     """A row of a multi-stream load is a query of several requests."""
     return int(level.value) if level.mode == "multi_stream" else 1
 
 
 @contextmanager
-def _quiet_memory() -> Iterator[None]:
+def quiet_memory() -> Iterator[None]:
     """No garbage collection while a level is measured; nothing in the hot path makes cycles."""
     gc.collect()
     gc.freeze()
@@ -142,7 +55,8 @@ def _quiet_memory() -> Iterator[None]:
         gc.unfreeze()
 
 
-async def _warm_up(load: Load, settings: LevelSettings, stop: asyncio.Event, looks: Looks) -> None:
+async def warm_up(load: Load, settings: LevelSettings, stop: asyncio.Event, looks: Looks) -> None:
+    """Send the requests that precede a level, which nothing counts."""
     pulse = Pulse(load)
     try:
         load.start(settings.warmup_requests or None)

@@ -8,9 +8,10 @@ from typing import Any
 from tpx.errors import InvalidRequest, MeasurementError, WireError
 from tpx.perf.clients.model import ModelDescription, TensorSpec
 from tpx.perf.clients.outputs import parts_of, read_outputs
+from tpx.perf.connecting import ConnectedModel
 from tpx.perf.load.endings import end_sequences
+from tpx.perf.options import PerfConfig
 from tpx.perf.settings import Level
-from tpx.perf.target import Target
 from tpx.protocol.tensors import Tensor
 
 PATIENCE_S = 60.0
@@ -42,20 +43,21 @@ class Probe:
         return not (self.error or self.mismatch or any(output.wrong for output in self.outputs))
 
 
-async def probe(target: Target, timeout_s: float = 0.0) -> Probe:
+async def probe(connected: ConnectedModel, spec: PerfConfig) -> Probe:
     """Send the first request of the data, and end its sequence.
 
-    Raises MeasurementError where no answer comes in `timeout_s` (0: a minute).
+    Raises MeasurementError where no answer comes in the timeout, or a minute where there is none.
     """
-    (lane,) = await target.client.open(1)
-    target.feed.begin(Level("concurrency", 1))
-    source = target.feed.source(0)
+    (lane,) = await connected.client.open(1)
+    connected.feed.begin(Level("concurrency", 1))
+    source = connected.feed.source(0)
     done: asyncio.Future[Probe] = asyncio.get_running_loop().create_future()
     start_ns = perf_counter_ns()
 
     def answered(response: Any) -> None:
         if not done.done():
-            done.set_result(_judged(target, response, source.step, perf_counter_ns() - start_ns))
+            latency_ns = perf_counter_ns() - start_ns
+            done.set_result(_judged(connected, spec.batch_size, response, source.step, latency_ns))
 
     def lost(error: WireError) -> None:
         if not done.done():
@@ -63,7 +65,7 @@ async def probe(target: Target, timeout_s: float = 0.0) -> Probe:
 
     lane.on_lost = lost
     lane.send(source.next(), answered)
-    patience_s = timeout_s or PATIENCE_S
+    patience_s = spec.timeout or PATIENCE_S
     try:
         async with asyncio.timeout(patience_s):
             return await done
@@ -73,9 +75,9 @@ async def probe(target: Target, timeout_s: float = 0.0) -> Probe:
         await end_sequences([(lane, source)], patience_s)
 
 
-def _judged(target: Target, response: Any, step: int, latency_ns: int) -> Probe:
+def _judged(connected: ConnectedModel, batch_size: int, response: Any, step: int, latency_ns: int) -> Probe:
     """While the response's bytes are there, which is only until the callback ends."""
-    client = target.client
+    client = connected.client
     if response.status != client.success:
         failure = client.failure(response)
         return Probe(latency_ns=latency_ns, error=f"{failure.code}: {failure.message}")
@@ -83,11 +85,11 @@ def _judged(target: Target, response: Any, step: int, latency_ns: int) -> Probe:
         answers = list(read_outputs(parts_of(response)))
     except (InvalidRequest, KeyError, TypeError, ValueError) as exc:
         return Probe(latency_ns=latency_ns, error=f"the response cannot be read: {exc}")
-    check = target.feed.check
+    check = connected.feed.check
     first = next((tensors for tensors in answers if tensors), [])
     return Probe(
         latency_ns=latency_ns,
-        outputs=tuple(_output(target.model, tensor, target.batch_size) for tensor in first),
+        outputs=tuple(_output(connected.model, tensor, batch_size) for tensor in first),
         responses=len(answers),
         mismatch="" if check is None else check(step, response),
     )

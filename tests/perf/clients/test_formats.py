@@ -8,16 +8,17 @@ import pytest
 
 from tests.perf.servers import Behaviour, http_server
 from tpx.options import from_argv
+from tpx.perf.connecting import open_model
 from tpx.perf.options import PerfConfig
-from tpx.perf.run import open_target, run
+from tpx.perf.run import run
 
 
 def sent(behaviour: Behaviour, *words: str) -> tuple[Mapping[str, str], bytes, tuple[str, ...]]:
     """Headers and body of a request, and what the user is told."""
 
     async def scene() -> tuple[str, ...]:
-        async with open_target(config) as target:
-            notices = target.notices
+        async with open_model(config) as connected:
+            notices = connected.notices
         await run(config)
         return notices
 

@@ -17,10 +17,11 @@ from tests.serving.shared_memory.fake_driver import compiled_driver
 from tpx.errors import MeasurementError, UsageError
 from tpx.options import from_argv
 from tpx.perf.clients.regions import Region
+from tpx.perf.connecting import open_model
 from tpx.perf.inputs.cuda_memory import CudaMemory
 from tpx.perf.inputs.shared_memory import SharedTensors, SystemMemory
 from tpx.perf.options import PerfConfig
-from tpx.perf.run import event_loop, open_target, run
+from tpx.perf.run import event_loop, run
 from tpx.protocol.tensors import Tensor
 
 BOTH = pytest.mark.parametrize("protocol", ["http", "grpc"])
@@ -62,9 +63,9 @@ def test_requests_name_regions_that_are_there_for_as_long_as_the_run(
     live: Live, protocol: str, model: str
 ) -> None:
     async def scene() -> tuple[list[str], set[str]]:
-        async with open_target(from_argv(PerfConfig, at(live, protocol, model))) as target:
+        async with open_model(from_argv(PerfConfig, at(live, protocol, model))) as connected:
             request = await asyncio.to_thread(regions, live)
-            assert target.notices
+            assert connected.notices
             return request, files()
 
     names, there = asyncio.run(scene())

@@ -1,6 +1,5 @@
 """What a machine can open is known before it is tried."""
 
-import asyncio
 import math
 import resource
 from dataclasses import replace
@@ -8,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.perf.conftest import FakeClient, make_target
+from tests.perf.conftest import FakeClient, make_session, measure
 from tpx.errors import UsageError
 from tpx.perf.clients.grpc_pool import LANES_PER_CONNECTION
 from tpx.perf.load.limits import FILES_BESIDE, check_openable, connection_limits, memory_limit
-from tpx.perf.measure import measure_level
 from tpx.perf.plan import LoadPlan, PeriodicRange
 from tpx.perf.settings import Level, LevelSettings
 
@@ -68,5 +66,5 @@ def test_a_level_that_cannot_be_opened_is_refused_before_anything_is() -> None:
     client = FakeClient()
     client.lanes_per_connection = 1.0
     with pytest.raises(UsageError, match="RLIMIT_NOFILE"):
-        asyncio.run(measure_level(make_target(client), Level("concurrency", HUGE), SETTINGS))
+        measure(make_session(client), Level("concurrency", HUGE), SETTINGS)
     assert client.lanes == []

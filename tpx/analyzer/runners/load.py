@@ -12,8 +12,7 @@ from tpx.perf.latency import LatencySummary
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.level_text import Shown, level_block
 from tpx.perf.results import ClientTimes, Estimates, LevelResult, ServerBreakdown, Streaming, Verdict
-from tpx.perf.run import measure_level as measure
-from tpx.perf.run import open_target, run_settings
+from tpx.perf.session import Session
 from tpx.perf.settings import Level, Shape
 from tpx.perf.statistics.intervals import Interval
 
@@ -68,8 +67,8 @@ async def measure_level(
     if settings.repository is not None:
         base |= {"service_kind": "inprocess", "model_repository": (settings.repository,)}
     config = from_argv(PerfConfig, settings.words.get(model, ()), base)
-    async with open_target(config, settings.in_process) as target:
-        level = await measure(target, level_of(config, load), run_settings(config, target))
+    async with Session(config, in_process=settings.in_process) as session:
+        level = await session.measure(level_of(config, load))
     if settings.tell is not None:
         shown = Shown(
             protocol=config.protocol,

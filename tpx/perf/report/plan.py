@@ -2,35 +2,35 @@
 
 from collections.abc import Iterator
 
+from tpx.perf.connecting import ConnectedModel
 from tpx.perf.options import PerfConfig
 from tpx.perf.probe import Probe
 from tpx.perf.seeds import level_number
 from tpx.perf.settings import Level, LevelRange, LevelSettings
-from tpx.perf.target import Target
 
 SHOWN_LEVELS = 16
 
 
-def plan_text(config: PerfConfig, target: Target, settings: LevelSettings, probe: Probe) -> str:
+def plan_text(config: PerfConfig, connected: ConnectedModel, settings: LevelSettings, probe: Probe) -> str:
     """The plan of a run and what its probe request gave, one thing a line."""
-    lines = [*_target(config, target), *_data(config, target), *_load(config, settings), *_probe(probe)]
+    lines = [*_target(config, connected), *_data(config, connected), *_load(config, settings), *_probe(probe)]
     return "".join(line.rstrip() + "\n" for line in lines)
 
 
-def _target(config: PerfConfig, target: Target) -> Iterator[str]:
-    model, server = target.model, target.server
-    version = f", version {target.version}" if target.version else ""
+def _target(config: PerfConfig, connected: ConnectedModel) -> Iterator[str]:
+    model, server = connected.model, connected.server
+    version = f", version {config.model_version}" if config.model_version else ""
     decoupled = ", decoupled" if model.decoupled else ""
-    service = f"{config.service_kind} over {target.protocol}"
-    yield f"Server: {server.name} {server.version} at {target.url}, {service}"
+    service = f"{config.service_kind} over {config.protocol}"
+    yield f"Server: {server.name} {server.version} at {config.address}, {service}"
     yield (
         f"Model: {model.name}{version} ({model.platform or 'unknown platform'}), max_batch_size "
         f"{model.max_batch_size}, scheduler {model.scheduler}{decoupled}"
     )
 
 
-def _data(config: PerfConfig, target: Target) -> Iterator[str]:
-    data = target.data
+def _data(config: PerfConfig, connected: ConnectedModel) -> Iterator[str]:
+    data = connected.requests.data
     where = ", ".join(map(str, config.data_files)) or ("zero" if "zero" in config.input_data else "random")
     streams = f"{data.streams} stream{'s' if data.streams != 1 else ''}"
     yield f"Data: {where}: {streams} with {data.steps} step{'s' if data.steps != 1 else ''}"
@@ -38,17 +38,17 @@ def _data(config: PerfConfig, target: Target) -> Iterator[str]:
     for tensor in data.tensors:
         source = f", {sources[tensor.name]}" if tensor.name in sources else ""
         yield f"  {tensor.name} {tensor.datatype} {list(tensor.shape)}{source}"
-    if target.sequences:
+    if connected.sequences:
         sequences = config.sequence_settings
         length = "as long as their streams"
         if config.sequence_length is not None or not config.data_files:
             length = f"of {sequences.length} requests +- {sequences.variation:g}%"
         yield f"Sequences: {length}, ids {sequences.first_id} to before {sequences.end_id}"
-    if target.conversations:
-        yield f"Conversations: {len(target.conversations)}, each sent once"
+    if connected.conversations:
+        yield f"Conversations: {len(connected.conversations)}, each sent once"
     if config.shared_memory != "none":
         yield f"Shared memory: {config.shared_memory}"
-    if target.feed.check is not None:
+    if connected.feed.check is not None:
         yield f"Outputs: compared with validation_data, {config.tolerance or 'exactly'}"
 
 

@@ -1,0 +1,265 @@
+"""From a spec to a model under test: connect to its server, fit the run to it, and make the requests."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tpx.errors import MeasurementError, UsageError
+from tpx.options import nearest
+from tpx.perf.clients.base import Client, Control
+from tpx.perf.clients.endpoint import Connections, Endpoint, connect
+from tpx.perf.clients.model import ModelDescription, ModelKey, ServerDescription, TensorSpec
+from tpx.perf.inputs.conversations import Conversation
+from tpx.perf.inputs.dataset import open_data
+from tpx.perf.inputs.feed import Feed
+from tpx.perf.inputs.mix import MixedFeed
+from tpx.perf.inputs.requests import FeedSettings, Requests, make_requests
+from tpx.perf.inputs.shared_memory import SharedTensors, shared_tensors
+from tpx.perf.members import Member
+from tpx.perf.options import PerfConfig
+from tpx.perf.server_statistics import ModelTree, ServerStatistics, Statistics, SumOfStatistics, model_tree
+from tpx.protocol.v2 import RequestedOutput
+
+if TYPE_CHECKING:
+    from tpx.perf.capture import Capture
+
+SINGLE_REQUEST_STREAMS = frozenset({"mlserver"})
+"""Servers whose streams carry one request each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectedModel:
+    """A model on a server, connected and described, and the requests that are sent to it."""
+
+    server: ServerDescription
+    model: ModelDescription
+    client: Client
+    control: Control
+    requests: Requests
+    statistics: Statistics
+    sequences: bool = False
+    """Whether its requests are those of sequences."""
+    members: tuple[Member, ...] = ()
+    """Where several models are measured at once; `model` is the first of them then."""
+    notices: tuple[str, ...] = ()
+    """Assumptions about the server and the model's inputs, for a person."""
+
+    @property
+    def feed(self) -> Feed:
+        return self.requests.feed
+
+    @property
+    def timestamps_ns(self) -> tuple[int, ...]:
+        return self.requests.timestamps_ns
+
+    @property
+    def conversations(self) -> tuple[Conversation, ...]:
+        return self.requests.conversations
+
+
+@asynccontextmanager
+async def open_model(
+    spec: PerfConfig, in_process: str = "", capture: "Capture | None" = None
+) -> AsyncIterator[ConnectedModel]:
+    """Connect to the model that `spec` names and make its requests; closed with the context.
+
+    `in_process` is the module that connects to the engine in this process, which this wing does not know.
+    `capture` keeps what requests carry. Raises WireError where nothing answers, MeasurementError where the
+    model cannot be measured, UsageError where the options do not fit it.
+    """
+    if spec.models:
+        async with _open_mix(spec, in_process, capture) as mixed:
+            yield mixed
+        return
+    key = ModelKey(spec.model, spec.model_version)
+    connections = _connections(spec, key, in_process)
+    client, control = _captured(connections.client, capture), connections.control
+    try:
+        server = await control.server()
+        fit = fitted(spec, server)
+        if fit is not spec:
+            client = _captured(_connections(fit, key, in_process).client, capture)
+        model = with_declared(await control.model(key), spec.declare)
+        _check_kind(model, spec)
+        if spec.trace_settings:
+            with _needing("trace", server, "--trace-level and its like"):
+                await control.set_trace(spec.trace_settings)
+        tree = await model_tree(control, model, key, calls=spec.bls_composing_models.keys)
+        data = open_data(model, spec.input_settings)
+        async with shared_tensors(control, spec.shared_memory, spec.output_shared_memory_size) as shared:
+            requests = await make_requests(client, model, data, _feed_settings(spec, model, tree, shared))
+            if shared is not None:
+                with _needing(f"{spec.shared_memory}_shared_memory", server, "--shared-memory"):
+                    await shared.publish()
+            yield ConnectedModel(
+                server=server,
+                model=model,
+                client=client,
+                control=control,
+                requests=requests,
+                statistics=ServerStatistics(control, tree, available="statistics" in server.extensions),
+                sequences=tree.takes_sequences,
+                notices=(*_fitting_notices(spec, fit, server), *data.notices, *requests.notices),
+            )
+    finally:
+        await client.close()
+        await control.close()
+
+
+@asynccontextmanager
+async def _open_mix(
+    spec: PerfConfig, in_process: str, capture: "Capture | None"
+) -> AsyncIterator[ConnectedModel]:
+    """Open several models as one: each is described and has requests of its own, which all leave over the
+    connections of the first."""
+    shares = spec.models or ()
+    async with AsyncExitStack() as stack:
+        opened = [
+            await stack.enter_async_context(
+                open_model(replace(spec, model=share.name, models=None), in_process, capture)
+            )
+            for share in shares
+        ]
+        for each in opened:
+            if each.sequences or each.timestamps_ns or each.conversations:
+                raise UsageError(
+                    f"--models: requests of '{each.model.name}' belong together, or to a schedule"
+                )
+        feed = MixedFeed([each.feed for each in opened], [s.weight for s in shares], spec.seed)
+        members = tuple(
+            Member(model=s.name, weight=s.weight, statistics=each.statistics)
+            for s, each in zip(shares, opened, strict=True)
+        )
+        yield ConnectedModel(
+            server=opened[0].server,
+            model=opened[0].model,
+            client=opened[0].client,
+            control=opened[0].control,
+            requests=Requests(feed=feed, data=opened[0].requests.data),
+            statistics=SumOfStatistics([m.statistics for m in members]),
+            members=members,
+            notices=tuple(dict.fromkeys(notice for each in opened for notice in each.notices)),
+        )
+
+
+def _captured(client: Client, capture: "Capture | None") -> Client:
+    if capture is None:
+        return client
+    from tpx.perf.capture import CapturingClient  # late: it reads the answers of every transport
+
+    return CapturingClient(client, capture)
+
+
+def _connections(spec: PerfConfig, key: ModelKey, in_process: str) -> Connections:
+    address = spec.parsed_address
+    endpoint = Endpoint(
+        host=address.host,
+        port=address.port,
+        model=key,
+        headers=spec.header,
+        tls=spec.tls(spec.protocol, secure=address.secure),
+        wire=spec.wire,
+        service=spec.service,
+    )
+    return connect(spec.protocol, endpoint, in_process)
+
+
+def fitted(spec: PerfConfig, server: ServerDescription) -> PerfConfig:
+    """Return the run as the server takes it: tensors in the JSON, where it does not list the binary extension
+    and the user chose nothing; a stream for every request, where its streams carry one.
+
+    Raises UsageError where the run cannot be as the server needs it.
+    """
+    if spec.service_kind != "triton":
+        return spec
+    chosen = spec.input_tensor_format or spec.output_tensor_format
+    if spec.protocol == "http" and not chosen and "binary_tensor_data" not in server.extensions:
+        return replace(spec, input_tensor_format="json", output_tensor_format="json")
+    if spec.streaming and server.name in SINGLE_REQUEST_STREAMS and not spec.stream_per_request:
+        if spec.periodic_concurrency_range is not None:
+            raise UsageError(
+                f"--periodic-concurrency-range needs streams that carry several requests; those of server "
+                f"'{server.name}' carry one"
+            )
+        return replace(spec, stream_per_request=True)
+    return spec
+
+
+def _fitting_notices(spec: PerfConfig, fit: PerfConfig, server: ServerDescription) -> tuple[str, ...]:
+    if fit.stream_per_request != spec.stream_per_request:
+        return (
+            f"a stream of server '{server.name}' carries one request, so every request has a stream of its "
+            "own, as with --stream-per-request",
+        )
+    if fit is not spec:
+        return (
+            f"server '{server.name}' does not say that it has the extension binary_tensor_data, so tensors "
+            "go as JSON; --input-tensor-format binary and --output-tensor-format binary send bytes "
+            "all the same",
+        )
+    if spec.service_kind == "inprocess":
+        return (
+            "the engine and the load generator share this process: the figures are those of both together",
+        )
+    return ()
+
+
+def with_declared(model: ModelDescription, declared: tuple[TensorSpec, ...]) -> ModelDescription:
+    """Return the model with the inputs that its server does not list. Raises UsageError where it lists
+    some."""
+    if not declared:
+        return model
+    if model.inputs:
+        listed = ", ".join(map(str, model.inputs))
+        raise UsageError(f"--declare: the server lists the inputs of model '{model.name}' itself: {listed}")
+    return replace(model, inputs=declared)
+
+
+@contextmanager
+def _needing(extension: str, server: ServerDescription, flag: str) -> Iterator[None]:
+    """Ask the server for something of an extension: a refusal by a server that does not list the extension
+    becomes a MeasurementError that says what to leave out."""
+    try:
+        yield
+    except MeasurementError as exc:
+        if extension in server.extensions:
+            raise
+        raise MeasurementError(
+            f"{exc.message}; server '{server.name}' does not list the extension {extension}: leave out {flag}"
+        ) from exc
+
+
+def _check_kind(model: ModelDescription, spec: PerfConfig) -> None:
+    if model.decoupled and not spec.streaming:
+        raise MeasurementError(
+            "Decoupled models must be run with `--async` and `--streaming` and either `-i grpc` or "
+            f"`--service-kind=triton_c_api` (model '{model.name}' is one)"
+        )
+    if model.scheduler == "sequence" and spec.asynchronous and spec.levels.unbounded:
+        raise UsageError(
+            "The 'end' concurrency can not be 0 for sequence models when using asynchronous API."
+        )
+
+
+def _feed_settings(
+    spec: PerfConfig, model: ModelDescription, tree: ModelTree, shared: SharedTensors | None
+) -> FeedSettings:
+    known = [output.name for output in model.outputs]
+    for name in spec.output:
+        if known and name not in known:
+            raise UsageError(
+                f"--output {name}: model '{model.name}' has no such output{nearest(name, known)} "
+                f"(has: {', '.join(known)})"
+            )
+    outputs = tuple(RequestedOutput(name=name) for name in spec.output)
+    return FeedSettings(
+        fields=replace(spec.request_fields, outputs=outputs),
+        batch_size=spec.batch_size,
+        sequences=spec.sequence_settings if tree.takes_sequences else None,
+        scheduled=spec.fixed_schedule,
+        conversing=spec.session_concurrency is not None,
+        tolerance=spec.tolerance,
+        shared=shared,
+        seed=spec.seed,
+    )

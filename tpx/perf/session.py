@@ -1,0 +1,252 @@
+"""A session: a model under test, measured level by level. Runs, searches for the highest load, servers in
+turns and the analyzer's trials all measure through it."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from tpx.errors import UsageError
+from tpx.perf.connecting import ConnectedModel, open_model
+from tpx.perf.inputs.conversations import check_conversations
+from tpx.perf.load.base import Load
+from tpx.perf.load.dealing import workers_for
+from tpx.perf.load.limits import check_openable
+from tpx.perf.load.opening import check_timestamps, open_load
+from tpx.perf.looks import Looks
+from tpx.perf.loops import waiting
+from tpx.perf.measure import LevelMeasurement, quiet_memory, requests_of_row, warm_up
+from tpx.perf.members import member_figures
+from tpx.perf.metrics.scraper import Scraper
+from tpx.perf.observer import SILENT, Observer
+from tpx.perf.options import PerfConfig
+from tpx.perf.recording import Recorder, wall_offset_ns
+from tpx.perf.results import LevelResult, Verdict
+from tpx.perf.seeds import level_number
+from tpx.perf.settings import Level, LevelSettings
+from tpx.perf.wakeups import FEW_IN_FLIGHT, is_local, may_dominate, wake_ups
+
+if TYPE_CHECKING:
+    from tpx.perf.capture import Capture
+    from tpx.perf.load.workers import WorkerPool
+
+Connect = Callable[[PerfConfig, str, "Capture | None"], AbstractAsyncContextManager[ConnectedModel]]
+
+
+class Session:
+    """Connects with the context and measures any number of levels over the same connections.
+
+    Worker processes, the metrics page and the files of single requests are opened before the first level.
+    Setting `stop` ends a level with what was measured until then. Opening raises WireError where nothing
+    answers, MeasurementError where the model cannot be measured, UsageError where the options do not fit it.
+    """
+
+    def __init__(
+        self,
+        spec: PerfConfig,
+        *,
+        observer: Observer = SILENT,
+        stop: asyncio.Event | None = None,
+        in_process: str = "",
+        connect: Connect = open_model,
+    ) -> None:
+        """`in_process` is the module that connects to the engine in this process, which this wing does not
+        know."""
+        self.spec = spec
+        self.offset_ns = wall_offset_ns()
+        """Added to a monotonic time it gives nanoseconds since 1970."""
+        self.problems: list[str] = []
+        """Why files of single requests are missing; complete when the session is closed."""
+        self._observer = observer
+        self._stop = stop or asyncio.Event()
+        self._in_process = in_process
+        self._connect = connect
+        self._stack = AsyncExitStack()
+        self._capture: Capture | None = None
+        self._begun = False
+        self._workers: WorkerPool | None = None
+        self._recorder: Recorder | None = None
+        self._metrics: Scraper | None = None
+
+    async def __aenter__(self) -> Self:
+        spec = self.spec
+        if spec.profile_export_file is not None:
+            from tpx.perf.capture import Capture  # late: few runs keep answers
+
+            self._capture = Capture()
+        async with AsyncExitStack() as stack:
+            if self._capture is not None:
+                stack.callback(self._capture.close)
+            opened = self._connect(spec, self._in_process, self._capture)
+            self.connected = await stack.enter_async_context(opened)
+            self.settings = _run_settings(spec, self.connected)
+            self._processes = workers_for(spec.levels, self.settings.load)
+            self._check_highest()
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.__aexit__(kind, exc, trace)
+
+    async def measure(self, level: Level, settings: LevelSettings | None = None) -> LevelResult:
+        """Measure one level, by the spec's rules unless others are given.
+
+        Raises UsageError where this machine cannot open so much, WireError or MeasurementError where the
+        server takes no connections or a worker process has gone.
+        """
+        settings = settings or self.settings
+        if not self._begun:
+            await self._begin()
+        statistics = self.connected.statistics
+        self._observer.level_started(level)
+        with quiet_memory(), waiting(settings.poll):
+            if settings.warmup_requests or settings.warmup_s:
+                warming = await self._open_load(level, settings, warming=True)
+                await warm_up(warming, settings, self._stop, self._looks(warming, level, settings))
+            load = await self._open_load(level, settings)
+            if self._recorder is not None:
+                self._recorder.begin(load.records)
+            if self._metrics is not None:
+                await self._metrics.begin()
+            measurement = LevelMeasurement(load, statistics, settings, level, self.spec.batch_size)
+            result = await measurement.run(self._looks(load, level, settings), self._stop)
+            result = await self._completed(result, measurement)
+        result = _with_wake_ups(result, self.spec.address, settings)
+        for notice in statistics.take_notices():
+            self._observer.notice(notice)
+        if self._recorder is not None:
+            self._recorder.record(measurement.records())
+        self._observer.level_finished(result)
+        return result
+
+    async def _completed(self, result: LevelResult, measurement: LevelMeasurement) -> LevelResult:
+        """The result with what only some runs have."""
+        connected = self.connected
+        result = replace(result, seed=level_number(self.spec.seed, result.level))
+        if connected.sequences:
+            result = replace(result, sequences=measurement.ended_sequences(connected.feed))
+        if connected.conversations:
+            result = replace(result, sessions=measurement.sessions(connected.conversations))
+        if self._metrics is not None:
+            await self._metrics.look()
+            result = replace(result, metrics=self._metrics.figures(measurement.span_ns))
+        if connected.members:
+            result = replace(result, members=member_figures(connected.members, measurement.stretch(result)))
+        return result
+
+    async def _begin(self) -> None:
+        """Open what levels need beside the connections, and tell the observer about the run."""
+        spec, stack = self.spec, self._stack
+        whole = _undivided(spec)
+        if whole and spec.workers > 1:
+            raise UsageError(f"--workers {spec.workers}: {whole}")
+        if self._processes > 1 and not whole:
+            from tpx.perf.load.workers import WorkerPool  # late: most loads need one process
+
+            opening = partial(open_model, spec)
+            streamed = self.connected.client.streams
+            pool = WorkerPool(self._processes, opening, streamed=streamed)
+            self._workers = await stack.enter_async_context(pool)
+        place = spec.metrics_place(spec.parsed_address.host)
+        if place is not None:
+            self._metrics = Scraper(place, self._observer.notice)
+            stack.push_async_callback(self._metrics.stop)
+        if spec.profile_export_file is not None or spec.jsonl is not None or spec.hdr_log is not None:
+            from tpx.perf.report.recorders import open_recorders  # late
+
+            recorders = open_recorders(spec, self._capture, self.offset_ns, self.problems)
+            self._recorder = stack.enter_context(recorders)
+        self._observer.run_started(self.connected.model, self.connected.requests.data, self.settings)
+        if spec.poll == "busy" and (spec.levels.highest or 0) > FEW_IN_FLIGHT:
+            self._observer.notice(
+                f"--poll busy is for 1 to {FEW_IN_FLIGHT} requests in flight: with more the client's own "
+                "work delays answers, and it hardly sleeps anyway"
+            )
+        for notice in self.connected.notices:
+            self._observer.notice(notice)
+        self._begun = True
+
+    async def _open_load(self, level: Level, settings: LevelSettings, *, warming: bool = False) -> Load:
+        processes = 1 if self._workers is None else self._workers.count
+        check_openable(level, settings, self.connected.client.lanes_per_connection, processes)
+        if self._workers is not None:
+            return await self._workers.open_load(level, settings, warming=warming)
+        return await open_load(self.connected, level, settings, warming=warming)
+
+    def _looks(self, load: Load, level: Level, settings: LevelSettings) -> Looks:
+        return Looks(
+            load,
+            self._observer,
+            level,
+            max_windows=settings.max_windows,
+            batch_size=self.spec.batch_size * requests_of_row(level),
+        )
+
+    def _check_highest(self) -> None:
+        """Raise UsageError where the highest level of the run is more than this machine can open."""
+        levels = self.spec.levels
+        ends_early = levels.end is not None and bool(self.spec.latency_threshold or self.spec.slo)
+        highest = Level(levels.mode, levels.start if ends_early else levels.highest or levels.start)
+        lanes = self.connected.client.lanes_per_connection
+        check_openable(highest, self.settings, lanes, self._processes)
+
+
+def _with_wake_ups(result: LevelResult, address: str, settings: LevelSettings) -> LevelResult:
+    """The result, with what wake-ups have to do with it where they dominate its latency."""
+    median_ns = result.latency.at(50.0) if result.latency is not None else 0
+    unlike = settings.poll == "busy" or settings.with_engine or result.verdict is Verdict.ERRORS
+    if unlike or not median_ns or not may_dominate(result.level, median_ns):
+        return result
+    found = wake_ups(median_ns, local=is_local(address))
+    if not found.dominate:
+        return result
+    warning = (
+        f"Wake-ups dominate: {found}. The figures of this level are as much the machine's as the server's, "
+        "and differ from run to run; --poll busy measures without those of the client."
+    )
+    return replace(result, wake_ups=found, warnings=(*result.warnings, warning))
+
+
+def _undivided(spec: PerfConfig) -> str:
+    """Why one process has to send everything; empty where several may."""
+    if spec.poll == "busy":
+        return "--poll busy polls in one process"
+    if spec.service_kind == "inprocess":
+        return "an engine in this process is not reached from others"
+    if spec.levels.mode == "periodic_concurrency":
+        return "a periodic concurrency grows by the answers to all of its requests, which one process sees"
+    if spec.levels.mode == "session_concurrency":
+        return "the next conversation is begun by whoever ends one first, in one process"
+    if spec.levels.mode == "multi_stream":
+        return "a query of several requests is sent by one process"
+    if spec.profile_export_file is not None:
+        return "--profile-export-file keeps every answer, which one process does"
+    return ""
+
+
+def _run_settings(spec: PerfConfig, connected: ConnectedModel) -> LevelSettings:
+    """The rules of the run's levels, completed by what the model and its data say."""
+    calls = spec.calls_asynchronously(sequences=connected.sequences)
+    here = spec.service_kind == "inprocess"
+    settings = replace(spec.level_settings, asynchronous=calls, with_engine=here)
+    if not connected.sequences:
+        settings = replace(settings, load=replace(settings.load, sequences=0))
+    if spec.periodic_concurrency_range is not None:
+        return replace(settings, request_count=spec.periodic_concurrency_range.end)
+    if spec.session_concurrency is not None:
+        check_conversations(connected.conversations, spec.session_concurrency)
+        return replace(settings, request_count=sum(map(len, connected.conversations)))
+    if not spec.fixed_schedule:
+        return settings
+    check_timestamps(connected.timestamps_ns)
+    left = len(connected.timestamps_ns) - settings.warmup_requests
+    if left <= 0:
+        raise UsageError(
+            "The warmup request count must be less than the total number of payloads in the dataset."
+        )
+    return replace(settings, request_count=left)
