@@ -51,7 +51,6 @@ BOUNDARIES = {
 }
 # They are let through, after something was put in order; `except BaseException: ...; raise`.
 CLEANING_UP = {
-    "tpx/analyzer/runners/docker.py": 1,
     "tpx/analyzer/runners/local.py": 1,
     "tpx/perf/load/workers.py": 1,
     "tpx/perf/report/recorders.py": 1,

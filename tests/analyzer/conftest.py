@@ -13,7 +13,7 @@ from tpx.analyzer.profile import Event, Profile
 from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.results.run import Run
-from tpx.analyzer.runners.replay import ReplayRunner, read_table
+from tpx.analyzer.runners.simulated import OfflineRunner, read_table, replayed
 from tpx.analyzer.trial import Bench
 from tpx.analyzer.variants import OutputRepository
 
@@ -48,7 +48,7 @@ def replay(tmp_path: Path) -> Replay:
         config = ProfileConfig(
             **{"profile_models": (ModelToProfile(name="alexnet"),), "export_path": tmp_path, **options}
         )
-        runner = ReplayRunner({"alexnet": default or ALEXNET}, table)
+        runner = OfflineRunner({"alexnet": default or ALEXNET}, replayed(table))
         bench = Bench(
             runner, OutputRepository(tmp_path / "output", None, override=True), monitoring_interval_s=1
         )

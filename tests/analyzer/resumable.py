@@ -16,7 +16,7 @@ from tpx.analyzer.profile import Event, Profile
 from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.results.measurement import Load, Measurement
 from tpx.analyzer.resume import Earlier
-from tpx.analyzer.runners.replay import ReplayRunner, read_table
+from tpx.analyzer.runners.simulated import OfflineRunner, read_table, replayed
 from tpx.analyzer.trial import Bench
 from tpx.analyzer.variants import OutputRepository
 
@@ -30,11 +30,12 @@ ALEXNET: dict[str, Any] = {
 }
 
 
-class SlowReplay(ReplayRunner):
+class SlowReplay(OfflineRunner):
     """A replay whose measurements take time and leave a trace of their own."""
 
     def __init__(self, directory: Path, pause_s: float) -> None:
-        super().__init__({"alexnet": ALEXNET}, read_table(Path(__file__).parent / "headline.csv"))
+        table = read_table(Path(__file__).parent / "headline.csv")
+        super().__init__({"alexnet": ALEXNET}, replayed(table))
         self._log = os.open(directory / "measured.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self._pause_s = pause_s
 

@@ -20,6 +20,7 @@ from tpx.analyzer.results.measurement import (
     Trial,
     Variant,
 )
+from tpx.analyzer.runners.base import VisibleServer
 from tpx.analyzer.trial import Bench
 from tpx.analyzer.variants import OutputRepository, configure
 from tpx.errors import MeasurementError
@@ -63,12 +64,8 @@ class Runner:
         self._name = ""
 
     @property
-    def server(self) -> None:
-        return None
-
-    @property
-    def http_address(self) -> str:
-        return self._served.address
+    def server(self) -> VisibleServer:
+        return VisibleServer(pid=None, http_address=self._served.address)
 
     async def default_config(self, model: str) -> dict[str, Any]:
         self._served.factor = 1.0

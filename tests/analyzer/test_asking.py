@@ -16,7 +16,7 @@ from tpx.analyzer.profile import Profile
 from tpx.analyzer.reports.verdict import Finding, judge
 from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.results.run import Run
-from tpx.analyzer.runners.simulated import Noise, SimulatedRunner, SimulatedServer, Surface
+from tpx.analyzer.runners.simulated import Noise, OfflineRunner, SimulatedServer, Surface
 from tpx.analyzer.trial import Bench
 from tpx.analyzer.variants import ModelFacts, OutputRepository
 from tpx.errors import UsageError
@@ -45,7 +45,7 @@ def mode_of(given: ProfileConfig, **facts: Any) -> str:
 def run(given: ProfileConfig, tmp_path: Path, surface: Surface | None = None) -> Run:
     """The whole run on a simulated server."""
     server = SimulatedServer(surface or Surface(host_ms=9.0), noise=Noise(spread=0.005), seed=1)
-    runner = SimulatedRunner({"alexnet": ALEXNET, "b": BATCHING, "ens": ENSEMBLE}, server)
+    runner = OfflineRunner({"alexnet": ALEXNET, "b": BATCHING, "ens": ENSEMBLE}, server.measure)
     bench = Bench(runner, OutputRepository(tmp_path / "output", None), monitoring_interval_s=1)
     with Journal(tmp_path / "run.jsonl") as journal:
         asyncio.run(Profile(given, bench, journal, lambda _: None).run(("tpx",)))

@@ -17,7 +17,7 @@ from tpx.analyzer.profile import Profile
 from tpx.analyzer.results.goals import Objective
 from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.results.run import Run
-from tpx.analyzer.runners.replay import ReplayRunner
+from tpx.analyzer.runners.simulated import OfflineRunner, replayed
 from tpx.analyzer.trial import Bench
 from tpx.analyzer.variants import OutputRepository
 from tpx.cli.analyze import main
@@ -27,7 +27,7 @@ PACE = pace_of(interval_ms=1000, max_windows=10, limit_s=600)
 
 def planned(tmp_path: Path, **options: Any) -> RunPlan:
     config = ProfileConfig(profile_models=(ModelToProfile(name="alexnet"),), **options)
-    runner = PlanningRunner(ReplayRunner({"alexnet": options.pop("default", ALEXNET)}, []), PACE)
+    runner = PlanningRunner(OfflineRunner({"alexnet": options.pop("default", ALEXNET)}, replayed([])), PACE)
     bench = Bench(runner, OutputRepository(tmp_path / "output", None), monitoring_interval_s=1)
     with Journal(tmp_path / "run.jsonl") as journal:
         asyncio.run(Profile(config, bench, journal, lambda _: None, rehearsal=True).run(()))
@@ -56,14 +56,14 @@ def test_listed_loads_are_planned_as_listed(tmp_path: Path) -> None:
 def test_a_model_that_cannot_be_read_is_told_with_its_reason(tmp_path: Path) -> None:
     config = ProfileConfig(profile_models=(ModelToProfile(name="other"),))
     bench = Bench(
-        PlanningRunner(ReplayRunner({}, []), PACE),
+        PlanningRunner(OfflineRunner({}, replayed([])), PACE),
         OutputRepository(tmp_path / "output", None),
         monitoring_interval_s=1,
     )
     with Journal(tmp_path / "run.jsonl") as journal:
         asyncio.run(Profile(config, bench, journal, lambda _: None, rehearsal=True).run(()))
     [model] = plan_of(Run.from_records(read_last_run(tmp_path / "run.jsonl"))).models
-    assert "was not recorded" in model.nothing
+    assert "is not known" in model.nothing
     assert model.measurements == 0
 
 

@@ -14,7 +14,7 @@ from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.results.measurement import Failure, Latency, Load, Measurement
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.resume import Earlier
-from tpx.analyzer.runners.replay import ReplayRunner
+from tpx.analyzer.runners.simulated import OfflineRunner, replayed
 from tpx.analyzer.trial import Bench
 from tpx.analyzer.variants import OutputRepository
 from tpx.cli.analyze import main
@@ -63,7 +63,9 @@ def profile(
                 search.stop()
 
     repository = OutputRepository(directory / "output", None, keep=earlier is not None)
-    bench = Bench(ReplayRunner({"alexnet": BATCHING}, recorded), repository, monitoring_interval_s=1)
+    bench = Bench(
+        OfflineRunner({"alexnet": BATCHING}, replayed(recorded)), repository, monitoring_interval_s=1
+    )
     with Journal(path) as journal:
         search = Profile(config, bench, journal, observe, earlier)
         asyncio.run(search.run(("tpx",)))

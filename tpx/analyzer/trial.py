@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from tpx.analyzer.accuracy import Answers, Gate, ask, difference, may_answer_otherwise, requests_of
 from tpx.analyzer.monitors.base import Probe, Watch
@@ -14,15 +14,6 @@ from tpx.analyzer.results.measurement import Configuration, Failure, Outcome, Se
 from tpx.analyzer.runners.base import Preparation, Runner
 from tpx.analyzer.variants import OutputRepository
 from tpx.errors import MeasurementError, ServerLost, TpxError, UsageError
-
-
-@runtime_checkable
-class Answering(Protocol):
-    """A runner whose server can be asked something over HTTP while a configuration is prepared."""
-
-    @property
-    def http_address(self) -> str | None:
-        """host:port, None where there is none."""
 
 
 class Bench:
@@ -136,21 +127,26 @@ class Bench:
             raise MeasurementError(self._refused[variant.name])
         if variant.name in self._compared or not may_answer_otherwise(variant):
             return
-        if not isinstance(runner, Answering) or runner.http_address is None:
+        if not self._http_address:
             return
         for model in variant.model.split(","):
             if model not in self._reference:
                 self._served = ""
                 config = await runner.default_config(model)
                 requests = requests_of(config, self._gate)
-                self._reference[model] = requests, await ask(runner.http_address, model, requests)
+                self._reference[model] = requests, await ask(self._http_address, model, requests)
                 await self._serve(configuration)
             requests, wanted = self._reference[model]
-            reason = difference(wanted, await ask(runner.http_address, model, requests), self._gate)
+            reason = difference(wanted, await ask(self._http_address, model, requests), self._gate)
             if reason:
                 self._refused[variant.name] = f"{reason}: it does not compute what the default computes"
                 raise MeasurementError(self._refused[variant.name])
         self._compared.add(variant.name)
+
+    @property
+    def _http_address(self) -> str:
+        server = self._runner.server
+        return server.http_address if server else ""
 
     def _probes(self) -> Sequence[Probe]:
         server = self._runner.server

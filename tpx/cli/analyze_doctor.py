@@ -11,10 +11,7 @@ from rich.text import Text
 from tpx.analyzer.options import ProfileConfig
 from tpx.analyzer.options.file import merge_options
 from tpx.analyzer.preflight import Check, State, check_machine, check_models, check_remote
-from tpx.analyzer.runners.control import ModelControl
-from tpx.analyzer.runners.control_grpc import GrpcModelControl
-from tpx.analyzer.runners.control_http import HttpModelControl
-from tpx.cli.launching import open_runner
+from tpx.cli.launching import open_control, open_runner, remote_addresses
 from tpx.errors import TpxError
 from tpx.perf.run import event_loop
 
@@ -52,7 +49,7 @@ def _served(config: ProfileConfig) -> list[Check]:
 
 async def _asked(config: ProfileConfig) -> list[Check]:
     if config.triton_launch_mode == "remote":
-        checks = await check_remote(config, _control(config))
+        checks = await check_remote(config, open_control(config, remote_addresses(config)))
         if any(check.state is State.FAILED for check in checks):
             return checks
     else:
@@ -64,12 +61,6 @@ async def _asked(config: ProfileConfig) -> list[Check]:
         return checks + await check_models(config, runner)
     finally:
         await runner.close()
-
-
-def _control(config: ProfileConfig) -> ModelControl:
-    if config.client_protocol == "grpc":
-        return GrpcModelControl(config.triton_grpc_endpoint)
-    return HttpModelControl(config.triton_http_endpoint)
 
 
 def _show(checks: Sequence[Check]) -> None:

@@ -1,4 +1,4 @@
-"""What carries out the trials of `tpx analyze`, put together from its options."""
+"""The runner that carries out the trials of `tpx analyze`, put together from its options."""
 
 import sys
 from dataclasses import replace
@@ -6,47 +6,57 @@ from pathlib import Path
 
 from tpx.analyzer.monitors.gpu import gpu_names
 from tpx.analyzer.options import ProfileConfig
-from tpx.analyzer.runners.base import Runner
-from tpx.analyzer.runners.control import ModelControl
-from tpx.analyzer.runners.control_grpc import GrpcModelControl
-from tpx.analyzer.runners.control_http import HttpModelControl
-from tpx.analyzer.runners.docker import Container, DockerHost
-from tpx.analyzer.runners.hosts import Addresses, Host, Launch
+from tpx.analyzer.runners.base import Addresses, Launch, Runner, StartServer
+from tpx.analyzer.runners.control import GrpcModelControl, HttpModelControl, ModelControl, RemoteServer
+from tpx.analyzer.runners.docker import Container, find_docker
 from tpx.analyzer.runners.inprocess import InProcessRunner
 from tpx.analyzer.runners.load import LoadSettings
-from tpx.analyzer.runners.local import LocalHost
-from tpx.analyzer.runners.remote import RemoteHost
-from tpx.analyzer.runners.served import Manner, ServedRunner
-from tpx.analyzer.runners.warm import WarmServer
+from tpx.analyzer.runners.loader import ModelLoader
+from tpx.analyzer.runners.local import LocalServers, find_program
+from tpx.analyzer.runners.served import ServedRunner
 
 IN_PROCESS = "tpx.cli.inprocess"
 
 
 def open_runner(config: ProfileConfig) -> Runner:
-    """The runner of a launch mode. Raises UsageError where it cannot be had here."""
+    """Return the runner of a launch mode. Raises UsageError where it cannot be had here."""
     if config.triton_launch_mode == "inprocess":
         return InProcessRunner(
             (config.model_repository or Path()).absolute(),
             replace(_load_settings(config), in_process=IN_PROCESS),
             limit_s=config.perf_analyzer_timeout,
         )
-    manner = Manner(
-        load=_load_settings(config),
+
+    def control(addresses: Addresses) -> ModelControl:
+        return open_control(config, addresses)
+
+    return ServedRunner(
+        ModelLoader(_starter(config), control, timeout_s=config.client_max_retries),
+        _load_settings(config),
         launch=lambda model: launch_of(config, model),
         limit_s=config.perf_analyzer_timeout,
         reloads=not config.reload_model_disable,
     )
 
-    def control(addresses: Addresses) -> ModelControl:
-        if config.triton_launch_mode == "remote" and config.client_protocol == "grpc":
-            return GrpcModelControl(addresses.grpc)
-        return HttpModelControl(addresses.http)
 
-    return ServedRunner(WarmServer(_host(config), control, timeout_s=config.client_max_retries), manner)
+def open_control(config: ProfileConfig, addresses: Addresses) -> ModelControl:
+    """Return the model control of a server; one that is started here always speaks HTTP, too."""
+    if config.triton_launch_mode == "remote" and config.client_protocol == "grpc":
+        return GrpcModelControl(addresses.grpc)
+    return HttpModelControl(addresses.http)
+
+
+def remote_addresses(config: ProfileConfig) -> Addresses:
+    """Return where the server is that runs already."""
+    return Addresses(
+        http=config.triton_http_endpoint,
+        grpc=config.triton_grpc_endpoint,
+        metrics_url=config.triton_metrics_url,
+    )
 
 
 def _load_settings(config: ProfileConfig) -> LoadSettings:
-    """How load is made, and who is told every level."""
+    """How load is made, and where every level is reported."""
     file = config.perf_output_path
     if file is None and not config.perf_output:
         return config.load_settings
@@ -62,8 +72,8 @@ def _load_settings(config: ProfileConfig) -> LoadSettings:
 
 
 def launch_of(config: ProfileConfig, name: str) -> Launch:
-    """What the server of a model is started with, or of several (`a,b`): their own settings where they have
-    any, not merged."""
+    """Return what the server of a model is started with, or of several (`a,b`): their own settings where they
+    have any, not merged."""
     models = [model for model in config.profile_models if model.name in name.split(",")]
     flags = [model.triton_server_flags for model in models if model.triton_server_flags is not None]
     variables = [m.triton_server_environment for m in models if m.triton_server_environment is not None]
@@ -75,14 +85,18 @@ def launch_of(config: ProfileConfig, name: str) -> Launch:
     )
 
 
-def _host(config: ProfileConfig) -> Host:
+def _starter(config: ProfileConfig) -> StartServer:
+    """How the server of a launch mode is started, or found."""
+    if config.triton_launch_mode == "remote":
+        addresses = remote_addresses(config)
+        control = open_control(config, addresses)
+        return RemoteServer(addresses, control, addresses.of(config.client_protocol)).start
     models = (config.model_repository or Path()).absolute()
     interval_ms = round(config.monitoring_interval * 1000)
-    if config.triton_launch_mode == "remote":
-        return _remote(config)
     if config.triton_launch_mode == "docker":
         none_here = config.chosen_gpus is None and not gpu_names()
-        container = Container(
+        return Container(
+            docker=find_docker(),
             image=config.triton_docker_image,
             models=models,
             mounts=config.triton_docker_mounts,
@@ -90,23 +104,12 @@ def _host(config: ProfileConfig) -> Host:
             shm_size=config.triton_docker_shm_size,
             gpus=() if none_here else config.chosen_gpus,
             metrics_interval_ms=interval_ms,
-        )
-        return DockerHost(container, config.triton_output_path)
-    return LocalHost(
-        models,
-        program=config.triton_server_path,
+            log=config.triton_output_path,
+        ).start
+    return LocalServers(
+        models=models,
+        program=config.triton_server_path and find_program(config.triton_server_path),
         log=config.triton_output_path,
         gpus=config.chosen_gpus,
         metrics_interval_ms=interval_ms,
-    )
-
-
-def _remote(config: ProfileConfig) -> RemoteHost:
-    addresses = Addresses(
-        http=config.triton_http_endpoint,
-        grpc=config.triton_grpc_endpoint,
-        metrics_url=config.triton_metrics_url,
-    )
-    if config.client_protocol == "grpc":
-        return RemoteHost(addresses, GrpcModelControl(addresses.grpc), addresses.grpc)
-    return RemoteHost(addresses, HttpModelControl(addresses.http), addresses.http)
+    ).start

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from tpx.analyzer.runners.base import Launch
 from tpx.analyzer.runners.docker import Container, find_docker, run_words
-from tpx.analyzer.runners.hosts import Launch
 from tpx.errors import UsageError
 
-PORTS = (8100, 8101, 8102)
-PLAIN = Container(image="server:1", models=Path("/models"), gpus=())
+PORTS = {"http-port": 8100, "grpc-port": 8101, "metrics-port": 8102}
+PLAIN = Container(docker="docker", image="server:1", models=Path("/models"), gpus=())
 
 
 def words(container: Container = PLAIN, launch: Launch | None = None) -> list[str]:
@@ -31,6 +31,7 @@ def test_a_container_has_the_models_the_ports_and_explicit_control() -> None:
 
 def test_everything_that_model_analyzer_passes_on_is_passed_on() -> None:
     container = Container(
+        docker="docker",
         image="server:1",
         models=Path("/models"),
         mounts=("/data:/mnt:ro",),
@@ -64,7 +65,7 @@ def test_everything_that_model_analyzer_passes_on_is_passed_on() -> None:
 
 
 def test_all_gpus_are_all_and_the_network_of_the_host_needs_no_ports() -> None:
-    container = Container(image="server:1", models=Path("/models"), gpus=None)
+    container = Container(docker="docker", image="server:1", models=Path("/models"), gpus=None)
     said = words(container, Launch(docker_args={"network_mode": "host"}))
     assert said[said.index("--gpus") + 1] == "all"
     assert "--publish" not in said

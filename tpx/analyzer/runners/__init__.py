@@ -1,1 +1,5 @@
-"""What carries out trials: a server started here, or a recorded table."""
+"""Carry out trials.
+
+`served` puts load (`load`) on configurations that `loader` brings onto a server process: a child (`local`,
+`docker`) or one that runs already (`control`). `inprocess` has the engine here, `simulated` no server at all.
+"""

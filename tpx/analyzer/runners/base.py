@@ -1,14 +1,72 @@
-"""The seam of the runners: who has a server with a variant on it and can put it under load."""
+"""The seams of a trial: a server process, and the runner that puts a configuration on it under load."""
 
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from tpx.analyzer.results.measurement import Configuration, Load, Measurement
 
+STOP_TIMEOUT_S = 10.0
+
+Flags = Mapping[str, tuple[str, ...]]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
+class Launch:
+    """What a server is started with; a model that wants another has the server started anew."""
+
+    flags: Flags = field(default_factory=dict)
+    """Options of the server program by name without dashes; one with several values is repeated."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    docker_args: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """Where a server listens: host:port of each protocol, and its metrics page, empty where there is none."""
+
+    http: str
+    grpc: str
+    metrics_url: str = ""
+
+    def of(self, protocol: Literal["http", "grpc"]) -> str:
+        """Return the address of a protocol."""
+        return self.http if protocol == "http" else self.grpc
+
+
+class ServerProcess(Protocol):
+    """A server that was started here, or one that runs already."""
+
+    ours: bool
+    """Started by this run, so that it may be stopped and replaced."""
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process id; None where it is no process of this machine."""
+
+    @property
+    def addresses(self) -> Addresses: ...
+
+    def log_tail(self) -> tuple[str, ...]: ...
+
+    async def died(self) -> str:
+        """Return when the server has ended, with what there is to say about it; never for a remote one."""
+        ...
+
+    async def stop(self, patience_s: float = STOP_TIMEOUT_S) -> None:
+        """End it: gently, and by force when that takes longer than `patience_s`."""
+
+
+StartServer = Callable[[Launch, float], Awaitable[ServerProcess]]
+"""Starts a server and waits, for that many seconds at most, until it answers; it has no models of ours.
+
+Raises MeasurementError with its last words when it does not come up, UsageError when it never will.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisibleServer:
     """The server that a runner uses at present, as far as this machine can see it."""
 
     pid: int | None
@@ -16,6 +74,8 @@ class Server:
     log_tail: tuple[str, ...] = ()
     metrics_url: str = ""
     """Its metrics page, empty where there is none."""
+    http_address: str = ""
+    """host:port that answers inferences over HTTP, empty where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +93,10 @@ class Runner(Protocol):
     """Prepares one configuration after another and measures it; after a TpxError it can go on."""
 
     @property
-    def server(self) -> Server | None: ...
+    def server(self) -> VisibleServer | None: ...
 
     async def default_config(self, model: str) -> dict[str, Any]:
-        """JSON of the model's own configuration as the server completes it."""
+        """Return JSON of the model's own configuration as the server completes it."""
         ...
 
     async def prepare(self, configuration: Configuration | None, directory: Path) -> Preparation | None:

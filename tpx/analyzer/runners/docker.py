@@ -1,25 +1,30 @@
 """Servers in containers, through the `docker` command."""
 
 import asyncio
+import functools
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tpx.analyzer.runners.control_http import HttpModelControl
-from tpx.analyzer.runners.hosts import STOP_TIMEOUT_S, Addresses, Flags, Launch
-from tpx.analyzer.runners.local import LOCALHOST, free_port, words_of
-from tpx.analyzer.runners.server import ServerProcess
+from tpx.analyzer.runners.base import Flags, Launch
+from tpx.analyzer.runners.local import (
+    LOCALHOST,
+    PORTS,
+    ChildServer,
+    addresses_at,
+    defaults,
+    free_port,
+    words_of,
+)
 from tpx.errors import UsageError
 
 COMMAND_TIMEOUT_S = 30.0
 SERVER = "tritonserver"
-_PORTS = ("http-port", "grpc-port", "metrics-port")
 
 RENAMED: Mapping[str, str] = {
     "mem_limit": "memory",
@@ -48,8 +53,10 @@ DECIDED = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """What every container of a run is made with."""
+    """Starts servers in containers, which are all made like this; the foreground `docker run` is a child."""
 
+    docker: str
+    """The docker command."""
     image: str
     models: Path
     """The model repository, mounted for reading under the path that it has here."""
@@ -60,84 +67,42 @@ class Container:
     gpus: Sequence[str] | None = ()
     """None is all."""
     metrics_interval_ms: int = 1000
+    log: Path | None = None
+    """Where servers write; without it a file that is kept while a server runs."""
 
-
-class DockerHost:
-    """Implements Host: each server is a container; its foreground `docker run` is a child of this process."""
-
-    restarts = True
-
-    def __init__(self, container: Container, log: Path | None = None) -> None:
-        """Raises UsageError where there is no docker command, or no daemon that it can reach."""
-        self._container = container
-        self._docker = find_docker()
-        self._scratch = Path(tempfile.mkdtemp(prefix="tpx-analyze-"))
-        self._log = log or self._scratch / "server.log"
-
-    async def start(self, launch: Launch, timeout_s: float) -> "ContainedServer":
+    async def start(self, launch: Launch, timeout_s: float) -> ChildServer:
+        """Start a server and wait until it answers. Raises MeasurementError when it does not, UsageError for
+        arguments that it cannot have."""
         name = f"tpx-analyze-{uuid.uuid4().hex[:12]}"
-        ports = tuple(free_port() for _ in _PORTS)
-        addresses = Addresses(
-            http=f"{LOCALHOST}:{ports[0]}",
-            grpc=f"{LOCALHOST}:{ports[1]}",
-            metrics_url=f"http://{LOCALHOST}:{ports[2]}/metrics",
+        ports = {port: free_port() for port in PORTS}
+        server = await ChildServer.start(
+            (self.docker, *run_words(self, launch, name, ports)),
+            self.log,
+            addresses=addresses_at(ports),
+            # SIGTERM goes through `docker run` to the server; a container that stays is removed by force
+            cleanup=functools.partial(_ask, self.docker, "rm", "--force", name),
         )
-        command = (self._docker, *run_words(self._container, launch, name, ports))
-        process = await ServerProcess.start(command, self._log, None, addresses)
-        server = ContainedServer(self._docker, name, process)
-        try:
-            await process.wait_ready(lambda where: HttpModelControl(where.http).live(), timeout_s)
-            await server.find_pid()
-        except BaseException:
-            await server.stop()
-            raise
+        server.pid = None
+        await server.ready(timeout_s)
+        server.pid = await self._pid_of(name)
         return server
 
-    def close(self) -> None:
-        shutil.rmtree(self._scratch, ignore_errors=True)
-
-
-class ContainedServer:
-    """Implements Running for a server in a container."""
-
-    def __init__(self, docker: str, name: str, process: ServerProcess) -> None:
-        self._docker = docker
-        self._name = name
-        self._process = process
-        self.pid: int | None = None
-
-    @property
-    def addresses(self) -> Addresses:
-        return self._process.addresses
-
-    def log_tail(self) -> tuple[str, ...]:
-        return self._process.log_tail()
-
-    async def died(self) -> str:
-        return await self._process.died()
-
-    async def stop(self, patience_s: float = STOP_TIMEOUT_S) -> None:
-        """SIGTERM goes through `docker run` to the server; a container that stays is removed by force."""
-        await self._process.stop(patience_s)
-        await _ask(self._docker, "rm", "--force", self._name)
-
-    async def find_pid(self) -> None:
-        """Learn the server's process, where the daemon's processes are this machine's."""
+    async def _pid_of(self, name: str) -> int | None:
+        """The server's process, where the daemon's processes are this machine's."""
         if sys.platform != "linux" or not os.environ.get("DOCKER_HOST", "unix://").startswith("unix://"):
-            return
-        words = await _ask(self._docker, "inspect", "--format", "{{.State.Pid}}", self._name)
-        if words.isdecimal() and int(words):
-            self.pid = int(words)
+            return None
+        words = await _ask(self.docker, "inspect", "--format", "{{.State.Pid}}", name)
+        return int(words) or None if words.isdecimal() else None
 
 
-def run_words(container: Container, launch: Launch, name: str, ports: tuple[int, ...]) -> Iterator[str]:
-    """The words of `docker run` and of the server in it. Raises UsageError for arguments it cannot have."""
+def run_words(container: Container, launch: Launch, name: str, ports: Mapping[str, int]) -> Iterator[str]:
+    """Return the words of `docker run` and of the server in it. Raises UsageError for what it cannot have."""
     yield from ("run", "--rm", "--name", name)
     for key, value in {"tpx.analyze": name, **container.labels}.items():
         yield from ("--label", f"{key}={value}")
     arguments = dict(launch.docker_args)
     if arguments.get("network_mode") != "host":
-        for port in ports:
+        for port in ports.values():
             yield from ("--publish", f"{LOCALHOST}:{port}:{port}")
     yield from ("--volume", f"{container.models}:{container.models}:ro")
     for mount in container.mounts:
@@ -155,7 +120,7 @@ def run_words(container: Container, launch: Launch, name: str, ports: tuple[int,
 
 
 def find_docker() -> str:
-    """The docker command. Raises UsageError where it is missing or has no daemon."""
+    """Return the docker command. Raises UsageError where it is missing or has no daemon."""
     docker = shutil.which("docker")
     if docker is None:
         raise UsageError(
@@ -178,21 +143,15 @@ def find_docker() -> str:
     return docker
 
 
-def _server_flags(container: Container, launch: Launch, ports: tuple[int, ...]) -> Flags:
+def _server_flags(container: Container, launch: Launch, ports: Mapping[str, int]) -> Flags:
     told = {name.replace("_", "-"): values for name, values in launch.flags.items()}
-    for name in _PORTS:
+    for name in PORTS:
         if name in told:
             raise UsageError(
                 f"triton_server_flags: {name}: with --triton-launch-mode docker tpx chooses and "
                 "publishes the ports; leave it out"
             )
-    return {
-        "model-repository": (str(container.models),),
-        "model-control-mode": ("explicit",),
-        "metrics-interval-ms": (str(container.metrics_interval_ms),),
-        **{name: (str(port),) for name, port in zip(_PORTS, ports, strict=True)},
-        **told,
-    }
+    return {**defaults(container.models, container.metrics_interval_ms, ports), **told}
 
 
 def _argument_words(arguments: Mapping[str, object]) -> Iterator[str]:
@@ -210,7 +169,7 @@ def _argument_words(arguments: Mapping[str, object]) -> Iterator[str]:
 
 
 async def _ask(*command: str) -> str:
-    """What a command answers; empty when it fails, which nobody minds here."""
+    """Return what a command answers; empty when it fails, which does no harm here."""
     process = await asyncio.create_subprocess_exec(
         *command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )

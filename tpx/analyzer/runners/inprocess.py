@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from tpx.analyzer.results.measurement import Configuration, Load, Measurement
-from tpx.analyzer.runners.base import Preparation, Server
-from tpx.analyzer.runners.load import LoadSettings, measure_level
-from tpx.analyzer.runners.served import load_of
-from tpx.analyzer.runners.together import measure_together
+from tpx.analyzer.runners.base import Preparation, VisibleServer
+from tpx.analyzer.runners.load import LoadSettings, measure_load
+from tpx.analyzer.runners.loader import too_long
 from tpx.errors import MeasurementError
 from tpx.protocol import model_config
 from tpx.serving.options import ServeConfig
-from tpx.serving.server import Server as Engine
+from tpx.serving.server import Server
 
 
 class InProcessRunner:
@@ -36,8 +35,8 @@ class InProcessRunner:
         self._configuration: Configuration | None = None
 
     @property
-    def server(self) -> Server:
-        return Server(pid=os.getpid())
+    def server(self) -> VisibleServer:
+        return VisibleServer(pid=os.getpid())
 
     async def default_config(self, model: str) -> dict[str, Any]:
         return await self._try(
@@ -58,17 +57,11 @@ class InProcessRunner:
     async def measure(self, load: Load) -> Measurement:
         if self._configuration is None:
             raise MeasurementError("no configuration is prepared")
-        settings, variant = load_of(self._load, self._configuration), self._configuration.variant
         try:
             async with asyncio.timeout(self._limit_s):
-                if load.members:
-                    return await measure_together(settings, "", variant, load)
-                return await measure_level(settings, variant.model, variant.name, "", load)
+                return await measure_load(self._load, "", self._configuration, load)
         except TimeoutError as exc:
-            raise MeasurementError(
-                f"no result after {self._limit_s:g} s (--perf-analyzer-timeout sets the limit): the model "
-                "hangs, or the windows are too long for it"
-            ) from exc
+            raise too_long(self._limit_s) from exc
 
     async def close(self) -> None:
         shutil.rmtree(self._scratch, ignore_errors=True)
@@ -77,7 +70,7 @@ class InProcessRunner:
         """Load the models for a moment. Returns a model's configuration, raises MeasurementError with the
         reason why it cannot be had."""
         self._link(directories)
-        engine = Engine(
+        engine = Server(
             ServeConfig(
                 model_repository=(self._scratch,),
                 model_control_mode="explicit",

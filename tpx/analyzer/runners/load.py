@@ -1,11 +1,22 @@
-"""The load generator of `tpx perf`, asked for one level and its answer put into the analyzer's words."""
+"""Put one model, or several at once, under a load of `tpx perf`; the result in the journal's terms."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from tpx.analyzer.results.measurement import Answers, Breakdown, Latency, Load, Measurement, Range, Spread
+from tpx.analyzer.results.measurement import (
+    Answers,
+    Breakdown,
+    Configuration,
+    Latency,
+    Load,
+    Measurement,
+    Range,
+    Spread,
+    Variant,
+)
 from tpx.errors import MeasurementError
 from tpx.options import from_argv
 from tpx.perf.latency import LatencySummary
@@ -39,6 +50,25 @@ class LoadSettings:
     """What the engine in this process serves; None is a server over the network."""
     tell: Callable[[str], None] | None = None
     """Is told every level as tpx perf prints it."""
+
+
+async def measure_load(
+    settings: LoadSettings, address: str, configuration: Configuration, load: Load
+) -> Measurement:
+    """Put a configuration that is served at host:port under load, of several models each under its part.
+
+    Raises as `measure_level` does, MeasurementError also for a decoupled model that has no streams.
+    """
+    parts = (configuration, *configuration.members)
+    decoupled = frozenset(part.variant.model for part in parts if "decoupled: true" in part.text)
+    if decoupled and settings.protocol == "http" and not settings.endpoint and settings.repository is None:
+        raise MeasurementError(
+            f"model '{min(decoupled)}' is decoupled, which takes streams: use --client-protocol grpc"
+        )
+    settings, variant = replace(settings, decoupled=decoupled), configuration.variant
+    if load.members:
+        return await _measure_together(settings, address, variant, load)
+    return await measure_level(settings, variant.model, variant.name, address, load)
 
 
 async def measure_level(
@@ -168,3 +198,80 @@ def _note(level: LevelResult) -> str:
     if level.failed:
         parts.append(f"{level.failed} requests failed")
     return "; ".join(part for part in parts if part)
+
+
+async def _measure_together(
+    settings: LoadSettings, address: str, variant: Variant, load: Load
+) -> Measurement:
+    """Measure the variant's members all at once, each under its part of the load.
+
+    A model that is done stays under load until the others are, too. Throughputs are added up, latencies
+    averaged. Raises what any of them raises.
+    """
+    over = asyncio.Event()
+    left = len(variant.members)
+
+    async def one(member: Variant, part: Load) -> Measurement:
+        nonlocal left
+        found = await measure_level(settings, member.model, member.name, address, part)
+        left -= 1
+        if left:
+            await _until(over, lambda: measure_level(settings, member.model, member.name, address, part))
+        over.set()
+        return found
+
+    pairs = zip(variant.members, load.members, strict=True)
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(member, part)) for member, part in pairs]
+    except BaseExceptionGroup as group_error:
+        raise _first(group_error) from group_error
+    return _combined([task.result() for task in tasks], variant.name, load)
+
+
+def _combined(members: Sequence[Measurement], variant: str, load: Load) -> Measurement:
+    """Return several models' measurements as one."""
+    return Measurement(
+        variant=variant,
+        load=load,
+        throughput=sum(m.throughput for m in members),
+        latency=Latency(
+            **{name: _mean([getattr(m.latency, name) for m in members]) for name in Latency.__slots__}
+        ),
+        breakdown=Breakdown(
+            **{name: _mean([getattr(m.breakdown, name) for m in members]) for name in Breakdown.__slots__}
+        ),
+        stable=all(m.stable for m in members),
+        note="; ".join(f"{m.variant}: {m.note}" for m in members if m.note),
+        requests=sum(m.requests for m in members),
+        duration_ns=max(m.duration_ns for m in members),
+        members=tuple(members),
+    )
+
+
+async def _until(over: asyncio.Event, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    """Do the same again and again; a fault of it shows in the others' figures or not at all."""
+
+    async def repeat() -> None:
+        while True:
+            await work()
+
+    again = asyncio.create_task(repeat())
+    try:
+        await over.wait()
+    finally:
+        again.cancel()
+        await asyncio.wait((again,))
+        _ = again.cancelled() or again.exception()
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _mean(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return round(sum(known) / len(known)) if known else None

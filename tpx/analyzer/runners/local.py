@@ -1,79 +1,76 @@
-"""Servers on this machine: a child `tpx serve`, or a tritonserver."""
+"""Servers on this machine: a child process, started, watched until it answers, and stopped for certain."""
 
+import asyncio
+import ctypes
 import errno
+import functools
 import os
+import re
 import shutil
+import signal
 import socket
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
-from tpx.analyzer.runners.control_http import HttpModelControl
-from tpx.analyzer.runners.hosts import Addresses, Flags, Launch
-from tpx.analyzer.runners.server import ServerProcess
-from tpx.errors import UsageError
+from tpx.analyzer.runners.base import STOP_TIMEOUT_S, Addresses, Flags, Launch
+from tpx.analyzer.runners.control import HttpModelControl
+from tpx.errors import MeasurementError, UsageError
 
 LOCALHOST = "127.0.0.1"
-_PORTS = ("http-port", "grpc-port", "metrics-port")
+PORTS = ("http-port", "grpc-port", "metrics-port")
+POLL_S = 0.02
+TAIL_LINES = 20
+
+_HTTP = re.compile(r"Started HTTPService at (\S+:\d+)")
+_GRPC = re.compile(r"Started GRPCInferenceService at (\S+:\d+)")
+_METRICS = re.compile(r"Started Metrics Service at (\S+:\d+)")
+_LOGGED_ERROR = re.compile(r"E\d{4} [^\]]*\] (.+)")
 
 
-class LocalHost:
-    """Implements Host: each server is a child process over the model repository, with nothing loaded."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalServers:
+    """Starts servers on this machine, each a child process over the model repository with nothing loaded."""
 
-    restarts = True
+    models: Path
+    program: str = ""
+    """The path of a tritonserver, empty is `tpx serve` of this installation."""
+    log: Path | None = None
+    """Where servers write; without it a file that is kept while a server runs."""
+    gpus: Sequence[str] | None = None
+    """UUIDs or numbers of the GPUs that a server sees; None is all."""
+    metrics_interval_ms: int = 1000
 
-    def __init__(
-        self,
-        model_repository: Path,
-        *,
-        program: str = "",
-        log: Path | None = None,
-        gpus: Sequence[str] | None = None,
-        metrics_interval_ms: int = 1000,
-    ) -> None:
-        """`program` is a tritonserver by name or path, empty is `tpx serve` of this installation.
-
-        Without a `log` what servers say is kept while they run. Raises UsageError where there is no program.
-        """
-        self._models = model_repository.absolute()
-        self._program = program and find_program(program)
-        self._scratch = Path(tempfile.mkdtemp(prefix="tpx-analyze-"))
-        self._log = log or self._scratch / "server.log"
-        # tpx serve takes free ports itself and tells them in its log, where there is one to read
-        self._finds_ports = not program and (self._log.is_file() or not self._log.exists())
-        self._gpus = gpus
-        self._metrics_interval_ms = metrics_interval_ms
-
-    async def start(self, launch: Launch, timeout_s: float) -> ServerProcess:
+    async def start(self, launch: Launch, timeout_s: float) -> "ChildServer":
+        """Start a server and wait until it answers. Raises MeasurementError when it does not, UsageError for
+        ports that it cannot have."""
         flags = {name.replace("_", "-"): values for name, values in launch.flags.items()}
         ports = self._ports(flags)
-        command = (*self._words(), *words_of({**self._defaults(ports), **flags}))
-        server = await ServerProcess.start(command, self._log, self._environment(launch), _addresses(ports))
-        try:
-            await server.wait_ready(lambda where: HttpModelControl(where.http).live(), timeout_s)
-        except BaseException:
-            await server.stop()
-            raise
-        return server
-
-    def close(self) -> None:
-        shutil.rmtree(self._scratch, ignore_errors=True)
-
-    def _words(self) -> tuple[str, ...]:
-        return (self._program,) if self._program else (sys.executable, "-m", "tpx", "serve")
-
-    def _environment(self, launch: Launch) -> Mapping[str, str]:
-        visible = {} if self._gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(self._gpus)}
-        return {**visible, **launch.environment}
+        program = (self.program,) if self.program else (sys.executable, "-m", "tpx", "serve")
+        visible = {} if self.gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus)}
+        server = await ChildServer.start(
+            (*program, *words_of({**self._defaults(ports), **flags})),
+            self.log,
+            {**visible, **launch.environment},
+            addresses_at(ports) if ports["http-port"] and ports["grpc-port"] else None,
+        )
+        return await server.ready(timeout_s)
 
     def _ports(self, flags: Flags) -> dict[str, int]:
         """The port of each service: as told, otherwise a free one; 0 where the server finds it itself."""
+        # tpx serve takes free ports itself and tells them in its log, where there is one to read
+        told_in_log = self.log is None or self.log.is_file() or not self.log.exists()
         ports: dict[str, int] = {}
-        for name in _PORTS:
+        for name in PORTS:
             told = flags.get(name, ())
             if not told:
-                ports[name] = 0 if self._finds_ports else free_port()
+                ports[name] = 0 if told_in_log and not self.program else free_port()
                 continue
             if not told[-1].isdecimal() or int(told[-1]) > 65535:
                 raise UsageError(f"triton_server_flags: {name}: expected a port, got '{told[-1]}'")
@@ -82,28 +79,34 @@ class LocalHost:
         return ports
 
     def _defaults(self, ports: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
-        said = {name: (str(port),) for name, port in ports.items()}
-        base: dict[str, tuple[str, ...]] = {
-            "model-repository": (str(self._models),),
-            "model-control-mode": ("explicit",),
-            "metrics-interval-ms": (str(self._metrics_interval_ms),),
-            **said,
-        }
-        if not self._program:
+        base = defaults(self.models.absolute(), self.metrics_interval_ms, ports)
+        if not self.program:
             return base
         # Triton listens everywhere unless told; two of them with one prefix end each other's Python models
         prefix = f"python,shm-region-prefix-name=tpx_{os.getpid()}_{ports['http-port']}_"
-        address = (LOCALHOST,)
-        return base | {
-            "http-address": address,
-            "grpc-address": address,
-            "metrics-address": address,
-            "backend-config": (prefix,),
-        }
+        addresses = ("http-address", "grpc-address", "metrics-address")
+        return base | dict.fromkeys(addresses, (LOCALHOST,)) | {"backend-config": (prefix,)}
+
+
+def defaults(models: Path, metrics_interval_ms: int, ports: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
+    """Return the options that every server is started with, unless it is told otherwise."""
+    return {
+        "model-repository": (str(models),),
+        "model-control-mode": ("explicit",),
+        "metrics-interval-ms": (str(metrics_interval_ms),),
+        **{name: (str(port),) for name, port in ports.items()},
+    }
+
+
+def addresses_at(ports: Mapping[str, int]) -> Addresses:
+    """Return where a server on this machine listens, by its ports."""
+    http, grpc, metrics = (ports[name] for name in PORTS)
+    page = f"http://{LOCALHOST}:{metrics}/metrics" if metrics else ""
+    return Addresses(http=f"{LOCALHOST}:{http}", grpc=f"{LOCALHOST}:{grpc}", metrics_url=page)
 
 
 def find_program(name: str) -> str:
-    """The path of a program. Raises UsageError where there is none of this name."""
+    """Return the path of a program. Raises UsageError where there is none of this name."""
     found = shutil.which(name)
     if found is None:
         raise UsageError(
@@ -119,18 +122,10 @@ def words_of(flags: Flags) -> Iterator[str]:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on at this moment."""
+    """Return a port of this machine that is free at this moment."""
     with socket.create_server((LOCALHOST, 0)) as listener:
         port: int = listener.getsockname()[1]
         return port
-
-
-def _addresses(ports: Mapping[str, int]) -> Addresses | None:
-    http, grpc, metrics = (ports[name] for name in _PORTS)
-    if not (http and grpc):
-        return None
-    page = f"http://{LOCALHOST}:{metrics}/metrics" if metrics else ""
-    return Addresses(http=f"{LOCALHOST}:{http}", grpc=f"{LOCALHOST}:{grpc}", metrics_url=page)
 
 
 def _refuse_used(port: int, name: str) -> None:
@@ -144,3 +139,163 @@ def _refuse_used(port: int, name: str) -> None:
             f"triton_server_flags: {name} {port}: {reason}. Stop the server that has it, or leave the port "
             "out to have a free one chosen"
         ) from exc
+
+
+async def _answers(where: Addresses) -> bool:
+    return await HttpModelControl(where.http).live()
+
+
+class ChildServer:
+    """Implements ServerProcess for a child of this process."""
+
+    ours = True
+
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        log: Path,
+        begins: int,
+        addresses: Addresses | None,
+        cleanup: Callable[[], Awaitable[object]],
+    ) -> None:
+        """`begins` is where its own words begin in the log; addresses of None are to be found there."""
+        self._process = process
+        self._log = log
+        self._begins = begins
+        self._addresses = addresses
+        self._cleanup = cleanup
+        self.pid: int | None = process.pid
+
+    @classmethod
+    async def start(
+        cls,
+        command: Sequence[str],
+        log: Path | None,
+        environment: Mapping[str, str] | None = None,
+        addresses: Addresses | None = None,
+        cleanup: Callable[[], Awaitable[object]] | None = None,
+    ) -> "ChildServer":
+        """Start a server; its output goes to the end of `log`, where it may name its ports.
+
+        Without a log it goes to a file that lasts until the server is stopped, when `cleanup` is awaited.
+        Raises MeasurementError where the program or the log is not to be had.
+        """
+        async with AsyncExitStack() as stack:
+            if log is None:
+                scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="tpx-analyze-"))
+                log = Path(scratch, "server.log")
+            descriptor = _open(log)
+            try:
+                begins = os.fstat(descriptor).st_size
+                process = await asyncio.create_subprocess_exec(
+                    *command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=descriptor,
+                    stderr=descriptor,
+                    env={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
+                    # Ctrl-C is for the analyzer, which stops the server when it is done
+                    start_new_session=True,
+                    preexec_fn=_end_with_parent(),
+                )
+            except OSError as exc:
+                raise MeasurementError(f"cannot start {' '.join(command)}: {exc.strerror}") from exc
+            finally:
+                os.close(descriptor)
+            if cleanup is not None:
+                stack.push_async_callback(cleanup)
+            return cls(process, log, begins, addresses, stack.pop_all().aclose)
+
+    @property
+    def addresses(self) -> Addresses:
+        """Known once the server is ready. Raises MeasurementError before."""
+        if self._addresses is None:
+            raise MeasurementError("the server has not told its ports yet")
+        return self._addresses
+
+    def log_tail(self) -> tuple[str, ...]:
+        try:
+            with self._log.open("rb") as file:
+                file.seek(self._begins)
+                return tuple(line.decode("utf-8", "replace").rstrip() for line in deque(file, TAIL_LINES))
+        except OSError:
+            return ()
+
+    async def ready(
+        self, timeout_s: float, live: Callable[[Addresses], Awaitable[bool]] = _answers
+    ) -> "ChildServer":
+        """Return the server once it answers, as `live` finds out.
+
+        Raises MeasurementError when it ends before, or takes longer than `timeout_s`; it is stopped then.
+        """
+        try:
+            await self._wait_ready(timeout_s, live)
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def died(self) -> str:
+        await self._process.wait()
+        return self._death("while it was measured")
+
+    async def stop(self, patience_s: float = STOP_TIMEOUT_S) -> None:
+        if self._process.returncode is None:
+            self._process.terminate()
+            try:
+                await asyncio.wait_for(self._process.wait(), patience_s)
+            except TimeoutError:
+                self._process.kill()
+                await self._process.wait()
+        await self._cleanup()
+
+    async def _wait_ready(self, timeout_s: float, live: Callable[[Addresses], Awaitable[bool]]) -> None:
+        deadline_ns = time.monotonic_ns() + int(timeout_s * 1e9)
+        while time.monotonic_ns() < deadline_ns:
+            if self._process.returncode is not None:
+                raise MeasurementError(self._death("before it was ready"))
+            self._addresses = self._addresses or self._told_addresses()
+            if self._addresses is not None and await live(self._addresses):
+                return
+            await asyncio.sleep(POLL_S)
+        raise MeasurementError(
+            f"the server was not ready after {timeout_s:g} s (--client-max-retries sets the limit)"
+        )
+
+    def _death(self, when: str) -> str:
+        status = self._process.returncode or 0
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        words = _last_words(self.log_tail(), any_line=status > 0)
+        return f"the server {how} {when}: {words}" if words else f"the server {how} {when}"
+
+    def _told_addresses(self) -> Addresses | None:
+        with self._log.open("rb") as file:
+            file.seek(self._begins)
+            text = file.read().decode("utf-8", "replace")
+        http, grpc, metrics = (pattern.search(text) for pattern in (_HTTP, _GRPC, _METRICS))
+        if http is None or grpc is None:
+            return None
+        page = f"http://{metrics.group(1)}/metrics" if metrics else ""
+        return Addresses(http=http.group(1), grpc=grpc.group(1), metrics_url=page)
+
+
+def _last_words(tail: Sequence[str], *, any_line: bool) -> str:
+    """The last error of a log in Triton's format; failing that its last line, if that may be any."""
+    errors = [found.group(1) for found in map(_LOGGED_ERROR.match, tail) if found]
+    lines = [line.strip() for line in tail if line.strip()]
+    return errors[-1] if errors else lines[-1] if lines and any_line else ""
+
+
+def _end_with_parent() -> Callable[[], object] | None:
+    """What a child calls before it becomes the server, so that no server outlives a killed analyzer."""
+    if sys.platform != "linux":
+        return None
+    set_parent_death_signal = 1  # PR_SET_PDEATHSIG
+    return functools.partial(ctypes.CDLL(None).prctl, set_parent_death_signal, signal.SIGTERM)
+
+
+def _open(log: Path) -> int:
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    except OSError as exc:
+        raise MeasurementError(f"cannot write the server's log {log}: {exc.strerror}") from exc

@@ -1,13 +1,14 @@
-"""A server that is a formula, in virtual time: its best configuration is known, its noise and drift are
-chosen.
+"""Trials without a server: on one that is a formula, in virtual time, or from a recorded table.
 
+Of the formula the best configuration is known, its noise and drift are chosen.
 Instances prepare their batches at the same time and then wait for one device, as in the published AlexNet
 run: throughput is bound by the instances, the device, or the requests in flight, whichever is least.
 """
 
+import csv
 import math
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -186,13 +187,15 @@ class SimulatedServer:
         return instances, max(1, batch_size) if batched is not None else 1
 
 
-class SimulatedRunner:
-    """The simulated server in the place of a real one."""
+class OfflineRunner:
+    """Implements Runner without a server: each measurement comes from a function."""
 
-    def __init__(self, defaults: dict[str, dict[str, Any]], server: SimulatedServer) -> None:
+    def __init__(
+        self, defaults: Mapping[str, dict[str, Any]], measure: Callable[[Variant, Load], Measurement]
+    ) -> None:
         """`defaults` are the models' own configurations as JSON, by model."""
         self._defaults = defaults
-        self._server = server
+        self._measure = measure
         self._prepared: Variant | None = None
 
     @property
@@ -201,9 +204,7 @@ class SimulatedRunner:
 
     async def default_config(self, model: str) -> dict[str, Any]:
         if model not in self._defaults:
-            raise MeasurementError(
-                f"model '{model}' is not simulated (there are: {', '.join(self._defaults)})"
-            )
+            raise MeasurementError(f"model '{model}' is not known (has: {', '.join(self._defaults)})")
         return self._defaults[model]
 
     async def prepare(self, configuration: Configuration | None, directory: Path) -> None:  # noqa: ARG002
@@ -212,7 +213,60 @@ class SimulatedRunner:
     async def measure(self, load: Load) -> Measurement:
         if self._prepared is None:
             raise MeasurementError("no configuration is prepared")
-        return self._server.measure(self._prepared, load)
+        return self._measure(self._prepared, load)
 
     async def close(self) -> None:
         return
+
+
+def replayed(recorded: Iterable[Measurement]) -> Callable[[Variant, Load], Measurement]:
+    """Measure by a recorded table: the same search again, in a moment, with the same outcome.
+
+    A trial that was not recorded raises MeasurementError.
+    """
+    table = {(m.variant, m.load): m for m in recorded}
+
+    def measure(variant: Variant, load: Load) -> Measurement:
+        found = table.get((variant.name, load))
+        if found is None:
+            raise MeasurementError(f"'{variant.name}' at {load} was not recorded")
+        return found
+
+    return measure
+
+
+def read_table(path: Path) -> list[Measurement]:
+    """Read measurements from a CSV with the columns of metrics-model-inference.csv, Model Analyzer's or ours.
+
+    Needed are `Model Config Path`, `Concurrency` and `Throughput (infer/sec)`; `Batch` and latencies are read
+    where they are. Raises MeasurementError naming the line and the column.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = csv.DictReader(file)
+            return [_measurement(row, f"{path}:{rows.line_num}") for row in rows]
+    except OSError as exc:
+        raise MeasurementError(f"{path}: {exc.strerror}") from exc
+
+
+def _measurement(row: Mapping[str, str], place: str) -> Measurement:
+    try:
+        return Measurement(
+            variant=row["Model Config Path"],
+            load=Load(value=int(row["Concurrency"]), batch_size=int(row.get("Batch") or 1)),
+            throughput=float(row["Throughput (infer/sec)"]),
+            latency=Latency(
+                avg_ns=_ns(row.get("Avg Latency (ms)")),
+                p90_ns=_ns(row.get("p90 Latency (ms)")),
+                p95_ns=_ns(row.get("p95 Latency (ms)")),
+                p99_ns=_ns(row.get("p99 Latency (ms)")),
+            ),
+        )
+    except KeyError as exc:
+        raise MeasurementError(f"{place}: no column {exc}") from exc
+    except ValueError as exc:
+        raise MeasurementError(f"{place}: {exc}") from exc
+
+
+def _ns(milliseconds: str | None) -> int | None:
+    return round(float(milliseconds) * 1e6) if milliseconds else None

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tpx.analyzer.results.measurement import Latency, Load, Measurement
-from tpx.analyzer.runners.replay import read_table
+from tpx.analyzer.runners.simulated import read_table
 from tpx.errors import MeasurementError
 
 

@@ -13,9 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tpx.analyzer.runners.control_http import HttpModelControl
-from tpx.analyzer.runners.hosts import Addresses
-from tpx.analyzer.runners.server import ServerProcess
+from tpx.analyzer.runners.base import Addresses
+from tpx.analyzer.runners.local import ChildServer
 from tpx.errors import MeasurementError
 
 SPEAKS_V2 = """
@@ -32,10 +31,6 @@ print("Started Metrics Service at 127.0.0.1:6")
 print("serving")
 server.serve_forever()
 """
-
-
-async def live(where: Addresses) -> bool:
-    return await HttpModelControl(where.http).live()
 
 
 async def never(where: Addresses) -> bool:
@@ -57,18 +52,18 @@ def log(tmp_path: Path) -> Path:
 
 def test_a_ready_server_tells_its_ports(log: Path) -> None:
     async def steps() -> None:
-        server = await ServerProcess.start(script(SPEAKS_V2), log)
+        server = await ChildServer.start(script(SPEAKS_V2), log)
         with pytest.raises(MeasurementError, match="has not told its ports"):
             _ = server.addresses
         try:
-            await server.wait_ready(live, 10)
+            await server.ready(10)
             assert server.addresses.grpc == "127.0.0.1:5"
             assert server.addresses.metrics_url == "http://127.0.0.1:6/metrics"
             assert server.log_tail()[-1] == "serving"
-            assert psutil.pid_exists(server.pid)
+            assert psutil.pid_exists(server.pid or 0)
         finally:
             await server.stop()
-        assert not psutil.pid_exists(server.pid)
+        assert not psutil.pid_exists(server.pid or 0)
 
     run(steps())
 
@@ -77,9 +72,9 @@ def test_each_server_has_its_own_words_in_a_log_that_is_kept(log: Path) -> None:
     log.write_text("Started HTTPService at 127.0.0.1:1\nStarted GRPCInferenceService at 127.0.0.1:1\n")
 
     async def steps() -> None:
-        server = await ServerProcess.start(script(SPEAKS_V2), log)
+        server = await ChildServer.start(script(SPEAKS_V2), log)
         try:
-            await server.wait_ready(live, 10)
+            await server.ready(10)
             assert server.addresses.http != "127.0.0.1:1"
             assert len(server.log_tail()) == 4
         finally:
@@ -92,19 +87,19 @@ def test_each_server_has_its_own_words_in_a_log_that_is_kept(log: Path) -> None:
 def test_a_server_gets_the_environment_that_is_asked_for(log: Path) -> None:
     async def steps() -> None:
         code = "import os; print(os.environ['WORD']); raise SystemExit(3)"
-        server = await ServerProcess.start(script(code), log, {"WORD": "hello"})
+        server = await ChildServer.start(script(code), log, {"WORD": "hello"})
         with pytest.raises(MeasurementError, match="ended with status 3 before it was ready: hello"):
-            await server.wait_ready(live, 10)
+            await server.ready(10)
 
     run(steps())
 
 
 def test_a_server_that_does_not_answer_fails_at_the_limit(log: Path) -> None:
     async def steps() -> None:
-        server = await ServerProcess.start(script(SPEAKS_V2), log)
+        server = await ChildServer.start(script(SPEAKS_V2), log)
         try:
             with pytest.raises(MeasurementError, match=r"the server was not ready after 0\.3 s"):
-                await server.wait_ready(never, 0.3)
+                await server.ready(0.3, never)
         finally:
             await server.stop()
 
@@ -113,9 +108,9 @@ def test_a_server_that_does_not_answer_fails_at_the_limit(log: Path) -> None:
 
 def test_a_server_that_ends_at_once_is_reported_with_its_last_words(log: Path) -> None:
     async def steps() -> None:
-        server = await ServerProcess.start(script("print('out of memory'); raise SystemExit(7)"), log)
+        server = await ChildServer.start(script("print('out of memory'); raise SystemExit(7)"), log)
         with pytest.raises(MeasurementError, match="ended with status 7 before it was ready: out of memory"):
-            await server.wait_ready(live, 10)
+            await server.ready(10)
         await server.stop()
 
     run(steps())
@@ -129,20 +124,20 @@ def test_the_last_logged_error_says_why_a_server_ended(log: Path) -> None:
 
     async def steps() -> None:
         code = f"print('\\n'.join({lines!r})); raise SystemExit(1)"
-        server = await ServerProcess.start(script(code), log)
+        server = await ChildServer.start(script(code), log)
         with pytest.raises(
             MeasurementError, match="before it was ready: failed to load 'm' version 1: no such"
         ):
-            await server.wait_ready(live, 10)
+            await server.ready(10)
 
     run(steps())
 
 
 def test_a_killed_server_is_reported_with_the_signal(log: Path) -> None:
     async def steps() -> None:
-        server = await ServerProcess.start(script(SPEAKS_V2), log)
-        await server.wait_ready(live, 10)
-        os.kill(server.pid, signal.SIGKILL)
+        server = await ChildServer.start(script(SPEAKS_V2), log)
+        await server.ready(10)
+        os.kill(server.pid or 0, signal.SIGKILL)
         assert await server.died() == "the server was killed by signal 9 while it was measured"
 
     run(steps())
@@ -151,10 +146,10 @@ def test_a_killed_server_is_reported_with_the_signal(log: Path) -> None:
 def test_a_server_that_ignores_sigterm_is_killed(log: Path) -> None:
 
     async def steps() -> None:
-        server = await ServerProcess.start(script(SPEAKS_V2, "stubborn"), log)
-        await server.wait_ready(live, 10)
+        server = await ChildServer.start(script(SPEAKS_V2, "stubborn"), log)
+        await server.ready(10)
         await server.stop(0.2)
-        assert not psutil.pid_exists(server.pid)
+        assert not psutil.pid_exists(server.pid or 0)
 
     run(steps())
 
@@ -162,7 +157,7 @@ def test_a_server_that_ignores_sigterm_is_killed(log: Path) -> None:
 def test_a_command_that_does_not_exist_is_named(log: Path) -> None:
     async def steps() -> None:
         with pytest.raises(MeasurementError, match="cannot start /no/such/server"):
-            await ServerProcess.start(("/no/such/server",), log)
+            await ChildServer.start(("/no/such/server",), log)
 
     run(steps())
 
@@ -172,10 +167,10 @@ def test_no_server_outlives_a_killed_analyzer(log: Path) -> None:
     analyzer = """
 import asyncio, sys
 from pathlib import Path
-from tpx.analyzer.runners.server import ServerProcess
+from tpx.analyzer.runners.local import ChildServer
 async def main():
     command = (sys.executable, "-c", "import time; time.sleep(60)")
-    server = await ServerProcess.start(command, Path(sys.argv[1]))
+    server = await ChildServer.start(command, Path(sys.argv[1]))
     print(server.pid, flush=True)
     await asyncio.sleep(60)
 asyncio.run(main())

@@ -1,4 +1,4 @@
-"""A warm server and what is loaded into it, over hosts and controls that only remember."""
+"""A warm server and what is loaded into it, over servers and controls that only remember."""
 
 import asyncio
 from collections.abc import Coroutine, Mapping
@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from tpx.analyzer.results.measurement import Configuration, Variant
+from tpx.analyzer.runners.base import Addresses, Launch
 from tpx.analyzer.runners.control import ModelState, refused
-from tpx.analyzer.runners.hosts import Addresses, Launch
-from tpx.analyzer.runners.loaded import LoadedModels
+from tpx.analyzer.runners.loader import ModelLoader
 from tpx.analyzer.runners.served import configs_of
-from tpx.analyzer.runners.warm import WarmServer
+from tpx.analyzer.variants import configure
 from tpx.errors import MeasurementError, ServerLost, WireError
 
 
@@ -48,11 +48,12 @@ class FakeControl:
         return dict(self.configs[model] or {})
 
 
-class FakeRunning:
-    """Implements Running; `end` is its death."""
+class FakeServer:
+    """Implements ServerProcess; `dead` is its death."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, *, ours: bool) -> None:
         self.pid = number
+        self.ours = ours
         self.addresses = Addresses(http="h:1", grpc="h:2")
         self.stopped_after_s: float | None = None
         self.dead = asyncio.get_running_loop().create_future()
@@ -67,22 +68,19 @@ class FakeRunning:
         self.stopped_after_s = patience_s
 
 
-class FakeHost:
-    """Implements Host."""
+class Starts:
+    """Remembers the servers that it started."""
 
-    def __init__(self, *, restarts: bool = True, lost: bool = False) -> None:
-        self.restarts = restarts
+    def __init__(self, *, ours: bool = True, lost: bool = False) -> None:
+        self.ours = ours
         self.lost = lost
-        self.started: list[FakeRunning] = []
+        self.started: list[FakeServer] = []
 
-    async def start(self, launch: Launch, timeout_s: float) -> FakeRunning:
+    async def __call__(self, launch: Launch, timeout_s: float) -> FakeServer:
         if self.lost and self.started:
             raise ServerLost("it does not answer any more")
-        self.started.append(FakeRunning(len(self.started) + 1))
+        self.started.append(FakeServer(len(self.started) + 1, ours=self.ours))
         return self.started[-1]
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 def run(steps: Coroutine[Any, Any, None]) -> None:
@@ -91,27 +89,27 @@ def run(steps: Coroutine[Any, Any, None]) -> None:
 
 def test_variants_are_loaded_into_the_same_server_and_what_is_there_already_is_found() -> None:
     async def steps() -> None:
-        host, control = FakeHost(), FakeControl()
-        server = WarmServer(host, lambda _: control, timeout_s=1)
+        starts, control = Starts(), FakeControl()
+        server = ModelLoader(starts, lambda _: control, timeout_s=1)
         how = [(await server.put(Launch(), {"m": config})).how for config in (None, None, {"n": 1})]
         assert how == ["started", "found", "loaded"]
         assert control.log == ["load m", "unload m", "load m"]
         assert control.configs["m"] == {"n": 1}
-        assert len(host.started) == 1
+        assert len(starts.started) == 1
         await server.close()
-        assert host.started[0].stopped_after_s == 10
+        assert starts.started[0].stopped_after_s == 10
 
     run(steps())
 
 
 def test_other_options_a_death_and_a_failed_measurement_are_reasons_for_another_server() -> None:
     async def steps() -> None:
-        host = FakeHost()
-        server = WarmServer(host, lambda _: FakeControl(), timeout_s=1)
+        starts = Starts()
+        server = ModelLoader(starts, lambda _: FakeControl(), timeout_s=1)
         await server.put(Launch(), {"m": None})
         other = await server.put(Launch(flags={"a": ("1",)}), {"m": None})
         assert (other.how, other.why) == ("restarted", "other options or environment of the server")
-        host.started[-1].dead.set_result("the server was killed")
+        starts.started[-1].dead.set_result("the server was killed")
         await asyncio.sleep(0)
         dead = await server.put(Launch(flags={"a": ("1",)}), {"m": None})
         assert (dead.how, dead.why) == ("restarted", "the server was killed")
@@ -122,7 +120,7 @@ def test_other_options_a_death_and_a_failed_measurement_are_reasons_for_another_
         after = await server.put(Launch(flags={"a": ("1",)}), {"m": None})
         assert after.how == "restarted"
         assert after.why.startswith("the measurement before failed: no result after")
-        assert host.started[-2].stopped_after_s == 1, "what hangs gets little time to end"
+        assert starts.started[-2].stopped_after_s == 1, "what hangs gets little time to end"
         await server.close()
 
     run(steps())
@@ -130,8 +128,8 @@ def test_other_options_a_death_and_a_failed_measurement_are_reasons_for_another_
 
 def test_a_server_that_breaks_while_it_loads_gets_a_second_chance_and_no_third() -> None:
     async def steps() -> None:
-        host, control = FakeHost(), FakeControl(breaks=1)
-        server = WarmServer(host, lambda _: control, timeout_s=1)
+        starts, control = Starts(), FakeControl(breaks=1)
+        server = ModelLoader(starts, lambda _: control, timeout_s=1)
         again = await server.put(Launch(), {"m": None})
         assert (again.how, again.why) == ("restarted", "the connection broke")
         control.breaks = 2
@@ -144,12 +142,12 @@ def test_a_server_that_breaks_while_it_loads_gets_a_second_chance_and_no_third()
 
 def test_a_refused_configuration_leaves_the_server_to_the_next() -> None:
     async def steps() -> None:
-        host = FakeHost()
-        server = WarmServer(host, lambda _: FakeControl(), timeout_s=1)
+        starts = Starts()
+        server = ModelLoader(starts, lambda _: FakeControl(), timeout_s=1)
         with pytest.raises(MeasurementError, match="could not load model 'bad': no such file"):
             await server.put(Launch(), {"bad": None})
         assert (await server.put(Launch(), {"m": None})).how == "loaded"
-        assert len(host.started) == 1
+        assert len(starts.started) == 1
         await server.close()
 
     run(steps())
@@ -158,7 +156,7 @@ def test_a_refused_configuration_leaves_the_server_to_the_next() -> None:
 def test_the_server_of_somebody_else_is_left_as_it_was_found() -> None:
     async def steps() -> None:
         control = FakeControl("theirs", "asked")
-        server = WarmServer(FakeHost(restarts=False), lambda _: control, timeout_s=1)
+        server = ModelLoader(Starts(ours=False), lambda _: control, timeout_s=1)
         await server.put(Launch(), {"asked": {"n": 1}, "new": None})
         assert server.others == {"theirs"}
         await server.close()
@@ -171,7 +169,7 @@ def test_the_server_of_somebody_else_is_left_as_it_was_found() -> None:
 
 def test_a_lost_server_is_no_failed_trial() -> None:
     async def steps() -> None:
-        server = WarmServer(FakeHost(restarts=False, lost=True), lambda _: FakeControl(), timeout_s=1)
+        server = ModelLoader(Starts(ours=False, lost=True), lambda _: FakeControl(), timeout_s=1)
         await server.put(Launch(), {"m": None})
 
         async def breaks() -> None:
@@ -185,14 +183,33 @@ def test_a_lost_server_is_no_failed_trial() -> None:
     run(steps())
 
 
+def test_what_a_server_has_is_asked_for_again_where_it_could_not_be_told() -> None:
+    class Reluctant(FakeControl):
+        async def index(self) -> tuple[ModelState, ...]:
+            if not self.log:
+                self.log.append("refused")
+                raise MeasurementError("the server does not tell which models it has")
+            return await super().index()
+
+    async def steps() -> None:
+        control = Reluctant("theirs")
+        loader = ModelLoader(Starts(ours=False), lambda _: control, timeout_s=1)
+        with pytest.raises(MeasurementError, match="does not tell"):
+            await loader.put(Launch(), {"m": None})
+        await loader.put(Launch(), {"m": None})
+        assert control.states == {"theirs": "READY", "m": "READY"}
+        await loader.close()
+
+    run(steps())
+
+
 def test_what_came_along_with_a_model_goes_with_it() -> None:
     async def steps() -> None:
         control = FakeControl("theirs")
-        models = LoadedModels(control, 1)
-        await models.begin()
-        await models.put({"ensemble": None})
+        loader = ModelLoader(Starts(), lambda _: control, timeout_s=1)
+        await loader.put(Launch(), {"ensemble": None})
         control.states["step"] = "READY"
-        await models.put({})
+        await loader.put(Launch(), {})
         assert control.states == {"theirs": "READY", "ensemble": "UNAVAILABLE", "step": "UNAVAILABLE"}
 
     run(steps())
@@ -235,3 +252,35 @@ def test_members_are_loaded_before_what_is_made_of_them() -> None:
     found = configs_of(configured(calls, logic, step))
     assert list(found) == ["step", "top"]
     assert found["top"] is not None
+
+
+STEP = {"model_name": "a", "model_version": -1, "input_map": {"x": "x"}, "output_map": {"y": "y"}}
+TENSORS = {
+    "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [2]}],
+    "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [2]}],
+}
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "a": {"name": "a", "backend": "python", "max_batch_size": 4, **TENSORS},
+    "ens": {
+        "name": "ens",
+        "platform": "ensemble",
+        "max_batch_size": 4,
+        "ensemble_scheduling": {"step": [STEP], "max_inflight_requests": 0},
+        **TENSORS,
+    },
+}
+
+
+def test_a_load_names_only_fields_that_are_set_so_that_an_older_server_takes_it() -> None:
+    member = Variant(model="a", name="a_config_0", delta={"max_batch_size": 1, "dynamic_batching": {}})
+    variant = Variant(model="ens", name="ens_config_0", delta={"max_batch_size": 1}, members=(member,))
+    loads = configs_of(configure(variant, DEFAULTS["ens"], DEFAULTS))
+    assert list(loads) == ["a", "ens"], "members come first"
+    assert loads["ens"] == {
+        "name": "ens",
+        "platform": "ensemble",
+        "max_batch_size": 1,
+        "ensemble_scheduling": {"step": [STEP]},
+        **TENSORS,
+    }
+    assert loads["a"] == {**DEFAULTS["a"], "max_batch_size": 1, "dynamic_batching": {}}

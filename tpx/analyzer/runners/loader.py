@@ -1,0 +1,217 @@
+"""Brings configurations onto one server at a time, which is kept warm: models are loaded into it by request.
+
+Another server is started only where a variant needs that, or the one before is not to be trusted any more.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tpx.analyzer.runners.base import (
+    STOP_TIMEOUT_S,
+    Addresses,
+    Launch,
+    Preparation,
+    ServerProcess,
+    StartServer,
+)
+from tpx.analyzer.runners.control import ModelControl
+from tpx.errors import MeasurementError, TpxError, WireError
+
+POLL_S = 0.02
+DEATH_GRACE_S = 0.5
+DISTRUST_PATIENCE_S = 1.0
+"""What a server that is not to be trusted may take to end by itself."""
+_BUSY = ("READY", "LOADING", "UNLOADING")
+
+Configs = Mapping[str, Mapping[str, Any] | None]
+"""By model the configuration to load it with; None is the model's own."""
+
+
+class ModelLoader:
+    """The server of a run and what is loaded into it; models that it served before are left alone unless
+    asked for."""
+
+    def __init__(
+        self, start: StartServer, control: Callable[[Addresses], ModelControl], *, timeout_s: float
+    ) -> None:
+        """`timeout_s` is what a start, a load and an unload may take, each."""
+        self._start = start
+        self._open_control = control
+        self._timeout_s = timeout_s
+        self._launch = Launch()
+        self._control: ModelControl | None = None
+        self._death: asyncio.Task[str] | None = None
+        self._distrust = ""
+        self._before: frozenset[str] = frozenset()
+        self._touched: list[str] = []
+        self._loaded: Configs | None = None
+        """What was put there last; None is not known."""
+        self._ours = True
+        self.running: ServerProcess | None = None
+
+    @property
+    def others(self) -> frozenset[str]:
+        """Models that the server had before and that were not asked for."""
+        return self._before - set(self._touched)
+
+    async def put(self, launch: Launch, wanted: Configs) -> Preparation:
+        """Serve exactly these models, in this order, on a server that was started like this.
+
+        A server that breaks while it loads is started again for a second attempt. Raises MeasurementError
+        where that is in vain or the server refuses, ServerLost where no server is to be had any more.
+        """
+        preparation = await self.ready(launch)
+        try:
+            changed = await self._load(wanted)
+        except WireError as exc:
+            self._distrust = await self._last_words() or exc.message
+            preparation = await self.ready(launch)
+            try:
+                changed = await self._load(wanted)
+            except WireError as again:
+                self._distrust = await self._last_words() or again.message
+                raise MeasurementError(
+                    f"the server breaks when it loads this configuration: {self._distrust}"
+                ) from again
+        return preparation if changed or preparation.how != "loaded" else Preparation(how="found")
+
+    async def config(self, model: str) -> dict[str, Any]:
+        """Return JSON of the configuration that a model is served with; the server is ready."""
+        return await self._models.config(model)
+
+    async def ready(self, launch: Launch) -> Preparation:
+        """Have a server that was started like this and is to be trusted, with whatever models."""
+        why = self._reason_to_restart(launch)
+        if self._control is not None and self.running is not None and not why:
+            return Preparation(how="loaded")
+        first = self.running is None and not why
+        await self._stop()
+        self._launch, self._distrust, self._loaded = launch, "", None
+        self.running = running = await self._start(launch, self._timeout_s)
+        self._death = asyncio.create_task(running.died())
+        self._ours = running.ours
+        if self._control is None:
+            control = self._open_control(running.addresses)
+            self._before, self._touched = frozenset(await _serving(control, "READY")), []
+            self._control = control
+        if not running.ours:
+            return Preparation(how="loaded")
+        return Preparation(how="started" if first else "restarted", why=why)
+
+    async def guard(self, work: "asyncio.Task[Any]", limit_s: float) -> None:
+        """Wait for work on the server: until it is done, or the time is over, or the server has died.
+
+        Raises MeasurementError for the latter two, ServerLost for a server that is not ours; after that,
+        and when the work has failed, the next variant gets a fresh server.
+        """
+        death = self._death
+        waiting = (work,) if death is None else (work, death)
+        await asyncio.wait(waiting, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        error = work.exception() if work.done() else None
+        if work.done() and error is None:
+            return
+        words = await self._last_words()
+        if words:
+            error = MeasurementError(words)
+        elif error is None:
+            error = too_long(limit_s)
+        self._distrust = f"the measurement before failed: {error}"
+        if not self._ours:
+            await self._start(self._launch, self._timeout_s)  # a server that is lost is no failed trial
+        raise error
+
+    async def close(self) -> None:
+        """Leave a server that is not ours as it was found, end one of ours."""
+        try:
+            if self._control is not None and not self._ours:
+                await self._clear()
+                for model in self._touched:
+                    if model in self._before:
+                        await self._models.load(model, None, self._timeout_s)
+        except TpxError:
+            pass  # it is gone: there is nothing to put back
+        finally:
+            await self._stop()
+
+    @property
+    def _models(self) -> ModelControl:
+        if self._control is None:
+            raise MeasurementError("no server is ready")
+        return self._control
+
+    async def _last_words(self) -> str:
+        """Return what there is to say about the server's death; empty while it lives."""
+        if self._death is None:
+            return ""
+        # a broken connection may be the first sign of it
+        await asyncio.wait((self._death,), timeout=DEATH_GRACE_S)
+        return self._death.result() if self._death.done() else ""
+
+    def _reason_to_restart(self, launch: Launch) -> str:
+        if self._distrust:
+            return self._distrust
+        if self._death is not None and self._death.done():
+            return self._death.result()
+        if self.running is not None and launch != self._launch:
+            return "other options or environment of the server"
+        return ""
+
+    async def _stop(self) -> None:
+        running, self.running = self.running, None
+        death, self._death = self._death, None
+        if death is not None:
+            death.cancel()
+            await asyncio.wait((death,))
+        if self._ours:
+            self._control = None
+        if running is not None:
+            await running.stop(DISTRUST_PATIENCE_S if self._distrust else STOP_TIMEOUT_S)
+
+    async def _load(self, wanted: Configs) -> bool:
+        """Load what is wanted, and nothing else of ours; False where it was there already."""
+        if self._loaded == wanted:
+            return False
+        await self._clear()
+        for model, config in wanted.items():
+            if model not in self._touched:
+                self._touched.append(model)
+            await self._unload([model])
+            await self._models.load(model, config, self._timeout_s)
+        self._loaded = dict(wanted)
+        return True
+
+    async def _clear(self) -> None:
+        """Unload what is ours: what was loaded for us, and what came along with it."""
+        self._loaded = None
+        ours = [name for name in await _serving(self._models, "READY") if name not in self.others]
+        order = [name for name in reversed(self._touched) if name in ours]
+        await self._unload([*order, *(name for name in ours if name not in order)])
+
+    async def _unload(self, models: list[str]) -> None:
+        """Unload, and wait until it is done, so that no variant is measured beside another's remains."""
+        serving = await _serving(self._models, *_BUSY)
+        for model in models:
+            if model in serving:
+                await self._models.unload(model)
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + self._timeout_s
+        while left := set(models).intersection(await _serving(self._models, *_BUSY)):
+            if loop.time() > ends:
+                raise MeasurementError(
+                    f"model '{min(left)}' was not unloaded after {self._timeout_s:g} s "
+                    "(--client-max-retries sets the limit)"
+                )
+            await asyncio.sleep(POLL_S)
+
+
+async def _serving(control: ModelControl, *states: str) -> list[str]:
+    return list(dict.fromkeys(m.name for m in await control.index() if m.state in states))
+
+
+def too_long(limit_s: float) -> MeasurementError:
+    """Return the error for a measurement that does not end."""
+    return MeasurementError(
+        f"no result after {limit_s:g} s (--perf-analyzer-timeout sets the limit): the model hangs, "
+        "or the windows are too long for it"
+    )
