@@ -52,7 +52,7 @@ BOUNDARIES = {
 # They are let through, after something was put in order; `except BaseException: ...; raise`.
 CLEANING_UP = {
     "tpx/analyzer/runners/local.py": 1,
-    "tpx/perf/load/workers.py": 1,
+    "tpx/perf/loads/workers.py": 1,
     "tpx/perf/report/recorders.py": 1,
     "tpx/serving/backends/python/backend.py": 1,
     "tpx/serving/backends/python/environment.py": 1,

@@ -14,10 +14,10 @@ from benchmarks.processes import Process, last_lines
 from benchmarks.results import Cell, Sample, compare
 from benchmarks.setting import Setting
 from tpx.errors import MeasurementError
+from tpx.perf.levels import LevelRange
 from tpx.perf.options import PerfConfig
 from tpx.perf.run import event_loop
 from tpx.perf.run import run as run_perf
-from tpx.perf.settings import LevelRange
 
 NAME = "alexnet"
 TITLE = "AlexNet: served, and ONNX Runtime in a bare loop (direct), as many threads each"

@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tpx.perf.ledger import Ending, LevelLedger
+from tpx.perf.levels import Level
 from tpx.perf.records import ROW, SUCCESS, Records, Rows
 from tpx.perf.results import LevelResult
-from tpx.perf.settings import Level, LevelSettings
+from tpx.perf.settings import LevelSettings
 from tpx.perf.windows import Mark
 
 Seconds = npt.NDArray[np.float64]

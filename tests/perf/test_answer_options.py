@@ -9,10 +9,10 @@ from tpx.cli.perf import exit_status
 from tpx.errors import UsageError
 from tpx.options import from_argv
 from tpx.perf.clients.model import ModelDescription, ServerDescription
+from tpx.perf.levels import Level, LevelRange
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.model import Report
 from tpx.perf.results import Verdict
-from tpx.perf.settings import Level, LevelRange
 
 
 def parse(*words: str) -> PerfConfig:

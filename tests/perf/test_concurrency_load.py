@@ -8,7 +8,7 @@ import pytest
 from tests.perf.conftest import FakeClient
 from tpx.perf.clients.base import LOST, TIMED_OUT
 from tpx.perf.inputs.feed import RoundRobin
-from tpx.perf.load.concurrency import ConcurrencyLoad
+from tpx.perf.loads.concurrency import ConcurrencyLoad
 
 
 async def load_of(

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tpx.perf.doubts import Evidence, doubts
+from tpx.perf.levels import Level
 from tpx.perf.results import ClientCheck, ServerBreakdown
-from tpx.perf.settings import Level
 
 CALM = ClientCheck(cpu_share=0.2, loop_lag_p99_ns=100_000, slip_p99_ns=0)
 

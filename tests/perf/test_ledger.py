@@ -17,10 +17,11 @@ from tests.perf.simulated import (
 )
 from tpx.perf.clients.base import Failure
 from tpx.perf.ledger import Ending, LevelLedger
+from tpx.perf.levels import Level
 from tpx.perf.objectives import Outcome, parse_objectives
 from tpx.perf.records import Rows
 from tpx.perf.results import LevelResult, Verdict
-from tpx.perf.settings import ErrorBudget, Level, LevelSettings
+from tpx.perf.settings import ErrorBudget, LevelSettings
 from tpx.perf.windows import Mark
 
 ONE = Level("concurrency", 1)

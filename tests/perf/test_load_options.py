@@ -6,9 +6,9 @@ import pytest
 
 from tpx.errors import UsageError
 from tpx.options import from_argv
+from tpx.perf.levels import LevelRange
 from tpx.perf.options import PerfConfig
 from tpx.perf.plan import Arrivals, PeriodicRange
-from tpx.perf.settings import LevelRange
 
 RATES = "The rates must be from 1e-6 (one request in 11 days) to 1e9 (one a nanosecond)."
 

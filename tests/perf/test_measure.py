@@ -9,10 +9,11 @@ import pytest
 from tests.perf.conftest import FakeClient, FakeControl, make_session, measure
 from tpx.errors import WireError
 from tpx.perf.clients.model import ModelKey
+from tpx.perf.levels import Level
 from tpx.perf.observer import Progress, Silent
 from tpx.perf.pulse import HOPELESS_FAILURES
 from tpx.perf.results import LevelResult, Verdict
-from tpx.perf.settings import ErrorBudget, Level, LevelSettings
+from tpx.perf.settings import ErrorBudget, LevelSettings
 
 QUICK = LevelSettings(interval_ms=30, stability=3.0)
 

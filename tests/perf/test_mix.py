@@ -13,6 +13,7 @@ from tpx.errors import UsageError
 from tpx.options import from_argv
 from tpx.perf.inputs.feed import RoundRobin
 from tpx.perf.inputs.mix import MixedFeed
+from tpx.perf.levels import Level
 from tpx.perf.options import PerfConfig
 from tpx.perf.plan import ModelShare
 from tpx.perf.records import MODEL_SHIFT
@@ -20,7 +21,6 @@ from tpx.perf.report.beyond import beyond_lines
 from tpx.perf.report.json import json_text
 from tpx.perf.report.model import Report
 from tpx.perf.run import event_loop, run
-from tpx.perf.settings import Level
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,14 @@ import pytest
 
 from tests.perf.servers import Behaviour, grpc_server, http_server
 from tpx.options import from_argv
-from tpx.perf.load.opening import open_load
-from tpx.perf.load.rate import RateLoad
+from tpx.perf.levels import Level
+from tpx.perf.loads.base import LoadRequest, open_load
+from tpx.perf.loads.rate import RateLoad
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.model import Report
 from tpx.perf.results import LevelResult
 from tpx.perf.run import event_loop, run
 from tpx.perf.session import Session
-from tpx.perf.settings import Level
 
 SERVERS = {"http": http_server, "grpc": grpc_server}
 BOTH = pytest.mark.parametrize("protocol", ["http", "grpc"])
@@ -69,7 +69,9 @@ def test_a_server_that_stalls_is_sent_all_that_is_due_meanwhile(protocol: str) -
         words = ["-i", protocol, "-u", url, "-m", "net", "--request-rate-range", "500"]
         config = from_argv(PerfConfig, words)
         async with Session(config) as session:
-            load = await open_load(session.connected, Level("request_rate", 500), session.settings)
+            level = Level("request_rate", 500)
+            asked = LoadRequest(target=session.connected, level=level, settings=session.settings)
+            load = await open_load(asked)
             assert isinstance(load, RateLoad)
             load.start(500)
             try:

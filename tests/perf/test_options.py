@@ -6,8 +6,9 @@ import pytest
 
 from tpx.errors import UsageError
 from tpx.options import from_argv
+from tpx.perf.levels import LevelRange
 from tpx.perf.options import PerfConfig
-from tpx.perf.settings import ErrorBudget, Header, LevelRange, Shape
+from tpx.perf.settings import ErrorBudget, Header, Shape
 
 
 def parse(*words: str) -> PerfConfig:

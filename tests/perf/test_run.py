@@ -10,12 +10,12 @@ import pytest
 from tests.perf.servers import Behaviour, grpc_server, http_server
 from tpx.errors import MeasurementError, UsageError, WireError
 from tpx.options import from_argv
+from tpx.perf.levels import Level
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.model import Report
 from tpx.perf.results import LevelResult, Verdict
 from tpx.perf.run import event_loop, run
 from tpx.perf.session import Session
-from tpx.perf.settings import Level
 from tpx.protocol import messages
 
 Serve = Callable[[Behaviour], AbstractContextManager[str]]

@@ -16,8 +16,9 @@ from tests.perf.simulated import (
     mmc_open,
     open_loop,
 )
+from tpx.perf.levels import Level
 from tpx.perf.records import Rows
-from tpx.perf.settings import Level, LevelSettings
+from tpx.perf.settings import LevelSettings
 
 CI = LevelSettings(rule="ci", interval_ms=1000, max_windows=60)
 RUNS = 100

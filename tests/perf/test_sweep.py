@@ -8,9 +8,9 @@ import pytest
 from tests.perf.conftest import make_level
 from tpx.errors import WireError
 from tpx.perf.answers.highest import highest_course
-from tpx.perf.levels import parse_concurrency, parse_rates
+from tpx.perf.levels import Level, LevelRange, parse_concurrency, parse_rates
 from tpx.perf.results import LevelResult, Verdict
-from tpx.perf.settings import ErrorBudget, Level, LevelRange, LevelSettings
+from tpx.perf.settings import ErrorBudget, LevelSettings
 from tpx.perf.sweep import Levels, Manner, sweep
 
 

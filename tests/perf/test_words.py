@@ -9,9 +9,9 @@ import pytest
 from tpx.cli.perf import main
 from tpx.errors import UsageError
 from tpx.options import fields_of
+from tpx.perf.levels import LevelRange
 from tpx.perf.options import PerfConfig
 from tpx.perf.options.words import PERF_ANALYZER, REFUSED, PerfWords, read_words, spelled_out
-from tpx.perf.settings import LevelRange
 
 
 def config(*words: str) -> PerfConfig:

@@ -5,11 +5,11 @@ from time import perf_counter_ns
 from rich.console import Console
 from rich.live import Live
 
+from tpx.perf.levels import Level
 from tpx.perf.observer import Progress
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.live import Dashboard
 from tpx.perf.results import LevelResult
-from tpx.perf.settings import Level
 
 
 class LiveView:

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from tpx.errors import MeasurementError
 from tpx.perf.clients.model import ModelDescription
+from tpx.perf.levels import Level
 from tpx.perf.observer import Progress
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.console import data_line, settings_block
 from tpx.perf.report.level_text import Shown, level_block
 from tpx.perf.results import DataSummary, LevelResult
-from tpx.perf.settings import Level, LevelSettings
+from tpx.perf.settings import LevelSettings
 
 if TYPE_CHECKING:
     from tpx.cli.perf_live import LiveView

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tpx.perf.levels import CONCURRENCY, Level
 from tpx.perf.results import ClientCheck, ServerBreakdown
-from tpx.perf.settings import Level
 
 LITTLES_TOLERANCE = 0.1
 COUNT_TOLERANCE = 0.05
@@ -44,7 +44,7 @@ def _littles_law(evidence: Evidence) -> Iterator[str]:
     """In a closed loop throughput times latency is the concurrency (Little 1961)."""
     level = evidence.level
     ended = evidence.requests + evidence.failed
-    if level.mode != "concurrency" or not evidence.requests:
+    if level.kind is not CONCURRENCY or not evidence.requests:
         return
     if evidence.counted_run and ended < EDGE_REQUESTS * level.value:
         return  # its beginning and end, when fewer are in flight, are most of it
@@ -78,7 +78,7 @@ def _other_clients(evidence: Evidence) -> Iterator[str]:
 
 def _late_requests(evidence: Evidence) -> Iterator[str]:
     check = evidence.check
-    if evidence.level.open_loop and check.slip_p99_ns > LATE_NS:
+    if evidence.level.kind.open_loop and check.slip_p99_ns > LATE_NS:
         yield (
             f"Requests were sent late: one in a hundred by {check.slip_p99_ns / 1e6:.1f} ms or more, while "
             f"the client was busy {check.cpu_share * 100:.0f}% of the time. Latency counts from when they "

@@ -16,9 +16,10 @@ from tpx.perf.answers.turns import (
     figures_text,
     turns,
 )
+from tpx.perf.levels import Level, LevelRange
 from tpx.perf.options import PerfConfig
 from tpx.perf.session import Session
-from tpx.perf.settings import Level, LevelRange, LevelSettings
+from tpx.perf.settings import LevelSettings
 
 BLOCK_MS = 500
 

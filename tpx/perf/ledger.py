@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tpx.perf.clients.base import Failure
 from tpx.perf.doubts import Evidence, doubts
 from tpx.perf.estimates import Sample, assess, estimate, joined, sample_of
+from tpx.perf.levels import Level
 from tpx.perf.objectives import Assessment, Outcome
 from tpx.perf.recording import LevelRecords
 from tpx.perf.records import SUCCESS, Records, Rows
@@ -16,7 +17,7 @@ from tpx.perf.results import ClientCheck, ErrorCount, LevelResult, ServerBreakdo
 from tpx.perf.rules import LOOK_GROWTH, Standing, rule_for
 from tpx.perf.self_check import client_bound, slip_p99_ns
 from tpx.perf.server_statistics import Snapshot
-from tpx.perf.settings import Level, LevelSettings
+from tpx.perf.settings import LevelSettings
 from tpx.perf.stability import STABILITY_WINDOWS
 from tpx.perf.verdict import Findings, is_dead, judge
 from tpx.perf.windows import (

@@ -1,28 +1,269 @@
-"""Reading which loads are to be measured: ranges, lists, files of intervals, from the command line's text."""
+"""Kinds of load, their levels, and how the command line names them: ranges, lists, files of intervals."""
 
-from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tpx.errors import UsageError
 from tpx.perf.plan import Intervals, ModelShare, PeriodicRange
-from tpx.perf.settings import LevelRange, LoadMode, refuse
+from tpx.perf.settings import refuse
 
 MAX_WORKERS = 256
+LEAST_RATE, GREATEST_RATE = 1e-6, 1e9
+"""Requests per second whose times a schedule of nanoseconds can tell apart and hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadKind:
+    """One way to put load on a server, and all that differs between these ways.
+
+    What perf_analyzer's reports call it: a concurrency, or else a request rate.
+    """
+
+    name: str
+    """Its name in files, such as `request_rate`."""
+    opener: str
+    """`module:function` in `tpx.perf.loads` that makes the load of a level; imported on first use."""
+    label: str
+    """What stands before a level's value in the summary."""
+    flag: str = "--concurrency-range"
+    option: str = ""
+    """The field of the options that asks for it; empty where a scenario does."""
+    rival: str = ""
+    """perf_analyzer's name of it where two loads are asked for."""
+    title: str = "{label}: {value:g}"
+    """What stands above a level's figures."""
+    unit: str = ""
+    """What stands before a level's value in a sentence, if that is not its name."""
+    column: str = "Request Rate"
+    """The first column of the CSV file."""
+    whole: bool = True
+    """There is nothing between two neighbouring integers."""
+    ranged: bool = False
+    """Several levels can be measured in one run."""
+    open_loop: bool = False
+    """Requests have a time of their own, whatever becomes of those before them."""
+    at_once: bool = False
+    """All requests are due at the start."""
+    once: bool = False
+    """It ends by itself when everything is sent."""
+    queries: bool = False
+    """A row is a query of several requests, whose number is the level's value."""
+    undivided: str = ""
+    """Why one process has to send everything; empty where worker processes may share it."""
+    per_worker: int = 20_000
+    """How much of it one process sends with ease."""
+
+    @property
+    def text(self) -> str:
+        """Its name as words."""
+        return self.name.replace("_", " ")
+
+
+CONCURRENCY = LoadKind(
+    name="concurrency",
+    opener="concurrency:open_load",
+    option="concurrency_range",
+    rival="Concurrency",
+    label="Concurrency",
+    title="Request concurrency: {value:g}",
+    column="Concurrency",
+    ranged=True,
+    per_worker=128,
+)
+REQUEST_RATE = LoadKind(
+    name="request_rate",
+    opener="rate:open_rate",
+    flag="--request-rate-range",
+    option="request_rate_range",
+    rival="RequestRate",
+    label="Request Rate",
+    title="Request Rate: {value:g} inference requests per seconds",
+    whole=False,
+    ranged=True,
+    open_loop=True,
+)
+CUSTOM_INTERVALS = LoadKind(
+    name="custom_intervals",
+    opener="rate:open_rate",
+    flag="--request-intervals",
+    option="request_intervals",
+    rival="CustomIntervals",
+    label="Request Rate",
+    title="",
+    open_loop=True,
+)
+PERIODIC_CONCURRENCY = LoadKind(
+    name="periodic_concurrency",
+    opener="periodic:open_load",
+    flag="--periodic-concurrency-range",
+    option="periodic_concurrency_range",
+    rival="PeriodicConcurrency",
+    label="Periodic concurrency",
+    once=True,
+    undivided="a periodic concurrency grows by the answers to all of its requests, which one process sees",
+)
+SESSION_CONCURRENCY = LoadKind(
+    name="session_concurrency",
+    opener="sessions:open_load",
+    flag="--session-concurrency",
+    option="session_concurrency",
+    rival="SessionConcurrency",
+    label="Session concurrency",
+    column="Session Concurrency",
+    once=True,
+    undivided="the next conversation is begun by whoever ends one first, in one process",
+)
+FIXED_SCHEDULE = LoadKind(
+    name="fixed_schedule",
+    opener="rate:open_schedule",
+    flag="--fixed-schedule",
+    option="fixed_schedule",
+    rival="FixedSchedule",
+    label="Fixed schedule",
+    title="",
+    open_loop=True,
+    once=True,
+)
+SINGLE_STREAM = LoadKind(
+    name="single_stream",
+    opener="concurrency:open_load",
+    label="Single stream",
+    unit="queries in flight",
+)
+MULTI_STREAM = LoadKind(
+    name="multi_stream",
+    opener="together:open_load",
+    label="Multi stream",
+    unit="samples a query",
+    queries=True,
+    undivided="a query of several requests is sent by one process",
+)
+OFFLINE = LoadKind(
+    name="offline",
+    opener="rate:open_at_once",
+    label="Offline",
+    unit="samples",
+    open_loop=True,
+    at_once=True,
+    once=True,
+)
+KINDS = {
+    kind.name: kind
+    for kind in (
+        CONCURRENCY,
+        REQUEST_RATE,
+        CUSTOM_INTERVALS,
+        PERIODIC_CONCURRENCY,
+        SESSION_CONCURRENCY,
+        FIXED_SCHEDULE,
+        SINGLE_STREAM,
+        MULTI_STREAM,
+        OFFLINE,
+    )
+}
+"""Every kind of load by its name; perf_analyzer has the first six, MLPerf the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One load: how much of what kind; requests in flight are whole, requests per second may not be."""
+
+    mode: str
+    value: float
+
+    @property
+    def kind(self) -> LoadKind:
+        return KINDS[self.mode]
+
+    @property
+    def requests_of_row(self) -> int:
+        """How many requests a row is of."""
+        return int(self.value) if self.kind.queries else 1
+
+    def __str__(self) -> str:
+        return f"{self.mode} {self.value:g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelRange:
+    """The loads to measure, in order: start to end by `step`, by `factor`, or as a list.
+
+    `end` None is one level; 0 goes on from level to level until the latency limit is met. `binary` halves
+    the range until it is no wider than `step`, towards the highest load under the latency limit.
+    """
+
+    mode: str = CONCURRENCY.name
+    start: float = 1
+    end: float | None = None
+    step: float = 1
+    factor: float = 0.0
+    listed: tuple[float, ...] = ()
+    binary: bool = False
+    given: bool = field(default=True, compare=False)
+    """Whether the user said so; only one kind of load can be given."""
+
+    def __post_init__(self) -> None:
+        lowest = min(self.listed or (self.start,))
+        if self.kind is CONCURRENCY and not lowest > 0:
+            raise UsageError("The start of the search range must be > 0")
+        if self.kind is REQUEST_RATE and not lowest > 0:
+            refuse(self.kind.flag, "The start of the search range must be > 0.")
+        if self.kind is REQUEST_RATE and (lowest < LEAST_RATE or (self.highest or 0) > GREATEST_RATE):
+            reason = "The rates must be from 1e-6 (one request in 11 days) to 1e9 (one a nanosecond)."
+            refuse(self.kind.flag, reason)
+        if not self.step > 0 or (self.factor and not self.factor > 1):
+            refuse(self.kind.flag, "The <step> must be > 0, or a factor > 1 such as x2.")
+        if self.end is not None and not (self.end == 0 or self.end >= self.start):
+            refuse(self.kind.flag, "The <start> must be <= <end>.")
+
+    def __str__(self) -> str:
+        if self.listed:
+            return ",".join(f"{value:g}" for value in self.listed)
+        step = f"x{self.factor:g}" if self.factor else f"{self.step:g}"
+        return f"{self.start:g}" if self.end is None else f"{self.start:g}:{self.end:g}:{step}"
+
+    def searched(self) -> "LevelRange":
+        """The same range, to be halved."""
+        return replace(self, binary=True)
+
+    @property
+    def kind(self) -> LoadKind:
+        return KINDS[self.mode]
+
+    @property
+    def unbounded(self) -> bool:
+        return self.end == 0
+
+    @property
+    def highest(self) -> float | None:
+        """The greatest level; None where there is no end."""
+        if self.listed:
+            return max(self.listed)
+        return None if self.unbounded else max(self.start, self.end or 0)
+
+    def after(self, level: float) -> float | None:
+        """The level that follows `level` in a linear or geometric range; None past the end."""
+        following = level * self.factor if self.factor else level + self.step
+        following = max(level + 1, int(following)) if self.kind.whole else round(following, 9)
+        return following if self.unbounded or following <= (self.end or 0) else None
 
 
 def parse_concurrency(text: str) -> LevelRange:
     """`start:end:step` with empty parts for defaults, `start:end:xFACTOR`, or a list `1,2,8`."""
-    return _range(text, "concurrency", "--concurrency-range", int)
+    return _range(text, CONCURRENCY)
 
 
 def parse_rates(text: str) -> LevelRange:
     """The same of requests per second, which need not be whole."""
-    return _range(text, "request_rate", "--request-rate-range", float)
+    return _range(text, REQUEST_RATE)
 
 
-def _range(text: str, mode: LoadMode, flag: str, number: Callable[[str], float]) -> LevelRange:
+def _range(text: str, kind: LoadKind) -> LevelRange:
+    flag = kind.flag
+
     def read(part: str) -> float:
         try:
-            value = number(part)
+            value = int(part) if kind.whole else float(part)
         except ValueError:
             refuse(flag, f"Invalid value provided: {text}")
         if not value < float("inf"):
@@ -30,7 +271,7 @@ def _range(text: str, mode: LoadMode, flag: str, number: Callable[[str], float])
         return value
 
     if "," in text:
-        return LevelRange(mode=mode, listed=tuple(read(part) for part in text.split(",")))
+        return LevelRange(mode=kind.name, listed=tuple(read(part) for part in text.split(",")))
     parts = text.split(":")
     if len(parts) > 3:
         refuse(flag, "The value does not match <start:end:step>.")
@@ -43,7 +284,7 @@ def _range(text: str, mode: LoadMode, flag: str, number: Callable[[str], float])
             refuse(flag, f"Invalid value provided: {text}")
         step = ""
     return LevelRange(
-        mode=mode,
+        mode=kind.name,
         start=read(start or "1"),
         end=read(end) if end else None,
         step=read(step or "1"),
@@ -53,7 +294,7 @@ def _range(text: str, mode: LoadMode, flag: str, number: Callable[[str], float])
 
 def parse_periodic(text: str) -> PeriodicRange:
     """`start:end[:step]` of a concurrency that grows while it is measured."""
-    flag = "--periodic-concurrency-range"
+    flag = PERIODIC_CONCURRENCY.flag
     parts = text.split(":")
     if len(parts) > 3:
         refuse(flag, "The value does not match <start:end:step>.")
@@ -76,7 +317,7 @@ def parse_periodic(text: str) -> PeriodicRange:
 
 def parse_intervals(text: str) -> Intervals:
     """A file with one interval of microseconds a line; empty lines are skipped."""
-    flag = "--request-intervals"
+    flag = CUSTOM_INTERVALS.flag
     path = Path(text)
     try:
         lines = path.read_text("utf-8").split()

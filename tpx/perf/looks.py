@@ -6,11 +6,11 @@ from time import perf_counter_ns
 import numpy as np
 
 from tpx.perf.latency import rank
-from tpx.perf.load.base import Load
+from tpx.perf.levels import Level
+from tpx.perf.loads.base import Load
 from tpx.perf.observer import Observer, Progress
 from tpx.perf.records import Rows, succeeded
 from tpx.perf.results import ServerBreakdown
-from tpx.perf.settings import Level
 
 WATCHED = (50.0, 90.0, 99.0)
 """Percentiles that are told while a level is measured."""

@@ -11,10 +11,11 @@ from time import perf_counter_ns
 from tpx.perf.inputs.conversations import Conversation
 from tpx.perf.inputs.feed import Feed
 from tpx.perf.ledger import Ending, LevelLedger
-from tpx.perf.load.base import Load
-from tpx.perf.load.endings import unfinished
-from tpx.perf.load.figures import open_loop_figures
-from tpx.perf.load.sessions import session_figures
+from tpx.perf.levels import Level
+from tpx.perf.loads.base import Load
+from tpx.perf.loads.endings import unfinished
+from tpx.perf.loads.figures import open_loop_figures
+from tpx.perf.loads.sessions import session_figures
 from tpx.perf.looks import Looks
 from tpx.perf.members import Stretch
 from tpx.perf.pulse import Pulse
@@ -23,7 +24,7 @@ from tpx.perf.results import LevelResult, Sessions
 from tpx.perf.scenarios import validity
 from tpx.perf.self_check import LoopProbe
 from tpx.perf.server_statistics import Snapshot, Statistics
-from tpx.perf.settings import Level, LevelSettings
+from tpx.perf.settings import LevelSettings
 from tpx.perf.streaming import streaming_figures
 from tpx.perf.windows import Mark, ended_sequences, full_at, mark
 
@@ -35,11 +36,6 @@ ABORTED_DRAIN_S = 0.25
 """Also whoever wants to end at once waits so long: requests that are given up may stay in the server."""
 LONGEST_WINDOW = 10
 """So many times its length a window by confidence intervals may wait for its samples."""
-
-
-def requests_of_row(level: Level) -> int:
-    """A row of a multi-stream load is a query of several requests."""
-    return int(level.value) if level.mode == "multi_stream" else 1
 
 
 @contextmanager
@@ -97,7 +93,7 @@ class LevelMeasurement:
         self._statistics = statistics
         self._settings = settings
         self._level = level
-        batch_size *= requests_of_row(level)
+        batch_size *= level.requests_of_row
         self._batch_size = batch_size
         self._ledger = LevelLedger(load.records, settings, level, batch_size)
         self._probe = LoopProbe()
@@ -143,7 +139,7 @@ class LevelMeasurement:
         if self._settings.scenario:
             judged = validity(self._settings, ledger.kept_rows(), result.duration_ns)
             result = replace(result, validity=judged)
-        if not self._level.open_loop:
+        if not self._level.kind.open_loop:
             return result
         return replace(
             result, open_loop=open_loop_figures(ledger.kept_rows(), result.duration_ns, self._load)

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tpx.perf.clients.model import ModelDescription
+from tpx.perf.levels import Level
 from tpx.perf.results import DataSummary, LevelResult, ServerBreakdown
-from tpx.perf.settings import Level, LevelSettings
+from tpx.perf.settings import LevelSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

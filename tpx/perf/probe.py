@@ -9,9 +9,9 @@ from tpx.errors import InvalidRequest, MeasurementError, WireError
 from tpx.perf.clients.model import ModelDescription, TensorSpec
 from tpx.perf.clients.outputs import parts_of, read_outputs
 from tpx.perf.connecting import ConnectedModel
-from tpx.perf.load.endings import end_sequences
+from tpx.perf.levels import Level
+from tpx.perf.loads.endings import end_sequences
 from tpx.perf.options import PerfConfig
-from tpx.perf.settings import Level
 from tpx.protocol.tensors import Tensor
 
 PATIENCE_S = 60.0

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tpx.perf.load.base import Load
+from tpx.perf.loads.base import Load
 from tpx.perf.records import SUCCESS
 
 HOPELESS_FAILURES = 50

@@ -7,8 +7,8 @@ from time import CLOCK_REALTIME, clock_gettime_ns, perf_counter_ns
 from typing import Protocol
 
 from tpx.perf.clients.base import Failure
+from tpx.perf.levels import Level
 from tpx.perf.records import Records, Rows
-from tpx.perf.settings import Level
 from tpx.perf.streaming import ResponseTimes, response_times
 
 PIECE_ROWS = 1 << 14

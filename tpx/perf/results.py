@@ -5,9 +5,9 @@ from enum import Enum
 
 from tpx.perf.clients.model import TensorSpec
 from tpx.perf.latency import LatencySummary
+from tpx.perf.levels import Level
 from tpx.perf.metrics.figures import MetricsFigures
 from tpx.perf.objectives import Assessment
-from tpx.perf.settings import Level
 from tpx.perf.stability import Observation
 from tpx.perf.statistics.batches import Batches
 from tpx.perf.statistics.intervals import Interval

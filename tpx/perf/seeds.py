@@ -4,7 +4,7 @@ import zlib
 
 import numpy as np
 
-from tpx.perf.settings import Level
+from tpx.perf.levels import Level
 
 
 def level_seed(seed: int, level: Level) -> np.random.SeedSequence:

@@ -16,10 +16,10 @@ from tpx.perf.clients.base import Client
 from tpx.perf.clients.endpoint import Endpoint, connect
 from tpx.perf.clients.model import ModelKey
 from tpx.perf.inputs.feed import RoundRobin
-from tpx.perf.load.base import Load
-from tpx.perf.load.concurrency import ConcurrencyLoad
-from tpx.perf.load.rate import OpenLoopSettings, RateLoad
-from tpx.perf.load.schedules import evenly
+from tpx.perf.loads.base import Load
+from tpx.perf.loads.concurrency import ConcurrencyLoad
+from tpx.perf.loads.rate import OpenLoopSettings, RateLoad
+from tpx.perf.loads.schedules import evenly
 from tpx.protocol.tensors import Tensor
 
 CONCURRENCIES = (1, 16, 64)

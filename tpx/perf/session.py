@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Self
 from tpx.errors import UsageError
 from tpx.perf.connecting import ConnectedModel, open_model
 from tpx.perf.inputs.conversations import check_conversations
-from tpx.perf.load.base import Load
-from tpx.perf.load.dealing import workers_for
-from tpx.perf.load.limits import check_openable
-from tpx.perf.load.opening import check_timestamps, open_load
+from tpx.perf.levels import Level
+from tpx.perf.loads.base import Load, LoadRequest, open_load
+from tpx.perf.loads.dealing import workers_for
+from tpx.perf.loads.limits import check_openable
+from tpx.perf.loads.rate import check_timestamps
 from tpx.perf.looks import Looks
 from tpx.perf.loops import waiting
-from tpx.perf.measure import LevelMeasurement, quiet_memory, requests_of_row, warm_up
+from tpx.perf.measure import LevelMeasurement, quiet_memory, warm_up
 from tpx.perf.members import member_figures
 from tpx.perf.metrics.scraper import Scraper
 from tpx.perf.observer import SILENT, Observer
@@ -26,12 +27,12 @@ from tpx.perf.options import PerfConfig
 from tpx.perf.recording import Recorder, wall_offset_ns
 from tpx.perf.results import LevelResult, Verdict
 from tpx.perf.seeds import level_number
-from tpx.perf.settings import Level, LevelSettings
+from tpx.perf.settings import LevelSettings
 from tpx.perf.wakeups import FEW_IN_FLIGHT, is_local, may_dominate, wake_ups
 
 if TYPE_CHECKING:
     from tpx.perf.capture import Capture
-    from tpx.perf.load.workers import WorkerPool
+    from tpx.perf.loads.workers import WorkerPool
 
 Connect = Callable[[PerfConfig, str, "Capture | None"], AbstractAsyncContextManager[ConnectedModel]]
 
@@ -146,7 +147,7 @@ class Session:
         if whole and spec.workers > 1:
             raise UsageError(f"--workers {spec.workers}: {whole}")
         if self._processes > 1 and not whole:
-            from tpx.perf.load.workers import WorkerPool  # late: most loads need one process
+            from tpx.perf.loads.workers import WorkerPool  # late: most loads need one process
 
             opening = partial(open_model, spec)
             streamed = self.connected.client.streams
@@ -176,7 +177,8 @@ class Session:
         check_openable(level, settings, self.connected.client.lanes_per_connection, processes)
         if self._workers is not None:
             return await self._workers.open_load(level, settings, warming=warming)
-        return await open_load(self.connected, level, settings, warming=warming)
+        asked = LoadRequest(target=self.connected, level=level, settings=settings, warming=warming)
+        return await open_load(asked)
 
     def _looks(self, load: Load, level: Level, settings: LevelSettings) -> Looks:
         return Looks(
@@ -184,7 +186,7 @@ class Session:
             self._observer,
             level,
             max_windows=settings.max_windows,
-            batch_size=self.spec.batch_size * requests_of_row(level),
+            batch_size=self.spec.batch_size * level.requests_of_row,
         )
 
     def _check_highest(self) -> None:
@@ -218,12 +220,8 @@ def _undivided(spec: PerfConfig) -> str:
         return "--poll busy polls in one process"
     if spec.service_kind == "inprocess":
         return "an engine in this process is not reached from others"
-    if spec.levels.mode == "periodic_concurrency":
-        return "a periodic concurrency grows by the answers to all of its requests, which one process sees"
-    if spec.levels.mode == "session_concurrency":
-        return "the next conversation is begun by whoever ends one first, in one process"
-    if spec.levels.mode == "multi_stream":
-        return "a query of several requests is sent by one process"
+    if spec.levels.kind.undivided:
+        return spec.levels.kind.undivided
     if spec.profile_export_file is not None:
         return "--profile-export-file keeps every answer, which one process does"
     return ""

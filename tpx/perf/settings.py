@@ -1,10 +1,9 @@
-"""Values that a user sets and several layers read: levels, shapes, headers, the error budget, the rules of
-a level."""
+"""Values that a user sets and several layers read: shapes, headers, the error budget, a level's rules."""
 
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal, NoReturn
 
 from tpx.errors import UsageError
@@ -16,8 +15,6 @@ from tpx.perf.statistics.intervals import SAFE_CONFIDENCE
 SECRET_WORDS = ("auth", "cookie", "key", "password", "secret", "token")
 """What the names of headers have in them that carry credentials."""
 HIDDEN = "***"
-LEAST_RATE, GREATEST_RATE = 1e-6, 1e9
-"""Requests per second whose times a schedule of nanoseconds can tell apart and hold."""
 FEWEST_SAMPLES = 30
 """A window that goes into a confidence interval has at least so many requests."""
 
@@ -36,117 +33,6 @@ def one_of(flag: str, choices: tuple[str, ...], message: str) -> Callable[[str],
         return text.lower()
 
     return parse
-
-
-LoadMode = Literal[
-    "concurrency",
-    "request_rate",
-    "custom_intervals",
-    "fixed_schedule",
-    "periodic_concurrency",
-    "session_concurrency",
-    "single_stream",
-    "multi_stream",
-    "offline",
-]
-"""What is held at a level: requests in flight, requests per second, a schedule, conversations at a time, or a
-scenario of MLPerf."""
-
-OPEN_LOOP: frozenset[LoadMode] = frozenset({"request_rate", "custom_intervals", "fixed_schedule", "offline"})
-"""The modes in which requests have a time of their own, whatever becomes of those before them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Level:
-    """One load: how much of what; requests in flight are whole, requests per second may not be."""
-
-    mode: LoadMode
-    value: float
-
-    @property
-    def open_loop(self) -> bool:
-        return self.mode in OPEN_LOOP
-
-    def __str__(self) -> str:
-        return f"{self.mode} {self.value:g}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LevelRange:
-    """The loads to measure, in order: start to end by `step`, by `factor`, or as a list.
-
-    `end` None is one level; 0 goes on from level to level until the latency limit is met. `binary` halves
-    the range until it is no wider than `step`, towards the highest load under the latency limit.
-    """
-
-    mode: LoadMode = "concurrency"
-    start: float = 1
-    end: float | None = None
-    step: float = 1
-    factor: float = 0.0
-    listed: tuple[float, ...] = ()
-    binary: bool = False
-    given: bool = field(default=True, compare=False)
-    """Whether the user said so; only one kind of load can be given."""
-
-    def __post_init__(self) -> None:
-        if self.mode in ("concurrency", "request_rate") and not min(self.listed or (self.start,)) > 0:
-            if self.mode == "request_rate":
-                refuse(self.flag, "The start of the search range must be > 0.")
-            raise UsageError("The start of the search range must be > 0")
-        if self.mode == "request_rate" and not (
-            min(self.listed or (self.start,)) >= LEAST_RATE and (self.highest or 0) <= GREATEST_RATE
-        ):
-            refuse(
-                self.flag, "The rates must be from 1e-6 (one request in 11 days) to 1e9 (one a nanosecond)."
-            )
-        if not self.step > 0 or (self.factor and not self.factor > 1):
-            refuse(self.flag, "The <step> must be > 0, or a factor > 1 such as x2.")
-        if self.end is not None and not (self.end == 0 or self.end >= self.start):
-            refuse(self.flag, "The <start> must be <= <end>.")
-
-    def __str__(self) -> str:
-        if self.listed:
-            return ",".join(f"{value:g}" for value in self.listed)
-        step = f"x{self.factor:g}" if self.factor else f"{self.step:g}"
-        return f"{self.start:g}" if self.end is None else f"{self.start:g}:{self.end:g}:{step}"
-
-    def searched(self) -> "LevelRange":
-        """The same range, to be halved."""
-        return replace(self, binary=True)
-
-    @property
-    def flag(self) -> str:
-        flags: dict[LoadMode, str] = {
-            "request_rate": "--request-rate-range",
-            "custom_intervals": "--request-intervals",
-            "fixed_schedule": "--fixed-schedule",
-            "periodic_concurrency": "--periodic-concurrency-range",
-            "session_concurrency": "--session-concurrency",
-        }
-        return flags.get(self.mode, "--concurrency-range")
-
-    @property
-    def whole(self) -> bool:
-        """Whether there is nothing between two neighbouring integers."""
-        return self.mode != "request_rate"
-
-    @property
-    def unbounded(self) -> bool:
-        return self.end == 0
-
-    @property
-    def highest(self) -> float | None:
-        """The greatest level; None where there is no end."""
-        if self.listed:
-            return max(self.listed)
-        return None if self.unbounded else max(self.start, self.end or 0)
-
-    def after(self, level: float) -> float | None:
-        """The level that follows `level` in a linear or geometric range; None past the end."""
-        following = level * self.factor if self.factor else level + self.step
-        following = max(level + 1, int(following)) if self.whole else round(following, 9)
-        return following if self.unbounded or following <= (self.end or 0) else None
 
 
 @dataclass(frozen=True, slots=True)

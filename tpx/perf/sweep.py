@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 
 from tpx.errors import MeasurementError, WireError
+from tpx.perf.levels import Level, LevelRange
 from tpx.perf.results import LevelResult, Verdict
-from tpx.perf.settings import Level, LevelRange, LevelSettings
+from tpx.perf.settings import LevelSettings
 
 Measure = Callable[[Level, LevelSettings], Awaitable[LevelResult]]
 
@@ -122,7 +123,7 @@ def _halves(levels: LevelRange) -> Course:
     if high == low or (yield high):
         return
     while high - low > levels.step:
-        middle = (low + high) // 2 if levels.whole else (low + high) / 2
+        middle = (low + high) // 2 if levels.kind.whole else (low + high) / 2
         if (yield middle):
             low = middle
         else:

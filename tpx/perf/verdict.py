@@ -4,9 +4,10 @@ explain."""
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tpx.perf.levels import Level
 from tpx.perf.objectives import Assessment, Outcome
 from tpx.perf.results import ErrorCount, Verdict, Window
-from tpx.perf.settings import Level, LevelSettings
+from tpx.perf.settings import LevelSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

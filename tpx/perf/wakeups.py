@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from threading import Thread
 from time import perf_counter_ns
 
-from tpx.perf.settings import Level
+from tpx.perf.levels import CONCURRENCY, Level
 
 ROUNDS = 200
 FEW_IN_FLIGHT = 4
@@ -40,7 +40,7 @@ class WakeUps:
 
 def may_dominate(level: Level, p50_ns: int) -> bool:
     """Whether wake-ups can be a good part of the latency at a level."""
-    return level.mode == "concurrency" and level.value <= FEW_IN_FLIGHT and p50_ns <= SLOW_NS
+    return level.kind is CONCURRENCY and level.value <= FEW_IN_FLIGHT and p50_ns <= SLOW_NS
 
 
 def is_local(address: str) -> bool:

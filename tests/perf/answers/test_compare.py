@@ -19,7 +19,8 @@ from tpx.perf.answers.compare import (
     read_levels,
     settle,
 )
-from tpx.perf.settings import Level, LevelSettings
+from tpx.perf.levels import Level
+from tpx.perf.settings import LevelSettings
 from tpx.perf.statistics.batches import Batches, cut
 
 RULES = LevelSettings(rule="ci", interval_ms=1000, max_windows=8)

@@ -7,8 +7,9 @@ import numpy as np
 from tests.perf.conftest import make_level
 from tests.perf.simulated import closed_loop, exponential, measured
 from tpx.perf.answers.explain import explain
+from tpx.perf.levels import Level
 from tpx.perf.results import LevelResult
-from tpx.perf.settings import Level, LevelSettings
+from tpx.perf.settings import LevelSettings
 
 PA = LevelSettings(interval_ms=1000)
 CI = LevelSettings(interval_ms=1000, rule="ci", max_windows=60)

@@ -9,9 +9,10 @@ import pytest
 from tests.perf.conftest import make_level
 from tests.perf.simulated import closed_loop, constant, exponential, md1_open, measured, mm1_closed, open_loop
 from tpx.perf.answers.highest import bearable, falls_behind, highest_answer, highest_course, meets_objectives
+from tpx.perf.levels import Level, LevelRange
 from tpx.perf.objectives import Assessment, Outcome, parse_objectives
 from tpx.perf.results import LevelResult, Verdict
-from tpx.perf.settings import Level, LevelRange, LevelSettings
+from tpx.perf.settings import LevelSettings
 from tpx.perf.sweep import Manner, sweep
 
 

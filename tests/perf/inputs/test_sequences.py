@@ -15,7 +15,7 @@ from tpx.perf.inputs.dataset import DataSet, open_data
 from tpx.perf.inputs.feed import Feed, Source
 from tpx.perf.inputs.requests import FeedSettings, make_requests
 from tpx.perf.inputs.sequences import SequenceSettings, varied
-from tpx.perf.settings import Level
+from tpx.perf.levels import Level
 from tpx.protocol.tensors import Tensor
 
 

@@ -14,6 +14,7 @@ from tests.report.reading import read
 from tpx.options import from_argv
 from tpx.perf.estimates import Sample, estimate
 from tpx.perf.latency import summarize
+from tpx.perf.levels import Level
 from tpx.perf.metrics.figures import GpuFigures, MetricsFigures
 from tpx.perf.objectives import Outcome
 from tpx.perf.options import PerfConfig
@@ -21,7 +22,6 @@ from tpx.perf.report.model import Report
 from tpx.perf.report.page import build
 from tpx.perf.report.plots import curve, histogram, spectrum, timeline
 from tpx.perf.results import ErrorCount, LevelResult, OpenLoop
-from tpx.perf.settings import Level
 from tpx.report.document import Bullets, Facts, Group, Statement
 from tpx.report.html import render
 from tpx.report.layout import lay_out

@@ -6,10 +6,10 @@ import pytest
 
 from tests.perf.conftest import make_level
 from tpx.perf.latency import LatencySummary
+from tpx.perf.levels import Level
 from tpx.perf.metrics.figures import GpuFigures, MetricsFigures, SeriesFigures
 from tpx.perf.report.level_text import Shown, level_block
 from tpx.perf.results import LevelResult, OpenLoop, ServerBreakdown, Streaming
-from tpx.perf.settings import Level
 
 COMPOSING = """\
     Inference count: 3954
@@ -175,7 +175,7 @@ def test_late_requests_are_a_share_of_all_that_were_sent_also_of_those_that_fail
 
 @pytest.mark.parametrize("mode", ["custom_intervals", "fixed_schedule"])
 def test_schedules_of_the_users_own_have_no_title(mode: str) -> None:
-    lines = text(paced(0, level=Level(mode, 133.0))).splitlines()  # type: ignore[arg-type]
+    lines = text(paced(0, level=Level(mode, 133.0))).splitlines()
     assert lines[0] == "  Client: "
 
 

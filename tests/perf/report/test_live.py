@@ -6,11 +6,11 @@ import pytest
 
 from tests.perf.conftest import make_level
 from tpx.options import from_argv
+from tpx.perf.levels import Level
 from tpx.perf.observer import Progress
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.live import Dashboard, planned, sure
 from tpx.perf.results import Verdict
-from tpx.perf.settings import Level
 
 SECOND = 1_000_000_000
 

@@ -10,11 +10,11 @@ import pytest
 from tests.perf.conftest import make_records
 from tpx.errors import MeasurementError
 from tpx.perf.clients.base import Failure
+from tpx.perf.levels import Level
 from tpx.perf.recording import LevelRecords
 from tpx.perf.records import Records
 from tpx.perf.report.jsonl import JsonLines
 from tpx.perf.report.streams import TextFile
-from tpx.perf.settings import Level
 
 OFFSET = 10**18
 

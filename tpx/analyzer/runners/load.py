@@ -20,11 +20,12 @@ from tpx.analyzer.results.measurement import (
 from tpx.errors import MeasurementError
 from tpx.options import from_argv
 from tpx.perf.latency import LatencySummary
+from tpx.perf.levels import Level
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.level_text import Shown, level_block
 from tpx.perf.results import ClientTimes, Estimates, LevelResult, ServerBreakdown, Streaming, Verdict
 from tpx.perf.session import Session
-from tpx.perf.settings import Level, Shape
+from tpx.perf.settings import Shape
 from tpx.perf.statistics.intervals import Interval
 
 

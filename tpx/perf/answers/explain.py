@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from tpx.perf.latency import LatencySummary, rank, reported_percentiles
+from tpx.perf.levels import CONCURRENCY
 from tpx.perf.results import Estimates, LevelResult, ServerBreakdown, Window
 from tpx.perf.self_check import BUSY_SHARE
 from tpx.perf.settings import LevelSettings
@@ -27,7 +28,7 @@ def _lines(result: LevelResult, settings: LevelSettings) -> Iterator[str]:
         yield from _server(result.server)
         yield from _network(result, with_engine=settings.with_engine)
     yield from _stability(result, kept, settings)
-    if result.level.mode == "concurrency" and result.latency is not None:
+    if result.level.kind is CONCURRENCY and result.latency is not None:
         yield (
             f"Little's law: (sum of all requests' times) / duration = {result.in_flight:.2f} in flight, "
             f"concurrency {result.level.value:g}"

@@ -3,8 +3,8 @@ loads meet them, then what is left is halved."""
 
 from collections.abc import Callable, Generator, Sequence
 
+from tpx.perf.levels import REQUEST_RATE, Level, LevelRange
 from tpx.perf.results import LevelResult, Verdict
-from tpx.perf.settings import Level, LevelRange
 
 DELIVERED = 0.95
 """An open loop whose answers come at less than this share of its rate builds up a queue."""
@@ -32,7 +32,7 @@ def highest_answer(results: Sequence[LevelResult]) -> Level | None:
 
 def falls_behind(result: LevelResult) -> bool:
     """Whether an open loop sent more than was answered."""
-    if result.level.mode != "request_rate":
+    if result.level.kind is not REQUEST_RATE:
         return False
     return result.throughput_infer_per_s < DELIVERED * result.level.value * result.batch_size
 
@@ -75,7 +75,7 @@ def _values(levels: LevelRange) -> Callable[[int], float]:
     def value(index: int) -> float:
         while len(known) <= index:
             following = known[-1] * levels.factor
-            known.append(max(known[-1] + 1, int(following)) if levels.whole else round(following, 9))
+            known.append(max(known[-1] + 1, int(following)) if levels.kind.whole else round(following, 9))
         return known[index]
 
     return value

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tpx.perf.levels import CONCURRENCY
 from tpx.perf.results import LevelResult
 from tpx.perf.statistics.batches import Floats
 
@@ -71,7 +72,7 @@ def find_knee(levels: Sequence[LevelResult]) -> Knee:
         (r for r in levels if r.latency is not None and r.throughput_infer_per_s > 0 and not r.interrupted),
         key=lambda r: r.level.value,
     )
-    closed = [r for r in usable if r.level.mode == "concurrency"]
+    closed = [r for r in usable if r.level.kind is CONCURRENCY]
     return Knee(
         bend=_bend(usable),
         power=max(usable, key=_power, default=None),

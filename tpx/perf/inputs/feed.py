@@ -6,7 +6,7 @@ from itertools import cycle
 from typing import Any, Protocol
 
 from tpx.perf.clients.base import Prepared
-from tpx.perf.settings import Level
+from tpx.perf.levels import Level
 
 Check = Callable[[int, Any], str]
 """Says what is wrong with a response to the request of a step; nothing where it is as expected."""

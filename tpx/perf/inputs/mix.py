@@ -7,9 +7,9 @@ import numpy as np
 
 from tpx.perf.clients.base import Prepared
 from tpx.perf.inputs.feed import Check, Feed, Source
+from tpx.perf.levels import Level
 from tpx.perf.records import MODEL_SHIFT
 from tpx.perf.seeds import level_seed
-from tpx.perf.settings import Level
 
 BLOCK = 1 << 12
 

@@ -8,8 +8,8 @@ import numpy as np
 from tpx.errors import UsageError
 from tpx.perf.clients.base import Prepared, Template
 from tpx.perf.inputs.feed import Check
+from tpx.perf.levels import Level
 from tpx.perf.seeds import level_seed
-from tpx.perf.settings import Level
 
 START, END = 2, 1
 """What a request's flags are made of."""

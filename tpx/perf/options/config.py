@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from tpx.errors import UsageError
 from tpx.perf.clients.endpoint import DEFAULT_PORTS, Address, ServiceSettings, WireSettings, parse_address
+from tpx.perf.levels import LevelRange
 from tpx.perf.options.answers import AnswerOptions
 from tpx.perf.options.course import CourseOptions
 from tpx.perf.options.data import DataOptions
@@ -19,7 +20,7 @@ from tpx.perf.options.service import ServiceOptions
 from tpx.perf.options.target import TargetOptions
 from tpx.perf.options.wire import WireOptions
 from tpx.perf.plan import LoadPlan
-from tpx.perf.settings import OPEN_LOOP, LevelRange, LevelSettings
+from tpx.perf.settings import LevelSettings
 
 _OF_COMPARISONS = frozenset({"--json", "--junit", "--markdown"})
 
@@ -61,7 +62,7 @@ class PerfConfig(
         self.check_answers()
         self.check_data(needing=self._needs_files)
         self.check_sequences()
-        self.check_pace(open_loop=self.levels.mode in OPEN_LOOP)
+        self.check_pace(open_loop=self.levels.kind.open_loop)
         self.check_metrics(self.service_kind)
         self.check_output()
         self._check_ab()
@@ -124,7 +125,9 @@ class PerfConfig(
         own = self.scenario_levels()
         if own is not None:
             if levels.given:
-                raise UsageError(f"--scenario {self.scenario} is a load of its own: leave out {levels.flag}")
+                raise UsageError(
+                    f"--scenario {self.scenario} is a load of its own: leave out {levels.kind.flag}"
+                )
             return own
         return LevelRange(start=1, end=0) if self.slo and not levels.given else levels
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from tpx.errors import UsageError
 from tpx.options import option
-from tpx.perf.settings import LevelRange, refuse
+from tpx.perf.levels import LevelRange
+from tpx.perf.settings import refuse
 
 _COURSE = "Course"
 
@@ -54,11 +55,8 @@ class CourseOptions:
             refuse("--cooldown-seconds", "The value must be >= 0.")
         if self.warmup_seconds and warmup_requests:
             raise UsageError("--warmup-seconds and --warmup-request-count can not both end the warm-up")
-        once = ("fixed_schedule", "periodic_concurrency", "session_concurrency", "offline")
-        if self.warmup_seconds and levels.mode in once:
-            raise UsageError(
-                f"--warmup-seconds needs a load that goes on: {levels.mode.replace('_', ' ')} is sent once"
-            )
+        if self.warmup_seconds and levels.kind.once:
+            raise UsageError(f"--warmup-seconds needs a load that goes on: {levels.kind.text} is sent once")
         keys = [label.key for label in self.labels]
         if len(set(keys)) < len(keys):
             raise UsageError("--labels: a key is given more than once")

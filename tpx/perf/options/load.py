@@ -4,9 +4,19 @@ from dataclasses import dataclass
 
 from tpx.errors import UsageError
 from tpx.options import option
-from tpx.perf.levels import parse_concurrency, parse_intervals, parse_periodic, parse_rates
+from tpx.perf.levels import (
+    CUSTOM_INTERVALS,
+    FIXED_SCHEDULE,
+    PERIODIC_CONCURRENCY,
+    SESSION_CONCURRENCY,
+    LevelRange,
+    parse_concurrency,
+    parse_intervals,
+    parse_periodic,
+    parse_rates,
+)
 from tpx.perf.plan import Intervals, PeriodicRange
-from tpx.perf.settings import LevelRange, refuse
+from tpx.perf.settings import refuse
 
 _LOAD = "Load"
 ONE_REQUEST = LevelRange(given=False)
@@ -68,8 +78,8 @@ class LoadOptions:
     @property
     def levels(self) -> LevelRange:
         """What is measured, of whatever kind."""
-        kinds = [levels for _, levels in self._kinds()]
-        return kinds[0] if kinds else self._with_search(self.concurrency_range)
+        asked = self._asked()
+        return asked[0] if asked else self._with_search(self.concurrency_range)
 
     def check_load(self) -> None:
         """Raise UsageError for a value out of range, or loads that do not go together."""
@@ -81,15 +91,14 @@ class LoadOptions:
             refuse("--request-period", "The value must be > 0")
         if self.session_concurrency is not None and self.session_concurrency <= 0:
             refuse("--session-concurrency", "Session concurrency must be > 0.")
-        names = [name for name, _ in self._kinds()]
+        names = [levels.kind.rival for levels in self._asked()]
         if len(names) > 1:
             raise UsageError(f"Cannot use both {names[0]} and {names[1]} inference load modes.")
         if self.fixed_schedule and self.request_count:
             raise UsageError("Cannot specify `--request-count` when using `--fixed-schedule`.")
         levels = self.levels
-        kinds = {"concurrency": "concurrency", "request_rate": "request rate"}
-        if levels.mode in kinds and 0 < (self.request_count or 0) < (levels.highest or levels.start):
-            raise UsageError(f"--request-count can not be less than {kinds[levels.mode]}")
+        if levels.kind.ranged and 0 < (self.request_count or 0) < (levels.highest or levels.start):
+            raise UsageError(f"--request-count can not be less than {levels.kind.text}")
         if self.binary_search:
             self._check_search(levels)
 
@@ -105,7 +114,7 @@ class LoadOptions:
             )
 
     def _check_search(self, levels: LevelRange) -> None:
-        if levels.mode not in ("concurrency", "request_rate"):
+        if not levels.kind.ranged:
             raise UsageError(f"--binary-search needs a range, and {levels.mode} is a single level")
         if levels.listed or levels.factor:
             raise UsageError(f"--binary-search needs a range <start:end:step>, not {levels}")
@@ -115,22 +124,20 @@ class LoadOptions:
     def _with_search(self, levels: LevelRange) -> LevelRange:
         return levels.searched() if self.binary_search else levels
 
-    def _kinds(self) -> list[tuple[str, LevelRange]]:
-        """Every kind of load that was asked for, by perf_analyzer's names."""
-        kinds: list[tuple[str, LevelRange]] = []
+    def _asked(self) -> list[LevelRange]:
+        """What was asked for, of every kind of load; more than one is refused."""
+        asked: list[LevelRange] = []
         if self.concurrency_range.given:
-            kinds.append(("Concurrency", self._with_search(self.concurrency_range)))
+            asked.append(self._with_search(self.concurrency_range))
         if self.request_rate_range is not None:
-            kinds.append(("RequestRate", self._with_search(self.request_rate_range)))
+            asked.append(self._with_search(self.request_rate_range))
         if self.request_intervals is not None:
-            rate = self.request_intervals.rate
-            kinds.append(("CustomIntervals", LevelRange(mode="custom_intervals", start=rate)))
+            asked.append(LevelRange(mode=CUSTOM_INTERVALS.name, start=self.request_intervals.rate))
         if self.periodic_concurrency_range is not None:
             last = self.periodic_concurrency_range.end
-            kinds.append(("PeriodicConcurrency", LevelRange(mode="periodic_concurrency", start=last)))
+            asked.append(LevelRange(mode=PERIODIC_CONCURRENCY.name, start=last))
         if self.session_concurrency is not None:
-            held = self.session_concurrency
-            kinds.append(("SessionConcurrency", LevelRange(mode="session_concurrency", start=held)))
+            asked.append(LevelRange(mode=SESSION_CONCURRENCY.name, start=self.session_concurrency))
         if self.fixed_schedule:
-            kinds.append(("FixedSchedule", LevelRange(mode="fixed_schedule", start=0)))
-        return kinds
+            asked.append(LevelRange(mode=FIXED_SCHEDULE.name, start=0))
+        return asked

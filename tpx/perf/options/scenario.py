@@ -5,7 +5,8 @@ from typing import Literal
 
 from tpx.errors import UsageError
 from tpx.options import option
-from tpx.perf.settings import LevelRange, LevelSettings, one_of, refuse
+from tpx.perf.levels import MULTI_STREAM, OFFLINE, REQUEST_RATE, SINGLE_STREAM, LevelRange
+from tpx.perf.settings import LevelSettings, one_of, refuse
 
 _SCENARIO = "MLPerf scenarios"
 _scenario = one_of(
@@ -54,7 +55,7 @@ class ScenarioOptions:
             return
         if request_count:
             raise UsageError("--scenario says itself how many requests are sent: leave out --request-count")
-        if self.scenario == "server" and levels.mode != "request_rate":
+        if self.scenario == "server" and levels.kind is not REQUEST_RATE:
             raise UsageError("--scenario server needs its target rate: --request-rate-range")
         if self.scenario == "server" and distribution not in ("constant", "poisson"):
             raise UsageError("--scenario server has Poisson arrivals: leave out --request-distribution")
@@ -78,11 +79,11 @@ class ScenarioOptions:
     def scenario_levels(self) -> LevelRange | None:
         """The level of a scenario that has one of its own."""
         if self.scenario == "single-stream":
-            return LevelRange(mode="single_stream", start=1)
+            return LevelRange(mode=SINGLE_STREAM.name, start=1)
         if self.scenario == "multi-stream":
-            return LevelRange(mode="multi_stream", start=self.samples_per_query)
+            return LevelRange(mode=MULTI_STREAM.name, start=self.samples_per_query)
         if self.scenario == "offline":
-            return LevelRange(mode="offline", start=self.offline_samples)
+            return LevelRange(mode=OFFLINE.name, start=self.offline_samples)
         return None
 
     def scenario_rules(self, settings: LevelSettings) -> LevelSettings:

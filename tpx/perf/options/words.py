@@ -8,9 +8,9 @@ from typing import Any
 
 from tpx.errors import UsageError
 from tpx.options import build, given_in_argv, option
+from tpx.perf.levels import KINDS, LevelRange
 from tpx.perf.options.config import PerfConfig
 from tpx.perf.options.sequences import length_warning
-from tpx.perf.settings import LevelRange
 
 _DEPRECATED = "Deprecated"
 _NEEDLESS = "the engine of --service-kind triton_c_api is part of tpx"
@@ -159,9 +159,11 @@ def _modern(chosen: dict[str, Any]) -> dict[str, Any]:
     if "older_most" in older and not growing:
         raise UsageError("-c is where -d ends, and -d is missing; use --concurrency-range START:END instead")
     if "older_concurrency" in older or growing:
-        for field, mode in _MODES.items():
-            if chosen.get(field):
-                raise UsageError(f"Cannot use both {mode} and DeprecatedConcurrency inference load modes.")
+        for kind in KINDS.values():
+            if chosen.get(kind.option):
+                raise UsageError(
+                    f"Cannot use both {kind.rival} and DeprecatedConcurrency inference load modes."
+                )
         end = older.get("older_most", 0) if growing else None
         chosen["concurrency_range"] = LevelRange(start=older.get("older_concurrency", 1), end=end)
     if older.get("older_zeros") and "data_directory" in older:
@@ -174,13 +176,3 @@ def _modern(chosen: dict[str, Any]) -> dict[str, Any]:
             raise UsageError(f"--data-directory {directory}: there is no such directory")
         chosen["input_data"] = (str(directory), *chosen.get("input_data", ()))
     return chosen
-
-
-_MODES = {
-    "concurrency_range": "Concurrency",
-    "request_rate_range": "RequestRate",
-    "request_intervals": "CustomIntervals",
-    "periodic_concurrency_range": "PeriodicConcurrency",
-    "session_concurrency": "SessionConcurrency",
-    "fixed_schedule": "FixedSchedule",
-}

@@ -7,15 +7,6 @@ from tpx.perf.answers.knee import Knee, Scalability, find_knee
 from tpx.perf.report.model import Report
 from tpx.perf.results import LevelResult, Validity, Verdict
 
-_UNITS = {
-    "concurrency": "concurrency",
-    "request_rate": "request rate",
-    "session_concurrency": "session concurrency",
-    "single_stream": "queries in flight",
-    "multi_stream": "samples a query",
-    "offline": "samples",
-}
-
 
 def answers_text(report: Report) -> str:
     """What was asked for beside figures; empty where nothing was."""
@@ -32,7 +23,8 @@ def answers_text(report: Report) -> str:
 
 def level_name(result: LevelResult) -> str:
     """`concurrency 16`, `request rate 250`"""
-    return f"{_UNITS.get(result.level.mode, result.level.mode)} {result.level.value:g}"
+    kind = result.level.kind
+    return f"{kind.unit or kind.text} {result.level.value:g}"
 
 
 def _scenario(name: str, result: LevelResult, validity: Validity) -> list[str]:

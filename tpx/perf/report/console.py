@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from tpx.perf.clients.model import ModelDescription
+from tpx.perf.levels import CONCURRENCY, REQUEST_RATE
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.figures import level_name, percentile_name, rate, usec
 from tpx.perf.report.model import Report
@@ -31,11 +32,11 @@ def settings_block(config: PerfConfig, model: ModelDescription, *, asynchronous:
     levels = config.levels
     if levels.listed or levels.end not in (None, 1):
         lines.append(f"  Latency limit: {config.latency_threshold} msec")
-        if levels.highest and levels.mode == "concurrency":
+        if levels.highest and levels.kind is CONCURRENCY:
             lines.append(f"  Concurrency limit: {levels.highest} concurrent requests")
         elif levels.highest:
             lines.append(f"  Request Rate limit: {rate(levels.highest)} requests per seconds")
-    if levels.mode == "request_rate":
+    if levels.kind is REQUEST_RATE:
         distribution = "poisson" if config.scenario == "server" else config.request_distribution
         shape = "uniform" if distribution == "constant" else distribution
         lines.append(f"  Using {shape} distribution on request generation")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tpx.perf.latency import LatencySummary, reported_percentiles
+from tpx.perf.levels import CONCURRENCY
 from tpx.perf.metrics.figures import GpuFigures, MetricsFigures
 from tpx.perf.report.figures import average_us, percentile_name, rate, usec
 from tpx.perf.report.server_text import composing_in_order, has_response_cache
@@ -62,10 +63,7 @@ def _rows(results: Sequence[LevelResult]) -> list[LevelResult]:
 
 
 def _level_column(results: Sequence[LevelResult]) -> str:
-    held = {r.level.mode for r in results}
-    if held == {"session_concurrency"}:
-        return "Session Concurrency"
-    return "Concurrency" if held <= {"concurrency"} else "Request Rate"
+    return results[0].level.kind.column if results else CONCURRENCY.column
 
 
 _COMPUTE = ["Server Compute Input", "Server Compute Infer", "Server Compute Output"]

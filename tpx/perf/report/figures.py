@@ -1,7 +1,7 @@
 """How single figures are written: whole microseconds, each truncated by itself, and rates with six
 significant digits, because scripts read them."""
 
-from tpx.perf.settings import Level
+from tpx.perf.levels import Level
 
 
 def usec(duration_ns: float) -> int:
@@ -26,17 +26,9 @@ def percentile_name(percentile: float) -> str:
 
 def level_title(level: Level) -> str:
     """What stands above a level's figures; over schedules of the user's own perf_analyzer has nothing."""
-    if level.mode == "request_rate":
-        return f"Request Rate: {rate(level.value)} inference requests per seconds"
-    if level.mode == "concurrency":
-        return f"Request concurrency: {level.value:g}"
-    if level.mode in ("custom_intervals", "fixed_schedule"):
-        return ""
-    return f"{level.mode.replace('_', ' ').capitalize()}: {rate(level.value)}"
+    return level.kind.title.format(label=level.kind.label, value=level.value)
 
 
 def level_name(level: Level) -> str:
     """What stands before a level in the summary."""
-    names = {"concurrency": "Concurrency", "request_rate": "Request Rate", "custom_intervals": "Request Rate"}
-    name = names.get(level.mode, level.mode.replace("_", " ").capitalize())
-    return f"{name}: {rate(level.value)}"
+    return f"{level.kind.label}: {rate(level.value)}"

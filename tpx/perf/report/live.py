@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
+from tpx.perf.levels import Level, LevelRange
 from tpx.perf.observer import Progress
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.figures import average_us, rate, usec
 from tpx.perf.report.markdown import sparkline
 from tpx.perf.results import LevelResult, ServerBreakdown, Verdict
-from tpx.perf.settings import Level, LevelRange
 from tpx.perf.stability import STABILITY_WINDOWS
 from tpx.perf.statistics.distributions import t_quantile
 
@@ -179,7 +179,7 @@ class Dashboard:
 
 
 def _name(level: Level) -> str:
-    return f"{level.mode.replace('_', ' ')} {level.value:g}"
+    return f"{level.kind.text} {level.value:g}"
 
 
 def _clock(duration_ns: int) -> str:

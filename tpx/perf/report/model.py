@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from tpx.perf.clients.model import ModelDescription, ServerDescription
+from tpx.perf.levels import Level
 from tpx.perf.options import PerfConfig
 from tpx.perf.results import LevelResult, Verdict
-from tpx.perf.settings import Level
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from tpx import __version__
 from tpx.options import fields_of
+from tpx.perf.levels import LevelRange
 from tpx.perf.objectives import Objective
 from tpx.perf.options import PerfConfig
 from tpx.perf.report.answers import answers_text
@@ -18,7 +19,6 @@ from tpx.perf.report.markdown import milliseconds
 from tpx.perf.report.model import Report
 from tpx.perf.report.plots import curve, histogram, spectrum, timeline
 from tpx.perf.results import LevelResult, ServerBreakdown, Verdict
-from tpx.perf.settings import LevelRange
 from tpx.report.document import (
     Cell,
     Column,
@@ -206,7 +206,7 @@ def _load(result: LevelResult) -> Cell:
 
 
 def _levels_grid(report: Report) -> Grid:
-    kind = report.levels[0].level.mode.replace("_", " ").capitalize()
+    kind = report.levels[0].level.kind.text.capitalize()
     rows = []
     for result in report.levels:
         latency = result.latency

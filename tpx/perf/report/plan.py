@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 
 from tpx.perf.connecting import ConnectedModel
+from tpx.perf.levels import Level, LevelRange
 from tpx.perf.options import PerfConfig
 from tpx.perf.probe import Probe
 from tpx.perf.seeds import level_number
-from tpx.perf.settings import Level, LevelRange, LevelSettings
+from tpx.perf.settings import LevelSettings
 
 SHOWN_LEVELS = 16
 

@@ -36,7 +36,7 @@ def curve(levels: Sequence[LevelResult], limit_ms: float) -> Chart | None:
         y=Axis(title="Latency (ms)", auto=True),
         lines=lines,
         marks=(Mark(value=limit_ms, text=f"limit {limit_ms:g} ms"),) if limit_ms else (),
-        label_name=known[0].level.mode.replace("_", " "),
+        label_name=known[0].level.kind.text,
     )
 
 

@@ -13,10 +13,10 @@ from tpx.errors import InvalidRequest
 from tpx.perf.capture import Capture
 from tpx.perf.clients.openai import INPUT, sent
 from tpx.perf.clients.outputs import read_outputs
+from tpx.perf.levels import CONCURRENCY, PERIODIC_CONCURRENCY, REQUEST_RATE, Level
 from tpx.perf.recording import LevelRecords, Piece
 from tpx.perf.records import SUCCESS, Records
 from tpx.perf.report.streams import TextFile
-from tpx.perf.settings import Level
 from tpx.perf.streaming import ResponseTimes
 from tpx.protocol.tensors import Tensor, decode_bytes, encode_bytes
 
@@ -51,7 +51,7 @@ class ProfileExport:
             write(separator + request)
             separator = b","
         boundaries = [t + self._offset_ns for t in level.borders_ns]
-        if level.level.mode == "periodic_concurrency":
+        if level.level.kind is PERIODIC_CONCURRENCY:
             boundaries = list(WHOLE_TIME)
         write(b'],"window_boundaries":' + orjson.dumps(boundaries) + b"}")
 
@@ -121,10 +121,10 @@ class ProfileExport:
 
 
 def _experiment(level: Level) -> dict[str, Any]:
-    if level.mode == "concurrency":
+    if level.kind is CONCURRENCY:
         return {"mode": "concurrency", "value": int(level.value)}
     # perf_analyzer has no value for schedules of the user's own
-    return {"mode": "request_rate", "value": float(level.value) if level.mode == "request_rate" else 0.0}
+    return {"mode": "request_rate", "value": float(level.value) if level.kind is REQUEST_RATE else 0.0}
 
 
 def tensors_json(tensors: Sequence[Tensor]) -> bytes:

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from tpx.perf.answers.knee import Knee, find_knee
+from tpx.perf.levels import Level
 from tpx.perf.objectives import Assessment
 from tpx.perf.report.model import Report
 from tpx.perf.results import Estimates, LatencyEstimate, LevelResult, Validity
-from tpx.perf.settings import Level
 from tpx.perf.statistics.batches import Batches, Integers
 
 

@@ -1,0 +1,51 @@
+"""A stream whose responses come when a test says so."""
+
+from time import perf_counter_ns
+from typing import Any
+
+from tests.perf.conftest import FakeClient
+from tpx.perf.clients.base import Lane, OnResponse
+from tpx.perf.inputs.feed import RoundRobin
+from tpx.perf.loads.periodic import PeriodicLoad
+from tpx.perf.plan import PeriodicRange
+
+
+class StreamedAnswer:
+    """Implements StreamedResponse."""
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.first_byte_ns = self.end_ns = 0
+        self.arrivals: list[int] = []
+        self.units = 0
+
+
+class FakeStream:
+    """What many lanes have as their connection."""
+
+    def __init__(self) -> None:
+        self.on_arrival: Any = None
+        self.open: list[tuple[StreamedAnswer, OnResponse]] = []
+
+    def send(self, request: Any, on_response: OnResponse) -> int:
+        self.open.append((StreamedAnswer(), on_response))
+        return len(self.open) - 1
+
+    def arrive(self, number: int) -> None:
+        """A response to a request."""
+        answer = self.open[number][0]
+        answer.arrivals.append(perf_counter_ns())
+        answer.end_ns = answer.first_byte_ns = answer.arrivals[-1]
+        self.on_arrival(self, number)
+
+    def end(self, number: int) -> None:
+        """Nothing follows."""
+        answer, on_response = self.open[number]
+        on_response(answer)
+
+
+def periodic(stream: FakeStream, start: int, end: int, step: int, period: int) -> PeriodicLoad:
+    """A load whose lanes are all on that stream."""
+    lanes = [Lane(stream, stream.send) for _ in range(end)]
+    plan = PeriodicRange(start=start, end=end, step=step, period=period)
+    return PeriodicLoad(FakeClient(), lanes, RoundRobin((b"request",)), plan)

@@ -1,0 +1,217 @@
+"""Worker processes against a real server."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import psutil
+import pytest
+
+from tests.perf.conftest import FakeClient
+from tests.perf.servers import Behaviour, grpc_server, http_server
+from tpx.errors import MeasurementError, UsageError, WireError
+from tpx.options import from_argv
+from tpx.perf.inputs.feed import RoundRobin
+from tpx.perf.levels import Level, LevelRange
+from tpx.perf.loads.base import Loadable
+from tpx.perf.loads.dealing import workers_for
+from tpx.perf.loads.workers import WorkerPool
+from tpx.perf.observer import Progress, Silent
+from tpx.perf.options import PerfConfig
+from tpx.perf.plan import LoadPlan
+from tpx.perf.report.model import Report
+from tpx.perf.results import LevelResult
+from tpx.perf.run import event_loop, run
+from tpx.perf.settings import LevelSettings
+
+SERVERS = {"http": http_server, "grpc": grpc_server}
+
+
+def ran(protocol: str, behaviour: Behaviour, *words: str, observer: Silent | None = None) -> Report:
+    with SERVERS[protocol](behaviour) as url:
+        config = from_argv(
+            PerfConfig, ["-i", protocol, "-u", url, "-m", "net", "-p", "100", "-s", "500", *words]
+        )
+        with asyncio.Runner(loop_factory=event_loop) as runner:
+            return runner.run(run(config, observer=observer or Silent()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_two_workers_measure_what_one_does(protocol: str) -> None:
+    results: list[LevelResult] = []
+    for workers in ("1", "2"):
+        behaviour = Behaviour(delay_s=lambda _: 0.1)
+        words = ["--concurrency-range", "3", "--request-count", "30", "--workers", workers]
+        (level,) = ran(protocol, behaviour, *words).levels
+        assert (behaviour.infers, level.requests, level.failed) == (30, 30, 0)
+        assert level.server is not None
+        assert level.server.success_count == 30
+        results.append(level)
+    one, two = results
+    assert two.throughput_infer_per_s == pytest.approx(one.throughput_infer_per_s, rel=0.25)
+    assert one.latency is not None
+    assert two.latency is not None
+    assert two.latency.mean_ns == pytest.approx(one.latency.mean_ns, rel=0.25)
+    assert two.in_flight == pytest.approx(3, abs=0.5)
+
+
+@pytest.mark.slow
+def test_workers_share_a_schedule_and_sweep_levels() -> None:
+    words = "--request-rate-range 50,100 --workers 2 --warmup-request-count 5 --request-distribution poisson"
+    report = ran("http", Behaviour(), *words.split(), "-p", "250")
+    assert [r.level.value for r in report.levels] == [50, 100]
+    for level in report.levels:
+        assert level.open_loop is not None
+        assert level.throughput_infer_per_s == pytest.approx(level.level.value, rel=0.5)
+        assert level.open_loop.connections >= 2
+        assert 0 < level.client_busy < 1
+
+
+@pytest.mark.slow
+def test_failures_of_all_workers_are_counted_with_the_servers_words() -> None:
+    behaviour = Behaviour(status=lambda n: 503 if n % 4 == 0 else 0)
+    (level,) = ran(
+        "http", behaviour, "--request-count", "40", "--concurrency-range", "2", "--workers", "2"
+    ).levels
+    (error,) = level.errors
+    assert (error.code, error.count, level.requests) == ("HTTP 503", 10, 30)
+    assert error.message == "failed on purpose with 503"
+
+
+class Murderer(Silent):
+    """Ends one of the workers as soon as a level has begun."""
+
+    def level_started(self, level: Level) -> None:
+        victim = _workers()[0]
+        asyncio.get_running_loop().call_later(0.2, os.kill, victim, signal.SIGKILL)
+
+
+def _workers() -> list[int]:
+    children = psutil.Process().children()
+    return [c.pid for c in children if any("spawn_main" in word for word in c.cmdline())]
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_is_an_error_that_says_so_and_no_other_stays() -> None:
+    with pytest.raises(
+        MeasurementError, match=r"worker \d of 2 of tpx perf ended unexpectedly \(exit code -9\)"
+    ):
+        ran(
+            "http",
+            Behaviour(),
+            "--concurrency-range",
+            "2",
+            "--workers",
+            "2",
+            "-p",
+            "400",
+            observer=Murderer(),
+        )
+    assert _workers() == []
+
+
+class Empty:
+    """Implements Loadable, of no requests, which no dataset lets happen."""
+
+    client = FakeClient()
+    feed = RoundRobin([])
+    timestamps_ns = ()
+    conversations = ()
+
+
+@asynccontextmanager
+async def nothing_to_send() -> AsyncIterator[Loadable]:
+    yield Empty()
+
+
+@pytest.mark.slow
+def test_what_nobody_expected_in_a_worker_is_an_error_and_not_a_wait_for_ever() -> None:
+    async def measure() -> None:
+        async with WorkerPool(1, nothing_to_send, streamed=False) as pool:
+            load = await pool.open_load(Level(mode="concurrency", value=1), LevelSettings())
+            load.start(5)
+            await load.finished()
+
+    with pytest.raises(MeasurementError, match=r"worker 1 of 1 .* ended unexpectedly \(exit code 1\)"):
+        asyncio.run(asyncio.wait_for(measure(), 30))
+
+
+@pytest.mark.slow
+def test_a_server_that_goes_away_is_the_workers_own_error() -> None:
+    class Gone(Silent):
+        def level_started(self, level: Level) -> None:
+            servers.pop().__exit__(None, None, None)
+
+    server = http_server(Behaviour())
+    servers = [server]
+    url = server.__enter__()
+    words = ["-u", url, "-m", "net", "--workers", "2", "--concurrency-range", "2"]
+    config = from_argv(PerfConfig, words)
+    with asyncio.Runner(loop_factory=event_loop) as runner, pytest.raises(WireError, match="cannot connect"):
+        runner.run(run(config, observer=Gone()))
+    assert _workers() == []
+
+
+class Interrupting(Silent):
+    """Sets the event when there have been answers, as whoever presses Ctrl-C may see."""
+
+    progress_interval_s = 0.05
+
+    def __init__(self, stop: asyncio.Event) -> None:
+        self._stop = stop
+
+    def progress(self, progress: Progress) -> None:
+        if progress.throughput_infer_per_s:
+            self._stop.set()
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_the_window_and_keeps_what_was_measured() -> None:
+    async def scene(url: str) -> Report:
+        stop = asyncio.Event()
+        words = ["-u", url, "-m", "net", "--workers", "2", "--concurrency-range", "2", "-p", "60000"]
+        return await run(from_argv(PerfConfig, words), observer=Interrupting(stop), stop=stop)
+
+    with http_server(Behaviour()) as url, asyncio.Runner(loop_factory=event_loop) as runner:
+        report = runner.run(scene(url))
+    assert report.interrupted
+    assert report.levels[0].requests > 0
+
+
+@pytest.mark.parametrize(
+    ("levels", "plan", "processors", "expected"),
+    [
+        (LevelRange(start=1), LoadPlan(workers=0), 16, 1),
+        (LevelRange(start=1, end=256), LoadPlan(workers=0), 16, 2),
+        (LevelRange(mode="request_rate", start=50_000), LoadPlan(workers=0), 16, 3),
+        (LevelRange(mode="request_rate", start=500_000), LoadPlan(workers=0), 16, 8),
+        (LevelRange(mode="request_rate", start=500_000), LoadPlan(workers=0, most_workers=3), 16, 3),
+        (LevelRange(mode="request_rate", start=500_000), LoadPlan(workers=0), 2, 1),
+        (LevelRange(start=1), LoadPlan(workers=5), 2, 5),
+        (LevelRange(mode="request_rate", start=500_000), LoadPlan(workers=0, sequences=4), 16, 4),
+        (LevelRange(start=1, end=256), LoadPlan(workers=0, sequences=1), 16, 2),
+    ],
+)
+def test_a_run_gets_as_many_workers_as_its_load_needs(
+    levels: LevelRange, plan: LoadPlan, processors: int, expected: int
+) -> None:
+    assert workers_for(levels, plan, processors) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--scenario", "multi-stream"), "a query of several requests is sent by one process"),
+        (
+            ("--streaming", "--periodic-concurrency-range", "1:4", "--profile-export-file", "answers.json"),
+            "a periodic concurrency grows by the answers to all of its requests, which one process sees",
+        ),
+    ],
+)
+def test_what_one_process_has_to_send_is_not_divided_silently(words: tuple[str, ...], reason: str) -> None:
+    with pytest.raises(UsageError, match=f"--workers 2: {reason}"):
+        ran("grpc", Behaviour(), *words, "--workers", "2")
+    assert _workers() == []

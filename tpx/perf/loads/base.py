@@ -1,0 +1,85 @@
+"""The seam between measuring and loading: something that keeps a server under load and records each
+request."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Protocol
+
+from tpx.perf.clients.base import Client, Failure
+from tpx.perf.inputs.conversations import Conversation
+from tpx.perf.inputs.feed import Feed
+from tpx.perf.levels import Level
+from tpx.perf.loads.schedules import ALL, Share
+from tpx.perf.records import Records
+from tpx.perf.settings import LevelSettings
+
+
+class Load(Protocol):
+    """A load at one level. `records` grows while it runs."""
+
+    records: Records
+
+    @property
+    def failed(self) -> int:
+        """Requests that did not succeed, so far."""
+
+    @property
+    def processor_ns(self) -> int:
+        """Time on a processor of what sends, so far; where several do, their mean."""
+
+    def start(self, count: int | None = None, origin_ns: int = 0) -> None:
+        """Send requests until stopped, or `count` of them; a schedule counts from `origin_ns`, 0 is now."""
+
+    async def finished(self) -> None:
+        """Return when `count` requests were sent and each has ended."""
+
+    async def settled(self, until_ns: int) -> None:
+        """Return when `records` has every request that ended until then. Raises MeasurementError where what
+        sends has gone."""
+
+    async def stop(self, patience_s: float) -> None:
+        """Send no more, wait for the answers that are due, and give up the rest after `patience_s`."""
+
+    def failures(self) -> Mapping[int, Failure]:
+        """The first failure of each status that occurred."""
+
+
+class Loadable(Protocol):
+    """What a load is put on."""
+
+    @property
+    def client(self) -> Client: ...
+
+    @property
+    def feed(self) -> Feed: ...
+
+    @property
+    def timestamps_ns(self) -> tuple[int, ...]:
+        """Of `--fixed-schedule`, when each step of the data is due, from the beginning of the run."""
+
+    @property
+    def conversations(self) -> tuple[Conversation, ...]:
+        """Of `--session-concurrency`, in the order in which they begin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRequest:
+    """A load that is to be opened: of a level, or one worker's share of it."""
+
+    target: Loadable
+    level: Level
+    settings: LevelSettings
+    share: Share = ALL
+    warming: bool = False
+    """It is sent before the level is measured: of a fixed schedule, its first steps."""
+
+
+async def open_load(asked: LoadRequest) -> Load:
+    """Make a load whose connections are open. Raises WireError where the server takes no connections."""
+    asked.target.feed.begin(asked.level)
+    module, _, function = asked.level.kind.opener.partition(":")
+    opener: Callable[[LoadRequest], Awaitable[Load]] = getattr(
+        import_module(f"tpx.perf.loads.{module}"), function
+    )
+    return await opener(asked)

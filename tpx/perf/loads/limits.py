@@ -1,0 +1,75 @@
+"""What this machine can hold of a load: open files, ports of its own, memory. A level beyond that is refused
+before anything is opened."""
+
+import math
+import os
+import resource
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tpx.errors import UsageError
+from tpx.perf.levels import Level
+from tpx.perf.loads.rate import lanes_ahead
+from tpx.perf.settings import LevelSettings
+
+FILES_BESIDE = 64
+"""Open files that are no connections of a load: standard streams, shared memory, reports, libraries."""
+LANE_BYTES = 1024
+"""What a request in flight takes of this process at least."""
+PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How many connections, or requests in flight, something allows."""
+
+    name: str
+    most: int
+
+
+def check_openable(
+    level: Level, settings: LevelSettings, lanes_per_connection: float, processes: int = 1
+) -> None:
+    """Raise UsageError, naming the limit, where a level needs more than this machine can open."""
+    lanes = lanes_needed(level, settings)
+    connections = math.ceil(lanes / lanes_per_connection)
+    for limit in connection_limits(processes):
+        if connections > limit.most:
+            through = "" if connections == lanes else f" over {connections} connections"
+            raise UsageError(
+                f"{level.mode}: {lanes} requests in flight{through} are more than this machine can open: "
+                f"{limit.most} connections ({limit.name})"
+            )
+    memory = memory_limit()
+    if lanes > memory.most:
+        raise UsageError(
+            f"{level.mode}: {lanes} requests in flight are more than this machine can hold: "
+            f"{memory.most} ({memory.name})"
+        )
+
+
+def lanes_needed(level: Level, settings: LevelSettings) -> int:
+    """Return how many lanes a level opens before it begins."""
+    plan = settings.load
+    if not level.kind.open_loop:
+        return int(level.value)
+    return plan.sequences or lanes_ahead(level, plan)
+
+
+def connection_limits(processes: int = 1, ports: Path = PORT_RANGE) -> Iterator[Limit]:
+    """Yield what limits the connections to one server, of all processes together."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files != resource.RLIM_INFINITY:
+        yield Limit(f"RLIMIT_NOFILE {files}, see ulimit -n", max(0, files - FILES_BESIDE) * processes)
+    try:
+        first, last = (int(word) for word in ports.read_text(encoding="ascii").split())
+    except (OSError, ValueError):
+        return  # not Linux
+    yield Limit(f"ephemeral ports {first} to {last}, see net.ipv4.ip_local_port_range", last - first + 1)
+
+
+def memory_limit() -> Limit:
+    """Return how many requests in flight fit into the machine's memory."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Limit(f"{memory >> 20} MiB of memory", memory // LANE_BYTES)

@@ -1,0 +1,238 @@
+"""The controller's side of worker processes: starts them, deals out a load, gathers their rows in order."""
+
+import asyncio
+import multiprocessing
+from collections.abc import Mapping, Sequence, Set
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from time import perf_counter_ns
+from typing import Any
+
+from tpx.errors import MeasurementError
+from tpx.perf.clients.base import Failure
+from tpx.perf.levels import Level
+from tpx.perf.loads.gathering import Gathering
+from tpx.perf.loads.ring import Ring
+from tpx.perf.loads.schedules import Share
+from tpx.perf.loads.worker import Broken, Go, OpenTarget, Prepare, Ready, Stop, Stopped, main
+from tpx.perf.settings import LevelSettings
+
+GATHER_S = 0.01
+STARTUP_S = 60.0
+HEADSTART_NS = 5_000_000
+"""From the word to go until the common beginning."""
+STAGES = 3
+"""A load that stops has its patience for answers, for connections, and for ending sequences."""
+GRACE_S = 10.0
+"""A worker that has had all its patience and so much more is dead, and one that says nothing for so long."""
+
+
+class _Process:
+    """One worker, its pipe and its ring."""
+
+    def __init__(self, place: Share, open_target: OpenTarget) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._name = f"worker {place.number + 1} of {place.of}"
+        self.ring = Ring()
+        ours, theirs = context.Pipe()
+        self._pipe: Connection = ours
+        self._process: SpawnProcess = context.Process(
+            target=main, args=(theirs, open_target, self.ring.name, place), daemon=True
+        )
+        self._process.start()
+        theirs.close()
+
+    def check(self) -> None:
+        """Raise MeasurementError for a process that has gone."""
+        if not self._process.is_alive():
+            raise MeasurementError(
+                f"{self._name} of tpx perf ended unexpectedly (exit code {self._process.exitcode}); "
+                "what it measured is lost"
+            )
+
+    def listen(self) -> None:
+        """Raise MeasurementError for a process that has gone, or that has a load and says nothing."""
+        self.check()
+        silent_ns = perf_counter_ns() - self.ring.heard_ns
+        if silent_ns > GRACE_S * 1e9 and not self.ring.finished:
+            self._process.kill()
+            raise MeasurementError(
+                f"{self._name} of tpx perf has said nothing for {silent_ns / 1e9:.0f} s: it is stopped, or "
+                "the machine is overloaded; what it measured is lost"
+            )
+
+    def say(self, command: Prepare | Go | Stop) -> None:
+        self.check()
+        try:
+            self._pipe.send(command)
+        except OSError:
+            self._process.join(1)
+            self.check()
+
+    async def answer(self, kind: type[Any], patience_s: float) -> Any:
+        """Its next answer, which has to be of that kind. Raises the worker's own error, MeasurementError."""
+        deadline_ns = perf_counter_ns() + int(patience_s * 1e9)
+        while not self._pipe.poll():
+            self.check()
+            if perf_counter_ns() > deadline_ns:
+                raise MeasurementError(f"{self._name} of tpx perf did not answer within {patience_s:g} s")
+            await asyncio.sleep(GATHER_S)
+        try:
+            answer = self._pipe.recv()
+        except (EOFError, OSError):
+            self._process.join(1)
+            self.check()
+            raise MeasurementError(f"{self._name} of tpx perf closed its pipe") from None
+        if isinstance(answer, Broken):
+            raise answer.error
+        if not isinstance(answer, kind):
+            raise MeasurementError(f"{self._name} of tpx perf said {answer} where {kind.__name__} was due")
+        return answer
+
+    async def close(self) -> None:
+        self._pipe.close()
+        for _ in range(int(GRACE_S / GATHER_S)):
+            if not self._process.is_alive():
+                break
+            await asyncio.sleep(GATHER_S)
+        else:
+            self._process.kill()
+        self._process.join(1)
+        self.ring.close()
+
+
+class WorkerPool:
+    """Processes that send together, for as long as a run lasts."""
+
+    def __init__(self, count: int, open_target: OpenTarget, *, streamed: bool) -> None:
+        """`streamed` says whether a request may have several responses."""
+        self.count = count
+        self._open_target = open_target
+        self._streamed = streamed
+        self._processes: list[_Process] = []
+        self._load: PoolLoad | None = None
+
+    async def __aenter__(self) -> "WorkerPool":
+        try:
+            self._processes = [_Process(Share(i, self.count), self._open_target) for i in range(self.count)]
+            await asyncio.gather(*(p.answer(Ready, STARTUP_S) for p in self._processes))
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._load is not None:
+            self._load.forget()
+        await asyncio.gather(*(p.close() for p in self._processes))
+        self._processes = []
+
+    async def open_load(self, level: Level, settings: LevelSettings, *, warming: bool = False) -> "PoolLoad":
+        """The load of a level, its connections open in every process that has a part in it."""
+        things = settings.load.sequences if level.kind.open_loop else int(level.value)
+        active = self._processes[:things] if things else self._processes
+        load = self._load = PoolLoad(active, things, open_loop=level.kind.open_loop, streamed=self._streamed)
+        for process, share in zip(active, load.shares, strict=True):
+            process.ring.clear()
+            process.say(Prepare(level=level, settings=settings, share=share, warming=warming))
+        await asyncio.gather(*(p.answer(Ready, STARTUP_S) for p in active))
+        return load
+
+
+class PoolLoad:
+    """Implements Load over the shares of several processes. Rows come in the order in which requests ended,
+    as far as all processes have told."""
+
+    def __init__(
+        self, processes: Sequence[_Process], things: int, *, open_loop: bool, streamed: bool
+    ) -> None:
+        """`things` are what is dealt out: requests in flight, or sequences that a schedule goes through; 0
+        where the shares themselves have it in turn."""
+        self.shares = tuple(Share(i, len(processes)) for i in range(len(processes)))
+        self._things = things
+        self._open_loop = open_loop
+        self._processes = processes
+        self._gathered = Gathering([p.ring for p in processes], streamed=streamed)
+        self.records = self._gathered.records
+        self._failures: dict[int, Failure] = {}
+        self._unfinished: set[int] = set()
+        self._gathering: asyncio.Task[None] | None = None
+
+    @property
+    def failed(self) -> int:
+        return self._gathered.failed
+
+    @property
+    def unfinished(self) -> Set[int]:
+        """Sequences that were ended before their time."""
+        return self._unfinished
+
+    @property
+    def processor_ns(self) -> int:
+        return sum(p.ring.processor_ns for p in self._processes) // len(self._processes)
+
+    @property
+    def skipped(self) -> int:
+        return sum(p.ring.skipped for p in self._processes)
+
+    @property
+    def connections(self) -> int:
+        return sum(p.ring.connections for p in self._processes)
+
+    def start(self, count: int | None = None, origin_ns: int = 0) -> None:
+        origin_ns = origin_ns or perf_counter_ns() + HEADSTART_NS
+        for process, share in zip(self._processes, self.shares, strict=True):
+            process.ring.expect()
+            process.say(Go(count=self._count(count, share), origin_ns=origin_ns))
+        self._gathering = asyncio.ensure_future(self._keep_gathering())
+
+    def _count(self, count: int | None, share: Share) -> int | None:
+        if count is None:
+            return None
+        if self._open_loop:
+            return share.part_in_turn(count, self._things)
+        return share.part_by(count, self._things)
+
+    async def finished(self) -> None:
+        while not all(p.ring.finished for p in self._processes):
+            self._listen()
+            await asyncio.sleep(GATHER_S)
+        self._gathered.gather(everything=True)
+
+    async def settled(self, until_ns: int) -> None:
+        self._listen()
+        while self._gathered.complete_ns < until_ns and not all(p.ring.finished for p in self._processes):
+            await asyncio.sleep(GATHER_S / 2)
+            self._gathered.gather()
+            self._listen()
+
+    async def stop(self, patience_s: float) -> None:
+        self.forget()
+        for process in self._processes:
+            process.say(Stop(patience_s))
+        due_s = patience_s * STAGES + GRACE_S
+        stopped = asyncio.gather(*(p.answer(Stopped, due_s) for p in self._processes))
+        while not stopped.done():
+            await asyncio.wait([stopped], timeout=GATHER_S)
+            self._gathered.gather()
+        for answer in stopped.result():
+            self._failures |= {s: f for s, f in answer.failures.items() if s not in self._failures}
+            self._unfinished |= answer.unfinished
+        self._gathered.gather(everything=True)
+
+    def forget(self) -> None:
+        """Look no more at what the workers tell."""
+        if self._gathering is not None:
+            self._gathering.cancel()
+
+    def failures(self) -> Mapping[int, Failure]:
+        return dict(self._failures)
+
+    def _listen(self) -> None:
+        for process in self._processes:
+            process.listen()
+
+    async def _keep_gathering(self) -> None:
+        while True:
+            await asyncio.sleep(GATHER_S)
+            self._gathered.gather()
