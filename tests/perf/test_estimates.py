@@ -5,7 +5,7 @@ import pytest
 
 from tests.perf.conftest import make_level
 from tpx.perf.estimates import Estimator, Sample, estimate
-from tpx.perf.report.beyond import beyond_lines
+from tpx.perf.report.level_text import beyond_lines
 
 RUNS = 400
 MEAN_NS = 1000.0

@@ -123,7 +123,7 @@ def test_an_interrupted_run_writes_every_file(tmp_path: Path) -> None:
         wait_for_requests(behaviour, 50)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=20)
-    assert process.returncode == 0
+    assert process.returncode == 130
     assert {path.name for path in tmp_path.iterdir()} == {flag.strip("-") for flag in flags}
     (level,) = json.loads((tmp_path / "json").read_text())["levels"]
     assert level["interrupted"]

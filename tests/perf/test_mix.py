@@ -17,8 +17,8 @@ from tpx.perf.levels import Level
 from tpx.perf.options import PerfConfig
 from tpx.perf.plan import ModelShare
 from tpx.perf.records import MODEL_SHIFT
-from tpx.perf.report.beyond import beyond_lines
 from tpx.perf.report.json import json_text
+from tpx.perf.report.level_text import beyond_lines
 from tpx.perf.report.model import Report
 from tpx.perf.run import event_loop, run
 

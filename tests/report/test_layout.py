@@ -5,8 +5,7 @@ from itertools import pairwise
 import pytest
 
 from tpx.report.chart import Axis, Chart, Dot, Line, Mark
-from tpx.report.labels import CHAR_WIDTH_PX
-from tpx.report.layout import COMPACT, FRAMES, lay_out
+from tpx.report.layout import CHAR_WIDTH_PX, COMPACT, FRAMES, lay_out
 from tpx.report.scales import Scale
 
 

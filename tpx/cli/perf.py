@@ -15,8 +15,7 @@ from tpx.errors import TpxError, UsageError
 from tpx.options import nearest
 from tpx.perf.options import PerfConfig
 from tpx.perf.options.words import read_words, spelled_out, spread_servers
-from tpx.perf.report.answers import answers_text
-from tpx.perf.report.console import answer_line, summary
+from tpx.perf.report.console import answer_line, answers_text, summary
 from tpx.perf.report.figures import level_name
 from tpx.perf.report.model import Report
 from tpx.perf.run import dry_run, event_loop, run

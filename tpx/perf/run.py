@@ -27,7 +27,7 @@ class DryRun:
 async def dry_run(spec: PerfConfig, in_process: str = "") -> DryRun:
     """Prepare everything as a run does, send one request, and say what a run would do."""
     from tpx.perf.probe import probe  # late
-    from tpx.perf.report.plan import plan_text
+    from tpx.perf.report.console import plan_text
 
     async with Session(spec, in_process=in_process) as session:
         probed = await probe(session.connected, spec)

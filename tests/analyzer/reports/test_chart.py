@@ -10,8 +10,7 @@ from tpx.analyzer.reports.chart import draw
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Latency, Load, Measurement
 from tpx.analyzer.results.run import Run
-from tpx.report.labels import CHAR_WIDTH_PX, Label
-from tpx.report.layout import Drawing, lay_out
+from tpx.report.layout import CHAR_WIDTH_PX, Drawing, Label, lay_out
 from tpx.report.styles import STYLES, marker
 
 Replay = Callable[..., Run]

@@ -13,8 +13,7 @@ from tpx.perf.clients.base import Failure
 from tpx.perf.levels import Level
 from tpx.perf.recording import LevelRecords
 from tpx.perf.records import Records
-from tpx.perf.report.jsonl import JsonLines
-from tpx.perf.report.streams import TextFile
+from tpx.perf.report.recorders import JsonLines, TextFile
 
 OFFSET = 10**18
 

@@ -30,7 +30,7 @@ from tpx.report.document import (
     fact_groups,
     section,
 )
-from tpx.report.picture import chart_picture
+from tpx.report.html import chart_picture
 
 
 def detailed_names(run: Run) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ from tpx.report.document import (
     fact_groups,
     section,
 )
-from tpx.report.picture import chart_picture
+from tpx.report.html import chart_picture
 
 _NO_VALUE = "\u2013"
 _PARETO = (

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from tpx.perf.report.figures import level_name
 from tpx.perf.results import LevelResult, ServerBreakdown
 from tpx.report.document import Picture
-from tpx.report.html import render_svg
+from tpx.report.html import part_entry, render_svg
 from tpx.report.layout import Tick
-from tpx.report.picture import part_entry
 from tpx.report.scales import format_mark, linear_scale
 
 

@@ -1,13 +1,19 @@
-"""What perf_analyzer prints around the levels of a run: its settings before, its summary behind."""
+"""What `tpx perf` prints around the levels of a run: settings, plan, summary and answers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from tpx.perf.answers.highest import falls_behind
+from tpx.perf.answers.knee import Knee, Scalability, find_knee
 from tpx.perf.clients.model import ModelDescription
-from tpx.perf.levels import CONCURRENCY, REQUEST_RATE
+from tpx.perf.connecting import ConnectedModel
+from tpx.perf.levels import CONCURRENCY, REQUEST_RATE, Level, LevelRange
 from tpx.perf.options import PerfConfig
-from tpx.perf.report.figures import level_name, percentile_name, rate, usec
+from tpx.perf.probe import Probe
+from tpx.perf.report.figures import level_name, load_name, percentile_name, rate, usec
 from tpx.perf.report.model import Report
-from tpx.perf.results import DataSummary, LevelResult
+from tpx.perf.results import DataSummary, LevelResult, Validity, Verdict
+from tpx.perf.seeds import level_number
+from tpx.perf.settings import LevelSettings
 
 _KINDS = {"inprocess": "TRITON_C_API", "tfserving": "TENSORFLOW_SERVING"}
 """Where perf_analyzer has another name than ours."""
@@ -119,3 +125,179 @@ def summary(results: Sequence[LevelResult]) -> str:
             f"latency {usec(result.stabilizing_latency_ns)} usec{flag}"
         )
     return "\n".join(lines) + "\n"
+
+
+def answers_text(report: Report) -> str:
+    """What was asked for beside figures; empty where nothing was."""
+    lines: list[str] = []
+    for result in report.levels:
+        if result.validity is not None:
+            lines += _scenario(report.config.scenario, result, result.validity)
+    if report.config.slo:
+        lines += _objectives(report)
+    if report.config.knee:
+        lines += _knee(find_knee(report.levels))
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def _scenario(name: str, result: LevelResult, validity: Validity) -> list[str]:
+    head = f"MLPerf {name}, {load_name(result.level)}: {'VALID' if validity.valid else 'INVALID'}"
+    lines = ["", head]
+    if validity.estimate_ns is not None and result.percentile is not None:
+        estimate = validity.estimate_ns / 1000
+        lines.append(f"  p{result.percentile:g} is at most {estimate:.0f} usec, with 99% confidence")
+    for condition in validity.conditions:
+        advice = f" ({condition.advice})" if condition.advice else ""
+        lines.append(f"  {condition.name}: {'yes' if condition.kept else 'NO'}{advice}")
+    return lines
+
+
+def _objectives(report: Report) -> list[str]:
+    asked = ", ".join(o.text for o in report.config.slo)
+    answer = next((r for r in report.levels if r.level == report.answer), None)
+    if answer is None:
+        head = f"SLO {asked}: no measured load meets it."
+    else:
+        head = (
+            f"SLO {asked}: met up to {load_name(answer.level)}, "
+            f"{rate(answer.throughput_infer_per_s)} infer/sec "
+            f"(with {report.config.slo_confidence * 100:g}% confidence)."
+        )
+    lines = ["", head]
+    for result in sorted(report.levels, key=lambda r: r.level.value):
+        lines += [
+            f"  {load_name(result.level)}: {a.objective.text} {a.outcome.value}: "
+            f"{a.objective.show(a.value)} ({a.reason})"
+            for a in result.slo
+        ]
+        if result.verdict is Verdict.ERRORS and result.reason:
+            lines.append(f"  {load_name(result.level)}: {result.reason}")
+        if falls_behind(result):
+            lines.append(
+                f"  {load_name(result.level)}: falls behind, fewer answers came than requests were due"
+            )
+        if result.failed and not any(a.objective.quantity == "error_rate" for a in result.slo):
+            lines.append(
+                f"  {load_name(result.level)}: {result.failed} requests failed, which no objective limits"
+            )
+    return lines
+
+
+def _knee(knee: Knee) -> list[str]:
+    lines = ["", "Knee:"]
+    for what, result in (
+        ("throughput bends (Kneedle)", knee.bend),
+        ("highest throughput per latency", knee.power),
+        ("last level whose further load paid", knee.worthwhile),
+    ):
+        lines.append(f"  {what}: {_point(result)}")
+    return [*lines, *_model(knee.model)]
+
+
+def _point(result: LevelResult | None) -> str:
+    if result is None:
+        return "not to be told from these levels"
+    return f"{load_name(result.level)}, {result.throughput_infer_per_s:.6g} infer/sec"
+
+
+def _model(model: Scalability | None) -> Sequence[str]:
+    if model is None:
+        return ["  universal scalability law: four concurrency levels are needed"]
+    peak = (
+        f"peak of {model.peak_throughput:.6g} infer/sec at concurrency {model.peak_load:.0f}"
+        if model.peak_load is not None
+        else f"no peak, throughput approaches {model.peak_throughput:.6g} infer/sec"
+    )
+    return [
+        f"  universal scalability law: {peak} (contention {model.contention:.4g}, coherency "
+        f"{model.coherency:.4g}, fit error {model.fit_error * 100:.1f}%)"
+    ]
+
+
+SHOWN_LEVELS = 16
+
+
+def plan_text(config: PerfConfig, connected: ConnectedModel, settings: LevelSettings, probe: Probe) -> str:
+    """The plan of a run and what its probe request gave, one thing a line."""
+    lines = [*_target(config, connected), *_data(config, connected), *_load(config, settings), *_probe(probe)]
+    return "".join(line.rstrip() + "\n" for line in lines)
+
+
+def _target(config: PerfConfig, connected: ConnectedModel) -> Iterator[str]:
+    model, server = connected.model, connected.server
+    version = f", version {config.model_version}" if config.model_version else ""
+    decoupled = ", decoupled" if model.decoupled else ""
+    service = f"{config.service_kind} over {config.protocol}"
+    yield f"Server: {server.name} {server.version} at {config.address}, {service}"
+    yield (
+        f"Model: {model.name}{version} ({model.platform or 'unknown platform'}), max_batch_size "
+        f"{model.max_batch_size}, scheduler {model.scheduler}{decoupled}"
+    )
+
+
+def _data(config: PerfConfig, connected: ConnectedModel) -> Iterator[str]:
+    data = connected.requests.data
+    where = ", ".join(map(str, config.data_files)) or ("zero" if "zero" in config.input_data else "random")
+    streams = f"{data.streams} stream{'s' if data.streams != 1 else ''}"
+    yield f"Data: {where}: {streams} with {data.steps} step{'s' if data.steps != 1 else ''}"
+    sources = {source.name: source for source in config.input}
+    for tensor in data.tensors:
+        source = f", {sources[tensor.name]}" if tensor.name in sources else ""
+        yield f"  {tensor.name} {tensor.datatype} {list(tensor.shape)}{source}"
+    if connected.sequences:
+        sequences = config.sequence_settings
+        length = "as long as their streams"
+        if config.sequence_length is not None or not config.data_files:
+            length = f"of {sequences.length} requests +- {sequences.variation:g}%"
+        yield f"Sequences: {length}, ids {sequences.first_id} to before {sequences.end_id}"
+    if connected.conversations:
+        yield f"Conversations: {len(connected.conversations)}, each sent once"
+    if config.shared_memory != "none":
+        yield f"Shared memory: {config.shared_memory}"
+    if connected.feed.check is not None:
+        yield f"Outputs: compared with validation_data, {config.tolerance or 'exactly'}"
+
+
+def _load(config: PerfConfig, settings: LevelSettings) -> Iterator[str]:
+    levels = config.levels
+    yield f"Load: {levels.mode} {levels}"
+    if settings.warmup_requests:
+        yield f"  {settings.warmup_requests} warmup requests before each level"
+    if settings.request_count:
+        yield f"  {settings.request_count} requests in each level"
+    elif settings.mode == "count_windows":
+        yield f"  windows of at least {settings.window_requests} requests, at most {settings.max_windows}"
+    else:
+        yield f"  windows of {settings.window_ns / 1e9:g} s, at most {settings.max_windows} in each level"
+    yield f"Seed: {config.seed}"
+    for value in _first_levels(levels):
+        level = Level(levels.mode, value)
+        yield f"  {level}: seed {level_number(config.seed, level)}"
+
+
+def _first_levels(levels: LevelRange) -> Iterator[float]:
+    """Those that are certain to come, as far as they are not too many."""
+    if levels.listed:
+        yield from levels.listed[:SHOWN_LEVELS]
+        return
+    value: float | None = levels.start
+    for _ in range(SHOWN_LEVELS):
+        if value is None:
+            return
+        yield value
+        if levels.binary or levels.unbounded or levels.end is None:
+            return
+        value = levels.after(value)
+
+
+def _probe(probe: Probe) -> Iterator[str]:
+    if probe.error:
+        yield f"Probe: failed after {probe.latency_ns / 1000:.0f} usec: {probe.error}"
+        return
+    several = f", {probe.responses} responses" if probe.responses > 1 else ""
+    yield f"Probe: answered in {probe.latency_ns / 1000:.0f} usec{several}"
+    for output in probe.outputs:
+        verdict = f" ({output.wrong})" if output.wrong else ""
+        yield f"  {output.name} {output.datatype} {list(output.shape)}{verdict}"
+    if probe.mismatch:
+        yield f"  not as expected: {probe.mismatch}"

@@ -1,5 +1,5 @@
-"""How single figures are written: whole microseconds, each truncated by itself, and rates with six
-significant digits, because scripts read them."""
+"""Single figures as scripts read them: whole microseconds, each truncated by itself, rates of six digits;
+and the names of loads."""
 
 from tpx.perf.levels import Level
 
@@ -30,5 +30,10 @@ def level_title(level: Level) -> str:
 
 
 def level_name(level: Level) -> str:
-    """What stands before a level in the summary."""
+    """Return what stands before a level in the summary: `Concurrency: 4`."""
     return f"{level.kind.label}: {rate(level.value)}"
+
+
+def load_name(level: Level) -> str:
+    """Return a load within a sentence: `concurrency 16`, `request rate 250`."""
+    return f"{level.kind.unit or level.kind.text} {rate(level.value)}"

@@ -1,85 +1,95 @@
 """A run as JSON, for programs: every level, also those that perf_analyzer leaves out."""
 
 import json
-from collections.abc import Sequence
-from typing import Any
+import os
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
 
 from tpx import __version__
+from tpx.perf.answers.knee import Knee, find_knee
 from tpx.perf.latency import LatencySummary
+from tpx.perf.levels import Level
+from tpx.perf.metrics.figures import MetricsFigures
+from tpx.perf.objectives import Assessment
+from tpx.perf.report.hdr import encode
 from tpx.perf.report.model import Report
-from tpx.perf.report.observed_json import host, observed
-from tpx.perf.report.statistics_json import answers, load, statistics
-from tpx.perf.results import LevelResult, MemberFigures, OpenLoop, ServerBreakdown, Window
+from tpx.perf.results import (
+    ClientCheck,
+    LatencyEstimate,
+    LevelResult,
+    MemberFigures,
+    OpenLoop,
+    ServerBreakdown,
+    Streaming,
+    Validity,
+    Window,
+)
+from tpx.perf.statistics.batches import BINS_PER_OCTAVE, Batches, Integers
 
 SCHEMA = 1
+T = TypeVar("T")
+
+Json = dict[str, Any]
 
 
 def json_text(report: Report, argv: Sequence[str]) -> str:
-    """The report as a JSON document. Durations are microseconds; windows begin and end at nanoseconds since
-    1970, by a clock that does not jump."""
+    """Return the report as a JSON document.
+
+    Durations are microseconds; windows begin and end at ns since 1970, by a clock that does not jump.
+    """
     return json.dumps(_document(report, argv), indent=1, allow_nan=False) + "\n"
 
 
-def _document(report: Report, argv: Sequence[str]) -> dict[str, Any]:
-    best = report.best
+def _document(report: Report, argv: Sequence[str]) -> Json:
+    config = report.config
+    objectives = {
+        "objectives": [o.text for o in config.slo],
+        "confidence": config.slo_confidence,
+        "ok": not report.breaks_slo,
+    }
     return {
         "schema": SCHEMA,
         "tool": {"name": "tpx perf", "version": __version__},
         "started": report.started,
         "finished": report.finished,
         "argv": list(argv),
-        "seed": report.config.seed,
-        "labels": {label.key: label.value for label in report.config.labels},
+        "seed": config.seed,
+        "labels": {label.key: label.value for label in config.labels},
         "interrupted": report.interrupted,
         "error": report.error,
-        "host": host(),
+        "host": _host(),
         "target": {
-            "kind": report.config.service_kind,
-            "protocol": report.config.protocol,
-            "url": report.config.address,
+            "kind": config.service_kind,
+            "protocol": config.protocol,
+            "url": config.address,
             "model": report.model.name,
-            "version": report.config.model_version,
+            "version": config.model_version,
             "platform": report.model.platform,
             "max_batch_size": report.model.max_batch_size,
             "scheduler": report.model.scheduler,
             "server": {"name": report.server.name, "version": report.server.version},
         },
         "levels": [_level(r, report.offset_ns) for r in report.levels],
-        "best": None if best is None else load(best.level),
-        "answer": None if report.answer is None else load(report.answer),
-        **answers(report),
+        "best": _load_of(report.best),
+        "answer": _maybe(_load, report.answer),
+        "slo": objectives if config.slo else None,
+        "knee": _knee(find_knee(report.levels)),
     }
 
 
-def _open_loop(figures: OpenLoop | None) -> dict[str, Any] | None:
-    if figures is None:
-        return None
+def _maybe(encode: Callable[[T], Any], value: T | None) -> Any:
+    return None if value is None else encode(value)
+
+
+def _level(result: LevelResult, offset_ns: int) -> Json:
+    estimates = result.estimates
     return {
-        "service_latency_us": _latency(figures.service_latency),
-        "slip_us": _latency(figures.slip),
-        "delayed": figures.delayed,
-        "skipped": figures.skipped,
-        "connections": figures.connections,
-        "sent_per_s": figures.sent_per_s,
-    }
-
-
-def _member(member: MemberFigures) -> dict[str, Any]:
-    return {
-        "model": member.model,
-        "weight": member.weight,
-        "requests": member.requests,
-        "failed": member.failed,
-        "throughput": {"value": member.throughput_infer_per_s},
-        "latency_us": _latency(member.latency),
-        "server": _server(member.server),
-    }
-
-
-def _level(result: LevelResult, offset_ns: int) -> dict[str, Any]:
-    return {
-        "mode": result.level.mode,
-        "value": result.level.value,
+        **_load(result.level),
         "seed": result.seed,
         "batch_size": result.batch_size,
         "verdict": result.verdict.value,
@@ -91,34 +101,53 @@ def _level(result: LevelResult, offset_ns: int) -> dict[str, Any]:
         "windows": [_window(w, offset_ns) for w in result.windows],
         "requests": result.requests,
         "duration_s": result.duration_ns / 1e9,
-        "latency_us": _latency(result.latency),
-        "open_loop": _open_loop(result.open_loop),
+        "latency_us": _maybe(_latency, result.latency),
+        "open_loop": _maybe(_open_loop, result.open_loop),
         "models": [_member(m) for m in result.members],
         "client": _client(result),
         "wake_up_us": None if result.wake_ups is None else result.wake_ups.cost_ns / 1000,
-        "server": _server(result.server),
+        "server": _maybe(_server, result.server),
         "network_us": None if result.server is None else result.network_ns / 1000,
         "failed": result.failed,
         "errors": {e.code: {"count": e.count, "message": e.message} for e in result.errors},
-        **statistics(result),
-        **observed(result),
+        "throughput": _throughput(result),
+        "latency_ci_us": None if estimates is None else dict(map(_interval, estimates.latency)),
+        "kept_windows": result.kept_windows,
+        "warmup_windows": result.warmup_windows,
+        "in_flight": result.in_flight,
+        "client_check": _maybe(_client_check, result.client_check),
+        "warnings": list(result.warnings),
+        "validity": _maybe(_validity, result.validity),
+        "slo": [_assessment(a) for a in result.slo],
+        "batches": None if estimates is None else _batches(estimates.batches),
+        "streaming": _maybe(_streaming, result.streaming),
+        "sequences": result.sequences,
+        "sessions": _maybe(asdict, result.sessions),
+        "metrics": _maybe(_metrics, result.metrics),
+        "hdr": None if estimates is None else _histogram(estimates.batches),
     }
 
 
-def _window(window: Window, offset_ns: int) -> dict[str, Any]:
+def _load(level: Level) -> Json:
+    return {"mode": level.mode, "value": level.value}
+
+
+def _load_of(result: LevelResult | None) -> Json | None:
+    return None if result is None else _load(result.level)
+
+
+def _window(window: Window, offset_ns: int) -> Json:
     return {
         "start_ns": window.start_ns + offset_ns,
         "end_ns": window.end_ns + offset_ns,
         "requests": window.requests,
         "errors": window.failed,
         "ips": window.throughput_infer_per_s,
-        "latency_us": _latency(window.latency),
+        "latency_us": _maybe(_latency, window.latency),
     }
 
 
-def _latency(latency: LatencySummary | None) -> dict[str, float] | None:
-    if latency is None:
-        return None
+def _latency(latency: LatencySummary) -> Json:
     named = {f"p{p:g}".replace(".", "_"): ns / 1000 for p, ns in latency.percentiles_ns.items()}
     return {
         "mean": latency.mean_ns / 1000,
@@ -126,6 +155,29 @@ def _latency(latency: LatencySummary | None) -> dict[str, float] | None:
         "min": latency.min_ns / 1000,
         **named,
         "max": latency.max_ns / 1000,
+    }
+
+
+def _open_loop(figures: OpenLoop) -> Json:
+    return {
+        "service_latency_us": _latency(figures.service_latency),
+        "slip_us": _latency(figures.slip),
+        "delayed": figures.delayed,
+        "skipped": figures.skipped,
+        "connections": figures.connections,
+        "sent_per_s": figures.sent_per_s,
+    }
+
+
+def _member(member: MemberFigures) -> Json:
+    return {
+        "model": member.model,
+        "weight": member.weight,
+        "requests": member.requests,
+        "failed": member.failed,
+        "throughput": {"value": member.throughput_infer_per_s},
+        "latency_us": _maybe(_latency, member.latency),
+        "server": _maybe(_server, member.server),
     }
 
 
@@ -141,10 +193,7 @@ def _client(result: LevelResult) -> dict[str, float] | None:
     }
 
 
-def _server(server: ServerBreakdown | None) -> dict[str, Any] | None:
-    if server is None:
-        return None
-
+def _server(server: ServerBreakdown) -> Json:
     def each(total_ns: int, count: int) -> float:
         return total_ns / count / 1000 if count else 0.0
 
@@ -164,4 +213,144 @@ def _server(server: ServerBreakdown | None) -> dict[str, Any] | None:
         "cache_hit_us": each(server.cache_hit_ns, server.cache_hit_count),
         "cache_miss_us": each(server.cache_miss_ns, server.cache_miss_count),
         "composing": [_server(part) for part in server.composing],
+    }
+
+
+def _validity(validity: Validity) -> Json:
+    estimate = validity.estimate_ns
+    return {
+        "valid": validity.valid,
+        "estimate_us": None if estimate is None else estimate / 1000,
+        "conditions": [
+            {"name": c.name, "kept": c.kept, **({"advice": c.advice} if c.advice else {})}
+            for c in validity.conditions
+        ],
+    }
+
+
+def _throughput(result: LevelResult) -> dict[str, float | None]:
+    figures: dict[str, float | None] = {"value": result.throughput_infer_per_s}
+    if result.estimates is not None:
+        interval = result.estimates.throughput
+        figures |= {"ci_low": interval.low, "ci_high": interval.high, "confidence": interval.confidence}
+    return figures
+
+
+def _assessment(assessment: Assessment) -> Json:
+    return {
+        "expr": assessment.objective.text,
+        "value": assessment.objective.show(assessment.value),
+        "ok": assessment.met,
+        "outcome": assessment.outcome.value,
+        "reason": assessment.reason,
+        "more_requests": assessment.more_requests,
+    }
+
+
+def _interval(estimate: LatencyEstimate) -> tuple[str, Json]:
+    interval, p = estimate.interval, estimate.percentile
+    high = None if interval.high is None else interval.high / 1000
+    name = "mean" if p is None else f"p{p:g}".replace(".", "_")
+    return name, {"low": interval.low / 1000, "high": high, "note": estimate.note}
+
+
+def _client_check(check: ClientCheck) -> Json:
+    return {
+        "cpu_pct": check.cpu_share * 100,
+        "loop_lag_p99_us": check.loop_lag_p99_ns / 1000,
+        "slip_p99_us": check.slip_p99_ns / 1000,
+    }
+
+
+def _batches(batches: Batches) -> Json:
+    """Return equal stretches of the kept windows; `histogram` has a row per batch, a column per bin.
+
+    Rows are texts, so that a number does not take a line.
+    """
+    return {
+        "start_ns": batches.start_ns,
+        "end_ns": batches.end_ns,
+        "requests": _row(batches.requests),
+        "failed": _row(batches.failed),
+        "latency_sum_ns": _row(batches.latency_sum_ns.astype(np.int64)),
+        "bins": _row(batches.bins),
+        "histogram": [_row(row) for row in batches.histogram],
+    }
+
+
+def _row(values: Integers) -> str:
+    return " ".join(map(str, values.tolist()))
+
+
+def _knee(knee: Knee) -> Json:
+    model = knee.model
+    return {
+        "bend": _load_of(knee.bend),
+        "power": _load_of(knee.power),
+        "worthwhile": _load_of(knee.worthwhile),
+        "usl": None
+        if model is None
+        else {
+            "rate": model.rate,
+            "contention": model.contention,
+            "coherency": model.coherency,
+            "fit_error": model.fit_error,
+            "peak_load": model.peak_load,
+            "peak_throughput": None if model.peak_throughput == float("inf") else model.peak_throughput,
+        },
+    }
+
+
+def _host() -> Json:
+    """Return the machine that the load came from."""
+    return {
+        "cpu": _processor(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "load": list(os.getloadavg()),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def _histogram(batches: Batches) -> str:
+    """Return the latencies of the kept windows as an HdrHistogram in ns; each within 0.6 percent."""
+    counts = batches.histogram.sum(axis=0)
+    middles = 2.0 ** ((batches.bins + 0.5) / BINS_PER_OCTAVE)
+    return encode(np.repeat(middles.astype(np.int64), counts))
+
+
+def _streaming(streaming: Streaming) -> Json:
+    return {
+        "responses": streaming.responses,
+        "responses_per_s": streaming.responses_per_s,
+        "first_response_us": _latency(streaming.first_response),
+        "inter_response_us": _maybe(_latency, streaming.inter_response),
+        "units": streaming.units,
+        "units_per_s": streaming.units_per_s,
+    }
+
+
+def _metrics(metrics: MetricsFigures) -> Json:
+    return {
+        "scrapes": metrics.scrapes,
+        "failed_scrapes": metrics.failed,
+        "scrape_us": metrics.scrape_ns / 1000,
+        "scrape_cost_us": metrics.cost_ns / 1000,
+        "mean_batch": metrics.mean_batch,
+        "cpu_utilization": metrics.cpu_utilization,
+        "memory_used_bytes": metrics.memory_used_bytes,
+        "gpus": {gpu.uuid: {k: v for k, v in asdict(gpu).items() if k != "uuid"} for gpu in metrics.gpus},
+        "series": {
+            s.name: {"mean": s.mean, "min": s.low, "max": s.high, "last": s.last, "per_s": s.per_s}
+            for s in metrics.series
+        },
     }

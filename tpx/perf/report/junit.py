@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
-from tpx.perf.report.figures import level_name, rate, usec
+from tpx.perf.report.figures import load_name, rate, usec
 from tpx.perf.report.model import Report
 from tpx.perf.results import LevelResult, Verdict
 
@@ -34,7 +34,9 @@ def junit_text(report: Report) -> str:
 def _levels(report: Report) -> Iterator[Element]:
     for result in report.levels:
         took_s = sum(w.duration_ns for w in result.windows) / 1e9
-        case = Element("testcase", classname=report.model.name, name=_name(result), time=f"{took_s:.3f}")
+        case = Element(
+            "testcase", classname=report.model.name, name=load_name(result.level), time=f"{took_s:.3f}"
+        )
         _judge(case, result, only_errors=bool(report.config.slo))
         SubElement(case, "system-out").text = _clean(_figures(result))
         yield case
@@ -61,13 +63,9 @@ def _objectives(report: Report) -> Iterator[Element]:
         text = assessment.objective.text
         case = Element("testcase", classname=f"{report.model.name}.slo", name=text, time="0")
         if not assessment.met:
-            message = f"{text} at {_name(chosen)}: {assessment.outcome.value}, {assessment.reason}"
+            message = f"{text} at {load_name(chosen.level)}: {assessment.outcome.value}, {assessment.reason}"
             SubElement(case, "failure", message=_clean(message), type="slo")
         yield case
-
-
-def _name(result: LevelResult) -> str:
-    return level_name(result.level).replace(": ", " ").lower()
 
 
 def _figures(result: LevelResult) -> str:

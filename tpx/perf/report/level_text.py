@@ -1,13 +1,25 @@
-"""One level as perf_analyzer prints it, and behind that what it does not know."""
+"""One level as perf_analyzer prints it, the server's own account, and behind them what only tpx knows."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tpx.perf.latency import LatencySummary, reported_percentiles
-from tpx.perf.report.beyond import beyond_lines
-from tpx.perf.report.figures import level_title, percentile_name, rate, usec
-from tpx.perf.report.server_text import metrics_lines, server_lines
-from tpx.perf.results import ClientTimes, LevelResult, Window
+from tpx.perf.metrics.figures import GpuFigures, MetricsFigures
+from tpx.perf.report.figures import average_us, level_title, percentile_name, rate, usec
+from tpx.perf.results import (
+    ClientTimes,
+    Estimates,
+    LatencyEstimate,
+    LevelResult,
+    MemberFigures,
+    OpenLoop,
+    ServerBreakdown,
+    Sessions,
+    Streaming,
+    Window,
+)
 from tpx.perf.self_check import BUSY_SHARE
+from tpx.perf.statistics.intervals import CONFIDENCE
 
 DELAYED_LIMIT = 0.01
 """Share of requests that may be late before perf_analyzer says so."""
@@ -120,3 +132,257 @@ def _time_line(client: ClientTimes, shown: Shown) -> str:
         else f"({words.both} {both} usec + response wait {wait} usec)"
     )
     return f"Avg {words.way} time: {usec(client.total_ns)} usec {parts}"
+
+
+MOST_GPUS = 16
+
+
+def server_lines(server: ServerBreakdown) -> list[str]:
+    """What stands below `Server:`."""
+    return _model_lines(server, 1, caching=has_response_cache(server))
+
+
+def has_response_cache(server: ServerBreakdown) -> bool:
+    """Whether a model, or one that it is made of, answers from the response cache."""
+    return server.response_cache or any(has_response_cache(part) for part in server.composing)
+
+
+def composing_in_order(server: ServerBreakdown) -> list[ServerBreakdown]:
+    """The models that an ensemble is made of, as perf_analyzer lists them: by name and version."""
+    return sorted(server.composing, key=lambda part: (part.model, part.version))
+
+
+def _model_lines(server: ServerBreakdown, depth: int, *, caching: bool) -> list[str]:
+    """One model, and those that it is made of; `caching` is about the whole tree."""
+    margin = "  " * depth
+    if server.success_count == 0:
+        return [f"{margin}  Request count: 0"]
+    lines = [f"{margin}  Inference count: {server.inference_count}"]
+    lines.append(f"{margin}  Execution count: {server.execution_count}")
+    if caching:
+        lines.append(f"{margin}  Cache hit count: {server.cache_hit_count}")
+        lines.append(f"{margin}  Cache miss count: {server.cache_miss_count}")
+    lines.append(f"{margin}  Successful request count: {server.success_count}")
+    total = average_us(server.success_ns, server.success_count)
+    request = f"{margin}  Avg request latency: {total} usec"
+    times = _times(server)
+    if not caching:
+        lines += [f"{request} ({_overhead(total, times.queue, times.compute)} + {_plain(server, times)})", ""]
+    else:
+        lines += [request + _cache_parts(server, times, total), *_cache_lines(server, times, margin), ""]
+    if server.composing:
+        lines.append(f"{margin}Composing models: ")
+        for part in composing_in_order(server):
+            lines.append(f"{margin}{part.model}, version: {part.version}")
+            lines += _model_lines(part, depth + 1, caching=caching)
+    return lines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Times:
+    """Whole microseconds of each request; of an ensemble, the sums of its models'."""
+
+    queue: int
+    compute: int
+    hit: int
+    miss: int
+    either: int
+    """What a request took from the cache or from computing."""
+
+
+def _times(server: ServerBreakdown) -> _Times:
+    hit = average_us(server.cache_hit_ns, server.cache_hit_count)
+    miss = average_us(server.cache_miss_ns, server.cache_miss_count)
+    if server.composing:
+        parts = [_times(part) for part in server.composing]
+        return _Times(
+            queue=sum(p.queue for p in parts),
+            compute=sum(p.compute for p in parts),
+            hit=hit + sum(p.hit for p in parts),
+            miss=miss + sum(p.miss for p in parts),
+            either=sum(p.either for p in parts),
+        )
+    spent_ns = server.cache_hit_ns + server.cache_miss_ns + server.compute_ns
+    return _Times(
+        queue=average_us(server.queue_ns, server.queue_count),
+        compute=average_us(server.compute_ns, server.compute_count),
+        hit=hit,
+        miss=miss,
+        either=average_us(spent_ns, server.compute_count + server.cache_hit_count),
+    )
+
+
+def _overhead(total: int, queue: int, computing: int) -> str:
+    return f"overhead {max(0, total - queue - computing)} usec + queue {queue} usec"
+
+
+def _plain(server: ServerBreakdown, times: _Times) -> str:
+    return f"compute {times.compute} usec" if server.composing else _steps(server)
+
+
+def _steps(server: ServerBreakdown) -> str:
+    first, then, last = (
+        average_us(ns, server.compute_count)
+        for ns in (server.compute_input_ns, server.compute_infer_ns, server.compute_output_ns)
+    )
+    return f"compute input {first} usec + compute infer {then} usec + compute output {last} usec"
+
+
+def _cache_parts(server: ServerBreakdown, times: _Times, total: int) -> str:
+    if server.composing and server.response_cache:
+        return ""  # the answers of the whole are cached: its models' times are not part of a hit
+    return f" ({_overhead(total, times.queue, times.either)} + cache hit/miss {times.either} usec)"
+
+
+def _cache_lines(server: ServerBreakdown, times: _Times, margin: str) -> list[str]:
+    """Hits and misses, set off by twice the margin as perf_analyzer does."""
+    missed = f"{margin}{margin}  Average Cache Miss Latency: {times.miss + times.compute} usec "
+    if not server.composing:
+        missed += f"(cache lookup/insertion {times.miss} usec + {_steps(server)})"
+    return [f"{margin}{margin}  Average Cache Hit Latency: {times.hit} usec", missed]
+
+
+def metrics_lines(metrics: MetricsFigures) -> list[str]:
+    """What perf_analyzer prints of the GPUs."""
+    lines = ["  Server Prometheus Metrics: "]
+    if len(metrics.gpus) > MOST_GPUS:
+        return [
+            *lines,
+            "Too many GPUs on system to print out individual Prometheus metrics, use the CSV output feature "
+            "to see metrics.",
+        ]
+    for title, name, unit in (
+        ("Avg GPU Utilization", "utilization", "%"),
+        ("Avg GPU Power Usage", "power_w", " watts"),
+        ("Max GPU Memory Usage", "memory_used_bytes", " bytes"),
+        ("Total GPU Memory", "memory_total_bytes", " bytes"),
+    ):
+        lines.append(f"    {title}:")
+        lines += [f"      {gpu.uuid} : {value}{unit}" for gpu in metrics.gpus if (value := _shown(gpu, name))]
+    return lines
+
+
+def _shown(gpu: GpuFigures, name: str) -> str:
+    """A figure of a GPU, a utilization in percent; empty where it is not known."""
+    value = getattr(gpu, name)
+    if value is None:
+        return ""
+    if name == "utilization":
+        return rate(value * 100)
+    return rate(value) if name == "power_w" else str(int(value))
+
+
+NOTICED_DIFFERENCE = 0.05
+"""Both latencies of an open loop are shown where they differ by more."""
+NO_BATCHES = 1.005
+
+
+def beyond_lines(result: LevelResult) -> list[str]:
+    """Nothing where there is nothing to add."""
+    lines = list(_lines(result))
+    return ["  Beyond: ", *(f"    {line}" for line in lines), ""] if lines else []
+
+
+def _lines(result: LevelResult) -> Iterator[str]:
+    if result.wake_ups is not None:
+        yield f"Wake-ups dominate: {result.wake_ups}"
+    elif result.estimates is not None:
+        yield from _estimates(result.estimates, result)
+    if result.open_loop is not None:
+        yield from _pace(result.open_loop, result)
+    if result.sessions is not None:
+        yield _sessions(result.sessions)
+    yield from map(_member, result.members)
+    if result.streaming is not None and result.streaming.inter_response is not None:
+        yield from _stream(result.streaming)
+    if result.server is not None and result.server.mean_batch > NO_BATCHES * result.batch_size:
+        yield f"Mean batch in the server: {result.server.mean_batch:.2f}"
+    if result.metrics is not None:
+        yield from _metrics(result.metrics)
+
+
+def _sessions(sessions: Sessions) -> str:
+    missing = f", {sessions.unsent_turns} turns not sent" if sessions.unsent_turns else ""
+    return f"Conversations: {sessions.finished} of {sessions.total} finished{missing}"
+
+
+def _member(member: MemberFigures) -> str:
+    latency = ""
+    if member.latency is not None:
+        p50, p99 = (usec(member.latency.at(p)) for p in (50.0, 99.0))
+        latency = f", p50 {p50} usec, p99 {p99} usec"
+    failed = f", {member.failed} failed" if member.failed else ""
+    return (
+        f"Model {member.model} (weight {member.weight:g}): {member.requests} requests, "
+        f"{rate(member.throughput_infer_per_s)} infer/sec{latency}{failed}"
+    )
+
+
+def _estimates(estimates: Estimates, result: LevelResult) -> Iterator[str]:
+    through = estimates.throughput
+    sure = [f"{rate(through.low)} to {rate(through.high or through.value)} infer/sec"]
+    sure += [_range(e) for e in estimates.latency if e.percentile in (None, 99.0)]
+    yield f"{CONFIDENCE * 100:g}% sure: {', '.join(sure)}"
+    if result.latency is not None:
+        tail = estimates.at(99.9)
+        note = f" ({_brief(tail.note)})" if tail is not None and tail.note else ""
+        yield f"99.9th percentile: {usec(result.latency.at(99.9))} usec{note}"
+
+
+def _range(estimate: LatencyEstimate) -> str:
+    name = "mean" if estimate.percentile is None else percentile_name(estimate.percentile)
+    interval = estimate.interval
+    if interval.high is None:
+        return f"{name} at least {usec(interval.low)} usec ({_brief(estimate.note)})"
+    return f"{name} {usec(interval.low)} to {usec(interval.high)} usec"
+
+
+def _brief(note: str) -> str:
+    """Without the numbers, which JSON has."""
+    return note.partition(" (")[0]
+
+
+def waited_before(pace: OpenLoop, latency: LatencySummary) -> bool:
+    """Whether requests waited noticeably before they were sent."""
+    return latency.at(99.0) > pace.service_latency.at(99.0) * (1 + NOTICED_DIFFERENCE)
+
+
+def _pace(pace: OpenLoop, result: LevelResult) -> Iterator[str]:
+    if result.latency is None:
+        return
+    service = pace.service_latency
+    if waited_before(pace, result.latency):
+        yield (
+            "Latency above counts from when requests were due; from when they were sent: "
+            f"mean {usec(service.mean_ns)} usec, p50 {usec(service.at(50.0))} usec, "
+            f"p99 {usec(service.at(99.0))} usec"
+        )
+    if pace.skipped:
+        yield f"Not sent because they were late: {pace.skipped}"
+
+
+def _stream(stream: Streaming) -> Iterator[str]:
+    first, gap = stream.first_response, stream.inter_response
+    yield (
+        f"First response: mean {usec(first.mean_ns)} usec, p50 {usec(first.at(50.0))} usec, "
+        f"p99 {usec(first.at(99.0))} usec; latency above is the last one's"
+    )
+    if gap is not None:
+        yield (
+            f"Between responses: mean {usec(gap.mean_ns)} usec, p50 {usec(gap.at(50.0))} usec, "
+            f"p99 {usec(gap.at(99.0))} usec"
+        )
+    if stream.units:
+        yield f"Output tokens: {stream.units} ({rate(stream.units_per_s)} per second)"
+
+
+def _metrics(metrics: MetricsFigures) -> Iterator[str]:
+    if metrics.cpu_utilization is not None:
+        yield f"Server's processor: {metrics.cpu_utilization * 100:.0f}%"
+    if metrics.memory_used_bytes is not None:
+        yield f"Server's memory: {metrics.memory_used_bytes / 2**20:.0f} MiB"
+    for series in metrics.series:
+        if series.per_s is not None:
+            yield f"{series.name}: {rate(series.per_s)} per second"
+        else:
+            yield f"{series.name}: {rate(series.mean)} ({rate(series.low)} to {rate(series.high)})"

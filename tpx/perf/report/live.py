@@ -10,7 +10,7 @@ from rich.text import Text
 from tpx.perf.levels import Level, LevelRange
 from tpx.perf.observer import Progress
 from tpx.perf.options import PerfConfig
-from tpx.perf.report.figures import average_us, rate, usec
+from tpx.perf.report.figures import average_us, load_name, rate, usec
 from tpx.perf.report.markdown import sparkline
 from tpx.perf.results import LevelResult, ServerBreakdown, Verdict
 from tpx.perf.stability import STABILITY_WINDOWS
@@ -142,7 +142,7 @@ class Dashboard:
             return Text("connecting")
         number = len(self._results) + 1
         of = f" of {self._planned}" if self._planned else ""
-        line = Text.assemble((_name(level), "bold"), (f"  level {number}{of}", "dim"))
+        line = Text.assemble((load_name(level), "bold"), (f"  level {number}{of}", "dim"))
         if progress is not None and not progress.window:
             line.append("  warming up", "dim")
         elif progress is not None and not self._config.request_count:
@@ -176,10 +176,6 @@ class Dashboard:
             return []
         head = f"  {'load':<18}{'infer/s':>10}{'p50 us':>10}{'p99 us':>10}  verdict"
         return [Text(head, "dim"), *(_result(result) for result in shown)]
-
-
-def _name(level: Level) -> str:
-    return f"{level.kind.text} {level.value:g}"
 
 
 def _clock(duration_ns: int) -> str:
@@ -233,6 +229,6 @@ def _result(result: LevelResult) -> Text:
     p50 = "" if latency is None else f"{usec(latency.at(50.0)):,}"
     p99 = "" if latency is None else f"{usec(latency.at(99.0)):,}"
     through = rate(result.throughput_infer_per_s)
-    line = Text(f"  {_name(result.level):<18}{through:>10}{p50:>10}{p99:>10}  ")
+    line = Text(f"  {load_name(result.level):<18}{through:>10}{p50:>10}{p99:>10}  ")
     verdict = result.verdict.value.replace("_", " ")
     return line.append(verdict, _TONES.get(result.verdict, "bold red"))

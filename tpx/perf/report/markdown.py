@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from tpx.perf.report.conclusion import conclude
 from tpx.perf.report.figures import level_name, percentile_name, rate
-from tpx.perf.report.model import Report
+from tpx.perf.report.model import Report, conclude
 from tpx.perf.results import LevelResult, Verdict
 
 BARS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"

@@ -10,13 +10,12 @@ from tpx.options import fields_of
 from tpx.perf.levels import LevelRange
 from tpx.perf.objectives import Objective
 from tpx.perf.options import PerfConfig
-from tpx.perf.report.answers import answers_text
-from tpx.perf.report.beyond import waited_before
 from tpx.perf.report.breakdown import breakdown_of_levels
-from tpx.perf.report.conclusion import conclude
+from tpx.perf.report.console import answers_text
 from tpx.perf.report.figures import level_name, percentile_name, usec
+from tpx.perf.report.level_text import waited_before
 from tpx.perf.report.markdown import milliseconds
-from tpx.perf.report.model import Report
+from tpx.perf.report.model import Report, conclude
 from tpx.perf.report.plots import curve, histogram, spectrum, timeline
 from tpx.perf.results import LevelResult, ServerBreakdown, Verdict
 from tpx.report.document import (
@@ -35,7 +34,7 @@ from tpx.report.document import (
     fact_groups,
     section,
 )
-from tpx.report.picture import chart_picture
+from tpx.report.html import chart_picture
 
 _FLAGS = {
     Verdict.OK: "ok",

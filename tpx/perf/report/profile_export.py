@@ -16,7 +16,7 @@ from tpx.perf.clients.outputs import read_outputs
 from tpx.perf.levels import CONCURRENCY, PERIODIC_CONCURRENCY, REQUEST_RATE, Level
 from tpx.perf.recording import LevelRecords, Piece
 from tpx.perf.records import SUCCESS, Records
-from tpx.perf.report.streams import TextFile
+from tpx.perf.report.recorders import TextFile
 from tpx.perf.streaming import ResponseTimes
 from tpx.protocol.tensors import Tensor, decode_bytes, encode_bytes
 

@@ -1,16 +1,110 @@
-"""The files that are made of single requests, as one Recorder."""
+"""The files that are made of single requests, as one Recorder; among them a line of JSON for each request."""
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
 
 from tpx.errors import MeasurementError
 from tpx.perf.options import PerfConfig
-from tpx.perf.recording import LevelRecords, Recorder
-from tpx.perf.records import Records
+from tpx.perf.recording import LevelRecords, Piece, Recorder
+from tpx.perf.records import MODEL_SHIFT, SUCCESS, Records
 
 if TYPE_CHECKING:
     from tpx.perf.capture import Capture
+
+
+BUFFER_BYTES = 1 << 20
+
+
+class TextFile:
+    """Written beside its place; `close` puts it there. A device or a pipe is written to as it is.
+    Raises MeasurementError where that fails."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._as_it_is = path.exists() and not path.is_file()
+        self._beside = path if self._as_it_is else path.with_name(f".{path.name}.part")
+        try:
+            self._file = self._beside.open("wb", buffering=BUFFER_BYTES)
+        except OSError as exc:
+            raise MeasurementError(f"cannot write {path}: {exc.strerror}") from exc
+
+    def write(self, data: bytes) -> None:
+        try:
+            self._file.write(data)
+        except OSError as exc:
+            raise MeasurementError(f"cannot write {self._path}: {exc.strerror}") from exc
+
+    def close(self) -> None:
+        """The file is complete."""
+        try:
+            self._file.close()
+            if not self._as_it_is:
+                self._beside.replace(self._path)
+        except OSError as exc:
+            raise MeasurementError(f"cannot write {self._path}: {exc.strerror}") from exc
+
+    def abandon(self) -> None:
+        """The run came to nothing, or the file did."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+        if not self._as_it_is:
+            self._beside.unlink(missing_ok=True)
+
+
+_TIMES = ("intended_ns", "start_ns", "sent_ns", "first_byte_ns", "end_ns")
+
+
+class JsonLines:
+    """Implements Recorder. Times are nanoseconds since 1970, from a clock that does not jump."""
+
+    def __init__(self, path: Path, offset_ns: int) -> None:
+        self._file = TextFile(path)
+        self._offset_ns = offset_ns
+
+    def begin(self, records: Records) -> None:
+        """What is written is all in the records."""
+
+    def record(self, level: LevelRecords) -> None:
+        for piece in level.pieces():
+            self._write(level, piece)
+
+    def _write(self, level: LevelRecords, piece: Piece) -> None:
+        rows, times = piece.rows, piece.times
+        at = np.arange(piece.numbers.start, piece.numbers.stop)
+        windows = np.searchsorted(np.asarray(level.indices[1:]), at, "right").tolist()
+        columns = {name: rows[name].tolist() for name in (*_TIMES, "status", "step", "sequence")}
+        head = {"mode": level.level.mode, "value": level.level.value}
+        for i in range(len(rows)):
+            line: dict[str, Any] = head | {"window": windows[i] + 1}
+            line |= {name: columns[name][i] + self._offset_ns for name in _TIMES}
+            line["latency_us"] = (columns["end_ns"][i] - columns["intended_ns"][i]) / 1000
+            status = columns["status"][i]
+            line["ok"] = status == SUCCESS
+            if status != SUCCESS:
+                failure = level.failures.get(status)
+                line["error"] = failure.code if failure is not None else str(status)
+            if len(level.records.arrivals):
+                arrived = times.times_ns[times.starts[i] : times.starts[i + 1]]
+                line["responses_ns"] = (arrived + self._offset_ns).tolist()
+            model, line["step"] = divmod(columns["step"][i], 1 << MODEL_SHIFT)
+            if model:
+                line["model"] = model
+            if columns["sequence"][i]:
+                line["sequence"] = columns["sequence"][i]
+            self._file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+
+    def close(self) -> None:
+        self._file.close()
+
+    def abandon(self) -> None:
+        self._file.abandon()
+
 
 _EXPORTED_KINDS = {"inprocess": "triton_c_api"}
 """What perf_analyzer calls them, where it has other names."""
@@ -67,11 +161,9 @@ def open_recorders(
         service = (kind, config.service.path)
         recorders.append(ProfileExport(config.profile_export_file, capture, service, offset_ns))
     if config.jsonl is not None:
-        from tpx.perf.report.jsonl import JsonLines
-
         recorders.append(JsonLines(config.jsonl, offset_ns))
     if config.hdr_log is not None:
-        from tpx.perf.report.hdr_log import HdrLog
+        from tpx.perf.report.hdr import HdrLog
 
         recorders.append(HdrLog(config.hdr_log, offset_ns))
     if not recorders:
