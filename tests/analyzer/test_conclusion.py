@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 
@@ -42,7 +43,8 @@ def variant(
     memory_mb: int = 500,
     host: HostUse | None = QUIET,
 ) -> VariantRun:
-    """A configuration whose repetitions have these throughputs, and whose search saw `searched`."""
+    """A configuration whose repetitions have these throughputs, and whose search saw `searched`, or their
+    mean."""
     full = f"m_config_{name}"
     latencies = p99_ms or [10.0] * len(rounds)
 
@@ -66,7 +68,7 @@ def variant(
             max_batch_size=0,
             dynamic_batching=False,
         ),
-        measurements=(measured(searched or max(rounds), [*latencies, 10.0][0], 0),),
+        measurements=(measured(searched or fmean(rounds), fmean(latencies or [10.0]), 0),),
         failures=(),
         repetitions=tuple(
             measured(t, p, n) for n, (t, p) in enumerate(zip(rounds, latencies, strict=True), start=1)
@@ -301,7 +303,7 @@ def test_repetitions_are_pooled_in_everything_they_measure() -> None:
     assert found.memory == MemoryUse(rss_bytes=90)
     assert found.gpus == (GpuUse(uuid="g", used_bytes=90, total_bytes=90, power_w=60),)
     assert joules_per_inference(found) == pytest.approx(0.6)
-    assert found.throughput_range is None
+    assert found.throughput_range == Range(low=100.0, high=100.0)
 
 
 def test_nothing_of_what_there_should_be_little_is_best() -> None:

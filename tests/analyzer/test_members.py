@@ -9,6 +9,7 @@ import pytest
 from tests.analyzer.reports.rendered import render
 from tests.analyzer.test_asking import ENSEMBLE, run
 from tpx.analyzer.asking import question_of, subjects_of
+from tpx.analyzer.objectives import rank
 from tpx.analyzer.options import ProfileConfig
 from tpx.analyzer.options.file import merge_options
 from tpx.analyzer.reports.junit import junit_text
@@ -208,12 +209,11 @@ def test_objectives_of_one_of_several_models_are_its_own(tmp_path: Path) -> None
 
 def test_repetitions_of_several_models_are_pooled_model_by_model(tmp_path: Path) -> None:
     whole = run(read(tmp_path, TOGETHER + "profile_models: [alexnet, b]"), tmp_path)
-    settled = [v for v in whole.models[0].variants if v.settled is not None]
+    settled = [r.settled for r in rank(whole.models[0], whole.started.goals) if r.settled is not None]
     assert settled
-    for variant in settled:
-        assert variant.settled is not None
-        means = _means([[m.throughput for m in each.members] for each in variant.repetitions])
-        assert [m.throughput for m in variant.settled.members] == pytest.approx(means)
+    for mean in settled:
+        means = _means([[m.throughput for m in each.members] for each in mean.samples])
+        assert [m.throughput for m in mean.members] == pytest.approx(means)
 
 
 def _means(rows: Sequence[Sequence[float]]) -> list[float]:

@@ -1,6 +1,7 @@
 """Scores, constraints and the ranking of configurations."""
 
 import math
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -42,7 +43,9 @@ def model(*variants: tuple[str, list[Measurement]]) -> ModelRun:
                     max_batch_size=0,
                     dynamic_batching=False,
                 ),
-                measurements=tuple(measurements),
+                measurements=tuple(
+                    replace(m, load=Load(value=n)) for n, m in enumerate(measurements, start=1)
+                ),
                 failures=(),
             )
             for name, measurements in variants
@@ -57,7 +60,7 @@ BUDGET = Constraint(tag="perf_latency_p99", bound="max", limit=20.0)
 def test_the_greater_throughput_ranks_first() -> None:
     ranking = rank(model(("a", [measured(1002)]), ("b", [measured(900), measured(1676)])), Goals())
     assert [r.name for r in ranking] == ["b", "a"]
-    assert ranking[0].best.throughput == 1676
+    assert ranking[0].figures.throughput == 1676
 
 
 def test_ties_keep_the_order_of_the_search() -> None:
@@ -69,7 +72,7 @@ def test_a_configuration_is_judged_by_its_best_measurement_that_satisfies() -> N
     fast_but_late = ("late", [measured(1000, 50.0), measured(100, 10.0)])
     steady = ("steady", [measured(500, 15.0)])
     ranking = rank(model(fast_but_late, steady), Goals(constraints=(BUDGET,)))
-    assert [(r.name, r.best.throughput) for r in ranking] == [("steady", 500), ("late", 100)]
+    assert [(r.name, r.figures.throughput) for r in ranking] == [("steady", 500), ("late", 100)]
     assert ranking[1].ordered[-1].throughput == 1000
 
 
@@ -77,7 +80,7 @@ def test_without_any_that_satisfies_the_smallest_miss_ranks_first() -> None:
     goals = Goals(constraints=(BUDGET,))
     ranking = rank(model(("far", [measured(900, 40.0)]), ("near", [measured(100, 22.4)])), goals)
     assert [r.name for r in ranking] == ["near", "far"]
-    assert failure_percent(ranking[0].best, goals) == pytest.approx(12.0)
+    assert failure_percent(ranking[0].figures, goals) == pytest.approx(12.0)
     assert not ranking[0].satisfies
 
 

@@ -6,15 +6,15 @@ confidence interval of the single measurement.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
 from tpx.analyzer.conclusion import conclude
-from tpx.analyzer.objectives import RankedVariant, rank
-from tpx.analyzer.results.measurement import Load, Measurement, Range
+from tpx.analyzer.objectives import METRICS, NS_PER_MS, Metric, RankedVariant, rank
+from tpx.analyzer.results.measurement import Load, Measurement
+from tpx.analyzer.results.pooled import Mean
 from tpx.analyzer.results.run import ModelRun, Run, VariantRun
 from tpx.perf.answers.compare import Difference, Strictness, settle
 from tpx.perf.statistics.distributions import t_quantile, t_two_sided
@@ -24,7 +24,6 @@ SINGLE_DEGREES = 30
 """Of freedom, that the interval of a single measurement stands for."""
 NORMAL_95 = 1.96
 LEAST_ERROR = 1e-9
-FIGURES: tuple[Literal["throughput", "p99"], ...] = ("throughput", "p99")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +61,8 @@ class _Sample:
     degrees: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """One configuration under one load."""
-
-    name: str
-    measurements: tuple[Measurement, ...]
+_Side = tuple[str, Measurement]
+"""The name of a configuration, and its figures under one load."""
 
 
 def compare_runs(before: Run, after: Run, strictness: Strictness) -> Comparison:
@@ -128,8 +123,8 @@ def _recommended(
     best = [_best(model, run) for model, run in ((before, first), (after, second))]
     if best[0] is None or best[1] is None:
         return
-    sides = [_by_load(ranked.run)[ranked.best.load] for ranked in best if ranked is not None]
-    loads = [str(ranked.best.load) for ranked in best if ranked is not None]
+    sides = [(ranked.name, ranked.figures) for ranked in best if ranked is not None]
+    loads = [str(ranked.figures.load) for ranked in best if ranked is not None]
     shown = loads[0] if loads[0] == loads[1] else f"{loads[0]} -> {loads[1]}"
     yield from _pairs(before.model, shown, (sides[0], sides[1]), strictness, recommended=True)
 
@@ -144,36 +139,28 @@ def _best(model: ModelRun, run: Run) -> RankedVariant | None:
 
 
 def _by_load(variant: VariantRun) -> Mapping[Load, _Side]:
-    found: dict[Load, list[Measurement]] = {}
-    for measurement in (*variant.measurements, *variant.repetitions):
-        found.setdefault(measurement.load, []).append(measurement)
-    return {load: _Side(variant.variant.name, tuple(measured)) for load, measured in found.items()}
+    return {point.load: (variant.variant.name, point) for point in variant.points}
 
 
 def _pairs(
     model: str, load: str, sides: tuple[_Side, _Side], strictness: Strictness, *, recommended: bool = False
 ) -> Iterator[Pair]:
-    readers: Mapping[str, tuple[Callable[[Measurement], float | None], Callable[[Measurement], Range | None]]]
-    readers = {
-        "throughput": (lambda m: m.throughput, lambda m: m.throughput_range),
-        "p99": (lambda m: m.latency.p99_ns, lambda m: m.p99_range),
-    }
-    for figure in FIGURES:
-        value, interval = readers[figure]
-        ours, theirs = (_sample(side.measurements, value, interval) for side in sides)
-        if ours is None or theirs is None:
+    (before, ours), (after, theirs) = sides
+    for figure, tag, unit in (("throughput", "perf_throughput", 1.0), ("p99", "perf_latency_p99", NS_PER_MS)):
+        first, second = (_sample(METRICS[tag], point) for point in (ours, theirs))
+        if first is None or second is None:
             continue
-        low, high, p_value = _test(ours, theirs, strictness)
+        low, high, p_value = _test(first, second, strictness)
         yield Pair(
             model=model,
-            before=sides[0].name,
-            after=sides[1].name,
+            before=before,
+            after=after,
             recommended=recommended,
             difference=Difference(
                 load=load,
-                figure=figure,
-                before=math.exp(ours.mean),
-                after=math.exp(theirs.mean),
+                figure="throughput" if figure == "throughput" else "p99",
+                before=(METRICS[tag].value(ours) or 0.0) * unit,
+                after=(METRICS[tag].value(theirs) or 0.0) * unit,
                 low=low,
                 high=high,
                 p_value=p_value,
@@ -181,18 +168,14 @@ def _pairs(
         )
 
 
-def _sample(
-    measurements: Sequence[Measurement],
-    value: Callable[[Measurement], float | None],
-    interval: Callable[[Measurement], Range | None],
-) -> _Sample | None:
-    values = [value(m) for m in measurements]
-    logs = np.log([v for v in values if v is not None and v > 0])
+def _sample(metric: Metric, point: Measurement) -> _Sample | None:
+    samples = point.samples if isinstance(point, Mean) else (point,)
+    logs = np.log([v for m in samples if (v := metric.value(m)) is not None and v > 0])
     if not len(logs):
         return None
     if len(logs) > 1:
         return _Sample(float(logs.mean()), float(logs.std(ddof=1)) / math.sqrt(len(logs)), len(logs) - 1)
-    found = interval(measurements[0])
+    found = metric.interval(samples[0])
     if found is None or found.high is None or not 0 < found.low < found.high:
         return _Sample(float(logs[0]), math.inf, 1)
     return _Sample(float(logs[0]), math.log(found.high / found.low) / (2 * NORMAL_95), SINGLE_DEGREES)

@@ -2,16 +2,16 @@
 beats the default, and whether the machine was quiet enough to say anything."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 import numpy as np
 
 from tpx.analyzer.gains import TIE_MARGIN, UNKNOWN, Gain, compare_scores
 from tpx.analyzer.limits import Limit, limits_of
-from tpx.analyzer.objectives import RankedVariant, ram_mb, score
+from tpx.analyzer.objectives import RankedVariant, gain_percent, gpu_mb, ram_mb, score
 from tpx.analyzer.results.goals import Goals
-from tpx.perf.statistics.distributions import t_quantile
+from tpx.analyzer.results.pooled import interval_of
 from tpx.perf.statistics.intervals import CONFIDENCE
 from tpx.perf.statistics.ranks import holm
 
@@ -57,7 +57,7 @@ def conclude(ranking: Sequence[RankedVariant], goals: Goals, model: str) -> Conc
 
     `ranking` is that of `objectives.rank`, the finalists first; `model` the one it is of, or several (`a,b`).
     """
-    finalists = [r for r in ranking if r.run.settled is not None and r.satisfies]
+    finalists = [r for r in ranking if r.settled is not None and r.satisfies]
     if not finalists:
         return None
     scores = {r.name: _scores(r, goals) for r in finalists}
@@ -72,7 +72,7 @@ def conclude(ranking: Sequence[RankedVariant], goals: Goals, model: str) -> Conc
     default = next((r for r in finalists if r.run.variant.is_default), None)
     gains: dict[str, Gain] = {}
     if default is not None:
-        gains = {r.name: _paired(scores[r.name], scores[default.name]) for r in finalists}
+        gains = {r.name: _gain(r, default, scores, goals) for r in finalists}
     noise = tuple(_noise(finalists, scores))
     recommended = min(_worth_taking(tied, default, gains, noise), key=_cost, default=best)
 
@@ -81,7 +81,7 @@ def conclude(ranking: Sequence[RankedVariant], goals: Goals, model: str) -> Conc
 
     others = [r for r in tied if r is not recommended and as_good(r)]
     return Conclusion(
-        rounds=max(len(found) for found in scores.values()),
+        rounds=max(r.settled.rounds for r in finalists if r.settled is not None),
         recommended=recommended,
         tied=tuple(r.name for r in others),
         passes_over=any(_cost(r) < _cost(recommended) for r in others),
@@ -97,6 +97,18 @@ def conclude(ranking: Sequence[RankedVariant], goals: Goals, model: str) -> Conc
             if not limit.kept_by(ranked.figures) and _undetermined(ranked, limit)
         ),
     )
+
+
+def _gain(
+    ranked: RankedVariant,
+    default: RankedVariant,
+    scores: Mapping[str, Mapping[int, float]],
+    goals: Goals,
+) -> Gain:
+    """Return the gain of the figures that are shown, with the interval of their rounds side by side."""
+    paired = _paired(scores[ranked.name], scores[default.name])
+    percent = gain_percent(ranked.figures, default.figures, goals)
+    return paired if percent is None or paired is UNKNOWN else replace(paired, value=percent / 100)
 
 
 def _worth_taking(
@@ -117,7 +129,7 @@ def _falls_behind(gain: Gain | None) -> bool:
 
 
 def _scores(ranked: RankedVariant, goals: Goals) -> dict[int, float]:
-    return {m.round: score(m, goals) for m in ranked.run.repetitions}
+    return {m.round: score(m, goals) for m in ranked.settled.samples} if ranked.settled else {}
 
 
 def _paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Gain:
@@ -129,11 +141,10 @@ def _paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Gain:
 def _cost(ranked: RankedVariant) -> tuple[float, ...]:
     """What a configuration takes: instances, memory, p99; then the order of the search."""
     figures = ranked.figures
-    gpu = sum(g.used_bytes for g in figures.gpus) / 1e6
     number = ranked.name.rpartition("_")[2]
     return (
         ranked.run.configuration.instances,
-        round((ram_mb(figures.memory) or 0.0) + gpu, -1),
+        round((ram_mb(figures.memory) or 0.0) + (gpu_mb(figures) or 0.0), -1),
         float(figures.latency.p99_ns or 0),
         float(number) if number.isdigit() else -1.0,
     )
@@ -180,10 +191,9 @@ def _drift(scores: Sequence[Mapping[int, float]]) -> float:
 
 
 def _undetermined(ranked: RankedVariant, limit: Limit) -> bool:
-    """Whether the limit lies inside of what the repetitions leave open."""
-    values = [v for m in ranked.run.repetitions if (v := limit.value(m)) is not None]
-    if len(values) < 2:
+    """Return whether the limit lies inside of what the rounds leave open."""
+    if ranked.settled is None:
         return False
-    mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / len(values) ** 0.5
-    reach = t_quantile(0.5 + CONFIDENCE / 2, len(values) - 1) * error
-    return bool(mean - reach < limit.constraint.limit < mean + reach)
+    values = [v for m in ranked.settled.samples if (v := limit.value(m)) is not None]
+    found = interval_of(values)
+    return found is not None and found.high is not None and found.low < limit.constraint.limit < found.high

@@ -11,7 +11,8 @@ from typing import Literal
 
 from tpx.analyzer.results.costs import joules_per_inference
 from tpx.analyzer.results.goals import Goals
-from tpx.analyzer.results.measurement import Answers, Measurement, MemoryUse, Spread
+from tpx.analyzer.results.measurement import Measurement, MemoryUse, Range
+from tpx.analyzer.results.pooled import Mean, interval_of
 from tpx.analyzer.results.run import ModelRun, VariantRun
 from tpx.errors import UsageError
 from tpx.options import nearest
@@ -41,175 +42,105 @@ class Metric:
     def unit(self) -> str:
         return self.header.partition(" (")[2].removesuffix(")")
 
+    def interval(self, measurement: Measurement) -> Range | None:
+        """Return where the true value lies with 95% confidence: by what the measurement is the mean of, else
+        by its own batches; None where neither tells."""
+        if isinstance(measurement, Mean):
+            return interval_of([v for m in measurement.samples if (v := self.value(m)) is not None])
+        if self.tag == "perf_throughput":
+            return measurement.throughput_range
+        found = measurement.p99_range if self.tag == "perf_latency_p99" else None
+        return found and Range(low=found.low / NS_PER_MS, high=_ms(found.high))
 
-def _ms(value_ns: int | None) -> float | None:
+
+def _ms(value_ns: float | None) -> float | None:
     return None if value_ns is None else value_ns / NS_PER_MS
 
 
 def ram_mb(memory: MemoryUse | None) -> float | None:
-    """What the server holds for itself alone, or all that is resident where that is not known."""
+    """Return what the server holds for itself alone, or all that is resident where that is not known."""
     if memory is None:
         return None
     return (memory.rss_bytes if memory.uss_bytes is None else memory.uss_bytes) / BYTES_PER_MB
 
 
 def _ram_left_mb(measurement: Measurement) -> float | None:
-    if measurement.memory is None or measurement.memory.host_available_bytes is None:
-        return None
-    return measurement.memory.host_available_bytes / BYTES_PER_MB
+    left = None if measurement.memory is None else measurement.memory.host_available_bytes
+    return None if left is None else left / BYTES_PER_MB
 
 
-def _gpu_sum_mb(measurement: Measurement, value: Callable[[int, int], int]) -> float | None:
-    """Memory is summed over GPUs."""
-    if not measurement.gpus:
-        return None
-    return sum(value(gpu.used_bytes, gpu.total_bytes) for gpu in measurement.gpus) / BYTES_PER_MB
+def gpu_mb(measurement: Measurement) -> float | None:
+    """Return the memory used of all GPUs; None without a GPU."""
+    return sum(gpu.used_bytes for gpu in measurement.gpus) / BYTES_PER_MB if measurement.gpus else None
 
 
-def _gpu_mean(values: Sequence[float | None]) -> float | None:
-    """Utilization and power are averaged over the GPUs that report them."""
-    known = [v for v in values if v is not None]
-    return sum(known) / len(known) if known else None
+def _gpu_left_mb(measurement: Measurement) -> float | None:
+    left = sum(gpu.total_bytes - gpu.used_bytes for gpu in measurement.gpus)
+    return left / BYTES_PER_MB if measurement.gpus else None
+
+
+def _gpu_mean(name: str) -> Callable[[Measurement], float | None]:
+    """Return a reader of a figure that is averaged over the GPUs that report it."""
+
+    def value(measurement: Measurement) -> float | None:
+        known = [v for gpu in measurement.gpus if (v := getattr(gpu, name)) is not None]
+        return sum(known) / len(known) if known else None
+
+    return value
+
+
+def _latency(name: str) -> Callable[[Measurement], float | None]:
+    return lambda m: _ms(getattr(m.latency, f"{name}_ns"))
+
+
+def _part(name: str) -> Callable[[Measurement], float | None]:
+    return lambda m: _ms(getattr(m.breakdown, f"{name}_ns"))
+
+
+def _between_answers(kind: str, statistic: str) -> Callable[[Measurement], float | None]:
+    """Return a reader of one statistic of what happens between responses, or before the first."""
+
+    def value(measurement: Measurement) -> float | None:
+        found = None if measurement.answers is None else getattr(measurement.answers, kind)
+        return None if found is None else _ms(getattr(found, f"{statistic}_ns"))
+
+    return value
 
 
 _STATISTICS = ("min", "max", "avg", "p25", "p50", "p75", "p90", "p95", "p99")
-_TOKEN_KINDS: tuple[tuple[str, str, Callable[[Answers], Spread | None]], ...] = (
-    ("inter_token_latency", "Inter Token Latency", lambda answers: answers.between),
-    ("time_to_first_token", "Time To First Token", lambda answers: answers.first),
+_TABLE: tuple[tuple[str, str, Literal["higher", "lower"], Callable[[Measurement], float | None]], ...] = (
+    ("perf_throughput", "Throughput (infer/sec)", "higher", lambda m: m.throughput),
+    ("perf_latency_avg", "Avg Latency (ms)", "lower", _latency("avg")),
+    *((f"perf_latency_{p}", f"{p} Latency (ms)", "lower", _latency(p)) for p in ("p50", "p90", "p95", "p99")),
+    ("perf_client_send_recv", "Client Send/Recv (ms)", "lower", _part("client_send_recv")),
+    ("perf_client_response_wait", "Response Wait Time (ms)", "lower", _part("client_response_wait")),
+    ("perf_server_queue", "Server Queue time (ms)", "lower", _part("queue")),
+    ("perf_server_compute_input", "Server Compute Input time (ms)", "lower", _part("compute_input")),
+    ("perf_server_compute_infer", "Server Compute Infer time (ms)", "lower", _part("compute_infer")),
+    ("perf_server_compute_output", "Server Compute Output time (ms)", "lower", _part("compute_output")),
+    *(
+        (f"{tag}_{each}", f"{each} {header} (ms)", "lower", _between_answers(kind, each))
+        for tag, header, kind in (
+            ("inter_token_latency", "Inter Token Latency", "between"),
+            ("time_to_first_token", "Time To First Token", "first"),
+        )
+        for each in _STATISTICS
+    ),
+    (
+        *("output_token_throughput", "Output Token Throughput (infer/sec)", "higher"),
+        lambda m: None if m.answers is None else m.answers.throughput,
+    ),
+    ("energy_per_inference", "Energy (J/infer)", "lower", joules_per_inference),
+    ("cpu_utilization", "Server CPU Utilization (%)", "lower", lambda m: m.cpu_percent),
+    ("cpu_used_ram", "RAM Usage (MB)", "lower", lambda m: ram_mb(m.memory)),
+    ("cpu_available_ram", "RAM Available (MB)", "higher", _ram_left_mb),
+    ("gpu_used_memory", "GPU Memory Usage (MB)", "lower", gpu_mb),
+    ("gpu_free_memory", "GPU Memory Available (MB)", "higher", _gpu_left_mb),
+    ("gpu_utilization", "GPU Utilization (%)", "higher", _gpu_mean("utilization_percent")),
+    ("gpu_power_usage", "GPU Power Usage (W)", "lower", _gpu_mean("power_w")),
 )
-
-
-def _token_metric(tag: str, header: str, spread: Callable[[Answers], Spread | None], name: str) -> Metric:
-    """Milliseconds of one statistic of what happens between responses, or before the first."""
-
-    def value(measurement: Measurement) -> float | None:
-        found = None if measurement.answers is None else spread(measurement.answers)
-        return None if found is None else _ms(getattr(found, f"{name}_ns"))
-
-    return Metric(tag=f"{tag}_{name}", header=f"{name} {header} (ms)", better="lower", value=value)
-
-
-METRICS: dict[str, Metric] = {
-    metric.tag: metric
-    for metric in (
-        Metric(
-            tag="perf_throughput",
-            header="Throughput (infer/sec)",
-            better="higher",
-            value=lambda m: m.throughput,
-        ),
-        Metric(
-            tag="perf_latency_avg",
-            header="Avg Latency (ms)",
-            better="lower",
-            value=lambda m: _ms(m.latency.avg_ns),
-        ),
-        Metric(
-            tag="perf_latency_p50",
-            header="p50 Latency (ms)",
-            better="lower",
-            value=lambda m: _ms(m.latency.p50_ns),
-        ),
-        Metric(
-            tag="perf_latency_p90",
-            header="p90 Latency (ms)",
-            better="lower",
-            value=lambda m: _ms(m.latency.p90_ns),
-        ),
-        Metric(
-            tag="perf_latency_p95",
-            header="p95 Latency (ms)",
-            better="lower",
-            value=lambda m: _ms(m.latency.p95_ns),
-        ),
-        Metric(
-            tag="perf_latency_p99",
-            header="p99 Latency (ms)",
-            better="lower",
-            value=lambda m: _ms(m.latency.p99_ns),
-        ),
-        Metric(
-            tag="perf_client_send_recv",
-            header="Client Send/Recv (ms)",
-            better="lower",
-            value=lambda m: _ms(m.breakdown.client_send_recv_ns),
-        ),
-        Metric(
-            tag="perf_client_response_wait",
-            header="Response Wait Time (ms)",
-            better="lower",
-            value=lambda m: _ms(m.breakdown.client_response_wait_ns),
-        ),
-        Metric(
-            tag="perf_server_queue",
-            header="Server Queue time (ms)",
-            better="lower",
-            value=lambda m: _ms(m.breakdown.queue_ns),
-        ),
-        Metric(
-            tag="perf_server_compute_input",
-            header="Server Compute Input time (ms)",
-            better="lower",
-            value=lambda m: _ms(m.breakdown.compute_input_ns),
-        ),
-        Metric(
-            tag="perf_server_compute_infer",
-            header="Server Compute Infer time (ms)",
-            better="lower",
-            value=lambda m: _ms(m.breakdown.compute_infer_ns),
-        ),
-        Metric(
-            tag="perf_server_compute_output",
-            header="Server Compute Output time (ms)",
-            better="lower",
-            value=lambda m: _ms(m.breakdown.compute_output_ns),
-        ),
-        *(_token_metric(*kind, statistic) for kind in _TOKEN_KINDS for statistic in _STATISTICS),
-        Metric(
-            tag="output_token_throughput",
-            header="Output Token Throughput (infer/sec)",
-            better="higher",
-            value=lambda m: None if m.answers is None else m.answers.throughput,
-        ),
-        Metric(
-            tag="energy_per_inference",
-            header="Energy (J/infer)",
-            better="lower",
-            value=joules_per_inference,
-        ),
-        Metric(
-            tag="cpu_utilization",
-            header="Server CPU Utilization (%)",
-            better="lower",
-            value=lambda m: m.cpu_percent,
-        ),
-        Metric(tag="cpu_used_ram", header="RAM Usage (MB)", better="lower", value=lambda m: ram_mb(m.memory)),
-        Metric(tag="cpu_available_ram", header="RAM Available (MB)", better="higher", value=_ram_left_mb),
-        Metric(
-            tag="gpu_used_memory",
-            header="GPU Memory Usage (MB)",
-            better="lower",
-            value=lambda m: _gpu_sum_mb(m, lambda used, _: used),
-        ),
-        Metric(
-            tag="gpu_free_memory",
-            header="GPU Memory Available (MB)",
-            better="higher",
-            value=lambda m: _gpu_sum_mb(m, lambda used, total: total - used),
-        ),
-        Metric(
-            tag="gpu_utilization",
-            header="GPU Utilization (%)",
-            better="higher",
-            value=lambda m: _gpu_mean([g.utilization_percent for g in m.gpus]),
-        ),
-        Metric(
-            tag="gpu_power_usage",
-            header="GPU Power Usage (W)",
-            better="lower",
-            value=lambda m: _gpu_mean([g.power_w for g in m.gpus]),
-        ),
-    )
+METRICS = {
+    tag: Metric(tag=tag, header=header, better=better, value=value) for tag, header, better, value in _TABLE
 }
 
 
@@ -281,11 +212,16 @@ def model_of(member: Measurement) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedVariant:
-    """A configuration's measurements from the best to the worst, those that satisfy the constraints first."""
+    """A configuration under each of its loads, best first, those that satisfy the constraints before those
+    that do not."""
 
     run: VariantRun
     passing: tuple[Measurement, ...]
     failing: tuple[Measurement, ...]
+    figures: Measurement
+    """What the configuration is judged by: the mean of its final rounds, else its best measurement that
+    satisfies the constraints, else the one nearest to it."""
+    satisfies: bool
 
     @property
     def name(self) -> str:
@@ -296,30 +232,17 @@ class RankedVariant:
         return self.passing + self.failing
 
     @property
-    def best(self) -> Measurement:
-        """The best measurement that satisfies the constraints, or the one nearest to it."""
-        return self.ordered[0]
-
-    settled: Measurement | None = None
-    """What the final repetitions show, at the load that the search found best; None without them."""
-    settled_satisfies: bool = False
-
-    @property
-    def figures(self) -> Measurement:
-        """What the configuration is judged by: the final repetitions, where it has any, else its best."""
-        return self.settled or self.best
-
-    @property
-    def satisfies(self) -> bool:
-        return self.settled_satisfies if self.settled else bool(self.passing)
+    def settled(self) -> Mean | None:
+        """The figures, where they are those of final rounds."""
+        return self.figures if isinstance(self.figures, Mean) and self.figures.rounds else None
 
 
 def rank(model: ModelRun, goals: Goals) -> tuple[RankedVariant, ...]:
-    """The measured configurations from the best to the worst; ties keep the order of the search.
+    """Return the measured configurations from the best to the worst; ties keep the order of the search.
 
-    Configurations that satisfy the constraints come first by their best such measurement, the others
-    by how little they miss. Those that were measured again come before those that were not: the best of
-    many measurements is too good to be true.
+    Configurations that satisfy the constraints come first by their figures, the others by how little they
+    miss. Those that were measured again come before those that were not: the best of many measurements is
+    too good to be true.
     """
     goals = goals.of(model.model)
     ranked = [_order(variant, goals) for variant in model.measured]
@@ -332,23 +255,25 @@ def rank(model: ModelRun, goals: Goals) -> tuple[RankedVariant, ...]:
 
 
 def _in_final(ranked: RankedVariant, goals: Goals, finalists: Sequence[float]) -> bool:
-    """Whether a configuration's place is decided by its repetitions alone. The default is repeated whatever
-    the search thought of it, and stands where its figures put it."""
+    """Return whether a configuration's place is decided by its final rounds alone. The default is measured
+    again whatever the search thought of it, and stands where its figures put it."""
     if ranked.run.variant.is_default and finalists and score(ranked.figures, goals) < min(finalists):
         return False
     return ranked.settled is not None
 
 
 def _order(variant: VariantRun, goals: Goals) -> RankedVariant:
-    passing = [m for m in variant.measurements if satisfies(m, goals)]
-    failing = [m for m in variant.measurements if not satisfies(m, goals)]
-    passing.sort(key=lambda m: -score(m, goals))
-    failing.sort(key=lambda m: failure_percent(m, goals))
-    settled = variant.settled
+    points = variant.points
+    settled = next((m for m in points if isinstance(m, Mean) and m.rounds), None)
+    passing = [m for m in points if satisfies(m, goals)]
+    failing = [m for m in points if not satisfies(m, goals)]
+    passing.sort(key=lambda m: (m is not settled, -score(m, goals)))
+    failing.sort(key=lambda m: (m is not settled, failure_percent(m, goals)))
+    figures = settled or (*passing, *failing)[0]
     return RankedVariant(
         run=variant,
         passing=tuple(passing),
         failing=tuple(failing),
-        settled=settled,
-        settled_satisfies=settled is not None and satisfies(settled, goals),
+        figures=figures,
+        satisfies=satisfies(figures, goals),
     )

@@ -24,6 +24,8 @@ class Dot:
     """Markers of measurements that did not become stable are hollow."""
     apart: bool = False
     """Not joined with the dot before."""
+    context: bool = False
+    """Drawn small and faint, because others are what the chart is about."""
     radius_px: float = 0.0
     """Radius of a round marker; 0 for the marker of the line."""
 
@@ -103,6 +105,8 @@ class Chart:
     marks: tuple[Mark, ...] = ()
     label_name: str = ""
     """Quantity that the labels beside dots give."""
+    context_name: str = ""
+    """What the legend says of dots that are context."""
     size: Literal["tall", "low", "half"] = "tall"
     scales: tuple[Scale, Scale] = field(init=False)
     """Scales of the x and the y axis."""

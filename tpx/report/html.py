@@ -98,6 +98,8 @@ def chart_picture(chart: Chart | None, *, legend: bool = True) -> Picture | None
         entries.append(_entry(f"{len(chart.background)} other configurations", kind="back"))
     if any(not point.stable for series in drawing.series for point in series.points):
         entries.append(_entry("hollow: not stable", kind="hollow"))
+    if any(series.context for series in drawing.series):
+        entries.append(_entry(chart.context_name, kind="context"))
     return Picture(
         svg=render_svg("chart.svg.j2", drawing=drawing),
         compact_svg=render_svg("chart.svg.j2", drawing=compact),

@@ -95,6 +95,8 @@ class Frame:
     """For narrow screens: the title of the y axis stands above it."""
 
 
+CONTEXT_RADIUS_PX = 2.6
+
 FRAMES = {
     "tall": Frame(),
     "low": Frame(height=300, bottom=242),
@@ -124,6 +126,7 @@ class Point:
     marker: str
     title: str
     stable: bool
+    context: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +145,11 @@ class Series:
     whiskers: str
     """Path of upright lines through the points, as long as their intervals."""
     faint: bool
+
+    @property
+    def context(self) -> bool:
+        """True where some of its points are context, and so is the line between them."""
+        return any(point.context for point in self.points)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,8 +268,9 @@ class _Layout:
 
     def _point(self, style: int, dot: Dot) -> Point:
         x, y = self._place(dot)
-        path = marker(style, x, y) if not dot.radius_px else _circle(x, y, dot.radius_px)
-        return Point(x=x, y=y, marker=path, title=dot.title, stable=dot.stable)
+        radius = CONTEXT_RADIUS_PX if dot.context else dot.radius_px
+        path = _circle(x, y, radius) if radius else marker(style, x, y)
+        return Point(x=x, y=y, marker=path, title=dot.title, stable=dot.stable, context=dot.context)
 
     def _path(self, line: Line) -> str:
         if line.shape == "dots":

@@ -6,7 +6,7 @@ from itertools import combinations
 import pytest
 
 from tpx.analyzer.objectives import RankedVariant, rank
-from tpx.analyzer.reports.chart import draw
+from tpx.analyzer.reports.charts import load_chart as draw
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Latency, Load, Measurement
 from tpx.analyzer.results.run import Run
@@ -79,7 +79,7 @@ def test_an_unstable_measurement_is_told_from_a_stable_one(replay: Replay) -> No
     drawing = drawn("k", rank(run.models[0], Goals()), (), Goals())
     assert [p.stable for s in drawing.series for p in s.points] == [False, True]
     assert drawing.series[0].points[0].title == (
-        "alexnet_config_default at concurrency 1: 1.0 infer/s, 5.00 ms (not stable)"
+        "alexnet_config_default at concurrency 1: 1.00 infer/s, 5.00 ms (not stable)"
     )
 
 

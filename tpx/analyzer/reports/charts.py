@@ -1,17 +1,101 @@
-"""The smaller charts of a model: the Pareto front, and the final rounds."""
+"""The charts of a model: throughput over latency, the Pareto front, and the final rounds.
+
+What the final rounds confirm is drawn with markers and intervals; where there were such rounds, points that
+the search measured once are faint.
+"""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from tpx.analyzer.objectives import NS_PER_MS, RankedVariant, ram_mb
+from tpx.analyzer.objectives import METRICS, NS_PER_MS, RankedVariant, gpu_mb, ram_mb
 from tpx.analyzer.reports.names import short_name
+from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Measurement
-from tpx.report.chart import Axis, Chart, Dot, Line
+from tpx.analyzer.results.pooled import Mean
+from tpx.report.chart import Axis, Chart, Dot, Line, Mark
+from tpx.report.digits import in_unit, latency, rounded
 from tpx.report.scales import linear_scale, scale_around
 
 LEAST_RADIUS, MOST_RADIUS = 3.0, 8.5
+ONCE = "faint: measured once, by the search"
+
+
+def load_chart(
+    key: str, shown: Sequence[RankedVariant], others: Sequence[RankedVariant], goals: Goals
+) -> Chart | None:
+    """Return throughput over latency, a line per configuration through its loads in order; None where no
+    measurement has a latency.
+
+    `shown` get a colour, a marker and a legend, in this order; `others` are thin lines behind them.
+    """
+    drawn = [m for ranked in (*shown, *others) for m in ranked.ordered if _latency_ns(m)]
+    if not drawn:
+        return None
+    limit_ms = next((c.limit for c in goals.constraints if c.tag == "perf_latency_p99"), None)
+    kind = drawn[0].load.kind.replace("_", " ")
+    bests = "; ".join(
+        f"{r.name}: {_told(r.figures)}, at {kind} {r.figures.load.value}" for r in shown if r.ordered
+    )
+    settled = any(r.settled for r in (*shown, *others))
+    return Chart(
+        key=key,
+        title="Throughput and latency of each configuration under growing load",
+        description=f"Each line joins the points of one configuration in the order of their {kind}. {bests}.",
+        x=Axis(title="p99 latency (ms)", auto=True),
+        y=Axis(title="Throughput (infer/s)"),
+        lines=tuple(
+            _line(ranked, labelled=place == 0 or ranked.run.variant.is_default, settled=settled)
+            for place, ranked in enumerate(shown)
+        ),
+        background=tuple(_line(ranked, labelled=False, settled=settled) for ranked in others),
+        marks=(Mark(value=limit_ms, text=f"limit {limit_ms:g} ms", upright=True),) if limit_ms else (),
+        label_name=kind,
+        context_name=ONCE,
+    )
+
+
+def _line(ranked: RankedVariant, *, labelled: bool, settled: bool) -> Line:
+    """Return the line through the loads, one by one for each batch size. All points of a labelled line have
+    their load beside them, else only the one that the configuration is judged by."""
+    points = sorted(
+        (m for m in ranked.ordered if _latency_ns(m)), key=lambda m: (m.load.batch_size, m.load.value)
+    )
+    before = [None, *(m.load.batch_size for m in points)]
+    ends = [METRICS["perf_throughput"].interval(m) if isinstance(m, Mean) else None for m in points]
+    return Line(
+        name=ranked.name,
+        dots=tuple(
+            Dot(
+                x=_latency_ns(m) / NS_PER_MS,
+                y=m.throughput,
+                title=f"{ranked.name} at {m.load}: {_told(m)}{_doubts(m)}",
+                label=str(m.load.value) if labelled or m is ranked.figures else "",
+                stable=m.stable,
+                apart=m.load.batch_size != batch,
+                context=settled and m is not ranked.settled,
+            )
+            for m, batch in zip(points, before, strict=False)
+        ),
+        spread=tuple(
+            (m.throughput, m.throughput) if found is None else (found.low, found.high or m.throughput)
+            for m, found in zip(points, ends, strict=True)
+        ),
+    )
+
+
+def _latency_ns(measurement: Measurement) -> float:
+    """Return the p99, or the mean where that is all there is; 0 is unknown."""
+    return measurement.latency.p99_ns or measurement.latency.avg_ns or 0
+
+
+def _told(measurement: Measurement) -> str:
+    return f"{rounded(measurement.throughput)} infer/s, {latency(_latency_ns(measurement))}"
+
+
+def _doubts(measurement: Measurement) -> str:
+    return "" if measurement.stable else " (not stable)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +113,16 @@ class Spot:
 
 
 def front_of(ranking: Sequence[RankedVariant], *, gpus: bool = True) -> tuple[Spot, ...]:
-    """What no other measurement beats in throughput and p99 at once, from the lowest latency on."""
+    """Return what nothing else beats in throughput and p99 at once, from the lowest latency on.
+
+    Where there were final rounds nothing that the search measured once lies above what they confirm.
+    """
+    confirmed = [r.figures.throughput for r in ranking if r.settled]
+    ceiling = max(confirmed, default=math.inf)
     front: list[Spot] = []
     for spot in sorted(_spots(ranking, gpus=gpus), key=lambda s: (s.latency_ms, -s.throughput)):
-        if not front or spot.throughput > front[-1].throughput:
+        higher = not front or spot.throughput > front[-1].throughput
+        if higher and spot.throughput <= ceiling:
             front.append(spot)
     return tuple(front)
 
@@ -58,7 +148,7 @@ def pareto_chart(key: str, ranking: Sequence[RankedVariant], *, gpus: bool, most
         lines=(
             Line(name="Pareto front", dots=tuple(_dot(s, largest, _label(s)) for s in front), shape="steps"),
             Line(
-                name=f"dominated{left_out if len(rest) < len(others) else ''}",
+                name=f"the others{left_out if len(rest) < len(others) else ''}",
                 dots=tuple(_dot(s, largest) for s in rest),
                 shape="dots",
                 faint=True,
@@ -104,7 +194,7 @@ def _rounds_of(ranked: RankedVariant) -> Line:
             Dot(
                 x=m.round,
                 y=m.throughput / mean * 100,
-                title=f"{ranked.name}, round {m.round}: {m.throughput:,.1f} infer/s",
+                title=f"{ranked.name}, round {m.round}: {rounded(m.throughput)} infer/s",
                 stable=m.stable,
             )
             for m in repetitions
@@ -139,10 +229,9 @@ def _radius(memory_mb: float | None, most: float) -> float:
 
 
 def _memory_mb(measurement: Measurement, *, gpus: bool) -> float | None:
-    """GPU memory where there is a GPU, else the server's RAM."""
-    if measurement.gpus and gpus:
-        return sum(gpu.used_bytes for gpu in measurement.gpus) / 1e6
-    return ram_mb(measurement.memory)
+    """Return GPU memory where there is a GPU, else the server's RAM."""
+    found = gpu_mb(measurement) if gpus else None
+    return ram_mb(measurement.memory) if found is None else found
 
 
 def _label(spot: Spot) -> str:
@@ -150,9 +239,5 @@ def _label(spot: Spot) -> str:
 
 
 def _title(spot: Spot) -> str:
-    memory = spot.memory_mb
-    held = "" if memory is None else f", {memory:,.0f} MB"
-    return (
-        f"{spot.ranked.name} at {spot.measurement.load}: {spot.throughput:,.1f} infer/s, "
-        f"{spot.latency_ms:.2f} ms{held}"
-    )
+    held = "" if spot.memory_mb is None else f", {in_unit(spot.memory_mb, 'MB')}"
+    return f"{spot.ranked.name} at {spot.measurement.load}: {_told(spot.measurement)}{held}"

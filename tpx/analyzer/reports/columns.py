@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 from tpx.analyzer.gains import Gain
 from tpx.analyzer.objectives import METRICS, RankedVariant
-from tpx.analyzer.reports.certainty import interval_of, interval_of_one
 from tpx.analyzer.results.costs import Prices, joules_per_inference
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Load, Measurement, Range
@@ -112,9 +111,8 @@ def measured_column(tag: str, header: str, digits: int = 1, hint: str = "") -> S
     """A metric, with its interval where the measurement has one."""
 
     def cell(line: TableLine) -> Cell:
-        whole = line.measurement is line.ranked.settled
-        interval = interval_of(line.ranked, tag) if whole else interval_of_one(line.measurement, tag)
-        return number(METRICS[tag].value(line.measurement), digits, interval)
+        measured = METRICS[tag]
+        return number(measured.value(line.measurement), digits, measured.interval(line.measurement))
 
     return ShownColumn(column=Column(header=header, numeric=True, hint=hint, minor=tag in _MINOR), cell=cell)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from tpx.analyzer.limits import describe_misses, limits_of
 from tpx.analyzer.objectives import METRICS, RankedVariant
 from tpx.analyzer.reports.card import MEMORY
-from tpx.analyzer.reports.chart import draw
+from tpx.analyzer.reports.charts import load_chart
 from tpx.analyzer.reports.grids import in_detail, loads_grid, repetitions_grid
 from tpx.analyzer.reports.latency_parts import breakdown_of_loads
 from tpx.analyzer.reports.manner import Manner
@@ -58,7 +58,7 @@ def build_detail(run: Run, name: str, places: Places, manner: Manner | None = No
     context = table_context(verdict, run, {}, manner)
     default = verdict.default
     compared = (ranked,) if default is None or default is ranked else (ranked, default)
-    chart = draw("chart", compared, (), goals)
+    chart = load_chart("chart", compared, (), goals)
     load = "" if chart is None else chart.label_name
     sections = [
         Section(blocks=(_statement(ranked, verdict, run, gpus=context.gpus),)),

@@ -7,7 +7,6 @@ import msgspec
 
 from tpx.analyzer.gains import Gain
 from tpx.analyzer.objectives import METRICS, RankedVariant, satisfies
-from tpx.analyzer.reports.certainty import interval_of
 from tpx.analyzer.reports.verdict import Verdict, judge
 from tpx.analyzer.results.costs import Prices, joules_per_inference
 from tpx.analyzer.results.goals import Goals
@@ -103,8 +102,8 @@ def _configuration(ranked: RankedVariant, goals: Goals, prices: Prices) -> Json:
         "best_load": str(figures.load),
         "figures": {
             **_figures(figures, prices),
-            "throughput_interval": _range(interval_of(ranked, "perf_throughput")),
-            "p99_interval_ms": _range(interval_of(ranked, "perf_latency_p99")),
+            "throughput_interval": _range(METRICS["perf_throughput"].interval(figures)),
+            "p99_interval_ms": _range(METRICS["perf_latency_p99"].interval(figures)),
         },
         "measurements": [_measurement(m, goals, prices) for m in ranked.ordered],
         "repetitions": [_measurement(m, goals, prices) for m in ranked.run.repetitions],

@@ -11,8 +11,7 @@ import msgspec
 from tpx.analyzer.limits import limits_of
 from tpx.analyzer.objectives import RankedVariant, failure_percent, score
 from tpx.analyzer.reports.card import verdict_card
-from tpx.analyzer.reports.chart import draw
-from tpx.analyzer.reports.charts import drift_chart, front_of, pareto_chart
+from tpx.analyzer.reports.charts import drift_chart, front_of, load_chart, pareto_chart
 from tpx.analyzer.reports.columns import TableContext
 from tpx.analyzer.reports.grids import (
     configurations_grid,
@@ -50,10 +49,8 @@ from tpx.report.document import (
 from tpx.report.html import chart_picture
 
 _NO_VALUE = "\u2013"
-_PARETO = (
-    "Nothing measured is above the line: on it, more throughput costs latency. The area of a point is the "
-    "memory it held, where that is known."
-)
+_PARETO = "On the line, more throughput costs latency. The area of a point is the memory it held, where that is known."
+_UNCONFIRMED = " What lies above the line was measured once, by the search, and is above all that the final rounds confirm."
 _HEAT = (
     "Throughput in infer/s of each combination at its best load; the best is framed, what misses the "
     "constraints is struck through."
@@ -202,7 +199,7 @@ def _model_sections(
     others = [ranked for ranked in ranking if ranked not in shown]
     context = table_context(verdict, run, places.hrefs, manner)
     gpus = context.gpus
-    chart = draw(f"{key}-chart", shown, others, goals)
+    chart = load_chart(f"{key}-chart", shown, others, goals)
     repetitions = repetitions_grid(f"{key}-repetitions", ranking, context)
     several = len(run.models) > 1
     statement = Section(
@@ -222,7 +219,7 @@ def _model_sections(
     sections += section(
         "What to choose from",
         chart_picture(pareto_chart(f"{key}-pareto", ranking, gpus=gpus, most=context.most_measurements)),
-        lead=_PARETO,
+        lead=_PARETO + (_UNCONFIRMED if any(r.settled for r in ranking) else ""),
     )
     sections += section(
         "Where the time goes",
@@ -255,7 +252,10 @@ def plot_section(plot: Chart) -> list[Section]:
 
 def _chart_lead(chart: Chart | None, repetitions: Grid | None) -> str:
     load = "" if chart is None else chart.label_name
-    later = " Points are what the search measured, each once; the verdict has the means of the final rounds."
+    later = (
+        " Points with a marker and an interval are means of the final rounds, which the verdict is about; faint "
+        "ones were measured once, by the search."
+    )
     return (
         f"Each line is one configuration under growing load; the numbers beside the points are the {load}. "
         f"Better is up and to the left.{later if repetitions is not None else ''}"

@@ -97,7 +97,7 @@ def _comparison(default: RankedVariant, best: RankedVariant, *, gpus: bool) -> G
 
 def _same_load(ranked: RankedVariant, other: Measurement) -> Measurement | None:
     """What the search measured of this configuration under the load of another measurement."""
-    return next((m for m in ranked.ordered if m.load == other.load), None)
+    return next((m for m in ranked.run.measurements if m.load == other.load), None)
 
 
 def _metric_rows(before: Measurement, after: Measurement, *, gpus: bool) -> list[tuple[str, str, str, str]]:

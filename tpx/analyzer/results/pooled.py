@@ -1,37 +1,90 @@
-"""Repetitions of a measurement as one."""
+"""Measurements of one configuration under one load as one, with the intervals of their means."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import fields, replace
-from statistics import fmean
+from dataclasses import dataclass, fields, replace
+from statistics import fmean, stdev
 from typing import TypeVar
 
-from tpx.analyzer.results.measurement import Answers, EnergyUse, GpuUse, Measurement, MemoryUse, Spread
+from tpx.analyzer.results.measurement import (
+    Answers,
+    EnergyUse,
+    GpuUse,
+    Measurement,
+    MemoryUse,
+    Range,
+    Spread,
+)
+from tpx.perf.statistics.distributions import t_quantile
+from tpx.perf.statistics.intervals import CONFIDENCE
 
 T = TypeVar("T")
+LEAST_SPREAD = 0.01
+"""Rounds that agree better than this do so by chance."""
 
 
-def pooled(repetitions: Sequence[Measurement]) -> Measurement:
-    """The repetitions as one measurement: the means of their figures, the most memory, of each of several
-    models too."""
-    last = repetitions[-1]
-    return replace(
-        last,
-        throughput=fmean(m.throughput for m in repetitions),
-        latency=_means([m.latency for m in repetitions]),
-        breakdown=_means([m.breakdown for m in repetitions]),
-        answers=_answers(_known([m.answers for m in repetitions])),
-        stable=all(m.stable for m in repetitions),
-        note=next((m.note for m in repetitions if m.note), ""),
-        requests=sum(m.requests for m in repetitions),
-        duration_ns=sum(m.duration_ns for m in repetitions),
-        memory=_memory(_known([m.memory for m in repetitions])),
-        gpus=_gpus(repetitions),
-        cpu_percent=_mean([m.cpu_percent for m in repetitions]),
-        energy=_energy(_known([m.energy for m in repetitions])),
-        members=tuple(map(pooled, zip(*(m.members for m in repetitions), strict=True))),
-        throughput_range=None,
-        p99_range=None,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mean(Measurement):
+    """The mean of several measurements."""
+
+    samples: tuple[Measurement, ...]
+
+    @property
+    def rounds(self) -> int:
+        """Final rounds among the samples."""
+        return sum(m.round > 0 for m in self.samples)
+
+
+def point_of(searched: Sequence[Measurement], rounds: Sequence[Measurement]) -> Measurement:
+    """Return the figures of a configuration under a load: the mean of its final rounds and of what the search
+    measured, unless the rounds contradict that: the best of many measurements may be a lucky one."""
+    samples = [*(m for m in searched if not contradicted(m, rounds)), *rounds]
+    return samples[0] if len(samples) == 1 else pooled(samples)
+
+
+def contradicted(searched: Measurement, rounds: Sequence[Measurement]) -> bool:
+    """Return whether a measurement lies outside of what the final rounds let one expect of another round."""
+    values = [math.log(m.throughput) for m in rounds if m.throughput > 0]
+    if len(values) < 2 or searched.throughput <= 0:
+        return False
+    spread = max(stdev(values), LEAST_SPREAD) * math.sqrt(1 + 1 / len(values))
+    distance = abs(math.log(searched.throughput) - fmean(values))
+    return distance > t_quantile(0.5 + CONFIDENCE / 2, len(values) - 1) * spread
+
+
+def interval_of(values: Sequence[float]) -> Range | None:
+    """Return where the mean of repeated figures lies with 95% confidence; None of fewer than two."""
+    if len(values) < 2:
+        return None
+    mean = fmean(values)
+    reach = t_quantile(0.5 + CONFIDENCE / 2, len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    return Range(low=max(0.0, mean - reach), high=mean + reach)
+
+
+def pooled(samples: Sequence[Measurement]) -> Mean:
+    """Return the means of the figures, the most memory, and of each of several models the same."""
+    last, p99s = samples[-1], _known([m.latency.p99_ns for m in samples])
+    mean = {field.name: getattr(last, field.name) for field in fields(last) if field.name != "samples"}
+    mean |= {
+        "samples": tuple(samples),
+        "throughput": fmean(m.throughput for m in samples),
+        "latency": _means([m.latency for m in samples]),
+        "breakdown": _means([m.breakdown for m in samples]),
+        "answers": _answers(_known([m.answers for m in samples])),
+        "stable": all(m.stable for m in samples),
+        "note": next((m.note for m in samples if m.note), ""),
+        "requests": sum(m.requests for m in samples),
+        "duration_ns": sum(m.duration_ns for m in samples),
+        "memory": _memory(_known([m.memory for m in samples])),
+        "gpus": _gpus(samples),
+        "cpu_percent": _mean([m.cpu_percent for m in samples]),
+        "energy": _energy(_known([m.energy for m in samples])),
+        "members": tuple(map(pooled, zip(*(m.members for m in samples), strict=True))),
+        "throughput_range": interval_of([m.throughput for m in samples]),
+        "p99_range": interval_of(p99s),
+        "round": 0,
+    }
+    return Mean(**mean)
 
 
 def _answers(found: Sequence[Answers]) -> Answers | None:

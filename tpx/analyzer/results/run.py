@@ -15,7 +15,7 @@ from tpx.analyzer.results.measurement import (
     ServerOnly,
     Variant,
 )
-from tpx.analyzer.results.pooled import pooled
+from tpx.analyzer.results.pooled import point_of
 from tpx.errors import MeasurementError
 
 RunOutcome = Literal["complete", "interrupted", "unfinished"]
@@ -33,9 +33,15 @@ class VariantRun:
     """Of the final rounds, all at the load that the search found best."""
 
     @property
-    def settled(self) -> Measurement | None:
-        """The repetitions as one measurement; None of fewer than two."""
-        return pooled(self.repetitions) if len(self.repetitions) > 1 else None
+    def points(self) -> tuple[Measurement, ...]:
+        """The figures of this configuration under each of its loads: one measurement, or the mean of all
+        that count. Every report shows these and no others."""
+        rounds = self.repetitions if len(self.repetitions) > 1 else ()
+        loads = dict.fromkeys(m.load for m in (*self.measurements, *rounds))
+        return tuple(
+            point_of([m for m in self.measurements if m.load == load], [m for m in rounds if m.load == load])
+            for load in loads
+        )
 
     @property
     def variant(self) -> Variant:

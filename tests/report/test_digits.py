@@ -1,0 +1,50 @@
+"""One way to write figures for people."""
+
+import pytest
+
+from tpx.report.digits import in_unit, latency, percent, rounded
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (34563.2, "34,600"),
+        (9999.0, "10,000"),
+        (1000.0, "1,000"),
+        (999.6, "1,000"),
+        (638.9, "639"),
+        (22.31, "22.3"),
+        (2.0, "2.00"),
+        (0.41421, "0.414"),
+        (0.0001234, "0.000123"),
+        (0.0, "0"),
+        (-12.345, "-12.3"),
+        (1234567.0, "1,230,000"),
+    ],
+)
+def test_people_read_three_significant_digits(value: float, text: str) -> None:
+    assert rounded(value) == text
+
+
+@pytest.mark.parametrize(
+    ("duration_ns", "text"),
+    [
+        (638_900, "639 us"),
+        (999_400, "999 us"),
+        (999_600, "1.00 ms"),
+        (2_414_000, "2.41 ms"),
+        (850, "0.850 us"),
+    ],
+)
+def test_latencies_are_in_us_up_to_one_millisecond(duration_ns: int, text: str) -> None:
+    assert latency(duration_ns) == text
+
+
+def test_a_figure_carries_its_unit() -> None:
+    assert in_unit(0.638, "ms") == "638 us"
+    assert in_unit(26430.0, "infer/s") == "26,400 infer/s"
+
+
+@pytest.mark.parametrize(("share", "text"), [(0.468, "+47%"), (-0.03, "-3%"), (0.001, "0%")])
+def test_changes_have_their_sign(share: float, text: str) -> None:
+    assert percent(share) == text

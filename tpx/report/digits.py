@@ -1,0 +1,36 @@
+"""How figures are written for people, in every report and on every terminal: three significant digits,
+thousands separators, latencies in us up to 1 ms and in ms from there on.
+
+Files for programs keep full precision.
+"""
+
+import math
+
+DIGITS = 3
+LARGEST_SEED = 2**53 - 1
+"""Greatest integer that every reader of JSON takes as it is."""
+
+
+def rounded(value: float) -> str:
+    """Return `26,400`, `22.3` or `0.414`."""
+    if not value or not math.isfinite(value):
+        return "0" if not value else str(value)
+    places = DIGITS - 1 - math.floor(math.log10(abs(float(f"{value:.{DIGITS - 1}e}"))))
+    return f"{round(value, places):,.{max(0, places)}f}"
+
+
+def latency(duration_ns: float) -> str:
+    """Return `638 us` or `2.41 ms`."""
+    us = float(f"{duration_ns / 1e3:.{DIGITS - 1}e}")
+    return f"{rounded(us)} us" if us < 1000 else f"{rounded(duration_ns / 1e6)} ms"
+
+
+def in_unit(value: float, unit: str) -> str:
+    """Return a figure with its unit; milliseconds below 1 are given in us."""
+    return latency(value * 1e6) if unit == "ms" else f"{rounded(value)} {unit}".rstrip()
+
+
+def percent(share: float) -> str:
+    """Return a change as `+47%`, and `0%` for what rounds to nothing."""
+    value = round(share * 100)
+    return f"{value:+d}%" if value else "0%"
