@@ -49,8 +49,13 @@ from tpx.report.document import (
 from tpx.report.html import chart_picture
 
 _NO_VALUE = "\u2013"
-_PARETO = "On the line, more throughput costs latency. The area of a point is the memory it held, where that is known."
-_UNCONFIRMED = " What lies above the line was measured once, by the search, and is above all that the final rounds confirm."
+_PARETO = (
+    "On the line, more throughput costs latency. The area of a point is the memory it held, where that is "
+    "known."
+)
+_UNCONFIRMED = (
+    " What lies above the line was measured once, by the search, and more than the final rounds confirm."
+)
 _HEAT = (
     "Throughput in infer/s of each combination at its best load; the best is framed, what misses the "
     "constraints is struck through."
@@ -253,8 +258,8 @@ def plot_section(plot: Chart) -> list[Section]:
 def _chart_lead(chart: Chart | None, repetitions: Grid | None) -> str:
     load = "" if chart is None else chart.label_name
     later = (
-        " Points with a marker and an interval are means of the final rounds, which the verdict is about; faint "
-        "ones were measured once, by the search."
+        " Points with a marker and an interval are means of the final rounds, which the verdict is about; "
+        "faint ones were measured once, by the search."
     )
     return (
         f"Each line is one configuration under growing load; the numbers beside the points are the {load}. "
