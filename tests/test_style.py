@@ -35,9 +35,8 @@ BOUNDARIES = {
     "tpx/serving/frontends/metrics/sampler.py": 1,
     "tpx/serving/instances/thread.py": 1,
     "tpx/serving/instances/decoupled.py": 1,
-    "tpx/serving/repository/control.py": 1,
-    "tpx/serving/repository/loads.py": 1,
-    "tpx/serving/repository/versions.py": 1,
+    "tpx/serving/repository/coordinator.py": 1,
+    "tpx/serving/repository/loads.py": 2,
     # one model's process, at both ends: what a user's code raises is told, and its process can be ended alone
     "tpx/serving/backends/python/executor.py": 1,
     "tpx/serving/backends/python/services.py": 1,
@@ -60,8 +59,8 @@ CLEANING_UP = {
     "tpx/serving/model.py": 1,
     "tpx/serving/repository/loading.py": 2,
     "tpx/serving/repository/overrides.py": 1,
-    "tpx/serving/repository/sightings.py": 1,
-    "tpx/serving/repository/versions.py": 2,
+    "tpx/serving/repository/discovery.py": 1,
+    "tpx/serving/repository/loads.py": 2,
 }
 
 

@@ -14,10 +14,9 @@ from tpx.protocol.v2 import EXTENSIONS, DecodedRequest, RequestedOutput, check_s
 from tpx.serving.logs import LogControl
 from tpx.serving.model_id import ModelId
 from tpx.serving.offload import LONG_BYTES, Offload, Postponed
-from tpx.serving.repository.control import ModelControl
+from tpx.serving.repository.coordinator import Coordinator
 from tpx.serving.repository.overrides import LoadParameter, override_of
-from tpx.serving.repository.records import State, parse_version
-from tpx.serving.repository.repository import AmbiguousName, ModelRepository
+from tpx.serving.repository.table import AmbiguousName, ModelRepository, State, parse_version
 from tpx.serving.request import InferRequest, RequestHead, TensorSpec
 from tpx.serving.served import Served
 from tpx.serving.shared_memory.regions import RegionsInUse, Registration, SharedInput, SharedMemory
@@ -85,7 +84,7 @@ class DataPlane:
     def __init__(
         self,
         repository: ModelRepository,
-        control: ModelControl,
+        control: Coordinator,
         shared_memory: SharedMemory,
         watching: Watching,
         server_name: str,
@@ -310,7 +309,7 @@ class DataPlane:
         """Refuse what is new: neither a further request of a sequence nor one that waited for its model to be
         loaded. Raises NotReady."""
         model = cast("Served", head.model)
-        if self.control.demand.pinned(model.name):
+        if self.control.on_demand.pinned(model.name):
             return
         takes_part = {model.model_id, *model.composed_of}
         has_sequences = any(one.sequences for one in self.served() if one.model_id in takes_part)

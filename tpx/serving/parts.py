@@ -7,7 +7,7 @@ from tpx.errors import UsageError
 from tpx.options import nearest
 from tpx.serving.backends.table import KNOWN, backend_names
 from tpx.serving.options import ServeConfig
-from tpx.serving.repository.settings import ControlSettings
+from tpx.serving.repository.coordinator import ControlSettings
 from tpx.serving.repository.stores.store import open_repository
 from tpx.serving.scheduling.limiter import RateLimiter, parse_resources
 from tpx.serving.shared_memory.regions import SharedMemoryLimits

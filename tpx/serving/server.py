@@ -38,10 +38,9 @@ from tpx.serving.limits import check_ports, grpc_limits, http_limits
 from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
 from tpx.serving.parts import backend_settings, control_settings, limiter, shared_memory_limits
-from tpx.serving.repository.control import ModelControl
-from tpx.serving.repository.hosting import ServerHost
+from tpx.serving.repository.coordinator import Coordinator
 from tpx.serving.repository.loading import Loader, LoadSettings
-from tpx.serving.repository.repository import ModelRepository
+from tpx.serving.repository.table import ModelRepository
 from tpx.serving.shared_memory import cuda
 from tpx.serving.shared_memory.regions import SharedMemory
 from tpx.serving.shutdown import Shutdown
@@ -124,13 +123,9 @@ class Server:
             namespaces=config.model_namespacing,
         )
         self.repository = ModelRepository(namespaces=config.model_namespacing)
-        self._host = ServerHost(self.repository, loop)
-        self.control = ModelControl(
-            self.repository,
-            Loader(settings, Completions(loop), loop, self._host.of),
-            control_settings(config),
+        self.control = Coordinator(
+            self.repository, Loader(settings, Completions(loop), loop), control_settings(config)
         )
-        self._host.control = self.control
         self._memory = MemoryBudget(
             config.max_buffered_bytes or available_bytes() // 4, config.max_buffered_wait_secs
         )
@@ -255,7 +250,7 @@ class Server:
         models = ModelFamilies(
             parse_latency_settings(config.metrics_config), {} if gpus is None else gpus.uuids
         )
-        sources: list[Source] = [self._sampler, CustomFamilies(self._host.metrics)]
+        sources: list[Source] = [self._sampler, CustomFamilies(self.control.metrics)]
         if self._cache is not None:
             sources.append(CacheFamilies(self._cache))
         return MetricsFrontend(self.plane, models, sources)

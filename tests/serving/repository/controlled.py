@@ -15,12 +15,11 @@ from tpx.errors import InvalidRequest
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.instances.completions import Completions
-from tpx.serving.repository.control import ModelControl
+from tpx.serving.repository.coordinator import ControlSettings, Coordinator
 from tpx.serving.repository.layout import Place
 from tpx.serving.repository.loading import Loader, LoadSettings
 from tpx.serving.repository.overrides import LoadParameter, override_of
-from tpx.serving.repository.repository import ModelRepository
-from tpx.serving.repository.settings import ControlSettings
+from tpx.serving.repository.table import ModelRepository
 from tpx.serving.request import InferRequest, InferResponse
 from tpx.serving.served import Served
 
@@ -47,7 +46,7 @@ def write(repository: Path, factor: float, version: int = 1, name: str = "net") 
 class Scene:
     """A repository under control."""
 
-    def __init__(self, control: ModelControl, repository: ModelRepository) -> None:
+    def __init__(self, control: Coordinator, repository: ModelRepository) -> None:
         self.control = control
         self.repository = repository
 
@@ -114,8 +113,10 @@ async def controlled(
         backend_settings={}, limiter=limiter, agent_directory=agents, namespaces=namespaces
     )
     loader = Loader(loading, Completions(loop), loop)
-    chosen = ControlSettings(paths=paths, **{"mode": "explicit", "load_threads": 2, **settings})
-    control = ModelControl(repository, loader, chosen)
+    chosen = ControlSettings(
+        paths=paths, **{"mode": "explicit", "load_threads": 2, "settle_s": 0.03, **settings}
+    )
+    control = Coordinator(repository, loader, chosen)
     try:
         await control.start()
         yield Scene(control, repository)

@@ -11,7 +11,7 @@ from tpx.errors import ConfigError
 from tpx.protocol.tensors import encode_bytes
 from tpx.serving.repository.batching import fill_batching
 from tpx.serving.repository.configuration import validate
-from tpx.serving.repository.initial_states import states_of
+from tpx.serving.repository.scheduling import states_of
 
 IO = (
     "input [{ name: 'x' data_type: TYPE_FP32 dims: [ 2 ] }] "

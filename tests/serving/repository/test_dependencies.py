@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 import pytest
 
 from tpx.serving.model_id import ModelId
-from tpx.serving.repository.dependencies import composing, dependents, meant, plan_cascade, plan_order
+from tpx.serving.repository.ensembles import composing, dependents, meant, plan_cascade, plan_order
 
 
 def ids(names: Iterable[str]) -> list[ModelId]:

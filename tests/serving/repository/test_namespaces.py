@@ -10,16 +10,10 @@ from tests.serving.repository.composed import ensemble, model
 from tests.serving.repository.controlled import Scene, controlled, play, times, write
 from tpx.errors import Code, InvalidRequest, NotFound, TpxError
 from tpx.serving.model_id import ModelId
-from tpx.serving.repository import control
 
 FACTORS = {"two": 2, "three": 3}
 OFTEN = {"mode": "poll", "poll_s": 0.02}
 MODES = ["none", "poll", "explicit"]
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "_SETTLE_S", 0.03)
 
 
 @pytest.fixture

@@ -9,14 +9,8 @@ import pytest
 from tests.serving.repository.controlled import controlled, play, write
 from tpx.errors import UsageError
 from tpx.serving.model_id import ModelId
-from tpx.serving.repository import control
 
 OFTEN = {"mode": "poll", "poll_s": 0.02}
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "_SETTLE_S", 0.03)
 
 
 def test_what_appears_is_loaded_what_changes_reloaded_what_goes_unloaded(tmp_path: Path) -> None:
@@ -67,13 +61,9 @@ def test_a_model_that_failed_at_startup_is_loaded_once_it_can_be(tmp_path: Path)
     play(scene)
 
 
-def test_a_model_that_is_still_being_written_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(control, "_SETTLE_S", 0.3)
-
+def test_a_model_that_is_still_being_written_waits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scene() -> None:
-        async with controlled(tmp_path, mode="poll", poll_s=1000) as it:
+        async with controlled(tmp_path, mode="poll", poll_s=1000, settle_s=0.3) as it:
             path = write(tmp_path, 2)
             whole = path.read_bytes()
             path.write_bytes(whole[:50])

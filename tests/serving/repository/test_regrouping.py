@@ -12,12 +12,12 @@ import pytest
 
 from tests.serving.onnx_files import accumulator, write_model
 from tests.serving.repository.controlled import Scene, ask, controlled, play, write
-from tests.serving.repository.test_decisions import recipe
+from tests.serving.repository.test_table import recipe
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.backends.contract import InstanceSpec, Needs
 from tpx.serving.model import ServedModel, plan_regroup
-from tpx.serving.repository.decisions import plan_load
+from tpx.serving.repository.table import plan_load
 from tpx.serving.request import InferRequest, InferResponse
 from tpx.serving.scheduling.limiter import RateLimiter
 

@@ -15,11 +15,9 @@ from tests.serving.onnx_files import doubling, graph, node, value, write_model
 from tpx.errors import InvalidRequest, NotFound, NotReady, TpxError, UsageError
 from tpx.protocol import model_config
 from tpx.serving.instances.completions import Completions
-from tpx.serving.repository.control import ModelControl
+from tpx.serving.repository.coordinator import ControlSettings, Coordinator
 from tpx.serving.repository.loading import Loader, LoadSettings
-from tpx.serving.repository.records import parse_version
-from tpx.serving.repository.repository import ModelRepository
-from tpx.serving.repository.settings import ControlSettings
+from tpx.serving.repository.table import ModelRepository, parse_version
 
 ALL = "version_policy { all { } } "
 SCALED = "input [{ name: 'x' data_type: TYPE_FP32 dims: [ %d ] }] output [{ name: 'y' data_type: TYPE_FP32 "
@@ -34,7 +32,7 @@ def loaded(paths: Path | Sequence[Path], look: Callable[[ModelRepository], Any],
         loader = Loader(options, Completions(loop), loop)
         every = [paths] if isinstance(paths, Path) else paths
         repository = ModelRepository()
-        control = ModelControl(repository, loader, ControlSettings(paths=every, load_threads=2))
+        control = Coordinator(repository, loader, ControlSettings(paths=every, load_threads=2))
         try:
             await control.start()
             return look(repository)

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from tests.serving.repository.controlled import ask, controlled, play, write
-from tpx.serving.repository.retirement import Retirement
-from tpx.serving.repository.tasks import Tasks
+from tpx.serving.repository.retirement import Retirement, Tasks
 
 MIB = 1 << 20
 
@@ -67,10 +66,10 @@ def test_what_a_backend_imports_is_not_collected_again(monkeypatch: pytest.Monke
     frozen = gc.get_freeze_count()
     retirement = Retirement(Tasks(), lambda _: None)
     try:
-        retirement.leave_imports_alone()
+        retirement.freeze_imports()
         assert gc.get_freeze_count() == frozen
         monkeypatch.setattr("sys.modules", {**sys.modules, **{f"backend.{n}": sys for n in range(30)}})
-        retirement.leave_imports_alone()
+        retirement.freeze_imports()
         assert gc.get_freeze_count() > frozen
     finally:
         gc.unfreeze()

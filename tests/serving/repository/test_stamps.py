@@ -7,8 +7,8 @@ import pytest
 
 from tests.serving.onnx_files import write_model
 from tpx.serving.model_id import ModelId
+from tpx.serving.repository.discovery import Stamps, stamps_of
 from tpx.serving.repository.layout import find, scan
-from tpx.serving.repository.stamps import Stamps, stamps_of
 
 
 def stamps(path: Path, config_name: str = "") -> Stamps:

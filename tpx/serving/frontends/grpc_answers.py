@@ -8,7 +8,7 @@ from typing import Any
 from tpx.errors import TpxError
 from tpx.protocol.grpc.server_call import ServerCall
 from tpx.protocol.grpc.status import Status, from_code
-from tpx.serving.repository.demand import NotLoaded
+from tpx.serving.repository.on_demand import NotLoaded
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from tpx.serving.frontends.placing import takes_long
 from tpx.serving.frontends.traced import trace_stream
 from tpx.serving.offload import Postponed
 from tpx.serving.pace import Pace
-from tpx.serving.repository.demand import NotLoaded
+from tpx.serving.repository.on_demand import NotLoaded
 from tpx.serving.request import InferRequest, InferResponse
 
 _COUNTED_BYTES = 16 << 10

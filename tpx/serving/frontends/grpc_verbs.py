@@ -14,8 +14,8 @@ from tpx.protocol.grpc.server_call import Method, ServerCall
 from tpx.protocol.tensors import Buffer
 from tpx.serving.frontends.access import Category
 from tpx.serving.frontends.grpc_answers import answer, fail, fail_internally, when_loaded
-from tpx.serving.repository.demand import NotLoaded
-from tpx.serving.repository.tasks import Tasks
+from tpx.serving.repository.on_demand import NotLoaded
+from tpx.serving.repository.retirement import Tasks
 
 SERVICE = "/inference.GRPCInferenceService/"
 

@@ -21,8 +21,8 @@ from tpx.serving.frontends.http_metadata import HttpMetadata
 from tpx.serving.frontends.http_routes import Meaning, Refusal
 from tpx.serving.frontends.http_settings import HttpSettings
 from tpx.serving.frontends.http_shared_memory import HttpSharedMemory
-from tpx.serving.repository.demand import NotLoaded
-from tpx.serving.repository.sightings import check_name
+from tpx.serving.repository.discovery import check_name
+from tpx.serving.repository.on_demand import NotLoaded
 
 
 class HttpFrontend:

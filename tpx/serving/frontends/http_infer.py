@@ -37,7 +37,7 @@ from tpx.serving.frontends.http_routes import MODEL, Route, of_model
 from tpx.serving.frontends.placing import put_into_place, takes_long
 from tpx.serving.frontends.traced import trace_http
 from tpx.serving.offload import LONG_BYTES, Postponed
-from tpx.serving.repository.demand import NotLoaded
+from tpx.serving.repository.on_demand import NotLoaded
 from tpx.serving.request import InferRequest, InferResponse, RequestHead, rendering_key
 
 _BINARY_TYPE = b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"

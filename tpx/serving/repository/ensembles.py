@@ -1,11 +1,12 @@
-"""The ensembles that should be served, and which of them can be with the models that are there.
+"""The ensembles that should be served, and which of them can be with the models that serve now.
 
 Everything here runs on the event loop and waits for nothing: a model and the ensembles that need it change
 in one step.
 """
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from tpx.errors import ConfigError, LoadError, NotFound, NotReady
 from tpx.protocol import messages
@@ -15,19 +16,112 @@ from tpx.serving.ensemble.graph import Graph, Step
 from tpx.serving.ensemble.model import Ensemble
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.configuration import validate
-from tpx.serving.repository.dependencies import dependents, meant
 from tpx.serving.repository.loading import LoadSettings, Wanted, reason_of
-from tpx.serving.repository.records import Loaded, State
-from tpx.serving.repository.repository import ModelRepository
 from tpx.serving.repository.retirement import Retirement
+from tpx.serving.repository.table import Loaded, ModelRepository, State
 from tpx.serving.served import Served
 from tpx.serving.signature import Signature
+
+Requirements = Mapping[ModelId, Collection[ModelId]]
+"""The models that each ensemble is made of; other models may be left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOrder:
+    """Models, each after those it needs; and models that can never load, each with its circle."""
+
+    models: tuple[ModelId, ...]
+    circular: Mapping[ModelId, str]
+
+
+def meant(written: ModelId, namespace: str, there: Iterable[ModelId]) -> frozenset[ModelId]:
+    """Return the model that a step of an ensemble in `namespace` means, of the models `there` of its name.
+
+    The one that it names; else the one in its own namespace; else the only one. If there are several, all of
+    them; if there is none, the missing one.
+    """
+    own = written if written.namespace else ModelId(written.name, namespace)
+    candidates = frozenset(there)
+    if written.namespace or own in candidates or not candidates:
+        return frozenset([own])
+    return candidates
+
+
+def plan_order(requires: Requirements) -> LoadOrder:
+    """Return the order in which to load the keys of `requires`."""
+    models: list[ModelId] = []
+    circles: dict[ModelId, str] = {}
+    done: set[ModelId] = set()
+    for root in sorted(requires):
+        _visit(root, requires, models, circles, done)
+    return LoadOrder(models=tuple(model for model in models if model not in circles), circular=circles)
+
+
+def _visit(
+    root: ModelId,
+    requires: Requirements,
+    models: list[ModelId],
+    circles: dict[ModelId, str],
+    done: set[ModelId],
+) -> None:
+    """Visit depth first without recursion: models may be nested deeper than the stack."""
+    path = {} if root in done else {root: iter(sorted(requires[root]))}
+    while path:
+        model = next(reversed(path))
+        needed = next(path[model], None)
+        if needed is None:
+            del path[model]
+            done.add(model)
+            models.append(model)
+        elif needed in path:
+            around = list(path)[list(path).index(needed) :]
+            circles.update(dict.fromkeys(around, " -> ".join(map(str, [*around, needed]))))
+        elif needed in requires and needed not in done:
+            path[needed] = iter(sorted(requires[needed]))
+
+
+def composing(model: ModelId, requires: Requirements) -> set[ModelId]:
+    """Return the models that a model needs, directly or not."""
+    found: set[ModelId] = set()
+    waiting = [model]
+    while waiting:
+        for needed in requires.get(waiting.pop(), ()):
+            if needed not in found:
+                found.add(needed)
+                waiting.append(needed)
+    return found
+
+
+def dependents(models: Iterable[ModelId], requires: Requirements) -> list[ModelId]:
+    """Return the ensembles that need one of these models, directly or not, each after what it needs."""
+    changed, found = set(models), []
+    for model in plan_order(requires).models:
+        if not changed.isdisjoint(requires[model]):
+            changed.add(model)
+            found.append(model)
+    return found
+
+
+def plan_cascade(model: ModelId, requires: Requirements, asked: Collection[ModelId]) -> list[ModelId]:
+    """Return an ensemble and those of its parts to unload with it: neither requested by name, `asked`, nor
+    needed by another ensemble."""
+    left = {key: set(needed) for key, needed in requires.items()}
+    gone, waiting = [], [model]
+    while waiting:
+        current = waiting.pop(0)
+        gone.append(current)
+        for needed in sorted(left.pop(current, ())):
+            kept = needed in asked or any(needed in others for others in left.values())
+            if not kept and needed not in gone and needed not in waiting:
+                waiting.append(needed)
+    return gone
+
 
 log = logging.getLogger(__name__)
 
 
 class Ensembles:
-    """Composes ensembles, when they are loaded and whenever a model changes that they are made of."""
+    """Composes ensembles when they are loaded, and again whenever a model below them changes."""
 
     def __init__(self, repository: ModelRepository, retirement: Retirement, settings: LoadSettings) -> None:
         self._repository = repository
@@ -35,26 +129,26 @@ class Ensembles:
         self._settings = settings
         self._wanted: dict[ModelId, tuple[Wanted, Graph]] = {}
         self._resolved: dict[tuple[ModelId, str], Served] = {}
-        """Who computes steps, as long as nothing that serves has changed."""
+        """What computes the steps, valid for one generation of the table."""
         self._resolved_at = -1
 
     @property
     def requires(self) -> dict[ModelId, frozenset[ModelId]]:
-        """The models that each is made of."""
+        """The models that each ensemble is made of."""
         return {model: self.needs(graph) for model, (_, graph) in self._wanted.items()}
 
     def needs(self, graph: Graph, on_disk: Collection[ModelId] = ()) -> frozenset[ModelId]:
-        """The models that the steps of an ensemble mean, of those that are known or `on_disk`."""
+        """Return the models that the steps of an ensemble mean, of those that are known or `on_disk`."""
         return frozenset().union(*(self._meant(graph, step, on_disk) for step in graph.steps))
 
     def _meant(self, graph: Graph, step: Step, on_disk: Collection[ModelId] = ()) -> frozenset[ModelId]:
-        """More than one where it is not clear."""
+        """Return the models that a step means, several if it is ambiguous."""
         name = step.model.name
         there = [*self._repository.named(name), *(model for model in on_disk if model.name == name)]
         return meant(step.model, graph.model.namespace, there)
 
     def remember(self, wanted: Wanted, *, unless_serving: bool = False) -> None:
-        """It should be served, from now on whenever it can be; or else what serves goes on."""
+        """Serve an ensemble from now on whenever it can be; `unless_serving`, keep what serves."""
         if unless_serving and self._repository.recipes(wanted.source.model_id):
             return
         if wanted.graph is not None:
@@ -63,13 +157,13 @@ class Ensembles:
             self.forget(wanted.source.model_id)
 
     def forget(self, model: ModelId) -> None:
-        """It should not be served any more."""
+        """Serve an ensemble no more."""
         self._wanted.pop(model, None)
 
     def compose_all(
         self, wanted: Wanted, graph: Graph, versions: Sequence[int]
     ) -> dict[int, Served | BaseException]:
-        """Each version, or why it cannot be."""
+        """Return each version, or why it cannot be composed."""
         out: dict[int, Served | BaseException] = {}
         for version in versions:
             try:
@@ -79,7 +173,7 @@ class Ensembles:
         return out
 
     def _compose(self, wanted: Wanted, graph: Graph, version: int) -> Ensemble:
-        """A version over the models that serve now. Raises LoadError that tells what does not fit."""
+        """Compose a version of the models that serve now. Raises LoadError that tells what does not fit."""
         models = [self._model(graph, step) for step in graph.steps]
         config = messages.ModelConfig()
         config.CopyFrom(wanted.config)
@@ -101,9 +195,9 @@ class Ensembles:
         return ensemble
 
     def settle(self, changed: Sequence[ModelId]) -> None:
-        """These models are others now, or not there any more: so are the ensembles that need them.
+        """Compose or suspend the ensembles that need these models, which changed or are gone.
 
-        And those that need others of their names, which they might mean no longer.
+        Also ensembles that need others of these names, which their steps may mean no longer.
         """
         requires, names = self.requires, {model.name for model in changed}
         touched = {model for needed in requires.values() for model in needed if model.name in names}
@@ -119,11 +213,11 @@ class Ensembles:
                 self._put(wanted, composed)
 
     def _put(self, wanted: Wanted, composed: Sequence[Ensemble]) -> None:
-        """Serve these, but for those that would be what serves already."""
+        """Serve these ensembles, except those equal to what serves already."""
         model, repository = wanted.source.model_id, self._repository
         new = {}
         for ensemble in composed:
-            current = repository.loaded(model, ensemble.version)
+            current = repository.record(model).loaded.get(ensemble.version)
             if current is None or not _same(current.served, ensemble):
                 new[ensemble.version] = Loaded(served=ensemble, recipe=wanted.recipes[ensemble.version])
             elif isinstance(current.served, Ensemble):
@@ -133,7 +227,7 @@ class Ensembles:
             log.info("successfully loaded '%s'", model)
 
     def _resolve(self, model: ModelId, version: str) -> Served:
-        """Who computes a step: what serves, or else what still answers those that it was unloaded under."""
+        """Return what computes a step: what serves, or else a version that still drains."""
         if self._resolved_at != self._repository.generation:
             self._resolved.clear()
             self._resolved_at = self._repository.generation
@@ -151,14 +245,14 @@ class Ensembles:
         return found
 
     def _is_clear(self, graph: Graph, step: Step) -> bool:
-        """Whether a step means one model, and that is known."""
+        """Tell whether a step means one model that is known."""
         found = self._meant(graph, step)
-        return len(found) == 1 and bool(self._repository.entries(min(found)))
+        return len(found) == 1 and bool(self._repository.record(min(found)).entries)
 
     def _model(self, graph: Graph, step: Step) -> Served:
-        """Raises ConfigError in Triton's words."""
+        """Return what serves a step. Raises ConfigError in Triton's words."""
         found, repository = self._meant(graph, step), self._repository
-        needed, entries = min(found), repository.entries(min(found))
+        needed, entries = min(found), repository.record(min(found)).entries
         if len(found) > 1 or not entries:
             missing = {step.model.name for step in graph.steps if not self._is_clear(graph, step)}
             raise ConfigError(
@@ -187,7 +281,7 @@ class Ensembles:
 
 
 def _same(current: Served, new: Ensemble) -> bool:
-    """Whether one would answer as the other: who computes the steps is asked at every step."""
+    """Tell whether two would answer alike; what computes the steps is resolved at every step."""
     return (
         isinstance(current, Ensemble)
         and current.config == new.config

@@ -1,16 +1,17 @@
-"""Loading one version of a model: configuration, file, instances. Runs in a loader thread."""
+"""Load one version of a model: configuration, repository agents, file, instances. Runs in load threads."""
 
 import asyncio
 import logging
+import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tpx.errors import Code, ConfigError, LoadError, TpxError
-from tpx.protocol import messages
+from tpx.protocol import config_text, messages
 from tpx.serving.backends.contract import InstanceSpec, MakesResponses, ModelFiles, OpenModel, instance_specs
 from tpx.serving.backends.table import backend as find_backend
 from tpx.serving.cache import ResponseCache
@@ -21,8 +22,7 @@ from tpx.serving.host import Host
 from tpx.serving.instances.base import Instance
 from tpx.serving.instances.completions import Completions
 from tpx.serving.model import Parts, Placed, ServedModel, plan_regroup
-from tpx.serving.model_id import ModelId
-from tpx.serving.repository.agents.custody import Custody
+from tpx.serving.repository.agents.ownership import Ownership
 from tpx.serving.repository.batching import fill_batching
 from tpx.serving.repository.configuration import (
     complete_ensemble,
@@ -39,13 +39,11 @@ from tpx.serving.repository.configuration import (
     validate_outputs,
     validate_tensors,
 )
-from tpx.serving.repository.decisions import Recipe
-from tpx.serving.repository.layout import ModelSource, read_labels, wanted_versions
-from tpx.serving.repository.locating import located
+from tpx.serving.repository.discovery import Stamps, stamps_of
+from tpx.serving.repository.layout import ModelSource, read_labels, versions_in, wanted_versions
 from tpx.serving.repository.overrides import relative_paths
-from tpx.serving.repository.preparing import prepare, recipe_of
 from tpx.serving.repository.scheduling import scheduler_of, stacking_of
-from tpx.serving.repository.stamps import Stamps, stamps_of
+from tpx.serving.repository.table import Recipe
 from tpx.serving.repository.warmup import warm_up
 from tpx.serving.scheduling.limiter import RateLimiter
 from tpx.serving.signature import Signature
@@ -53,47 +51,47 @@ from tpx.serving.signature import Signature
 log = logging.getLogger(__name__)
 
 _DEFAULT_MAX_BATCH_SIZE = 4  # Triton's `default-max-batch-size`
+_NAMES_A_FILE = re.compile(r"\.pbtxt\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSettings:
-    """What loading takes from the server's options."""
+    """The server's options that loading needs."""
 
     auto_complete: bool = True
     inline_below_ns: int = 100_000
     latencies: LatencySettings = field(default_factory=LatencySettings)
     cache: ResponseCache | None = None
-    """Of --cache-config, for the models that ask for one."""
+    """--cache-config: the cache of models that enable it."""
     limiter: RateLimiter | None = None
-    """Of --rate-limit, for all models."""
+    """--rate-limit: shared by all models."""
     backend_directory: Path | None = None
-    """--backend-directory, where python-based backends are."""
+    """--backend-directory: python-based backends."""
     agent_directory: Path = Path("/opt/tritonserver/repoagents")
-    """--repoagent-directory, where repository agents are."""
+    """--repoagent-directory: repository agents."""
     backend_settings: Mapping[str, Mapping[str, str]]
-    """--backend-config by backend; "" holds those for all."""
+    """--backend-config by backend; "" applies to all."""
     namespaces: bool = False
     """--model-namespacing: steps of ensembles may name one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a model shall become: its configuration before its files are opened, and its versions."""
+    """A model to load: its configuration before its files are opened, and the recipes of its versions."""
 
     source: ModelSource
     config: Any
     stamps: Stamps
     recipes: Mapping[int, Recipe]
-    """By version."""
     graph: Graph | None = None
-    """Of an ensemble."""
+    """The steps of an ensemble."""
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Of an ensemble, those that it has itself, by output."""
+    """Labels that an ensemble has itself, by output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regroup:
-    """A change of the instances of a model that serves, ready to be done or dropped."""
+    """Other instances for a model that serves, ready to join it or to be dropped."""
 
     model: ServedModel
     config: Any
@@ -101,7 +99,7 @@ class Regroup:
     part: Sequence[InstanceSpec]
 
     def do(self) -> list[Instance]:
-        """On the event loop, at once; returns the instances that are to be closed when they are drained."""
+        """Change the instances on the event loop; returns those to close once they are drained."""
         self.model.join(self.join)
         ended = self.model.part(self.part)
         groups = self.model.config.instance_group
@@ -110,7 +108,7 @@ class Regroup:
         return ended
 
     def drop(self) -> None:
-        """Another version failed; blocks."""
+        """Close the new instances, as another version failed; blocks."""
         for one in self.join:
             one.instance.close()
 
@@ -123,55 +121,62 @@ class Loader:
         settings: LoadSettings,
         completions: Completions,
         loop: asyncio.AbstractEventLoop,
-        host_of: Callable[[ModelId], Host] | None = None,
     ) -> None:
         self.settings = settings
-        self._host_of = host_of
         self._completions = completions
         self._loop = loop
 
-    def want(self, source: ModelSource, custody: Custody, served: Custody | None = None) -> Wanted:
-        """What to load of a model as it lies there, or as its repository agents make it.
+    def want(self, source: ModelSource, ownership: Ownership, served: Ownership | None = None) -> Wanted:
+        """Read a model as it lies there, or as its repository agents change it.
 
-        `served` is what serves in the custody of agents: they are not asked again for the same. Raises
-        ConfigError, LoadError.
+        `served` owns what serves: its agents are not called again for the same files. Raises ConfigError,
+        LoadError.
         """
         try:
-            return self._want(source, custody, served)
+            return self._want(source, ownership, served)
         except ConfigError as exc:
-            raise located(exc, source) from exc
+            raise _located(exc, source) from exc
 
-    def _want(self, source: ModelSource, custody: Custody, served: Custody | None) -> Wanted:
-        stamps = stamps_of(source)  # first: what changes while it is read is seen the next time
+    def _want(self, source: ModelSource, ownership: Ownership, served: Ownership | None) -> Wanted:
+        stamps = stamps_of(source)  # first: a file that changes while it is read is noticed the next time
         written = self._read_config(source)
         agents = written.model_repository_agents
         if not agents.agents:
             return self._wanted(source, written, stamps)
-        recipe = recipe_of(source, written, stamps)
+        recipe = _recipe_with_agents(source, written, stamps)
         same = None if served is None else served.wanted
         if same is not None and recipe in same.recipes.values():
             return replace(same, stamps=stamps)
-        source = prepare(source, written, custody, self.settings.agent_directory)
+        source = _prepare(source, written, ownership, self.settings.agent_directory)
         config = self._read_config(source)
         config.model_repository_agents.CopyFrom(agents)
         wanted = self._wanted(source, config, stamps)
-        custody.wanted = replace(wanted, recipes=dict.fromkeys(wanted.recipes, recipe))
-        return custody.wanted
+        ownership.wanted = replace(wanted, recipes=dict.fromkeys(wanted.recipes, recipe))
+        return ownership.wanted
 
     def _wanted(self, source: ModelSource, config: Any, stamps: Stamps) -> Wanted:
         self._fill(config, source)
         composed = is_ensemble(config)
+        rest = messages.ModelConfig()
+        rest.CopyFrom(config)
+        rest.ClearField("version_policy")
+        rest.ClearField("instance_group")
+        base = Recipe(
+            config=rest.SerializeToString(deterministic=True),
+            groups=messages.ModelConfig(instance_group=config.instance_group).SerializeToString(
+                deterministic=True
+            ),
+            directory="",
+            shared=stamps.shared,
+            files="",
+        )
         return Wanted(
             source=source,
             config=config,
             stamps=stamps,
             recipes={
-                version: Recipe(
-                    config=_without_policy_and_groups(config),
-                    groups=_groups(config),
-                    directory=_place_of(source, version),
-                    shared=stamps.shared,
-                    files=stamps.versions.get(version, ""),
+                version: replace(
+                    base, directory=_place_of(source, version), files=stamps.versions.get(version, "")
                 )
                 for version in wanted_versions(config, source)
             },
@@ -191,7 +196,7 @@ class Loader:
         return config
 
     def _fill(self, config: Any, source: ModelSource) -> None:
-        """What the configuration leaves open and needs no open file."""
+        """Complete and validate as much of a configuration as needs no open file."""
         refuse_unsupported(config)
         if is_ensemble(config):
             complete_ensemble(config, auto_complete=self.settings.auto_complete)
@@ -209,17 +214,17 @@ class Loader:
         with suppress(LoadError):  # the load of a version reports it
             fill_defaults(config, find_backend(config.backend, self.settings.backend_directory))
 
-    def load(self, source: ModelSource, version: int, written: Any) -> ServedModel:
-        """One version, ready to serve; its own copy of the configuration is completed from its file.
+    def load(self, source: ModelSource, version: int, written: Any, host: Host | None = None) -> ServedModel:
+        """Load one version; its own copy of the configuration is completed from its file.
 
-        Raises LoadError.
+        `host` is what the model may ask of the server. Raises LoadError.
         """
         try:
-            return self._load(source, version, written)
+            return self._load(source, version, written, host)
         except ConfigError as exc:
-            raise located(exc, source) from exc
+            raise _located(exc, source) from exc
 
-    def _load(self, source: ModelSource, version: int, written: Any) -> ServedModel:
+    def _load(self, source: ModelSource, version: int, written: Any, host: Host | None) -> ServedModel:
         began = time.perf_counter_ns()
         config = messages.ModelConfig()
         config.CopyFrom(written)
@@ -228,7 +233,6 @@ class Loader:
         validate_tensors(config, completed=not self.settings.auto_complete)
         if source.origin is not None:
             source.origin.fetch_version(source.directory, version)
-        host = self._host_of(source.model_id) if self._host_of is not None else None
         files = ModelFiles(
             model_name=source.name,
             version=version,
@@ -272,7 +276,7 @@ class Loader:
     def _instances(
         self, model: ServedModel, specs: Sequence[InstanceSpec], config: Any, source: ModelSource
     ) -> list[Placed]:
-        """New instances, warm, that wait to join."""
+        """Create instances and warm them up; they wait to join."""
         prepared = model.prepare(specs, config, self._completions)
         try:
             warm_up(model, [one.instance for one in prepared], source.directory)
@@ -283,9 +287,9 @@ class Loader:
         return prepared
 
     def regroup(self, model: ServedModel, source: ModelSource, written: Any) -> "Regroup":
-        """What makes of a model that serves one with the instance groups of another configuration.
+        """Prepare the instance groups of another configuration for a model that serves.
 
-        Raises LoadError, and the model is as it was.
+        Raises LoadError, which leaves the model as it was.
         """
         config = messages.ModelConfig()
         config.CopyFrom(model.config)
@@ -315,7 +319,7 @@ class Loader:
         opened.check(config)
 
     def _check_stacked(self, config: Any) -> None:
-        """Refuse what only a model that makes its own responses can be."""
+        """Raise ConfigError for what only a model that makes its own responses can be."""
         validate_outputs(config)
         if config.sequence_batching.iterative_sequence:
             raise ConfigError(
@@ -330,7 +334,7 @@ class Loader:
 
 
 def reason_of(error: BaseException) -> str:
-    """Why something could not be loaded, as the repository index tells it."""
+    """Return why something could not be loaded, as the repository index shows it."""
     if not isinstance(error, TpxError):
         log.error("a defect while loading", exc_info=error)
         return relative_paths(f"{Code.INTERNAL.value}: {type(error).__name__}: {error}")
@@ -339,24 +343,51 @@ def reason_of(error: BaseException) -> str:
 
 
 def _place_of(source: ModelSource, version: int) -> str:
-    """Where a version is that was not made for one load alone."""
+    """Return where a version is stored, not where it was fetched to."""
     if source.origin is not None:
         return f"{source.origin.url}/{version}"
     return str(source.file or source.versions[version])
 
 
-def _without_policy_and_groups(config: Any) -> bytes:
-    rest = messages.ModelConfig()
-    rest.CopyFrom(config)
-    rest.ClearField("version_policy")
-    rest.ClearField("instance_group")
-    return _serialized(rest)
+def _prepare(source: ModelSource, written: Any, ownership: Ownership, agent_directory: Path) -> ModelSource:
+    """Have the agents of the ModelConfig `written` prepare a model; they see all of its files.
+
+    If they made other files without a configuration, `written` is used. Raises LoadError.
+    """
+    parent = None
+    if source.origin is not None:
+        parent = source.origin.private_parent
+        for version in source.versions:
+            source.origin.fetch_version(source.directory, version)
+    place = ownership.load(written, source.directory, agent_directory, parent)
+    if place == source.directory:
+        return replace(source, origin=None)
+    moved = replace(source, origin=None, directory=place, versions=versions_in(place))
+    return moved if moved.has_config else replace(moved, override=written)
 
 
-def _groups(config: Any) -> bytes:
-    return _serialized(messages.ModelConfig(instance_group=config.instance_group))
+def _recipe_with_agents(source: ModelSource, written: Any, stamps: Stamps) -> Recipe:
+    """Return the recipe that all versions of a model with agents share: everything that the agents see."""
+    files = (f"{version} {stamp}" for version, stamp in sorted(stamps.versions.items()))
+    return Recipe(
+        config=written.SerializeToString(deterministic=True),
+        groups=b"",
+        directory=source.place if source.origin is not None else str(source.directory),
+        shared=stamps.shared,
+        files="\n".join(files),
+    )
 
 
-def _serialized(config: Any) -> bytes:
-    data: bytes = config.SerializeToString(deterministic=True)
-    return data
+def _located(error: ConfigError, source: ModelSource) -> ConfigError:
+    """Add the file, line and field of config.pbtxt to an error, if the file has what the error names."""
+    if source.override is not None or source.file is not None or _NAMES_A_FILE.search(error.message):
+        return error
+    path = source.config_path
+    try:
+        part = config_text.locate(path.read_text(encoding="utf-8"), error.message)
+    except (OSError, UnicodeDecodeError):
+        return error
+    if part is None:
+        return error
+    inside = path.relative_to(source.directory)
+    return ConfigError(f"{error.message} ({source.place}/{inside}:{part.line}: {part.path})")

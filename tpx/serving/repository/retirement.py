@@ -1,20 +1,20 @@
-"""The end of versions that do not serve any more: their last answers, their threads, their memory."""
+"""The end of versions that do not serve any more: their last responses, their threads, their memory."""
 
 import asyncio
 import gc
 import logging
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from tpx.serving.heap import give_memory_back
 from tpx.serving.instances.base import Instance
 from tpx.serving.model import ServedModel
 from tpx.serving.model_id import ModelId
-from tpx.serving.repository.agents.custody import Custody
+from tpx.serving.repository.agents.ownership import Ownership
 from tpx.serving.repository.loading import Regroup
-from tpx.serving.repository.records import Loaded
-from tpx.serving.repository.tasks import Tasks
+from tpx.serving.repository.table import Loaded
 from tpx.serving.served import Served
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,34 @@ _LOOK_EVERY_S = 0.01
 _CLOSED_AT_ONCE = 32
 _A_BACKEND_OF_MODULES = 20
 _RECLAIM_AFTER_S = 0.2
-"""Many that are unloaded at once are swept up together."""
+"""Models unloaded within this time are collected together."""
+
+
+class Tasks:
+    """Owns tasks of the running event loop. None is cancelled: what was begun runs to its end."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Begin, and return the task for callers that wait; a failure is logged for those that do not."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._running.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a task failed", exc_info=task.exception())
+
+    async def finish(self) -> None:
+        """Wait until no task is left, including those that tasks start meanwhile."""
+        while self._running:
+            await asyncio.wait(self._running)
 
 
 class Retirement:
@@ -33,18 +60,18 @@ class Retirement:
         self._tasks = tasks
         self._on_end = on_end
         self._draining: list[Served] = []
-        self._held: set[Custody] = set()
+        self._owned: set[Ownership] = set()
         self._ending: dict[ModelId, set[asyncio.Task[None]]] = {}
-        """Of instances that were dismissed since a load of their model last waited for them."""
+        """Ends of instances that were dismissed since a load of their model last waited for them."""
+        # not the loop's threads: Python models may take half a minute to end, and requests need those
         self._pool = ThreadPoolExecutor(_CLOSED_AT_ONCE, thread_name_prefix="retirement")
-        """Its own: Python models may take half a minute to end, and requests need the threads of the loop."""
         self._reclaiming = False
         self._modules = len(sys.modules)
         self.last = False
-        """The server ends: its memory need not be swept."""
+        """The server ends: its memory need not be collected."""
 
     def shutdown(self) -> None:
-        """Nothing more will be closed."""
+        """End the threads; nothing more will be closed."""
         self._pool.shutdown(wait=False)
 
     @property
@@ -53,23 +80,20 @@ class Retirement:
         return list(self._draining)
 
     def retire(self, ended: Iterable[Loaded]) -> None:
-        """Nothing new will be sent to these."""
+        """Close versions that get no new requests, each after its last response."""
         for loaded in ended:
             self._draining.append(loaded.served)
             self._tasks.start(self._drain(loaded))
 
-    def discard(self, loaded: Iterable[Loaded]) -> None:
-        """Close versions that never served."""
+    def discard(self, loaded: Iterable[Loaded], regroups: Iterable[Regroup] = ()) -> None:
+        """Close versions that never served, and instances that never computed."""
         for one in loaded:
             self._tasks.start(self._close(one))
-
-    def drop(self, regroups: Iterable[Regroup]) -> None:
-        """End instances that never computed."""
         for regroup in regroups:
             self._tasks.start(self._in_thread(regroup.drop))
 
     def dismiss(self, model: ServedModel, instances: Iterable[Instance]) -> None:
-        """End instances that compute no longer than what they have begun, sequences included."""
+        """Close instances of a model that serves, each after what it has begun, sequences included."""
         for instance in instances:
             task = self._tasks.start(self._dismiss(model, instance))
             if not model.config.HasField("sequence_batching"):  # a sequence may go on for ever
@@ -78,7 +102,7 @@ class Retirement:
                 task.add_done_callback(ending.discard)
 
     async def until_dismissed(self, model: ModelId) -> None:
-        """Wait until the instances that were dismissed have ended, those of sequences apart."""
+        """Wait until the dismissed instances of a model have ended, except those of sequences."""
         ending = self._ending.pop(model, None)
         if ending:
             await asyncio.wait(ending)
@@ -92,34 +116,34 @@ class Retirement:
         log.info("instance %s has ended", instance.name)
         self._reclaim_soon()
 
-    def leave_imports_alone(self) -> None:
-        """Loading may have imported a backend, whose objects stay: a collector that looks at all of them
-        holds up every request, with PyTorch for some tenths of a second."""
+    def freeze_imports(self) -> None:
+        """Exempt a backend that a load imported from garbage collection, which stops every request while it
+        visits those objects: with PyTorch for some tenths of a second."""
         if len(sys.modules) - self._modules > _A_BACKEND_OF_MODULES:
             self._modules = len(sys.modules)
             gc.freeze()
 
-    def hold(self, custody: Custody) -> None:
-        """Remember what has to come to its end, by `release` or by `abandon`."""
-        self._held.add(custody)
+    def hold(self, ownership: Ownership) -> None:
+        """Remember the files and agents of a load until `release`, or `abandon`."""
+        self._owned.add(ownership)
 
     def abandon(self) -> None:
-        """Remove all files, whoever needs them: the process ends."""
-        for custody in self._held:
-            custody.abandon()
+        """Remove the files of all loads, in use or not: the process ends."""
+        for ownership in self._owned:
+            ownership.abandon()
 
-    async def release(self, custody: Custody | None) -> None:
-        """One less needs it: the last one ends it."""
-        if custody is not None and custody.release():
-            self._held.discard(custody)
-            if not custody.empty:
-                await self._in_thread(custody.end)
+    async def release(self, ownership: Ownership | None) -> None:
+        """Give up one share of the files and agents of a load; the last one ends them."""
+        if ownership is not None and ownership.release():
+            self._owned.discard(ownership)
+            if not ownership.empty:
+                await self._in_thread(ownership.end)
 
     async def _drain(self, loaded: Loaded) -> None:
-        served, custody = loaded.served, loaded.custody
-        if custody is not None and custody.agents:
-            await self._in_thread(custody.unload)
-        # what was bound to it before the swap is submitted by the time the loop comes back here
+        served, ownership = loaded.served, loaded.ownership
+        if ownership is not None and ownership.agents:
+            await self._in_thread(ownership.unload)
+        # requests that were bound before the swap are submitted by the time the loop comes back here
         await asyncio.sleep(_LOOK_EVERY_S)
         while self._is_needed(served):  # noqa: ASYNC110 (an event would cost every request a test)
             await asyncio.sleep(_LOOK_EVERY_S)
@@ -132,7 +156,7 @@ class Retirement:
         log.info("successfully unloaded '%s' version %d", served.model_id, served.version)
 
     def _is_needed(self, served: Served) -> bool:
-        """Whether it computes, or will for what an ensemble has taken that does not serve any more either."""
+        """Tell whether a version computes, or will for requests of an ensemble that is draining, too."""
         return (served.in_flight > 0 and not served.deserted) or any(
             one.in_flight and served.model_id in one.composed_of for one in self._draining
         )
@@ -141,7 +165,7 @@ class Retirement:
         try:
             await self._in_thread(loaded.served.close)
         finally:
-            await self.release(loaded.custody)
+            await self.release(loaded.ownership)
             self._reclaim_soon()
 
     def _reclaim_soon(self) -> None:

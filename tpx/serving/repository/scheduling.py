@@ -1,10 +1,18 @@
 """From a complete configuration to how its requests are scheduled and stacked."""
 
+import math
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tpx.serving.repository.initial_states import states_of, varying_shapes_of
+import numpy as np
+import numpy.typing as npt
+
+from tpx.errors import ConfigError, InvalidRequest
+from tpx.protocol.datatypes import BY_NUMBER, DataType
+from tpx.protocol.tensors import as_array
+from tpx.serving.backends.contract import inside
 from tpx.serving.scheduling.base import Scheduler, SequenceScheduler
 from tpx.serving.scheduling.direct import DirectScheduler
 from tpx.serving.scheduling.dynamic import DynamicBatcher
@@ -15,7 +23,7 @@ from tpx.serving.scheduling.strategies import DirectSequences, OldestSequences
 from tpx.serving.stacking.base import Stacking
 from tpx.serving.stacking.plain import PlainStacking
 from tpx.serving.stacking.ragged import RaggedStacking, added_inputs_of
-from tpx.serving.stacking.sequences import SequenceStacking, check_correlation_id, controls_of
+from tpx.serving.stacking.sequences import SequenceStacking, State, check_correlation_id, controls_of
 
 
 def scheduler_of(config: Any) -> Scheduler:
@@ -99,3 +107,107 @@ def _oldest(batching: Any, table: SequenceTable, rows: int) -> SequenceScheduler
     settings = batching.oldest
     preferred, delay_ns = list(settings.preferred_batch_size), settings.max_queue_delay_microseconds * 1000
     return OldestSequences(table, lambda: DynamicBatcher(rows, preferred, delay_ns))
+
+
+def states_of(config: Any, directory: Path) -> list[State]:
+    """The states of a validated configuration; `directory` is the model's, with `initial_state/` in it.
+
+    Raises ConfigError.
+    """
+    states = []
+    for state in config.sequence_batching.state:
+        if state.use_growable_memory and not state.use_same_buffer_for_input_output:
+            raise ConfigError(
+                "In order to 'use_growable_memory', you must also enable "
+                f"'use_same_buffer_for_input_output' for state input name '{state.input_name}'."
+            )
+        datatype = BY_NUMBER[state.data_type]
+        initial = _zeros(datatype, _first_dims(state))
+        for given in state.initial_state:
+            _check(state, given)
+            initial = _initial(config.name, given, datatype, directory)
+        states.append(
+            State(
+                input_name=state.input_name,
+                output_name=state.output_name,
+                datatype=datatype,
+                initial=initial,
+            )
+        )
+    return states
+
+
+def varying_shapes_of(config: Any) -> list[tuple[int, ...]]:
+    """The shapes that the states of a validated configuration begin with, none where they never change."""
+    states = config.sequence_batching.state
+    if not any(dim < 0 for state in states for dim in state.dims):
+        return []
+    return [
+        tuple(state.initial_state[0].dims) if state.initial_state else _first_dims(state) for state in states
+    ]
+
+
+def _first_dims(state: Any) -> tuple[int, ...]:
+    return tuple(1 if dim < 0 else dim for dim in state.dims)
+
+
+def _check(state: Any, given: Any) -> None:
+    """In the order and the words of Triton."""
+    name = state.input_name
+    if len(state.initial_state) > 1:
+        raise ConfigError(
+            f"initial_state field for state input '{name}' must contain exactly one or zero element. Found "
+            f"'{len(state.initial_state)}' elements."
+        )
+    if given.data_type != state.data_type:
+        raise ConfigError(
+            f"The data type used for 'initial_state' field of state '{name}' does not match the state data "
+            "type."
+        )
+    if not given.name:
+        raise ConfigError(f"Field 'name' must be set when using initial_state for state input '{name}'.")
+    if len(given.dims) != len(state.dims):
+        raise ConfigError(
+            "Number of dimensions in 'initial_state' doesn't match the size of 'state' dimensions for state "
+            f"input '{name}'. {len(given.dims)} != {len(state.dims)}"
+        )
+    for dim, wanted in zip(given.dims, state.dims, strict=True):
+        if dim < 1:
+            raise ConfigError(
+                f"'initial_state' field for state input name '{name}' contains variable dimensions."
+            )
+        if wanted not in (-1, dim):
+            raise ConfigError(
+                f"'initial_state' dim for input name '{name}' doesn't match 'state' dim description. "
+                f"{dim} != {wanted}"
+            )
+    if given.WhichOneof("state_data") is None:
+        raise ConfigError(f"initial_state setting expects state '{name}' to have state_data set")
+
+
+def _initial(model: str, given: Any, datatype: DataType, directory: Path) -> npt.NDArray[Any]:
+    shape = tuple(given.dims)
+    if given.WhichOneof("state_data") == "zero_data":
+        return _zeros(datatype, shape)
+    path = inside(directory / "initial_state", given.data_file, "initial_state.data_file")
+    try:
+        data = path.read_bytes()
+    except OSError as exc:
+        raise ConfigError(
+            f"failed to open text file for read {path}: {exc.strerror} (initial_state of model '{model}')"
+        ) from exc
+    needed = math.prod(shape) * datatype.size
+    if needed > len(data):
+        raise ConfigError(
+            f"initial_state setting expects {needed} bytes, but the data provided from {given.data_file} "
+            f"only has {len(data)} bytes."
+        )
+    try:
+        return as_array(data[:needed] if needed else data, datatype.name, shape).copy()
+    except InvalidRequest as exc:
+        raise ConfigError(f"initial_state file '{path}' of model '{model}': {exc.message}") from exc
+
+
+def _zeros(datatype: DataType, shape: Sequence[int]) -> npt.NDArray[Any]:
+    # np.zeros touches no memory before it is used, and states may be large
+    return np.zeros(shape, datatype.numpy) if datatype.size else np.full(shape, b"", datatype.numpy)

@@ -10,7 +10,6 @@ import pytest
 from tests.serving.repository.agents.journal import Journal, asks_for, journals
 from tests.serving.repository.controlled import Scene, controlled, play, times, write
 from tests.serving.repository.stores.s3 import ENVIRONMENT, storage
-from tpx.serving.repository import control
 from tpx.serving.repository.overrides import LoadParameter
 from tpx.serving.repository.stores.places import StorePlace, place_of
 from tpx.serving.repository.stores.store import StoreRepository
@@ -213,11 +212,7 @@ def test_what_is_in_flight_is_answered_between_unload_and_its_end(models: Path, 
     assert journal.lines == LIFE
 
 
-def test_poll_mode_asks_agents_again_when_files_change_and_only_then(
-    models: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(control, "_SETTLE_S", 0.03)
-
+def test_poll_mode_asks_agents_again_when_files_change_and_only_then(models: Path, journal: Journal) -> None:
     async def scene() -> None:
         write(models, 2)
         asks_for(models / "net", journals(moves=""))

@@ -1,4 +1,4 @@
-"""Models that are loaded when somebody asks for them: who asks waits, and many ask for the same load."""
+"""Load on demand: a request for a model that is not loaded begins its load and waits for it."""
 
 import asyncio
 import logging
@@ -9,44 +9,31 @@ from dataclasses import dataclass
 from typing import Any
 
 from tpx.errors import Cancelled, NotReady, Overloaded, TpxError
-from tpx.serving.repository.tasks import Tasks
+from tpx.serving.repository.retirement import Tasks
 
 log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_NS = 1_000_000_000
 _LONGEST_PAUSE_NS = 60_000_000_000
 _MOST_FAILURES = 1000
-"""Remembered: names come from clients."""
+"""Failures remembered: names come from clients."""
 _MOST_WAITING = 10_000
 
 
 class NotLoaded(NotReady):
-    """A model is not there yet, but may be soon: `then` does what it was asked for."""
+    """The model is not loaded yet: `then` loads it and goes on."""
 
-    def __init__(self, name: str, demand: "Demand") -> None:
+    def __init__(self, name: str, on_demand: "LoadOnDemand") -> None:
         super().__init__(f"Request for unknown model: '{name}' is not loaded")
         self.name = name
-        self._demand = demand
+        self._on_demand = on_demand
 
     def then(self, work: Callable[[], None], fail: Callable[[TpxError], None]) -> Callable[[], None]:
-        """Load it, and call `work` when it serves, or `fail` with the reason why not.
+        """Load the model, and call `work` when it serves, or `fail` with the reason why not.
 
         Returns what calls it off: then `fail` is called at once. Raises Overloaded.
         """
-        waiting = _Waiting(work, fail)
-        self._demand.begin(self.name, waiting)
-        return waiting.off.set
-
-
-class _Waiting:
-    """Somebody who waits, and may stop to."""
-
-    __slots__ = ("fail", "off", "work")
-
-    def __init__(self, work: Callable[[], None], fail: Callable[[TpxError], None]) -> None:
-        self.work = work
-        self.fail = fail
-        self.off = asyncio.Event()
+        return self._on_demand.begin(self.name, work, fail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +43,8 @@ class _Failure:
     until_ns: int
 
 
-class Demand:
-    """Begins loads, each once, and lets a model whose load failed rest: twice as long after each failure."""
+class LoadOnDemand:
+    """Shares one load among all requests that wait for it, and pauses twice as long after each failure."""
 
     def __init__(
         self,
@@ -66,71 +53,75 @@ class Demand:
         wait_s: float,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        """`load` raises TpxError; one without a pause behind it is Overloaded."""
+        """`load` raises TpxError; after Overloaded there is no pause."""
         self._load = load
         self._tasks = tasks
         self._wait_s = wait_s
         self._clock = clock
         self._loads: dict[str, asyncio.Future[TpxError | None]] = {}
         self._failures: dict[str, _Failure] = {}
-        self._pins: Counter[str] = Counter()
+        self._waiting: Counter[str] = Counter()
 
     def check(self, name: str) -> None:
-        """Raises why the model is not there: NotLoaded, or how its last load failed if that was just now."""
+        """Raise NotLoaded, or the failure of the model's last load while the pause after it lasts."""
         failure = self._failures.get(name)
-        if failure is None or name in self._loads:
-            raise NotLoaded(name, self)
-        left_ns = failure.until_ns - self._clock()
-        if left_ns <= 0:
+        left_ns = 0 if failure is None else failure.until_ns - self._clock()
+        if failure is None or name in self._loads or left_ns <= 0:
             raise NotLoaded(name, self)
         raise type(failure.error)(
             f"{failure.error.message.rstrip()} (it is tried again in {left_ns / 1e9:.1f} s)",
             code=failure.error.code,
         )
 
-    def begin(self, name: str, waiting: _Waiting) -> None:
-        """Load a model for somebody. Raises Overloaded."""
-        if self._pins.total() >= _MOST_WAITING:
+    def begin(
+        self, name: str, work: Callable[[], None], fail: Callable[[TpxError], None]
+    ) -> Callable[[], None]:
+        """As NotLoaded.then."""
+        if self._waiting.total() >= _MOST_WAITING:
             raise Overloaded(f"{_MOST_WAITING} requests wait for models to be loaded: ask again later")
-        self._tasks.start(self._wait(name, waiting))
+        called_off = asyncio.Event()
+        self._tasks.start(self._wait(name, work, fail, called_off))
+        return called_off.set
 
     def pinned(self, name: str) -> bool:
-        """Whether somebody waits for a model, or was just told that it serves."""
-        return self._pins[name] > 0
+        """Tell whether a request waits for a model, or is about to be submitted to it."""
+        return self._waiting[name] > 0
 
     def failed(self, name: str) -> bool:
-        """Whether the last load of a model failed."""
+        """Tell whether the last load of a model failed."""
         return name in self._failures
 
     def forgive(self, name: str) -> None:
-        """It was loaded in another way, or shall be tried again."""
+        """Forget a failure: the model was loaded in another way."""
         self._failures.pop(name, None)
 
-    async def _wait(self, name: str, waiting: _Waiting) -> None:
-        self._pins[name] += 1
+    async def _wait(
+        self, name: str, work: Callable[[], None], fail: Callable[[TpxError], None], called_off: asyncio.Event
+    ) -> None:
+        self._waiting[name] += 1
         try:
-            error = await self._outcome(name, waiting.off)
+            error = await self._outcome(name, called_off)
             if error is None:
-                waiting.work()
+                work()
             else:
-                waiting.fail(error)
+                fail(error)
         finally:
-            self._pins[name] -= 1
-            if not self._pins[name]:
-                del self._pins[name]
+            self._waiting[name] -= 1
+            if not self._waiting[name]:
+                del self._waiting[name]
 
-    async def _outcome(self, name: str, off: asyncio.Event) -> TpxError | None:
+    async def _outcome(self, name: str, called_off: asyncio.Event) -> TpxError | None:
         load = self._loads.get(name)
         if load is None:
             load = self._loads[name] = asyncio.get_running_loop().create_future()
             self._tasks.start(self._run(name, load))
-        called_off = asyncio.get_running_loop().create_task(off.wait())
+        off = asyncio.get_running_loop().create_task(called_off.wait())
         try:
-            either: set[asyncio.Future[Any]] = {load, called_off}
+            either: set[asyncio.Future[Any]] = {load, off}
             await asyncio.wait(either, timeout=self._wait_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            called_off.cancel()
-        if off.is_set():
+            off.cancel()
+        if called_off.is_set():
             return Cancelled(f"the client went away while model '{name}' was being loaded")
         if load.done():
             return load.result()

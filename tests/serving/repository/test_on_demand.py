@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 
 from tpx.errors import InvalidRequest, NotReady, Overloaded, TpxError
-from tpx.serving.repository.demand import Demand, NotLoaded
-from tpx.serving.repository.tasks import Tasks
+from tpx.serving.repository.on_demand import LoadOnDemand, NotLoaded
+from tpx.serving.repository.retirement import Tasks
 
 
 class Scene:
-    """Demand over loads that the test ends."""
+    """Loads on demand that the test ends."""
 
     def __init__(self, wait_s: float = 5) -> None:
         self.now_ns = 0
         self.tasks = Tasks()
         self.loads: list[tuple[str, asyncio.Future[None]]] = []
         self.told: list[str] = []
-        self.demand = Demand(self._load, self.tasks, wait_s, lambda: self.now_ns)
+        self.on_demand = LoadOnDemand(self._load, self.tasks, wait_s, lambda: self.now_ns)
 
     async def _load(self, name: str) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -28,7 +28,7 @@ class Scene:
 
     def ask(self, name: str, who: str) -> Callable[[], None]:
         with pytest.raises(NotLoaded) as caught:
-            self.demand.check(name)
+            self.on_demand.check(name)
         return caught.value.then(
             lambda: self.told.append(f"{who} served"),
             lambda error: self.told.append(f"{who} {error.message}"),
@@ -46,7 +46,7 @@ class Scene:
 
     def refusal(self, name: str) -> str:
         with pytest.raises(TpxError) as caught:
-            self.demand.check(name)
+            self.on_demand.check(name)
         return "" if isinstance(caught.value, NotLoaded) else caught.value.message
 
 
@@ -62,7 +62,7 @@ def test_all_who_ask_wait_for_one_load() -> None:
         await it.end()
         assert it.told == ["a served", "b served", "c served"]
         assert [name for name, _ in it.loads] == ["net"]
-        assert not it.demand.pinned("net")
+        assert not it.on_demand.pinned("net")
 
     play(scene)
 
@@ -72,11 +72,11 @@ def test_a_model_is_pinned_until_those_who_waited_are_served() -> None:
         it = Scene()
         seen = []
         with pytest.raises(NotLoaded) as caught:
-            it.demand.check("net")
-        caught.value.then(lambda: seen.append(it.demand.pinned("net")), lambda _: None)
+            it.on_demand.check("net")
+        caught.value.then(lambda: seen.append(it.on_demand.pinned("net")), lambda _: None)
         await it.end()
         assert seen == [True]
-        assert not it.demand.pinned("net")
+        assert not it.on_demand.pinned("net")
 
     play(scene)
 
@@ -89,7 +89,7 @@ def test_a_failure_is_told_to_all_and_the_pause_doubles() -> None:
         await it.end(NotReady("no such file"))
         assert it.told == ["a no such file", "b no such file"]
         assert it.refusal("net") == "no such file (it is tried again in 1.0 s)"
-        assert it.demand.failed("net")
+        assert it.on_demand.failed("net")
         it.now_ns += 1_000_000_000
         it.ask("net", "c")
         await it.end(NotReady("still none"))
@@ -99,7 +99,7 @@ def test_a_failure_is_told_to_all_and_the_pause_doubles() -> None:
         await it.end()
         assert it.told[-1] == "d served"
         assert it.refusal("net") == ""
-        assert not it.demand.failed("net")
+        assert not it.on_demand.failed("net")
 
     play(scene)
 
@@ -114,7 +114,7 @@ def test_the_pause_ends_at_a_minute_and_with_a_load_by_other_means() -> None:
         it.ask("net", "a")
         await it.end(NotReady("no"))
         assert it.refusal("net") == "no (it is tried again in 60.0 s)"
-        it.demand.forgive("net")
+        it.on_demand.forgive("net")
         assert it.refusal("net") == ""
 
     play(scene)
@@ -169,13 +169,13 @@ def test_names_of_failures_are_not_remembered_without_end() -> None:
         async def fail(name: str) -> None:
             raise InvalidRequest(name)
 
-        demand = Demand(fail, it.tasks, 1, lambda: 0)
+        on_demand = LoadOnDemand(fail, it.tasks, 1, lambda: 0)
         for number in range(1100):
             with pytest.raises(NotLoaded) as caught:
-                demand.check(f"m{number}")
+                on_demand.check(f"m{number}")
             caught.value.then(lambda: None, lambda _: None)
         await it.tasks.finish()
-        assert sum(demand.failed(f"m{number}") for number in range(1100)) == 1000
-        assert demand.failed("m1099")
+        assert sum(on_demand.failed(f"m{number}") for number in range(1100)) == 1000
+        assert on_demand.failed("m1099")
 
     play(scene)

@@ -1,4 +1,4 @@
-"""The states of versions, step by step: no files, no threads."""
+"""The states of versions, step by step, and plans of loads: no files, no threads."""
 
 import asyncio
 from collections.abc import Iterator
@@ -9,10 +9,8 @@ from tests.serving.fakes import FakeModel, config_of, signature_of
 from tpx.errors import NotFound, NotReady
 from tpx.serving.model import Parts, ServedModel
 from tpx.serving.model_id import ModelId
-from tpx.serving.repository.decisions import Plan, Recipe
-from tpx.serving.repository.records import Loaded
-from tpx.serving.repository.repository import AmbiguousName, ModelRepository
-from tpx.serving.repository.stamps import Stamps
+from tpx.serving.repository.discovery import Stamps
+from tpx.serving.repository.table import AmbiguousName, Loaded, ModelRepository, Plan, Recipe, plan_load
 from tpx.serving.scheduling.direct import DirectScheduler
 from tpx.serving.stacking.plain import PlainStacking
 
@@ -228,3 +226,28 @@ def test_a_name_means_who_serves_until_the_first_load_of_another_has_ended(scene
     assert repository.generation != generation, "who remembers what the name meant asks again"
     repository.unload(here)
     assert repository.resolve("net") == there
+
+
+def recipe(
+    files: str = "a", *, config: bytes = b"", shared: str = "", directory: str = "d", groups: bytes = b""
+) -> Recipe:
+    """What a version is made from."""
+    return Recipe(config=config, groups=groups, directory=directory, shared=shared, files=files)
+
+
+def test_what_is_new_is_loaded_and_what_is_the_same_stays() -> None:
+    plan = plan_load({3: recipe(), 2: recipe(), 1: recipe()}, {2: recipe()})
+    assert (plan.load, plan.keep, plan.unload) == ((1, 3), (2,), ())
+
+
+@pytest.mark.parametrize(
+    "changed", [recipe("b"), recipe(config=b"x"), recipe(shared="x"), recipe(directory="e")]
+)
+def test_a_version_whose_making_changed_is_loaded_again(changed: Recipe) -> None:
+    plan = plan_load({1: changed, 2: recipe()}, {1: recipe(), 2: recipe()})
+    assert (plan.load, plan.keep, plan.unload) == ((1,), (2,), ())
+
+
+def test_versions_that_are_not_wanted_any_more_are_unloaded() -> None:
+    plan = plan_load({3: recipe()}, {1: recipe(), 2: recipe(), 3: recipe()})
+    assert (plan.load, plan.keep, plan.unload) == ((), (3,), (1, 2))

@@ -1,53 +1,77 @@
-"""Loads under a limit of memory: what models hold, and which of them go to make room for another.
+"""The memory limit of models: what they hold, and which idle ones are unloaded to make room for another.
 
-What a model holds is what the process, with its children, has grown by while it was loaded, and at least as
-much as its files; loads follow one another, so that what one grows by is not another's. A model that loads
-others while it is being loaded lets them pass, and what they hold is not counted as its own. The memory that
-requests need while they are computed is not counted.
+A model holds what the process and its children grew by while it was loaded, and at least the size of its
+files. Loads run one at a time, so growth belongs to one model; a model that loads others from its own load
+admits them, and what they hold is not counted as its own. Memory that requests need while they compute is not
+counted.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from tpx.errors import Code, LoadError
 from tpx.serving.heap import give_memory_back
 from tpx.serving.model_id import ModelId
-from tpx.serving.repository.admission import Admission
-from tpx.serving.repository.decisions import Recipe
-from tpx.serving.repository.records import State
-from tpx.serving.repository.repository import ModelRepository
 from tpx.serving.repository.retirement import Retirement
+from tpx.serving.repository.table import ModelRepository, Recipe, State
 from tpx.serving.served import Served
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 Outcomes = dict[int, Served | BaseException]
 
 _IDLE_WITHIN_S = 1.0
-"""Models in use may be idle in a moment: for so long a load waits for them."""
+"""How long a load waits for models in use to become idle."""
 _LOOK_EVERY_S = 0.01
 _CLOSED_WITHIN_S = 30.0
 _MOST_MEASURED = 10_000
 
 
+class Permits(asyncio.Semaphore):
+    """Admits `count` loads at a time, first come first served, plus one per load that waits for another."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self._owed = 0
+
+    def release(self) -> None:
+        """Admit the next load, unless this permit was handed out twice."""
+        if self._owed:
+            self._owed -= 1
+        else:
+            super().release()
+
+    @asynccontextmanager
+    async def one_more(self) -> AsyncIterator[None]:
+        """Lend the permit of an admitted load that only waits for the caller to another load."""
+        self.release()
+        try:
+            yield
+        finally:
+            # taking it back must not wait: the load that it was lent to may wait for this one
+            if self.locked():
+                self._owed += 1
+            else:
+                await self.acquire()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A model that could go: what it holds, when it was last used, and the ensembles that go with it."""
+    """A model that could be unloaded, with the ensembles that need it."""
 
     model: ModelId
     size_bytes: int
     used_ns: int
-    with_it: tuple[ModelId, ...] = ()
+    dependents: tuple[ModelId, ...] = ()
 
 
 def plan_eviction(candidates: Collection[Candidate], needed_bytes: int) -> list[Candidate] | None:
-    """The least recently used that hold as much; None if all of them do not."""
+    """Return the least recently used models that hold this much; None if all of them hold less."""
     chosen: list[Candidate] = []
     for candidate in sorted(candidates, key=lambda c: c.used_ns):
         if needed_bytes <= 0:
@@ -58,37 +82,38 @@ def plan_eviction(candidates: Collection[Candidate], needed_bytes: int) -> list[
     return chosen if needed_bytes <= 0 else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tenancy:
-    """What a room asks of model control."""
+class ModelMemory:
+    """Keeps what models hold under a limit; a limit of 0 admits every load at once."""
 
-    repository: ModelRepository
-    retirement: Retirement
-    held: Callable[[ModelId], bool]
-    """Whether a model must stay: somebody changes it, or waits for it."""
-    evict: Callable[[ModelId], None]
-    """Unload a model, which closes once it has answered what it took."""
-
-
-class Room:
-    """Keeps what models hold under a limit."""
-
-    def __init__(self, limit_bytes: int, tenancy: Tenancy, resident: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        limit_bytes: int,
+        resident: Callable[[], int],
+        repository: ModelRepository,
+        retirement: Retirement,
+        evict: Callable[[ModelId], None],
+        is_held: Callable[[ModelId], bool],
+    ) -> None:
+        """`evict` unloads a model, which closes after its last response; `is_held` models must stay."""
         self.limit_bytes = limit_bytes
-        self._tenancy = tenancy
         self._resident = resident
-        self._admission = Admission(1)
+        self._repository = repository
+        self._retirement = retirement
+        self._evict = evict
+        self._is_held = is_held
+        self.permits = Permits(1)
         self._sizes: dict[Served, int] = {}
         self._since: dict[Served, int] = {}
         self._measured: dict[Recipe, int] = {}
-        self._attributed_bytes = 0  # since the beginning, whether those models are still there or not
+        self._attributed_bytes = 0
+        """Measured of all loads so far, of models that are gone too."""
         self.refused: set[ModelId] = set()
-        """Models that were not loaded for want of room alone."""
+        """Models that were not loaded for lack of memory alone."""
 
     @property
     def used_bytes(self) -> int:
         """What the models hold that serve, or still answer."""
-        here = {*self._tenancy.repository.served(), *self._tenancy.retirement.draining}
+        here = {*self._repository.served(), *self._retirement.draining}
         self._sizes = {served: size for served, size in self._sizes.items() if served in here}
         self._since = {served: since for served, since in self._since.items() if served in here}
         return sum(self._sizes.values())
@@ -97,18 +122,21 @@ class Room:
         self,
         model: ModelId,
         recipes: Mapping[int, Recipe],
-        files_bytes: Mapping[int, int],
+        size_of: Callable[[int], int],
         load: Callable[[], Coroutine[Any, Any, Outcomes]],
     ) -> Outcomes:
-        """Load versions of a model once there is room; those that do not fit are LoadErrors.
+        """Load the versions of `recipes` once there is room; those that do not fit are LoadErrors.
 
-        `files_bytes`: of each version to load.
+        `size_of`: bytes of the files of a version; blocks.
         """
-        async with self._admission:
+        if not self.limit_bytes or not recipes:
+            return await load()
+        files_bytes = await asyncio.to_thread(lambda: {version: size_of(version) for version in recipes})
+        async with self.permits:
             self.refused.discard(model)
             expected = sum(max(self._measured.get(recipes[v], 0), size) for v, size in files_bytes.items())
             if not await self._make_room(model, expected):
-                return self._refusal(model, files_bytes, expected)
+                return self._refusal(model, recipes, expected)
             before = await self._unattributed()
             outcomes = await load()
             grown = await self._unattributed() - before
@@ -119,21 +147,17 @@ class Room:
             held = sum(sizes[version] for version in loaded)
             if held > expected and not await self._make_room(model, held):
                 refusal = self._refusal(model, outcomes, held)
-                await asyncio.gather(*(_in_thread(served.close) for served in loaded.values()))
-                await _in_thread(give_memory_back)
+                await asyncio.gather(*(asyncio.to_thread(served.close) for served in loaded.values()))
+                await asyncio.to_thread(give_memory_back)
                 return refusal
             for version, served in loaded.items():
                 self._sizes[served], self._since[served] = sizes[version], time.perf_counter_ns()
             self._attributed_bytes += held
             return outcomes
 
-    def one_more(self) -> AbstractContextManager[None]:
-        """Meanwhile the model that is being loaded may do nothing but wait for whoever is within this."""
-        return self._admission.one_more()
-
     async def _unattributed(self) -> int:
-        """What the process uses, less what models that were loaded have been found to hold."""
-        return await _in_thread(self._resident) - self._attributed_bytes
+        """Return what the process uses beyond what loads of models were measured to hold."""
+        return await asyncio.to_thread(self._resident) - self._attributed_bytes
 
     def _remember(self, recipe: Recipe, size_bytes: int) -> None:
         self._measured.pop(recipe, None)
@@ -153,7 +177,7 @@ class Room:
         return dict.fromkeys(versions, error)
 
     async def _make_room(self, model: ModelId, needed_bytes: int) -> bool:
-        """Have models go until as much is free; nothing is unloaded if that would not be enough."""
+        """Unload idle models until this much is free; none if that would not be enough."""
         if needed_bytes > self.limit_bytes:
             return False
         ends_ns = time.perf_counter_ns() + int(_IDLE_WITHIN_S * 1e9)
@@ -163,21 +187,21 @@ class Room:
                 return True
             chosen = plan_eviction(self._candidates(model), missing)
             if chosen is not None:
-                await self._evict(chosen, model)
+                await self._unload(chosen, model)
             elif time.perf_counter_ns() > ends_ns or missing > self.used_bytes:
                 return False
             else:
                 await asyncio.sleep(_LOOK_EVERY_S)
 
     def _candidates(self, model: ModelId) -> list[Candidate]:
-        """Models that nobody uses now, but for the one that room is made for."""
+        """Return the models that are idle now, without the one that needs room."""
         serving: dict[ModelId, list[Served]] = {}
-        for served in self._tenancy.repository.served():
+        for served in self._repository.served():
             serving.setdefault(served.model_id, []).append(served)
         idle = {
             each
             for each, versions in serving.items()
-            if each != model and not any(one.engaged for one in versions) and not self._tenancy.held(each)
+            if each != model and not any(one.engaged for one in versions) and not self._is_held(each)
         }
         out = []
         for each in idle:
@@ -189,9 +213,9 @@ class Room:
                 out.append(
                     Candidate(
                         model=each,
-                        size_bytes=sum(self._sizes.get(one, 0) for one in versions),
-                        used_ns=max(self._used_ns(one) for one in versions),
-                        with_it=tuple(sorted(above)),
+                        size_bytes=sum(self._sizes.get(version, 0) for version in versions),
+                        used_ns=max(self._used_ns(version) for version in versions),
+                        dependents=tuple(sorted(above)),
                     )
                 )
         return out
@@ -199,7 +223,7 @@ class Room:
     def _used_ns(self, served: Served) -> int:
         return max(served.statistics.last_used_ns, self._since.get(served, 0))
 
-    async def _evict(self, chosen: Sequence[Candidate], model: ModelId) -> None:
+    async def _unload(self, chosen: Sequence[Candidate], model: ModelId) -> None:
         now_ns = time.perf_counter_ns()
         for candidate in chosen:
             log.info(
@@ -209,22 +233,22 @@ class Room:
                 candidate.size_bytes,
                 (now_ns - candidate.used_ns) / 1e9,
             )
-            for each in (*candidate.with_it, candidate.model):
-                self._tenancy.evict(each)
+            for each in (*candidate.dependents, candidate.model):
+                self._evict(each)
         await self._closed({candidate.model for candidate in chosen})
-        await _in_thread(give_memory_back)
+        await asyncio.to_thread(give_memory_back)
 
     async def _closed(self, models: Collection[ModelId]) -> None:
         """Wait until models that were unloaded have given back what they held."""
         for _ in range(int(_CLOSED_WITHIN_S / _LOOK_EVERY_S)):
-            entries = [entry for each in models for entry in self._tenancy.repository.entries(each)]
+            entries = [entry for each in models for entry in self._repository.record(each).entries]
             if not any(entry.state is State.UNLOADING for entry in entries):
                 return
             await asyncio.sleep(_LOOK_EVERY_S)
 
 
 def _shares(files_bytes: Mapping[int, int], grown_bytes: int) -> dict[int, int]:
-    """What each version holds of what the process has grown by, and at least its files."""
+    """Divide what the process grew by among versions in proportion to their files, but no less than those."""
     total = sum(files_bytes.values())
     return {
         version: max(size, grown_bytes * size // total if total else grown_bytes // len(files_bytes))
@@ -233,7 +257,7 @@ def _shares(files_bytes: Mapping[int, int], grown_bytes: int) -> dict[int, int]:
 
 
 def resident_bytes() -> int:
-    """The memory of this process and its children that is in use now."""
+    """Return the resident memory of this process and its children."""
     import psutil  # late: only a limit needs it
 
     process = psutil.Process()
@@ -244,7 +268,3 @@ def resident_bytes() -> int:
         except psutil.Error:
             continue
     return total
-
-
-async def _in_thread(work: Callable[[], T]) -> T:
-    return await asyncio.get_running_loop().run_in_executor(None, work)

@@ -1,4 +1,4 @@
-"""Loads under a limit of memory: who makes room, who does not, and what is said when nobody can."""
+"""Loads under a memory limit: which models make room, and what is said when none can; and permits."""
 
 import asyncio
 from pathlib import Path
@@ -8,14 +8,14 @@ import pytest
 
 from tests.serving.repository.controlled import Scene, ask, controlled, play, write
 from tpx.serving.model_id import ModelId
-from tpx.serving.repository.room import Candidate, plan_eviction, resident_bytes
+from tpx.serving.repository.memory import Candidate, Permits, plan_eviction, resident_bytes
 
 SIZE = 1000_000
 
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpx.serving.repository.room._IDLE_WITHIN_S", 0.4)
+    monkeypatch.setattr("tpx.serving.repository.memory._IDLE_WITHIN_S", 0.4)
 
 
 def put(repository: Path, *names: str, size_bytes: int = SIZE, factor: float = 2) -> None:
@@ -231,11 +231,11 @@ def test_what_a_model_loads_while_it_is_being_loaded_is_not_its_own(tmp_path: Pa
 
     async def scene() -> None:
         async with limited(tmp_path, 3, resident=lambda: resident) as it:
-            loader, loop = it.control._versions._loader, asyncio.get_running_loop()
+            loader, loop = it.control._loads.loader, asyncio.get_running_loop()
             load = loader.load
 
             async def load_inner() -> None:
-                with it.control.asked_by_model():
+                async with it.control.called_by_model():
                     await it.load("inner")
 
             def growing(source: Any, *args: Any) -> Any:
@@ -248,7 +248,51 @@ def test_what_a_model_loads_while_it_is_being_loaded_is_not_its_own(tmp_path: Pa
 
             loader.load = growing
             await it.load("outer")
-            sizes = {served.model_id.name: size for served, size in it.control._room._sizes.items()}
+            sizes = {served.model_id.name: size for served, size in it.control._memory._sizes.items()}
             assert sizes == {"outer": 3 * SIZE // 4, "inner": SIZE // 2}
 
     play(scene)
+
+
+def test_permits_are_given_in_the_order_of_requests_and_lent_to_one_more() -> None:
+    async def scene() -> None:
+        permits, within, may_leave = Permits(2), list[int](), asyncio.Event()
+
+        async def visit(number: int) -> None:
+            async with permits:
+                within.append(number)
+                await may_leave.wait()
+
+        visits = [asyncio.ensure_future(visit(number)) for number in range(5)]
+        await asyncio.sleep(0)
+        assert within == [0, 1]
+        async with permits.one_more():
+            await asyncio.sleep(0)
+            assert within == [0, 1, 2]
+        may_leave.set()
+        await asyncio.gather(*visits)
+        assert within == [0, 1, 2, 3, 4]
+
+    asyncio.run(scene())
+
+
+def test_a_cancelled_wait_for_a_permit_keeps_nobody_out() -> None:
+    async def scene() -> None:
+        permits = Permits(1)
+
+        async def visit() -> None:
+            async with permits:
+                await asyncio.sleep(0)
+
+        async with permits:
+            early, late = asyncio.ensure_future(visit()), asyncio.ensure_future(visit())
+            await asyncio.sleep(0)
+            early.cancel()
+            await asyncio.wait([early])
+        late.cancel()  # its turn has come, and it does not know yet
+        await asyncio.wait([late])
+        assert early.cancelled()
+        assert late.cancelled()
+        await asyncio.wait_for(visit(), 5)
+
+    asyncio.run(scene())

@@ -8,18 +8,17 @@ from typing import Any
 
 from tests.serving.repository.controlled import controlled, play
 from tpx.serving.model_id import ModelId
-from tpx.serving.repository.records import Loaded
-from tpx.serving.repository.retirement import Retirement
-from tpx.serving.repository.tasks import Tasks
-from tpx.serving.repository.threads import LoadThreads
-from tpx.serving.repository.turns import Round
+from tpx.serving.repository.coordinator import LoadGroup
+from tpx.serving.repository.loads import LoadThreads
+from tpx.serving.repository.retirement import Retirement, Tasks
+from tpx.serving.repository.table import Loaded
 
 
-def _parts() -> Round:
-    async def load(model: ModelId, parts: Round) -> None:
+def _no_parts() -> LoadGroup:
+    async def load(model: ModelId, group: LoadGroup) -> None:
         raise AssertionError("these models have no parts")
 
-    return Round(load)
+    return LoadGroup(load)
 
 
 def test_models_that_take_long_to_end_take_no_thread_that_requests_need() -> None:
@@ -37,7 +36,7 @@ def test_models_that_take_long_to_end_take_no_thread_that_requests_need() -> Non
         loop.set_default_executor(ThreadPoolExecutor(1))
         retirement = Retirement(tasks, lambda _: None)
         ended = [Slow() for _ in range(4)]
-        slow: list[Any] = [Loaded(served=one, recipe=None, custody=None) for one in ended]  # type: ignore[arg-type]
+        slow: list[Any] = [Loaded(served=one, recipe=None, ownership=None) for one in ended]  # type: ignore[arg-type]
         retirement.discard(slow)
         await asyncio.sleep(0)
         assert await asyncio.wait_for(loop.run_in_executor(None, lambda: "free"), 5) == "free"
@@ -61,7 +60,7 @@ def test_a_look_that_takes_long_takes_no_thread_that_requests_need(tmp_path: Pat
         async with controlled(tmp_path) as it:
             loop.set_default_executor(ThreadPoolExecutor(1))
             loads = [
-                asyncio.ensure_future(it.control._load(ModelId(name), look, _parts()))
+                asyncio.ensure_future(it.control._load(ModelId(name), look, _no_parts()))
                 for name in ("store", "agent", "disk")
             ]
             await asyncio.sleep(0)
@@ -80,7 +79,7 @@ def test_a_load_that_waits_for_another_leaves_it_a_thread_which_does_not_stay() 
         used: list[threading.Thread] = []
 
         async def ask(depth: int) -> None:
-            with threads.one_more():
+            async with threads.permits.one_more():
                 await threads.run(lambda: load(depth))
 
         def load(depth: int) -> None:
@@ -108,7 +107,7 @@ def test_loads_that_nobody_waits_for_within_a_load_share_the_threads_there_are()
             others.wait(0.01)  # time for another one to begin
             events.append("ends")
 
-        with threads.one_more():
+        async with threads.permits.one_more():
             await threads.run(lambda: None)
         await asyncio.gather(*(threads.run(load) for _ in range(3)))
         assert events == ["begins", "ends"] * 3

@@ -1,12 +1,11 @@
-"""What one load of a model brings into being beside the model: files, and agents that are told of it.
+"""Agent ownership: the files that one load of a model made, and the repository agents that it notifies.
 
-Lives as long as any version of that load does. Who needs it counts on the event loop; what takes time is done
-in threads.
+Lives as long as any version of that load. Shares are counted on the event loop; agents run in threads.
 """
 
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,34 +33,34 @@ _IN_ORDER = (Action.LOAD, Action.UNLOAD)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Engaged:
-    """An agent and the model that it looks after."""
+    """An agent and its view of the model."""
 
     name: str
     agent: RepositoryAgent
     model: AgentModel
 
 
-class Custody:
+class Ownership:
     """The files and the agents of one load."""
 
     def __init__(self, files: OverrideFiles | None = None) -> None:
         self._files = files
         self._shares = 1
         self.wanted: Wanted | None = None
-        """What the agents made of the model."""
+        """The model as the agents left it."""
         self._engaged: list[_Engaged] = []
-        """Those that heard of LOAD."""
+        """Agents that were notified of LOAD."""
         self._last: Action | None = None
         self._acting = threading.Lock()
 
     @property
     def agents(self) -> bool:
-        """Whether agents look after the model."""
+        """True if agents own the model."""
         return bool(self._engaged)
 
     @property
     def empty(self) -> bool:
-        """Whether its end takes no time."""
+        """True if there is nothing to end."""
         return self._files is None and not self._engaged
 
     def load(
@@ -69,7 +68,7 @@ class Custody:
     ) -> Path:
         """Have the agents of a configuration prepare a model; returns the directory to load it from.
 
-        Raises LoadError of the agent that refuses it, and ConfigError for one that there is not.
+        Raises LoadError of the agent that refuses it, and ConfigError for one that does not exist.
         """
         model_name, wanted = config.name, config.model_repository_agents.agents
         found = [(each, find_agent(each.name, agent_directory)) for each in wanted]
@@ -86,44 +85,45 @@ class Custody:
         return location
 
     def complete(self) -> None:
-        """The model serves. In a thread."""
-        self._tell(Action.LOAD_COMPLETE)
+        """Notify the agents that the model serves; blocks."""
+        self._notify(Action.LOAD_COMPLETE)
 
     def unload(self) -> None:
-        """The model serves no more; whoever says so first is heard. In a thread."""
-        self._tell(Action.UNLOAD)
+        """Notify the agents that the model serves no more, once for all its versions; blocks."""
+        self._notify(Action.UNLOAD)
 
     def end(self) -> None:
-        """The model is gone, or was never there: tell the agents, and remove all files. In a thread."""
+        """Notify the agents that the model is gone, or was never loaded, and remove all files; blocks."""
         if self._last is Action.LOAD:
-            self._tell(Action.LOAD_FAIL)
-        self._tell(Action.UNLOAD)
-        self._tell(Action.UNLOAD_COMPLETE)
+            self._notify(Action.LOAD_FAIL)
+        self._notify(Action.UNLOAD)
+        self._notify(Action.UNLOAD_COMPLETE)
         self.abandon()
 
     def abandon(self) -> None:
-        """Remove all files, whoever needs them: the process ends."""
+        """Remove all files, in use or not: the process ends."""
         for one in self._engaged:
             one.model.release()
         if self._files is not None:
             self._files.remove()
 
     def share(self) -> None:
-        """One more needs it."""
+        """Add a version that needs the files."""
         self._shares += 1
 
     def release(self) -> bool:
-        """One less needs it; tells whether that was the last, who must end it."""
+        """Remove one share; true if that was the last, whose holder must call `end`."""
         self._shares -= 1
         return self._shares == 0
 
-    def _tell(self, action: Action) -> None:
-        """Tell all agents, unless that is not what comes next for them."""
+    def _notify(self, action: Action) -> None:
+        """Notify all agents, unless another action comes next for them."""
         with self._acting:
             if not self._engaged or action not in _NEXT.get(self._last, ()):
                 return
             self._last = action
-            for one in _ordered(self._engaged, action):
+            ordered: Iterable[_Engaged] = self._engaged if action in _IN_ORDER else reversed(self._engaged)
+            for one in ordered:
                 try:
                     with foreign():
                         one.agent.act(action, one.model)
@@ -135,10 +135,6 @@ class Custody:
                         one.model.name,
                         exc.message,
                     )
-
-
-def _ordered(engaged: Sequence[_Engaged], action: Action) -> Iterable[_Engaged]:
-    return engaged if action in _IN_ORDER else reversed(engaged)
 
 
 def _load(one: _Engaged) -> None:

@@ -1,0 +1,491 @@
+"""The coordinator of model control: loads and unloads models at startup, by polling, and as clients ask.
+
+Operations on one model follow each other, those on different models run at the same time. Everything runs on
+the event loop; what takes time is done in load threads (`loads.py`) and retirement threads (`retirement.py`).
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tpx.errors import ConfigError, InvalidRequest, NotFound, NotReady, Overloaded, TpxError, UsageError
+from tpx.options import nearest
+from tpx.serving.custom_metrics import CustomMetrics
+from tpx.serving.model_id import ModelId
+from tpx.serving.repository.discovery import (
+    CLIENTS_DECIDE,
+    ControlMode,
+    DiscoveredModel,
+    Repositories,
+    check_name,
+    fetch,
+    misplaced_configs,
+    misplaced_models,
+    plan_poll,
+    plan_start,
+)
+from tpx.serving.repository.ensembles import Ensembles, plan_cascade, plan_order
+from tpx.serving.repository.layout import ModelSource, Place
+from tpx.serving.repository.loading import Loader
+from tpx.serving.repository.loads import Loads, LoadThreads, absent
+from tpx.serving.repository.memory import ModelMemory, resident_bytes
+from tpx.serving.repository.on_demand import LoadOnDemand
+from tpx.serving.repository.overrides import LoadParameter, Override, override_of
+from tpx.serving.repository.retirement import Retirement, Tasks
+from tpx.serving.repository.table import AmbiguousName, ModelRepository
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlSettings:
+    """Where models are, and when they are loaded."""
+
+    paths: Sequence[Place]
+    mode: ControlMode = "none"
+    startup: Sequence[str] = ()
+    """--load-model: what explicit mode loads at startup."""
+    exit_on_error: bool = True
+    """A repository that cannot be read at startup is an error."""
+    poll_s: float = 15
+    """0 never polls."""
+    settle_s: float = 0.25
+    """A model whose files change again within this time is being written: the next poll looks again."""
+    load_threads: int = 4
+    load_retries: int = 0
+    config_name: str = ""
+    lazy_wait_s: float = 60
+    memory_limit_bytes: int = 0
+    """Most that models may hold; 0 = no limit."""
+    resident: Callable[[], int] = resident_bytes
+    """Measures what the process holds now."""
+
+
+class LoadGroup:
+    """Loads that belong together: each model once, and the parts of an ensemble before it."""
+
+    def __init__(self, load: "Callable[[ModelId, LoadGroup], Coroutine[Any, Any, None]]") -> None:
+        """`load` reports failures itself and raises nothing."""
+        self._load = load
+        self._loads: dict[ModelId, asyncio.Task[None]] = {}
+
+    async def load(self, models: Collection[ModelId]) -> None:
+        """Load those of these models that the group has not begun yet, and wait for all of them."""
+        for model in models:
+            if model not in self._loads:
+                self._loads[model] = asyncio.get_running_loop().create_task(self._load(model, self))
+        await asyncio.gather(*(self._loads[model] for model in models))
+
+
+class Coordinator:
+    """Changes what a ModelRepository holds. `tasks` owns the work that nobody awaits."""
+
+    def __init__(
+        self,
+        repository: ModelRepository,
+        loader: Loader,
+        settings: ControlSettings,
+        metrics: CustomMetrics | None = None,
+    ) -> None:
+        """`metrics` are those that models add to the metrics page."""
+        self.repository = repository
+        self._settings = settings
+        self.metrics = CustomMetrics() if metrics is None else metrics
+        self._repositories = Repositories(
+            paths=settings.paths, config_name=settings.config_name, namespaces=repository.namespaces
+        )
+        self.tasks = Tasks()
+        self.retirement = Retirement(self.tasks, repository.ended)
+        self.on_demand = LoadOnDemand(self._load_for_request, self.tasks, settings.lazy_wait_s)
+        self._ensembles = Ensembles(repository, self.retirement, loader.settings)
+        self._memory = ModelMemory(
+            settings.memory_limit_bytes,
+            settings.resident,
+            repository,
+            self.retirement,
+            evict=self._unload,
+            is_held=self._is_held,
+        )
+        self._threads = LoadThreads(settings.load_threads)
+        self._stopping = asyncio.Event()
+        self._loads = Loads(
+            table=repository,
+            loader=loader,
+            repositories=self._repositories,
+            ensembles=self._ensembles,
+            retirement=self.retirement,
+            memory=self._memory,
+            threads=self._threads,
+            host_of=partial(ModelHost, self, asyncio.get_running_loop()),
+            retries=settings.load_retries,
+            stopping=self._stopping,
+        )
+        self._poller: asyncio.Task[None] | None = None
+        self._requested: set[ModelId] = set()
+        """Models whose load was requested by name, not only as parts of ensembles."""
+        self._unique_names: set[str] = set()
+        """Names that one model had when the repositories were last read."""
+        self._locks: dict[ModelId, asyncio.Lock] = {}
+        self._lock_users: Counter[ModelId] = Counter()
+        self._dependencies: list[tuple[ModelId, Collection[ModelId]]] = []
+        """Load dependencies: models whose load waits for others."""
+
+    # startup and shutdown
+
+    async def start(self) -> None:
+        """Load what the mode asks for; a failure is kept as the state of its model. Raises UsageError."""
+        settings = self._settings
+        found = await self._scan()
+        if settings.mode not in CLIENTS_DECIDE:
+            for warning in await asyncio.to_thread(misplaced_models, settings.paths):
+                log.warning("%s", warning)
+        models = plan_start(settings.mode, settings.startup, found)
+        self._note_names(found)
+        for model in models:
+            if model not in found:
+                meant = nearest(model.name, [each.name for each in found])
+                fault = f"{absent(model)}: no repository has it{meant}"
+                log.error("%s", fault)
+                self.repository.fault(model, fault, passed_over=True)
+        self._requested.update(models)
+        here = [model for model in models if model in found]
+        for warning in await asyncio.to_thread(misplaced_configs, [found[model] for model in here]):
+            log.warning("%s", warning)
+        await self._group(lambda model: fetch(found[model]) if model in found else None).load(here)
+        if settings.mode == "poll" and settings.poll_s:
+            self._poller = asyncio.get_running_loop().create_task(self._poll_until_stopped())
+
+    async def _scan(self) -> Mapping[ModelId, ModelSource]:
+        """Return what there is at startup. Raises UsageError unless repositories may be missing."""
+        if self._settings.exit_on_error:
+            return await asyncio.to_thread(self._repositories.scan)
+        found, faults = await asyncio.to_thread(self._repositories.scan_readable)
+        for fault in faults:
+            log.error("failed to poll the model repositories: %s", fault)
+        self.repository.unreadable = tuple(faults)
+        return found
+
+    def stop(self) -> None:
+        """Begin no more loads."""
+        self._stopping.set()
+
+    @property
+    def busy(self) -> int:
+        """Models that are being loaded or unloaded."""
+        return len(self._locks)
+
+    def abandon(self) -> None:
+        """Remove temporary files without waiting for loads under way: the process ends."""
+        self.retirement.abandon()
+
+    async def close(self) -> None:
+        """Unload everything, and wait until it is gone."""
+        self.stop()
+        if self._poller is not None:
+            await self._poller
+        self.retirement.last = True
+        await self.tasks.finish()
+        for model in {model for model, _ in self.repository.index()}:
+            self._ensembles.forget(model)
+            self.retirement.retire(self.repository.unload(model))
+        await self.tasks.finish()
+        self._threads.shutdown()
+        self.retirement.shutdown()
+
+    # verbs
+
+    def check_explicit(self) -> None:
+        """Raise NotReady unless clients may load and unload."""
+        if self._settings.mode not in CLIENTS_DECIDE:
+            raise NotReady("explicit model load / unload is not allowed if polling is enabled")
+        self._check_running()
+
+    def _check_running(self) -> None:
+        if self._stopping.is_set():
+            raise NotReady("Server exiting")
+
+    async def load(
+        self,
+        name: str,
+        override: Override | None,
+        caller: ModelId | None = None,
+        *,
+        until_dismissed: bool = True,
+    ) -> None:
+        """Load a model, again if its files changed; returns when it serves and, if `until_dismissed`, the
+        instances that it has no longer have ended. `caller` is a model that is itself being loaded.
+
+        Raises InvalidRequest that tells why it does not serve, and NotReady.
+        """
+        self.check_explicit()
+        try:
+            check_name(name)
+            models = await self._models_to_load(name, override)
+        except InvalidRequest as exc:
+            log.error("failed to load '%s': %s", name, exc.message)
+            raise
+        group, faults = self._group(self._repositories.discover), list[InvalidRequest]()
+        for model in models:
+            try:
+                with self._called_by(caller, model):
+                    await self._load(model, partial(self._repositories.discover, model, override), group)
+                self._requested.add(model)
+                if until_dismissed:
+                    await self.retirement.until_dismissed(model)
+            except InvalidRequest as exc:
+                faults.append(exc)
+        if len(faults) == 1:
+            raise faults[0]
+        if faults:
+            raise InvalidRequest("\n".join(fault.message.rstrip() for fault in faults))
+        self.on_demand.forgive(name)
+
+    async def unload(self, name: str, *, unload_dependents: bool, caller: ModelId | None = None) -> None:
+        """Stop serving a model; what it has taken is answered afterwards.
+
+        `unload_dependents`: also the parts of an ensemble that nothing else needs or requested. Raises
+        NotReady, and InvalidRequest where `caller`, a model that is being loaded, would wait for itself.
+        """
+        self.check_explicit()
+        models = {*self.repository.all_named(name), *await self._repositories.find_named([name])}
+        for model in sorted(models):
+            gone = [model]
+            if unload_dependents:
+                gone = plan_cascade(model, self._ensembles.requires, self._requested)
+            for each in gone:
+                with self._called_by(caller, each):
+                    async with self._exclusive(each):
+                        self._unload(each)
+
+    async def _models_to_load(self, name: str, override: Override | None = None) -> list[ModelId]:
+        """Return all models of a name, or the one that the files of a request are for.
+
+        Raises AmbiguousName.
+        """
+        there = sorted(await self._repositories.find_named([name]))
+        if override is not None and override.files:
+            there = sorted({*there, *self.repository.named(name)})
+            if len(there) > 1:
+                raise AmbiguousName(name, len(there))
+        return there or [ModelId(name)]
+
+    def _unload(self, model: ModelId) -> None:
+        self._requested.discard(model)
+        self._ensembles.forget(model)
+        self.retirement.retire(self.repository.unload(model))
+        self._ensembles.settle([model])
+
+    async def names_on_disk(self) -> Mapping[ModelId, str]:
+        """Return what the repositories hold, each with a fault or "", if not everything in them is loaded."""
+        if self._settings.mode not in CLIENTS_DECIDE:
+            return {}
+        try:
+            found = await asyncio.to_thread(self._repositories.names)
+        except UsageError as exc:
+            log.error("%s", exc)
+            return {}
+        self.repository.unreadable = ()
+        self.repository.forget(found)
+        self._note_names(found)
+        return found
+
+    def _note_names(self, found: Iterable[ModelId]) -> None:
+        counts = Counter(model.name for model in found)
+        self._unique_names = {name for name, count in counts.items() if count == 1}
+
+    # load on demand
+
+    def ask_for(self, name: str) -> None:
+        """Raise NotLoaded, or the last failure, if a request for this model loads it."""
+        if self._settings.mode != "lazy" or any(
+            map(self.repository.recipes, self.repository.all_named(name))
+        ):
+            return
+        if not self._stopping.is_set():
+            self.on_demand.check(name)
+        elif self.would_load(name):
+            self._check_running()
+
+    def would_load(self, name: str) -> bool:
+        """Tell whether a request would load a model that does not serve, as far as is known."""
+        lazy = self._settings.mode == "lazy"
+        return lazy and name in self._unique_names and not self.on_demand.failed(name)
+
+    async def _load_for_request(self, name: str) -> None:
+        model, *others = await self._models_to_load(name)
+        if others:
+            raise AmbiguousName(name, 1 + len(others))
+        discover = self._repositories.discover
+        try:
+            await self._load(model, partial(discover, model), self._group(discover))
+        except InvalidRequest as exc:
+            if not self.repository.record(model).entries:
+                raise NotFound(f"Request for unknown model: '{name}' is not found") from exc
+            if model in self._memory.refused:
+                raise Overloaded(exc.message) from exc
+            raise NotReady(exc.message) from exc
+        self._requested.add(model)
+        self._unique_names.add(name)
+
+    # one load
+
+    def _group(self, discover: Callable[[ModelId], DiscoveredModel | None]) -> LoadGroup:
+        """Return a group whose failures are in the log and the states of the models."""
+
+        async def load(model: ModelId, group: LoadGroup) -> None:
+            with suppress(InvalidRequest, NotReady):
+                await self._load(model, partial(discover, model), group)
+
+        return LoadGroup(load)
+
+    async def _load(
+        self, model: ModelId, discover: Callable[[], DiscoveredModel | None], group: LoadGroup
+    ) -> None:
+        async def load_parts(ensemble: ModelId, parts: Collection[ModelId]) -> None:
+            with self._dependency(ensemble, parts) as circle:
+                if circle:
+                    raise ConfigError(f"circular dependency between ensembles: {circle}")
+                await group.load(parts)
+
+        async with self._exclusive(model):
+            self._check_running()
+            await self._loads.load(model, discover, load_parts)
+
+    @asynccontextmanager
+    async def _exclusive(self, model: ModelId) -> AsyncIterator[None]:
+        """Hold the lock of a model: loads and unloads of one model follow each other, first come first
+        served. A lock exists while it is used, so that `busy` counts them."""
+        lock = self._locks.setdefault(model, asyncio.Lock())
+        self._lock_users[model] += 1
+        try:
+            async with lock:
+                yield
+        finally:
+            self._lock_users[model] -= 1
+            if not self._lock_users[model]:
+                del self._lock_users[model], self._locks[model]
+
+    @contextmanager
+    def _dependency(self, model: ModelId, others: Collection[ModelId]) -> Iterator[str]:
+        """Record that the load of `model` waits for others. Gives the circle that this closes, "" if none:
+        such a wait would never end."""
+        dependency = model, others
+        self._dependencies.append(dependency)
+        try:
+            requires: dict[ModelId, set[ModelId]] = {}
+            for waiting, needed in self._dependencies:
+                requires.setdefault(waiting, set()).update(needed)
+            yield plan_order(requires).circular.get(model, "")
+        finally:
+            self._dependencies.remove(dependency)
+
+    @contextmanager
+    def _called_by(self, caller: ModelId | None, model: ModelId) -> Iterator[None]:
+        """Record that the load of `caller`, if there is one, waits for a model. Raises InvalidRequest."""
+        if caller is None:
+            yield
+            return
+        with self._dependency(caller, [model]) as circle:
+            if circle:
+                fault = (
+                    f"'{caller}' waits for itself while it is being loaded: {circle}; "
+                    "load or unload one of them elsewhere than in its initialize"
+                )
+                log.error("failed to load or unload '%s': %s", model, fault)
+                raise InvalidRequest(fault)
+            yield
+
+    def _is_held(self, model: ModelId) -> bool:
+        """Tell whether a model must not be unloaded to make room."""
+        awaited = any(model in others for _, others in self._dependencies)
+        return awaited or model in self._locks or self.on_demand.pinned(model.name)
+
+    @asynccontextmanager
+    async def called_by_model(self) -> AsyncIterator[None]:
+        """Admit one more load: the calling model may be in a load thread of its own load, and waits."""
+        async with self._threads.permits.one_more(), self._memory.permits.one_more():
+            yield
+
+    # polling
+
+    async def _poll_until_stopped(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), self._settings.poll_s)
+                return
+            try:
+                await self.poll()
+            except TpxError as exc:
+                log.error("failed to poll the model repositories: %s", exc)
+            except Exception:  # one worker's loop: the next poll may succeed
+                log.exception("failed to poll the model repositories")
+
+    async def poll(self) -> None:
+        """Read the repositories, and load and unload what has changed there. Raises UsageError."""
+        snapshot = await asyncio.to_thread(self._repositories.snapshot)
+        self.repository.unreadable = ()
+        found = snapshot.stamps
+        changes = plan_poll(found, self.repository.stamps())
+        if changes.load:
+            await asyncio.sleep(self._settings.settle_s)
+            again = (await asyncio.to_thread(self._repositories.snapshot)).stamps
+            settled = [model for model in changes.load if again.get(model) == found[model]]
+            discover = self._repositories.discover
+            await self._group(lambda model: discover(model) if model in settled else None).load(settled)
+        for model in changes.unload:
+            async with self._exclusive(model):
+                self._unload(model)
+        for model, places in snapshot.duplicates.items():
+            async with self._exclusive(model):
+                # nothing tells which repository is meant
+                self._ensembles.forget(model)
+                self.retirement.retire(self.repository.displace(model, places))
+                self._ensembles.settle([model])
+        self.repository.forget(found)
+
+
+class ModelHost:
+    """Implements Host for one version of a model."""
+
+    def __init__(self, coordinator: Coordinator, loop: asyncio.AbstractEventLoop, model: ModelId) -> None:
+        self.metrics = coordinator.metrics
+        self.loop = loop
+        self.loading = True
+        self.model = coordinator.repository.get
+        self.is_ready = coordinator.repository.is_ready
+        self._coordinator = coordinator
+        self._caller = model
+
+    async def load(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
+        self._coordinator.check_explicit()
+        parameters: dict[str, LoadParameter] = {"config": config} if config else {}
+        parameters.update(
+            {path if path.startswith("file:") else f"file:{path}": data for path, data in files.items()}
+        )
+        override = await asyncio.to_thread(override_of, parameters, name)
+        async with self._coordinator.called_by_model():
+            # not until instances have ended: one of them may be computing the request that asks
+            await self._coordinator.load(
+                name, override, self._caller if self.loading else None, until_dismissed=False
+            )
+
+    async def unload(self, name: str, *, unload_dependents: bool) -> None:
+        self._coordinator.check_explicit()
+        async with self._coordinator.called_by_model():
+            await self._coordinator.unload(
+                name, unload_dependents=unload_dependents, caller=self._caller if self.loading else None
+            )

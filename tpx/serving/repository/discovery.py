@@ -1,0 +1,315 @@
+"""Discovered models: in the repositories, fetched from an object store, or in the files of a request.
+
+Also what changed since they were last read, and files that are in the wrong place.
+"""
+
+import asyncio
+import difflib
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Literal
+
+from tpx.errors import InvalidRequest, UsageError
+from tpx.serving.backends.table import RECOGNISED_FILES
+from tpx.serving.model_id import ModelId
+from tpx.serving.repository import layout
+from tpx.serving.repository.layout import ModelSource, Origin, Place
+from tpx.serving.repository.overrides import MAX_NAME_BYTES, Override, OverrideFiles
+
+ControlMode = Literal["none", "poll", "explicit", "lazy"]
+CLIENTS_DECIDE: Final = ("explicit", "lazy")
+"""Modes in which clients load and unload models."""
+
+_CONFIGS = "configs"
+_NOT_A_MODELS_OWN = "__pycache__"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stamps:
+    """Digests of names, sizes, inodes and times of a model's files: equal until a file changes."""
+
+    config: str
+    shared: str
+    """Files beside the versions: labels, warm-up data and others."""
+    versions: Mapping[int, str]
+
+
+def stamps_of(source: ModelSource) -> Stamps:
+    """Return the stamps of a model; a missing file has one, too."""
+    if source.origin is not None:
+        return _stamps_of_origin(source, source.origin)
+    if source.file is not None:
+        return Stamps(config="", shared="", versions={1: _digest([source.file])})
+    # directories that only look like versions count as shared
+    apart = {str(version) for version in source.versions} | {_CONFIGS, "config.pbtxt"}
+    entries = sorted(source.directory.iterdir()) if source.directory.is_dir() else []
+    return Stamps(
+        config=_digest([source.config_path]),
+        shared=_digest([entry for entry in entries if entry.name not in apart and _counts(entry.name)]),
+        versions={version: _digest([path]) for version, path in source.versions.items()},
+    )
+
+
+def size_of(source: ModelSource, version: int) -> int:
+    """Return the bytes of the files of a version."""
+    if source.origin is not None:
+        return source.origin.size_bytes(version)
+    total = 0
+    for place in _below(source.file or source.versions[version]):
+        with suppress(OSError):  # gone while we looked, or a dangling link
+            total += os.stat(place).st_size  # noqa: PTH116
+    return total
+
+
+def _stamps_of_origin(source: ModelSource, origin: Origin) -> Stamps:
+    chosen = f"configs/{source.config_name}.pbtxt"
+    return Stamps(
+        config=origin.stamp(chosen if source.config_name and origin.has(chosen) else "config.pbtxt"),
+        shared=origin.stamp(""),
+        versions={version: origin.stamp(str(version)) for version in source.versions},
+    )
+
+
+def _counts(name: str) -> bool:
+    """Tell files of the model from those that loading leaves there, which must not look like a change."""
+    return not name.startswith(".") and name != _NOT_A_MODELS_OWN
+
+
+def _digest(paths: list[Path]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for path in paths:
+        for place in _below(path):
+            try:
+                found = os.stat(place)  # noqa: PTH116 (a string: thousands of files need no thousand Paths)
+            except OSError:
+                continue  # gone while we looked, or a dangling link
+            fact = f"{place}\0{found.st_mtime_ns}\0{found.st_size}\0{found.st_ino}\0"
+            digest.update(os.fsencode(fact))
+    return digest.hexdigest()
+
+
+def _below(path: Path) -> Iterator[str]:
+    """Yield a file, or all files of a directory, in a fixed order; loops of links are left out."""
+    if not path.is_dir():
+        yield str(path)
+        return
+    visited = set()
+    for directory, subdirectories, files in os.walk(path, followlinks=True):
+        at = os.stat(directory)  # noqa: PTH116
+        if (at.st_dev, at.st_ino) in visited:
+            subdirectories.clear()
+            continue
+        visited.add((at.st_dev, at.st_ino))
+        subdirectories[:] = sorted(name for name in subdirectories if _counts(name))
+        yield from (f"{directory}/{name}" for name in sorted(files) if _counts(name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscoveredModel:
+    """A model in a directory of this machine, and the temporary files that were made for it."""
+
+    source: ModelSource
+    files: OverrideFiles | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The models of the repositories at one moment."""
+
+    stamps: Mapping[ModelId, Stamps | None]
+    """None for a model that is there but cannot be read."""
+    duplicates: Mapping[ModelId, str]
+    """Models that several repositories have, with the places."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repositories:
+    """The repositories of a server. Reading them blocks, and raises UsageError where one cannot be read."""
+
+    paths: Sequence[Place]
+    config_name: str = ""
+    namespaces: bool = False
+    """Models are known by their repositories, too."""
+
+    def scan(self) -> dict[ModelId, ModelSource]:
+        """Return all models."""
+        found = layout.scan(self.paths, config_name=self.config_name, namespaces=self.namespaces)
+        return {source.model_id: source for source in found}
+
+    def scan_readable(self) -> tuple[dict[ModelId, ModelSource], list[str]]:
+        """Return all models of the repositories that can be read, and why the others cannot."""
+        with suppress(UsageError):
+            return self.scan(), []
+        readable, faults = [], []
+        for path in self.paths:
+            try:
+                layout.scan([path], config_name=self.config_name)
+                readable.append(path)
+            except UsageError as exc:
+                faults.append(exc.message)
+        return replace(self, paths=readable).scan(), faults
+
+    def snapshot(self) -> Snapshot:
+        """Return all models as polling compares them."""
+        found = self.scan()
+        return Snapshot(
+            stamps={model: None if source.fault else stamps_of(source) for model, source in found.items()},
+            duplicates={model: source.fault for model, source in found.items() if source.duplicate},
+        )
+
+    def names(self) -> dict[ModelId, str]:
+        """Return all models, each with the fault of not being unique, or ""."""
+        return layout.names(self.paths, namespaces=self.namespaces)
+
+    async def find_named(self, names: Iterable[str]) -> list[ModelId]:
+        """Return the models of these names without blocking; a repository that cannot be read is left out."""
+        if not self.namespaces:
+            return [ModelId(name) for name in names]
+        return await asyncio.to_thread(
+            lambda: [model for name in names for model in layout.find_all(self.paths, name)]
+        )
+
+    def discover(self, model: ModelId, override: Override | None = None) -> DiscoveredModel | None:
+        """Return a model of the repositories, or of the files in a request; None where there is none.
+
+        Raises InvalidRequest, LoadError.
+        """
+        if override is None or not override.files:
+            source = layout.find(self.paths, model, config_name=self.config_name)
+            if source is None:
+                return None
+            return fetch(replace(source, override=override.config) if override else source)
+        _check_new_name(model.name)
+        files = OverrideFiles(override.files)
+        source = ModelSource(
+            name=model.name,
+            namespace=model.namespace,
+            directory=files.directory,
+            versions=layout.versions_in(files.directory),
+            override=override.config,
+        )
+        return DiscoveredModel(source=source, files=files)
+
+
+def fetch(source: ModelSource) -> DiscoveredModel:
+    """Copy a model of an object store into a temporary directory; others stay where they are.
+
+    Raises LoadError.
+    """
+    if source.origin is None or source.fault:
+        return DiscoveredModel(source=source)
+    files = OverrideFiles({}, source.origin.private_parent)
+    try:
+        return DiscoveredModel(source=source.fetched(files.directory), files=files)
+    except BaseException:
+        files.remove()
+        raise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """Models to load, new or changed, and models to unload."""
+
+    load: tuple[ModelId, ...]
+    unload: tuple[ModelId, ...]
+
+
+def plan_poll(found: Mapping[ModelId, Stamps | None], known: Mapping[ModelId, Stamps | None]) -> Changes:
+    """Return what changed in the repositories.
+
+    `found` has no stamps for a model that is there but cannot be read: it stays as it was. `known` has none
+    for a model whose last load failed: it is tried again.
+    """
+    return Changes(
+        load=tuple(m for m, stamps in sorted(found.items()) if stamps is not None and known.get(m) != stamps),
+        unload=tuple(sorted(known.keys() - found.keys())),
+    )
+
+
+def plan_start(mode: ControlMode, startup: Sequence[str], found: Iterable[ModelId]) -> list[ModelId]:
+    """Return the models to load at startup, of those found and those that --load-model names.
+
+    Raises UsageError.
+    """
+    if mode not in CLIENTS_DECIDE:
+        if startup:
+            raise UsageError(
+                "Use of '--load-model' requires setting '--model-control-mode=explicit' as well."
+            )
+        return sorted(found)
+    if "*" not in startup:
+        by_name: dict[str, list[ModelId]] = {}
+        for model in sorted(found):
+            by_name.setdefault(model.name, []).append(model)
+        return [m for name in dict.fromkeys(startup) for m in by_name.get(name, [ModelId(name)])]
+    if len(startup) > 1:
+        raise UsageError("Wildcard model name '*' must be the ONLY startup model if specified at all.")
+    return sorted(found)
+
+
+def check_name(name: str) -> None:
+    """Raise InvalidRequest for a name that no model can have, as it could be taken for a path."""
+    if not name.strip():
+        raise InvalidRequest("Model name cannot be empty. Please enter a valid name to deploy.")
+    if ".." in name or "/" in name:
+        raise InvalidRequest(
+            f"invalid model name '{name}', model name must not contain path traversal characters"
+        )
+
+
+def _check_new_name(name: str) -> None:
+    """Raise InvalidRequest for a name that a model in a repository could not have."""
+    if name.startswith(".") or not name.isprintable() or len(os.fsencode(name)) > MAX_NAME_BYTES:
+        raise InvalidRequest(
+            f"invalid model name {name[:100]!r}, a model that comes with its files needs a name of at most "
+            f"{MAX_NAME_BYTES} bytes, all of it printable, that does not begin with a dot"
+        )
+
+
+def misplaced_models(paths: Iterable[Place]) -> list[str]:
+    """Return a warning for each model file beside the models, and for each repository without a model."""
+    found = []
+    for path in paths:
+        if isinstance(path, Path) and path.is_dir():
+            entries = [entry for entry in sorted(path.iterdir()) if not entry.name.startswith(".")]
+            files = [_misplaced(entry) for entry in entries if entry.is_file() and _is_model(entry)]
+            empty = not files and not any(entry.is_dir() for entry in entries)
+            nothing = (
+                f"'{path}' holds no models: the file of one has a place such as '{path}/NAME/1/model.onnx'"
+            )
+            found += [nothing] if empty else files
+    return found
+
+
+def misplaced_configs(sources: Iterable[ModelSource]) -> list[str]:
+    """Return a warning for each file that looks like the configuration of a model that has none."""
+    found = []
+    for source in sources:
+        if source.origin is None and not source.fault and not source.has_config:
+            place = _misplaced_config(source)
+            if place is not None:
+                found.append(f"'{place}' is not read: a configuration's place is '{source.config_path}'")
+    return found
+
+
+def _misplaced_config(source: ModelSource) -> Path | None:
+    """Return a file beside the versions with a similar name, or one in a version with this name."""
+    beside = sorted(entry.name for entry in source.directory.glob("*") if entry.is_file())
+    close = difflib.get_close_matches(source.config_path.name, beside, n=1, cutoff=0.75)
+    inside = [directory / source.config_path.name for directory in source.versions.values()]
+    found = [source.directory / name for name in close] + [path for path in inside if path.is_file()]
+    return found[0] if found else None
+
+
+def _is_model(file: Path) -> bool:
+    """Tell a model file by its suffix; a Python file may be anything."""
+    return f"model{file.suffix}" in RECOGNISED_FILES and file.suffix != ".py"
+
+
+def _misplaced(file: Path) -> str:
+    place = file.parent / file.stem / "1" / f"model{file.suffix}"
+    return f"'{file}' is not served: its place is '{place}', or 'tpx serve {file}' serves it by itself"

@@ -1,0 +1,498 @@
+"""The table of models: their versions, the states of these, and what serves.
+
+Everything here runs on the event loop and takes no time; loads and unloads report what became of them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+from tpx.errors import Code, InvalidRequest, NotFound, NotReady
+from tpx.serving.model_id import ModelId
+from tpx.serving.repository.agents.ownership import Ownership
+from tpx.serving.repository.discovery import Stamps
+from tpx.serving.served import Served
+
+UNLOADED = "unloaded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What a version is made from: equal recipes make equal versions."""
+
+    config: bytes
+    """Serialized, without the version policy, which chooses versions and does not change them."""
+    groups: bytes
+    """Its instance groups, which can change while the version serves."""
+    directory: str
+    shared: str
+    files: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Versions of a model, ascending: to load, to keep, and to unload once the others are loaded."""
+
+    load: tuple[int, ...]
+    keep: tuple[int, ...]
+    regroup: tuple[int, ...] = ()
+    """Kept versions that get other instances."""
+    unload: tuple[int, ...]
+
+
+def plan_load(
+    wanted: Mapping[int, Recipe],
+    served: Mapping[int, Recipe],
+    may_regroup: Callable[[int], bool] = lambda version: True,  # noqa: ARG005
+) -> Plan:
+    """Plan from what serves to what is wanted: an unchanged version is kept, and one that differs in its
+    instance groups alone gets other instances where it may."""
+    keep = {version for version, recipe in wanted.items() if served.get(version) == recipe}
+    regroup = {
+        version
+        for version in wanted.keys() & served.keys() - keep
+        if replace(served[version], groups=wanted[version].groups) == wanted[version] and may_regroup(version)
+    }
+    return Plan(
+        load=tuple(sorted(wanted.keys() - keep - regroup)),
+        keep=tuple(sorted(keep | regroup)),
+        regroup=tuple(sorted(regroup)),
+        unload=tuple(sorted(served.keys() - wanted.keys())),
+    )
+
+
+class State(Enum):
+    """States of a version, as the repository index names them."""
+
+    LOADING = "LOADING"
+    READY = "READY"
+    UNLOADING = "UNLOADING"
+    UNAVAILABLE = "UNAVAILABLE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A version that serves, its recipe, and the files and agents of its load."""
+
+    served: Served
+    recipe: Recipe
+    ownership: Ownership | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class VersionEntry:
+    """One version of a model. A fault of a whole model has an entry without a number, and a model that was
+    never loaded one without a state."""
+
+    version: int | None
+    state: State | None = State.LOADING
+    reason: str = ""
+    loaded: Loaded | None = None
+    passed_over: bool = False
+    """Triton could not poll this model: it does not count for the readiness of the server."""
+
+    @property
+    def hinders(self) -> bool:
+        """True if strict readiness fails because of this version."""
+        if self.passed_over:
+            return False
+        if self.loaded is not None and not self.loaded.served.healthy:
+            return True
+        gone = self.state is State.UNLOADING or self.reason.startswith(UNLOADED)
+        return self.state is not State.READY and not gone
+
+    def end(self) -> list[Loaded]:
+        """Stop serving; returns what served, which answers what it has taken."""
+        if self.loaded is None:
+            return []
+        ended = [self.loaded]
+        self.loaded, self.state, self.reason = None, State.UNLOADING, ""
+        return ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptConfig:
+    """The configuration that a load request brought, and the files that it was loaded with."""
+
+    config: Any
+    stamps: Stamps
+
+
+@dataclass(slots=True)
+class Record:
+    """One model: its versions, and what they were loaded from."""
+
+    versions: dict[int, VersionEntry] = field(default_factory=dict)
+    fault: str = ""
+    """Why the versions are unknown, while none serves."""
+    passed_over: bool = False
+    """The fault does not keep the server from being ready."""
+    stamps: Stamps | None = None
+    """Files of the last load; None if it failed."""
+    known: bool = False
+    """Its first load has ended, and it was not unloaded since: its name stands for it."""
+    has_served: bool = False
+    kept: KeptConfig | None = None
+    """For loads that bring no configuration, while the files stay the same."""
+
+    @property
+    def entries(self) -> list[VersionEntry]:
+        """The entry of the fault, if there is one, and those of the versions, ascending."""
+        found = [entry for _, entry in sorted(self.versions.items())]
+        if self.fault:
+            fault = VersionEntry(
+                version=None, state=State.UNAVAILABLE, reason=self.fault, passed_over=self.passed_over
+            )
+            found.insert(0, fault)
+        return found
+
+    @property
+    def loaded(self) -> dict[int, Loaded]:
+        """The versions that serve."""
+        return {v: entry.loaded for v, entry in self.versions.items() if entry.loaded is not None}
+
+    @property
+    def loading(self) -> bool:
+        """True if a version is being loaded."""
+        return any(entry.state is State.LOADING for entry in self.versions.values())
+
+    @property
+    def ownership(self) -> Ownership | None:
+        """The files and agents of the versions that serve, if they came with one load."""
+        found = {loaded.ownership for loaded in self.loaded.values()}
+        return found.pop() if len(found) == 1 else None
+
+    def put(self, loaded: Mapping[int, Loaded]) -> list[Loaded]:
+        """Let versions serve; returns those that served in their place."""
+        ended = []
+        for version, new in loaded.items():
+            entry = self.versions.setdefault(version, VersionEntry(version=version))
+            if entry.loaded is not None:
+                ended.append(entry.loaded)
+            entry.loaded, entry.state, entry.reason = new, State.READY, ""
+        return ended
+
+
+class AmbiguousName(InvalidRequest):
+    """Repositories have several models of this name, and a request names no more than that."""
+
+    def __init__(self, name: str, count: int) -> None:
+        super().__init__(
+            f"There are {count} identifiers of model '{name}' in global map, model namespace must be "
+            "provided to resolve ambiguity."
+        )
+
+
+class ModelRepository:
+    """The table of models; without `namespaces` every model is known by its name.
+
+    `generation` changes with what serves, so that caches of models can tell that they are stale.
+    """
+
+    def __init__(self, *, namespaces: bool = False) -> None:
+        self.namespaces = namespaces
+        self.generation = 0
+        self.unreadable: tuple[str, ...] = ()
+        """Why repositories could not be read at startup, until they are read."""
+        self._models: dict[str, dict[str, Record]] = {}
+        """By name, then by namespace: clients know names."""
+
+    # what serves
+
+    def get(self, name: str, version: str = "") -> Served:
+        """Return what serves `name`; an empty `version` is the latest that is ready.
+
+        Raises NotFound, NotReady, AmbiguousName, and InvalidRequest for a version that is no positive number.
+        """
+        if self.namespaces:
+            return self.serving(self.resolve(name), version)
+        records = self._models.get(name)
+        if records is None:
+            raise NotFound(f"Request for unknown model: '{name}' is not found")
+        return _serving(name, records[""], version)
+
+    def resolve(self, name: str) -> ModelId:
+        """Return the model that a client means. Raises NotFound, AmbiguousName, with Triton's codes."""
+        found = self.named(name)
+        if len(found) > 1:
+            raise AmbiguousName(name, len(found))
+        if found:
+            return found[0]
+        if name in self._models:
+            raise NotFound(f"Identifier of model '{name}' is not found in global map")
+        raise NotFound(f"Request for unknown model: '{name}' is not found", code=Code.INVALID_ARGUMENT)
+
+    def named(self, name: str) -> list[ModelId]:
+        """Return the models that a name may mean: none that was unloaded, and one that is being loaded for
+        the first time only while there is no other."""
+        if not self.namespaces:
+            return [ModelId(name)]
+        records = sorted(self._records_of(name).items())
+        known = [namespace for namespace, record in records if record.known]
+        return [
+            ModelId(name, namespace)
+            for namespace in known or [namespace for namespace, record in records if record.loading]
+        ]
+
+    def all_named(self, name: str) -> list[ModelId]:
+        """Return all models of a name, in any state."""
+        if not self.namespaces:
+            return [ModelId(name)]
+        return [ModelId(name, namespace) for namespace in sorted(self._records_of(name))]
+
+    def serving(self, model: ModelId, version: str = "") -> Served:
+        """Return what serves a model; otherwise as `get`."""
+        record = self._records_of(model.name).get(model.namespace)
+        if record is None:
+            raise NotFound(f"Request for unknown model: '{model}' is not found")
+        return _serving(model, record, version)
+
+    def is_ready(self, name: str, version: str = "") -> bool:
+        """Tell whether a model serves and is healthy. Raises InvalidRequest as `get`."""
+        try:
+            return self.get(name, version).healthy
+        except (NotFound, NotReady, AmbiguousName):
+            return False
+
+    def served(self) -> list[Served]:
+        """Return every version that is ready, by namespace, name and version."""
+        return [entry.loaded.served for _, entry in self.index() if entry.loaded is not None]
+
+    # what is known
+
+    def all_ready(self) -> bool:
+        """Tell whether the repositories could be read, and every version that was not unloaded is ready."""
+        return not self.unreadable and not any(
+            entry.hinders for _, record in self._records() for entry in record.entries
+        )
+
+    def failures(self) -> list[str]:
+        """Return the models that are not ready, or could not be read."""
+        return [
+            str(model)
+            for model, record in self._records()
+            if any(entry.hinders or entry.passed_over for entry in record.entries)
+        ]
+
+    def index(self, on_disk: Mapping[ModelId, str] | None = None) -> list[tuple[ModelId, VersionEntry]]:
+        """Return every known version, and the models `on_disk`, each with a fault or "".
+
+        Ordered by namespace, name and version: where clients see only names, the order tells models apart.
+        """
+        found = [(model, entry) for model, record in self._records() for entry in record.entries]
+        for model, fault in (on_disk or {}).items():
+            if model.namespace not in self._records_of(model.name):
+                state = State.UNAVAILABLE if fault else None
+                found.append((model, VersionEntry(version=None, state=state, reason=fault)))
+        return sorted(found, key=lambda item: (item[0].namespace, item[0].name, item[1].version or 0))
+
+    def record(self, model: ModelId) -> Record:
+        """Return what is known of a model; an empty record if nothing is."""
+        return self._records_of(model.name).get(model.namespace) or Record()
+
+    def recipes(self, model: ModelId) -> dict[int, Recipe]:
+        """Return the recipes of the versions that serve."""
+        return {version: loaded.recipe for version, loaded in self.record(model).loaded.items()}
+
+    def stamps(self) -> dict[ModelId, Stamps | None]:
+        """Return the files that each model was last loaded from, None if that failed, without those that
+        were unloaded."""
+        return {
+            model: record.stamps
+            for model, record in self._records()
+            if record.fault or any(entry.reason != UNLOADED for entry in record.entries)
+        }
+
+    # what becomes of a load
+
+    def begin(self, model: ModelId, plan: Plan) -> None:
+        """Mark the versions of a plan as loading, except those that serve meanwhile."""
+        record = self._make(model)
+        record.fault = ""
+        for version in plan.load:
+            entry = record.versions.setdefault(version, VersionEntry(version=version))
+            if entry.loaded is None:
+                entry.state, entry.reason = State.LOADING, ""
+
+    def succeed(
+        self, model: ModelId, plan: Plan, loaded: Mapping[int, Loaded], stamps: Stamps
+    ) -> list[Loaded]:
+        """Let new versions serve; returns those that do not serve any more."""
+        record = self._models[model.name][model.namespace]
+        record.stamps, record.known = stamps, True
+        ended = record.put(loaded)
+        for version in plan.unload:
+            ended += record.versions[version].end()
+        # failed once and not wanted any more
+        for version in record.versions.keys() - {*plan.load, *plan.keep}:
+            if record.versions[version].hinders:
+                del record.versions[version]
+        self.generation += 1
+        return ended
+
+    def keep_config(self, model: ModelId, config: KeptConfig | None) -> None:
+        """Keep what a load request brought, or forget what one brought before.
+
+        Triton keeps a configuration until the model is unloaded or its files change, unless the model had
+        never served before (core/src/model_repository_manager/model_repository_manager.cc).
+        """
+        record = self._models[model.name][model.namespace]
+        record.kept = config if record.has_served else None
+        record.has_served = True
+
+    def remake(self, model: ModelId, version: int, recipe: Recipe) -> None:
+        """Note that a version which goes on serving equals what another recipe makes."""
+        entry = self._models[model.name][model.namespace].versions[version]
+        if entry.loaded is not None:
+            entry.loaded = replace(entry.loaded, recipe=recipe)
+
+    def fail(self, model: ModelId, reasons: Mapping[int, str]) -> None:
+        """Mark the versions of a failed load as unavailable, except those that go on serving."""
+        record = self._models[model.name][model.namespace]
+        self._failed(record)
+        for version, reason in reasons.items():
+            entry = record.versions[version]
+            if entry.loaded is None:
+                entry.state, entry.reason = State.UNAVAILABLE, reason
+
+    def fault(self, model: ModelId, reason: str, *, passed_over: bool = False) -> None:
+        """Note why a model could not be read; what serves goes on.
+
+        `passed_over`: the server can be ready nevertheless.
+        """
+        record = self._make(model)
+        self._failed(record)
+        if not record.loaded:
+            record.fault, record.passed_over = reason, passed_over
+
+    def suspend(self, model: ModelId, reason: str) -> list[Loaded]:
+        """Stop serving a model until others serve that it needs; returns what served."""
+        record = self._models[model.name][model.namespace]
+        ended = []
+        for entry in record.versions.values():
+            ended += entry.end()
+            serves_not = f"{UNLOADED}: {reason}"
+            if entry.state is State.UNLOADING or not entry.hinders:
+                entry.reason = serves_not
+            else:
+                entry.reason = reason
+        self.generation += 1
+        return ended
+
+    def restore(self, model: ModelId, loaded: Mapping[int, Loaded]) -> list[Loaded]:
+        """Let versions serve in place of others; returns those that served."""
+        self.generation += 1
+        return self._models[model.name][model.namespace].put(loaded)
+
+    def unload(self, model: ModelId) -> list[Loaded]:
+        """Stop serving a model; returns what served."""
+        record = self._records_of(model.name).get(model.namespace)
+        if record is None:
+            return []
+        record.fault, record.stamps, record.known, record.kept = "", None, False, None
+        if not record.versions:
+            self._drop(model)
+        ended = [loaded for entry in record.versions.values() for loaded in entry.end()]
+        for entry in record.versions.values():
+            if entry.state is not State.UNLOADING:
+                entry.state, entry.reason = State.UNAVAILABLE, UNLOADED
+        self.generation += 1
+        return ended
+
+    def displace(self, model: ModelId, reason: str) -> list[Loaded]:
+        """Stop serving a model and know nothing of it but `reason`; returns what served.
+
+        A server that has never served the model can be ready, as Triton.
+        """
+        record = self.record(model)
+        if record.fault == reason:
+            return []
+        served_before = record.has_served
+        ended = self.unload(model)
+        if model.namespace in self._records_of(model.name):
+            self._drop(model)
+        self.fault(model, reason, passed_over=not served_before)
+        return ended
+
+    def ended(self, served: Served) -> None:
+        """Note that a version which did not serve any more has answered its last request."""
+        entry = self.record(served.model_id).versions.get(served.version)
+        # unless it is loaded again, or being so
+        if entry is not None and entry.state is State.UNLOADING:
+            entry.state, entry.reason = State.UNAVAILABLE, entry.reason or UNLOADED
+
+    def forget(self, present: Iterable[ModelId]) -> None:
+        """Drop models that are neither present nor in use."""
+        for model in {model for model, _ in self._records()} - set(present):
+            self.forget_unused(model)
+
+    def forget_unused(self, model: ModelId) -> None:
+        """Drop a model whose versions are all unavailable."""
+        record = self._records_of(model.name).get(model.namespace)
+        if record is not None and all(entry.state is State.UNAVAILABLE for entry in record.entries):
+            self._drop(model)
+
+    # the table
+
+    def _failed(self, record: Record) -> None:
+        record.stamps = None
+        if self.namespaces and not record.known:  # its name has another meaning now
+            record.known = True
+            self.generation += 1
+
+    def _records(self) -> list[tuple[ModelId, Record]]:
+        return [
+            (ModelId(name, namespace), record)
+            for name, records in self._models.items()
+            for namespace, record in records.items()
+        ]
+
+    def _records_of(self, name: str) -> dict[str, Record]:
+        return self._models.get(name, {})
+
+    def _make(self, model: ModelId) -> Record:
+        return self._models.setdefault(model.name, {}).setdefault(model.namespace, Record())
+
+    def _drop(self, model: ModelId) -> None:
+        records = self._models[model.name]
+        del records[model.namespace]
+        if not records:
+            del self._models[model.name]
+
+
+def _serving(model: ModelId | str, record: Record, version: str) -> Served:
+    """Return the version that serves a model; an empty one is the latest that is ready.
+
+    Raises NotFound, NotReady, and InvalidRequest for a version that is no positive number.
+    """
+    if not version:
+        ready = [number for number, entry in record.versions.items() if entry.loaded is not None]
+        if not ready:
+            raise NotFound(f"Request for unknown model: '{model}' has no available versions")
+        number = max(ready)
+    else:
+        number = parse_version(version)
+    entry = record.versions.get(number)
+    if entry is None:
+        raise NotFound(f"Request for unknown model: '{model}' version {number} is not found")
+    if entry.loaded is None:
+        raise NotReady(f"Request for unknown model: '{model}' version {number} is not at ready state")
+    return entry.loaded.served
+
+
+def parse_version(text: str) -> int:
+    """Return a version from the text of a request. Raises InvalidRequest."""
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 19 or int(digits) >= 2**63:
+        # the details are those of the function that Triton reads it with
+        raise InvalidRequest(
+            f"failed to get model version from specified version string '{text}' (details: stol), "
+            "version should be an integral value > 0"
+        )
+    number = int(text)
+    if number <= 0:
+        raise InvalidRequest(
+            f"invalid model version specified '{text}' , version should be an integral value > 0"
+        )
+    return number
