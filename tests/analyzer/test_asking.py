@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.analyzer.conftest import ALEXNET
-from tpx.analyzer.asking import question_of, subjects_of
+from tpx.analyzer.asking import groups_of, spec_of
 from tpx.analyzer.comparison import compare_runs
 from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options import ProfileConfig
@@ -39,7 +39,7 @@ def config(*names: str, **options: Any) -> ProfileConfig:
 def mode_of(given: ProfileConfig, **facts: Any) -> str:
     found = ModelFacts(model="alexnet", max_batch_size=0, **facts)
     read: dict[str, tuple[ModelFacts, dict[str, Any]]] = {n: (found, {}) for n in ("alexnet", "a", "b")}
-    return question_of(given, subjects_of(given)[0], read)[0]
+    return spec_of(given, groups_of(given)[0], read)[0]
 
 
 def run(given: ProfileConfig, tmp_path: Path, surface: Surface | None = None) -> Run:
@@ -76,7 +76,7 @@ def test_of_a_server_that_is_left_as_it_is_the_default_alone_is_measured() -> No
     for options in ({}, {"run_config_search_mode": "quick"}, {"search_threads": True}):
         given = config(**left, **options)
         facts = ModelFacts(model="alexnet", max_batch_size=8, steps=("a",))
-        mode, question = question_of(given, subjects_of(given)[0], {"alexnet": (facts, {})})
+        mode, question = spec_of(given, groups_of(given)[0], {"alexnet": (facts, {})})
         assert (mode, question.deltas, question.members) == ("manual", (), ())
         assert len(question.space.loads.values) > 1
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.analyzer.reports.rendered import render
 from tests.analyzer.test_asking import ENSEMBLE, run
-from tpx.analyzer.asking import question_of, subjects_of
+from tpx.analyzer.asking import groups_of, spec_of
 from tpx.analyzer.objectives import rank
 from tpx.analyzer.options import ProfileConfig
 from tpx.analyzer.options.file import merge_options
@@ -39,7 +39,7 @@ def grid_of(given: ProfileConfig, *, kind: str = "KIND_GPU") -> Grid:
     steps = [{"model_name": "a"}, {"model_name": "b"}]
     ensemble = {**ENSEMBLE, "ensemble_scheduling": {"step": steps}}
     known["ens"] = facts_of("ens", ensemble, gpu=True), ensemble
-    return open_grid(question_of(given, subjects_of(given)[0], known)[1])
+    return open_grid(spec_of(given, groups_of(given)[0], known)[1])
 
 
 def choices(grid: Grid) -> dict[str, list[str]]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tpx.analyzer.asking import question_of, subjects_of
+from tpx.analyzer.asking import groups_of, spec_of
 from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options import ProfileConfig, read_options
 from tpx.analyzer.results.goals import Constraint
@@ -177,7 +177,7 @@ def test_what_optuna_is_told_reaches_the_search(models: Path) -> None:
     last = ["--optuna-early-exit-threshold=3", "--use-concurrency-formula", "--concurrency-sweep-disable"]
     config = read_options([*words, *more, *last])
     facts = ModelFacts(model="alexnet", max_batch_size=0)
-    mode, question = question_of(config, subjects_of(config)[0], {"alexnet": (facts, {})})
+    mode, question = spec_of(config, groups_of(config)[0], {"alexnet": (facts, {})})
     trials = question.trials
     assert mode == "optuna"
     assert (trials.min_percent, trials.max_percent, trials.patience) == (7, 30, 3)

@@ -1,4 +1,4 @@
-"""From the options of a run to the questions of its searches: which strategy, which space, what goals."""
+"""From the options of a run to the specs of its searches: which strategy, which space, what goals."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -7,15 +7,13 @@ from typing import Any
 from tpx.analyzer.config_sweep import ConfigSweep
 from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options import ProfileConfig
-from tpx.analyzer.search.base import SearchSpace
-from tpx.analyzer.search.question import Member, OptunaTrials, Question
-from tpx.analyzer.search.table import Mode
+from tpx.analyzer.search.spec import Member, Mode, OptunaTrials, SearchSpace, SearchSpec
 from tpx.analyzer.variants import ModelFacts
 from tpx.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class ModelGroup:
     """What one search is about: a model, or several that are measured together."""
 
     models: tuple[ModelToProfile, ...]
@@ -26,18 +24,18 @@ class Subject:
         return ",".join(model.name for model in self.models)
 
 
-def subjects_of(config: ProfileConfig) -> tuple[Subject, ...]:
+def groups_of(config: ProfileConfig) -> tuple[ModelGroup, ...]:
     """The searches of a run, in their order."""
     if config.run_config_profile_models_concurrently_enable and len(config.profile_models) > 1:
-        return (Subject(models=config.profile_models),)
-    return tuple(Subject(models=(model,)) for model in config.profile_models)
+        return (ModelGroup(models=config.profile_models),)
+    return tuple(ModelGroup(models=(model,)) for model in config.profile_models)
 
 
-def members_of(config: ProfileConfig, subject: Subject, facts: ModelFacts) -> tuple[str, ...]:
-    """The models that are varied in place of the subject: of an ensemble or of business logic, or those that
+def members_of(config: ProfileConfig, group: ModelGroup, facts: ModelFacts) -> tuple[str, ...]:
+    """The models that are varied in place of the group: of an ensemble or of business logic, or those that
     are measured together."""
-    if len(subject.models) > 1:
-        return tuple(model.name for model in subject.models)
+    if len(group.models) > 1:
+        return tuple(model.name for model in group.models)
     if config.bls_composing_models:
         return (facts.model, *(model.name for model in config.bls_composing_models))
     if facts.steps and config.ensemble_composing_models:
@@ -52,28 +50,28 @@ def members_of(config: ProfileConfig, subject: Subject, facts: ModelFacts) -> tu
     return facts.steps
 
 
-def question_of(
-    config: ProfileConfig, subject: Subject, read: Mapping[str, tuple[ModelFacts, Mapping[str, Any]]]
-) -> tuple[Mode, Question]:
-    """The strategy and the question of a subject.
+def spec_of(
+    config: ProfileConfig, group: ModelGroup, read: Mapping[str, tuple[ModelFacts, Mapping[str, Any]]]
+) -> tuple[Mode, SearchSpec]:
+    """Return the strategy and the spec of a model group.
 
     `read` has the facts and the effective default of every model concerned, by name. Raises UsageError where
     the options do not fit these models.
     """
-    first = subject.models[0]
+    first = group.models[0]
     facts, default = read[first.name]
-    together = len(subject.models) > 1
+    together = len(group.models) > 1
     as_it_is = config.reload_model_disable and not together
-    names = () if as_it_is else members_of(config, subject, facts)
+    names = () if as_it_is else members_of(config, group, facts)
     members = tuple(
         replace(_member(config, read[name][0], together=together), default=read[name][1]) for name in names
     )
     searched = members or config.run_config_search_mode in ("quick", "optuna")
-    question = Question(
-        facts=replace(_placed(config, facts), model=subject.name),
+    spec = SearchSpec(
+        facts=replace(_placed(config, facts), model=group.name),
         default=default,
-        space=replace(_space(config, subject), extras=config.extras),
-        goals=config.goals.of(subject.name),
+        space=replace(_space(config, group), extras=config.extras),
+        goals=config.goals.of(group.name),
         limits=replace(
             config.limits,
             refine_steps=config.run_config_search_max_binary_search_steps,
@@ -95,29 +93,29 @@ def question_of(
             sweep_best=not config.concurrency_sweep_disable,
         ),
     )
-    return "manual" if as_it_is else _mode(config, question), question
+    return "manual" if as_it_is else _mode(config, spec), spec
 
 
-def _mode(config: ProfileConfig, question: Question) -> Mode:
+def _mode(config: ProfileConfig, spec: SearchSpec) -> Mode:
     chosen = config.run_config_search_mode
     if chosen == "brute":
-        if question.facts.steps:
+        if spec.facts.steps:
             raise UsageError(
-                f"model '{question.facts.model}' is an ensemble: brute search does not vary several models; "
+                f"model '{spec.facts.model}' is an ensemble: brute search does not vary several models; "
                 "leave --run-config-search-mode out, or choose quick or optuna"
             )
-        return "brute" if question.deltas is None else "manual"
+        return "brute" if spec.deltas is None else "manual"
     if chosen is not None:
         return chosen
     if config.pareto:
         return "pareto"
     if config.budget is not None or config.max_measurements is not None:
         return "budgeted"
-    if question.members:  # every combination of what is searched in several models would take days
-        return "quick" if question.in_ranges else "manual"
-    if question.deltas is not None:
+    if spec.members:  # every combination of what is searched in several models would take days
+        return "quick" if spec.in_ranges else "manual"
+    if spec.deltas is not None:
         return "manual"
-    return "budgeted" if question.space.extras.any else "brute"
+    return "budgeted" if spec.space.extras.any else "brute"
 
 
 def _listed(config: ProfileConfig, model: ModelToProfile) -> tuple[Mapping[str, Any], ...] | None:
@@ -127,9 +125,9 @@ def _listed(config: ProfileConfig, model: ModelToProfile) -> tuple[Mapping[str, 
     return () if config.run_config_search_disable else None
 
 
-def _space(config: ProfileConfig, subject: Subject) -> SearchSpace:
+def _space(config: ProfileConfig, group: ModelGroup) -> SearchSpace:
     """Of one model its own; of several the loads are those of all together, which each takes a part of."""
-    spaces = [config.space_of(model) for model in subject.models]
+    spaces = [config.space_of(model) for model in group.models]
     free = [space for space in spaces if not space.loads.listed]
     chosen = (free or spaces)[0]
     plateau = all(space.loads.until_plateau for space in spaces)

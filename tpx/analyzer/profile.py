@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tpx.analyzer.asking import Subject, members_of, question_of, subjects_of
+from tpx.analyzer.asking import ModelGroup, groups_of, members_of, spec_of
 from tpx.analyzer.fingerprint import fingerprint
 from tpx.analyzer.monitors.gpu import gpu_names
 from tpx.analyzer.objectives import unmeasured
@@ -38,8 +38,7 @@ from tpx.analyzer.results.measurement import (
 )
 from tpx.analyzer.resume import Earlier
 from tpx.analyzer.runners.base import Preparation
-from tpx.analyzer.search.base import Done, Search
-from tpx.analyzer.search.table import open_search
+from tpx.analyzer.search.driver import Done, SearchDriver
 from tpx.analyzer.trial import Bench
 from tpx.analyzer.variants import ModelFacts, configure, effective, facts_of
 from tpx.errors import ServerLost, TpxError, UsageError
@@ -119,9 +118,9 @@ class Profile:
         try:
             self._journal.append(self._start(command))
             await self._measure_server()
-            for subject in subjects_of(self._config):
+            for group in groups_of(self._config):
                 if not self._stop.is_set():
-                    await self._subject(subject)
+                    await self._search_group(group)
         except ServerLost as exc:
             reason = exc.message
             self._observe(Remark(text=f"the run ends here: {reason}"))
@@ -141,7 +140,7 @@ class Profile:
             return RunResumed(provenance=provenance(command), retry=self._earlier.retries)
         return RunStarted(
             schema=SCHEMA,
-            models=tuple(subject.name for subject in subjects_of(config)),
+            models=tuple(group.name for group in groups_of(config)),
             goals=config.goals,
             top=config.num_configs_per_model,
             tolerance_percent=config.stability_percentage,
@@ -163,47 +162,47 @@ class Profile:
         if server is not None:
             self._journal.append(ServerMeasured(server=server))
 
-    async def _subject(self, subject: Subject) -> None:
-        if subject.name in self._earlier.unavailable:
+    async def _search_group(self, group: ModelGroup) -> None:
+        if group.name in self._earlier.unavailable:
             return
         try:
-            await self._profile(subject)
+            await self._profile(group)
         except UsageError as exc:
             if not self._measured:
                 raise
-            self._give_up(subject, exc)  # what does not go with one model is no end of what others showed
+            self._give_up(group, exc)  # what does not go with one model is no end of what others showed
 
-    def _give_up(self, subject: Subject, error: TpxError) -> None:
+    def _give_up(self, group: ModelGroup, error: TpxError) -> None:
         tail = self._bench.log_tail()
-        self._journal.append(ModelFailed(model=subject.name, reason=error.message, log_tail=tail))
-        self._observe(Remark(text=f"model '{subject.name}' cannot be profiled: {error.message}"))
+        self._journal.append(ModelFailed(model=group.name, reason=error.message, log_tail=tail))
+        self._observe(Remark(text=f"model '{group.name}' cannot be profiled: {error.message}"))
 
-    async def _profile(self, subject: Subject) -> None:
+    async def _profile(self, group: ModelGroup) -> None:
         try:
-            read = await self._read_all(subject)
+            read = await self._read_all(group)
         except (UsageError, ServerLost):
             raise
         except TpxError as exc:
-            self._give_up(subject, exc)
+            self._give_up(group, exc)
             return
-        mode, question = question_of(self._config, subject, read)
-        question = replace(question, named=(*self._earlier.named, *self._named))
+        mode, spec = spec_of(self._config, group, read)
+        spec = replace(spec, named=(*self._earlier.named, *self._named))
         defaults = {name: config for name, (_, config) in read.items()}
-        walk = _Walk(open_search(mode, question), self._started_ns)
+        walk = _Walk(SearchDriver(mode, spec), self._started_ns)
         await self._search(walk, defaults)
-        self._keep_decisions(subject.name, walk)
+        self._keep_decisions(group.name, walk)
 
-    async def _read_all(self, subject: Subject) -> dict[str, tuple[ModelFacts, dict[str, Any]]]:
+    async def _read_all(self, group: ModelGroup) -> dict[str, tuple[ModelFacts, dict[str, Any]]]:
         """Facts and default of every model that a search is about, and of those that they are composed of."""
         found: dict[str, tuple[ModelFacts, dict[str, Any]]] = {}
-        names = [model.name for model in subject.models]
+        names = [model.name for model in group.models]
         while names:
             name = names.pop(0)
             read = await self._read(name)
             configure(Variant(model=name, name=name), read.config)
             found[name] = facts_of(name, read.config, gpu=read.gpu), read.config
             if len(found) == 1:
-                names += members_of(self._config, subject, found[name][0])
+                names += members_of(self._config, group, found[name][0])
             names = [each for each in names if each not in found]
         return found
 
@@ -293,7 +292,7 @@ def _prepared(configuration: Configuration, preparation: Preparation) -> Prepare
 class _Walk:
     """A search with what its progress line needs: how far it is and how long the rest may take."""
 
-    def __init__(self, search: Search, started_ns: int) -> None:
+    def __init__(self, search: SearchDriver, started_ns: int) -> None:
         self.search = search
         self._started_ns = started_ns
         self._walk_started_ns = time.perf_counter_ns()

@@ -9,9 +9,9 @@ from tpx.analyzer.results.measurement import Configuration, Decision, Load, Meas
 from tpx.analyzer.results.run import ModelRun, VariantRun
 from tpx.analyzer.runners.simulated import Noise, SimulatedServer, Surface
 from tpx.analyzer.search.axes import open_grid
-from tpx.analyzer.search.base import Done, Extras, Limits, LoadSpace, Search, SearchSpace, Span
-from tpx.analyzer.search.question import OptunaTrials, Question
-from tpx.analyzer.search.table import Mode, open_search
+from tpx.analyzer.search.driver import Done, SearchDriver
+from tpx.analyzer.search.loads import LoadSpace
+from tpx.analyzer.search.spec import Extras, Limits, Mode, OptunaTrials, SearchSpace, SearchSpec, Span
 from tpx.analyzer.variants import ModelFacts
 
 BATCHING = ModelFacts(model="m", max_batch_size=8, backend="onnxruntime")
@@ -36,7 +36,7 @@ def space(
     )
 
 
-def question(
+def search_spec(
     facts: ModelFacts = BATCHING,
     *,
     within: SearchSpace | None = None,
@@ -44,8 +44,8 @@ def question(
     limits: Limits | None = None,
     pareto: tuple[str, ...] = (),
     trials: OptunaTrials | None = None,
-) -> Question:
-    return Question(
+) -> SearchSpec:
+    return SearchSpec(
         facts=facts,
         default=DEFAULT if facts.max_batch_size else {},
         space=within or space(),
@@ -60,7 +60,7 @@ def question(
 class Explored:
     """A search that is over."""
 
-    asked: Question
+    asked: SearchSpec
     server: SimulatedServer
     trials: tuple[Trial, ...]
     measurements: tuple[Measurement, ...]
@@ -125,19 +125,19 @@ class Explored:
 
 
 def server_for(
-    asked: Question, *, seed: int = 0, noise: Noise | None = None, surface: Surface | None = None
+    asked: SearchSpec, *, seed: int = 0, noise: Noise | None = None, surface: Surface | None = None
 ) -> SimulatedServer:
     return SimulatedServer(
         surface or Surface.drawn(seed), default=(1, asked.facts.max_batch_size), noise=noise, seed=seed
     )
 
 
-def explore(mode: Mode, asked: Question, server: SimulatedServer) -> Explored:
+def explore(mode: Mode, asked: SearchSpec, server: SimulatedServer) -> Explored:
     """The whole search."""
-    return carry_out(open_search(mode, asked), asked, server)
+    return carry_out(SearchDriver(mode, asked), asked, server)
 
 
-def carry_out(search: Search, asked: Question, server: SimulatedServer) -> Explored:
+def carry_out(search: SearchDriver, asked: SearchSpec, server: SimulatedServer) -> Explored:
     trials: list[Trial] = []
     measurements: list[Measurement] = []
     while not isinstance(trial := search.ask(), Done):

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from tpx.analyzer.asking import question_of, subjects_of
+from tpx.analyzer.asking import groups_of, spec_of
 from tpx.analyzer.options.file import merge_options
 from tpx.analyzer.results.measurement import Failure, Load, Measurement, Outcome, Trial
 from tpx.analyzer.search.axes import open_grid
-from tpx.analyzer.search.base import Done
-from tpx.analyzer.search.question import Question
+from tpx.analyzer.search.driver import Done, SearchDriver
+from tpx.analyzer.search.spec import Mode, SearchSpec
 from tpx.analyzer.search.sweep import PLATEAU_GAIN, plateau_gain
-from tpx.analyzer.search.table import Mode, open_search
 from tpx.analyzer.variants import facts_of
 
 Surface = Callable[[Trial], float | None]
@@ -25,7 +24,7 @@ DEFAULT = {"max_batch_size": 8}
 STEPS = {"ensemble_scheduling": {"step": [{"model_name": "a"}, {"model_name": "b"}]}}
 
 
-def asked(tmp_path: Path, text: str) -> tuple[Mode, Question]:
+def asked(tmp_path: Path, text: str) -> tuple[Mode, SearchSpec]:
     """The search that this file asks for."""
     path = tmp_path / "config.yml"
     path.write_text(text, encoding="utf-8")
@@ -33,12 +32,12 @@ def asked(tmp_path: Path, text: str) -> tuple[Mode, Question]:
     defaults: dict[str, dict[str, Any]] = dict.fromkeys(("m", "a", "b"), DEFAULT)
     defaults["ens"] = DEFAULT | STEPS
     read = {name: (facts_of(name, config, gpu=False), config) for name, config in defaults.items()}
-    return question_of(config, subjects_of(config)[0], read)
+    return spec_of(config, groups_of(config)[0], read)
 
 
 def measured(tmp_path: Path, text: str, surface: Surface = lambda _: 100.0) -> list[Trial]:
     """The trials that the search of this file asks for; the surface gives a throughput, None is a failure."""
-    search = open_search(*asked(tmp_path, text + "\nfinal_rounds: 0"))
+    search = SearchDriver(*asked(tmp_path, text + "\nfinal_rounds: 0"))
     trials = []
     while not isinstance(trial := search.ask(), Done):
         trials.append(trial)

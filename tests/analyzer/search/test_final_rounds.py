@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.analyzer.search.exploring import FIXED, explore, question, server_for, space
+from tests.analyzer.search.exploring import FIXED, explore, search_spec, server_for, space
 from tpx.analyzer.results.measurement import Failure, Load, Measurement, Trial
 from tpx.analyzer.runners.simulated import Noise, Surface
-from tpx.analyzer.search.base import Done, Limits
-from tpx.analyzer.search.table import open_search
+from tpx.analyzer.search.driver import Done, SearchDriver
+from tpx.analyzer.search.spec import Limits
 from tpx.errors import UsageError
 
 TIED = Surface(host_ms=4.01, device_ms=5.967, item_ms=0.0, contention=0.0)
@@ -16,7 +16,7 @@ TIED = Surface(host_ms=4.01, device_ms=5.967, item_ms=0.0, contention=0.0)
 
 
 def rounds_of(limits: Limits, *, spread: float = 0.02) -> dict[int, list[str]]:
-    asked = question(FIXED, limits=limits)
+    asked = search_spec(FIXED, limits=limits)
     server = server_for(asked, surface=TIED, noise=Noise(spread=spread), seed=1)
     found: dict[int, list[str]] = {}
     for trial in explore("brute", asked, server).trials:
@@ -59,7 +59,7 @@ def test_one_round_is_refused_for_it_says_nothing_of_chance() -> None:
 
 
 def test_finalists_are_measured_at_their_best_load() -> None:
-    asked = question(FIXED)
+    asked = search_spec(FIXED)
     found = explore("brute", asked, server_for(asked, seed=3))
     best = {
         v.variant.name: max(v.measurements, key=lambda m: m.throughput).load for v in found.model.variants
@@ -70,8 +70,8 @@ def test_finalists_are_measured_at_their_best_load() -> None:
 
 
 def test_a_finalist_that_fails_leaves_and_the_others_go_on() -> None:
-    asked = question(FIXED, within=space(instances=(1, 3)))
-    search, server = open_search("brute", asked), server_for(asked, seed=3)
+    asked = search_spec(FIXED, within=space(instances=(1, 3)))
+    search, server = SearchDriver("brute", asked), server_for(asked, seed=3)
     after: list[str] = []
     while not isinstance(trial := search.ask(), Done):
         broken = trial.round == 2 and trial.variant.name == "m_config_2"
@@ -89,7 +89,7 @@ def test_a_finalist_that_fails_leaves_and_the_others_go_on() -> None:
 
 
 def test_who_is_certainly_worse_leaves_the_race() -> None:
-    asked = question(FIXED, limits=Limits(final_rounds=10, finalists=5))
+    asked = search_spec(FIXED, limits=Limits(final_rounds=10, finalists=5))
     surface = Surface(host_ms=9.0, device_ms=1.0, item_ms=0.0, contention=0.0)
     found = explore("brute", asked, server_for(asked, surface=surface, noise=Noise(spread=0.015), seed=1))
     assert any("out of the race" in d.text and d.variant == "m_config_1" for d in found.decisions)
@@ -98,7 +98,7 @@ def test_who_is_certainly_worse_leaves_the_race() -> None:
 
 
 def test_a_search_without_a_single_measurement_has_no_finals() -> None:
-    search = open_search("brute", question(FIXED))
+    search = SearchDriver("brute", search_spec(FIXED))
     rounds = 0
     while not isinstance(trial := search.ask(), Done):
         rounds += trial.round
@@ -107,7 +107,7 @@ def test_a_search_without_a_single_measurement_has_no_finals() -> None:
 
 
 def test_telling_what_was_not_asked_is_refused() -> None:
-    search = open_search("quick", question())
+    search = SearchDriver("quick", search_spec())
     trial = search.ask()
     assert isinstance(trial, Trial)
     other = Trial(variant=trial.variant, load=Load(value=999))
@@ -116,7 +116,7 @@ def test_telling_what_was_not_asked_is_refused() -> None:
 
 
 def test_a_small_budget_has_fewer_finalists_instead_of_half_a_round() -> None:
-    asked = question(limits=Limits(max_measurements=18))
+    asked = search_spec(limits=Limits(max_measurements=18))
     trials = explore("budgeted", asked, server_for(asked, seed=2)).trials
     finals = [t.variant.name for t in trials if t.round]
     assert len(trials) <= 18
@@ -125,15 +125,15 @@ def test_a_small_budget_has_fewer_finalists_instead_of_half_a_round() -> None:
 
 
 def test_a_time_budget_keeps_time_for_the_rounds() -> None:
-    asked = question(limits=Limits(budget_ns=round(300e9)))
+    asked = search_spec(limits=Limits(budget_ns=round(300e9)))
     found = explore("budgeted", asked, server_for(asked, seed=2))
     assert sum(bool(t.round) for t in found.trials) >= 6
 
 
 @pytest.mark.parametrize("budget_s", [120, 200, 300])
 def test_rounds_that_take_longer_than_the_search_are_whole_nonetheless(budget_s: int) -> None:
-    asked = question(limits=Limits(budget_ns=round(budget_s * 1e9), final_rounds=5))
-    search, server = open_search("budgeted", asked), server_for(asked, seed=2)
+    asked = search_spec(limits=Limits(budget_ns=round(budget_s * 1e9), final_rounds=5))
+    search, server = SearchDriver("budgeted", asked), server_for(asked, seed=2)
     finals: list[str] = []
     while not isinstance(trial := search.ask(), Done):
         outcome = server.measure(trial.variant, trial.load, trial.round)
@@ -148,7 +148,7 @@ def test_rounds_that_take_longer_than_the_search_are_whole_nonetheless(budget_s:
 
 def test_a_budget_pays_for_no_more_rounds_than_were_asked_for() -> None:
     """Two rounds of four finalists cost what three of two and a half would."""
-    asked = question(limits=Limits(max_measurements=24, final_rounds=2))
+    asked = search_spec(limits=Limits(max_measurements=24, final_rounds=2))
     trials = explore("budgeted", asked, server_for(asked, seed=2)).trials
     finals = [t.variant.name for t in trials if t.round]
     assert {finals.count(name) for name in finals} == {2}

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from tests.analyzer.search.exploring import BATCHING, Explored, explore, question, server_for, space
+from tests.analyzer.search.exploring import BATCHING, Explored, explore, search_spec, server_for, space
 from tpx.analyzer.config_sweep import read_sweep
-from tpx.analyzer.search.base import Limits
+from tpx.analyzer.search.spec import Limits
 
 
 def manual(*deltas: dict[str, Any]) -> Explored:
     within = space(loads=(1, 2), until_plateau=False)
-    asked = replace(question(BATCHING, within=within, limits=Limits(final_rounds=0)), deltas=deltas)
+    asked = replace(search_spec(BATCHING, within=within, limits=Limits(final_rounds=0)), deltas=deltas)
     return explore("manual", asked, server_for(asked, seed=1))
 
 
@@ -58,6 +58,6 @@ def test_a_sweep_of_the_configuration_file_is_such_a_list() -> None:
 @pytest.mark.parametrize("mode", ["quick", "optuna", "pareto", "budgeted"])
 def test_the_other_strategies_choose_among_what_is_listed(mode: Any) -> None:
     deltas = tuple({"max_batch_size": size} for size in (1, 2, 4))
-    asked = replace(question(BATCHING), deltas=deltas)
+    asked = replace(search_spec(BATCHING), deltas=deltas)
     found = explore(mode, asked, server_for(asked, seed=1))
     assert {t.variant.delta.get("max_batch_size") for t in found.trials} <= {None, 1, 2, 4}

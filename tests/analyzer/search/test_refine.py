@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.analyzer.search.exploring import FIXED, question, space
+from tests.analyzer.search.exploring import FIXED, search_spec, space
 from tpx.analyzer.results.goals import Constraint, Goals
 from tpx.analyzer.results.measurement import Failure, Latency, Measurement, Outcome, Trial
-from tpx.analyzer.search.base import Done, Limits, LoadSpace, SearchSpace
-from tpx.analyzer.search.table import open_search
+from tpx.analyzer.search.driver import Done, SearchDriver
+from tpx.analyzer.search.loads import LoadSpace
+from tpx.analyzer.search.spec import Limits, SearchSpace
 
 
 def loads_measured(
@@ -22,13 +23,13 @@ def loads_measured(
 ) -> list[int]:
     """The loads of the default, in their order, of a model whose only variant fails."""
     goals = Goals(constraints=(Constraint(tag="perf_latency_p99", bound="max", limit=limit),))
-    asked = question(
+    asked = search_spec(
         FIXED,
         within=within or space(instances=(1, 1), loads=(1, 2, 4, 8, 16, 32)),
         goals=goals,
         limits=Limits(final_rounds=0, refine_steps=steps),
     )
-    search = open_search("brute", asked)
+    search = SearchDriver("brute", asked)
     loads = []
     while not isinstance(trial := search.ask(), Done):
         if trial.variant.is_default:
@@ -88,8 +89,8 @@ def test_a_first_failure_in_a_short_sweep_ends_it_without_an_error(loads: tuple[
 
 def test_the_least_throughput_that_is_asked_is_no_reason_to_try_less_load() -> None:
     goals = Goals(constraints=(Constraint(tag="perf_throughput", bound="min", limit=1e9),))
-    asked = question(FIXED, within=space(instances=(1, 1), loads=(8, 16)), goals=goals)
-    search = open_search("brute", asked)
+    asked = search_spec(FIXED, within=space(instances=(1, 1), loads=(8, 16)), goals=goals)
+    search = SearchDriver("brute", asked)
     loads = []
     while not isinstance(trial := search.ask(), Done):
         if trial.variant.is_default and not trial.round:

@@ -5,20 +5,20 @@ from dataclasses import replace
 
 import pytest
 
-from tests.analyzer.search.exploring import BATCHING, FIXED, explore, question, server_for, space
+from tests.analyzer.search.exploring import BATCHING, FIXED, explore, search_spec, server_for, space
 from tpx.analyzer.results.measurement import Failure, Trial, Variant
 from tpx.analyzer.search.axes import open_grid
-from tpx.analyzer.search.base import Extras, Limits, LoadSpace
-from tpx.analyzer.search.question import Member
+from tpx.analyzer.search.driver import SearchDriver
+from tpx.analyzer.search.loads import LoadSpace
 from tpx.analyzer.search.space import Dimension, Grid, Names, combine
-from tpx.analyzer.search.table import open_search
+from tpx.analyzer.search.spec import Extras, Limits, Member
 from tpx.analyzer.variants import ModelFacts, configure, merge
 from tpx.errors import UsageError
 
 
 def grid(extras: Extras, facts: ModelFacts = BATCHING, *, instances: tuple[int, int] = (1, 2)) -> Grid:
     return open_grid(
-        question(facts, within=space(instances=instances, max_batch_sizes=(1, 4), extras=extras))
+        search_spec(facts, within=space(instances=instances, max_batch_sizes=(1, 4), extras=extras))
     )
 
 
@@ -124,9 +124,9 @@ def test_what_is_around_a_point_lies_within_the_radius_and_may_be_tried() -> Non
 
 def test_quick_search_does_not_look_at_every_point_of_many_members() -> None:
     many = tuple(Member(facts=replace(BATCHING, model=name)) for name in "abcdef")
-    asked = replace(question(FIXED), members=many)
+    asked = replace(search_spec(FIXED), members=many)
     assert open_grid(asked).size == 40**6
-    search = open_search("quick", asked)
+    search = SearchDriver("quick", asked)
     for _ in range(5):
         trial = search.ask()
         assert isinstance(trial, Trial)
@@ -157,7 +157,7 @@ BOTH = (Member(facts=ADD), Member(facts=SUB))
 
 def test_an_ensembles_steps_are_its_dimensions_and_its_variant_names_theirs() -> None:
     facts = ModelFacts(model="ens", max_batch_size=4, can_batch_dynamically=False, steps=("add", "sub"))
-    asked = replace(question(facts), members=BOTH)
+    asked = replace(search_spec(facts), members=BOTH)
     found = open_grid(asked)
     assert [(d.model, d.name) for d in found.dimensions] == [
         ("add", "instances"),
@@ -175,14 +175,14 @@ def test_an_ensembles_steps_are_its_dimensions_and_its_variant_names_theirs() ->
 
 
 def test_business_logic_is_varied_with_what_it_calls() -> None:
-    asked = replace(question(BLS), members=(Member(facts=BLS), Member(facts=SUB)))
+    asked = replace(search_spec(BLS), members=(Member(facts=BLS), Member(facts=SUB)))
     variant = open_grid(asked).variant((1, 0))
     assert variant.delta == {"instance_group": [{"count": 2, "kind": "KIND_CPU"}]}
     assert [m.model for m in variant.members] == ["sub"]
 
 
 def test_models_measured_together_have_loads_of_their_own() -> None:
-    asked = replace(question(replace(BATCHING, model="add,sub")), members=BOTH)
+    asked = replace(search_spec(replace(BATCHING, model="add,sub")), members=BOTH)
     found = open_grid(asked)
     point = (1, 2, 0)  # add: 2 instances, batches of 4; sub: 1 instance
     load = found.ladder(asked.space.loads, point).at(4)
@@ -195,7 +195,9 @@ def test_models_measured_together_have_loads_of_their_own() -> None:
 @pytest.mark.parametrize("together", [False, True])
 def test_several_models_are_searched_by_every_strategy_that_jumps(mode: str, together: bool) -> None:
     name = "add,sub" if together else "ens"
-    asked = replace(question(replace(FIXED, model=name), limits=Limits(max_measurements=150)), members=BOTH)
+    asked = replace(
+        search_spec(replace(FIXED, model=name), limits=Limits(max_measurements=150)), members=BOTH
+    )
     found = explore(mode, asked, server_for(asked, seed=4))  # type: ignore[arg-type]
     assert found.trials[0].variant.is_default
     assert all(len(t.load.members) == (2 if together else 0) for t in found.trials)
@@ -206,7 +208,7 @@ def test_a_point_that_changes_nothing_of_the_default_is_the_default() -> None:
     groups = [{"name": "m", "kind": "KIND_CPU", "count": 2}]
     parameters = {"intra_op_thread_count": {"string_value": "1"}}
     within = space(instances=(1, 2), extras=Extras(threads=True, cores=2))
-    asked = question(FIXED, within=within)
+    asked = search_spec(FIXED, within=within)
     found = open_grid(replace(asked, default={"instance_group": groups, "parameters": parameters}))
     names = {found.describe(point): found.variant(point).name for point in found.points()}
     assert names == {
@@ -222,7 +224,7 @@ def test_members_that_are_as_they_were_make_the_default_of_what_they_belong_to()
         Member(facts=replace(FIXED, model=name), default={"instance_group": groups}) for name in ("a", "b")
     )
     facts = replace(FIXED, model="ens", can_batch_dynamically=False)
-    found = open_grid(replace(question(facts, within=space(instances=(1, 2))), members=members))
+    found = open_grid(replace(search_spec(facts, within=space(instances=(1, 2))), members=members))
     named = {found.describe(point): found.variant(point) for point in found.points()}
     assert named["a instances 2, b instances 2"] == found.default
     assert [part.name for part in named["a instances 1, b instances 2"].members] == [

@@ -6,15 +6,15 @@ from functools import lru_cache
 
 import pytest
 
-from tests.analyzer.search.exploring import FIXED, Explored, explore, question, server_for, space
+from tests.analyzer.search.exploring import FIXED, Explored, explore, search_spec, server_for, space
 from tpx.analyzer.results.goals import Constraint, Goals, Objective
 from tpx.analyzer.results.measurement import Load, Measurement, Trial
 from tpx.analyzer.runners.simulated import Noise, SimulatedServer, Surface
 from tpx.analyzer.search.axes import open_grid
-from tpx.analyzer.search.base import Done, Extras, Limits, LoadSpace
-from tpx.analyzer.search.front import dominates, figures_of, front
-from tpx.analyzer.search.question import OptunaTrials
-from tpx.analyzer.search.table import MODES, Mode, open_search
+from tpx.analyzer.search.driver import STRATEGIES, Done, SearchDriver
+from tpx.analyzer.search.loads import LoadSpace
+from tpx.analyzer.search.pareto import dominates, figures_of, front
+from tpx.analyzer.search.spec import Extras, Limits, Mode, OptunaTrials
 from tpx.analyzer.search.tpe import worth
 
 NOISY = Noise(spread=0.02, drift=0.03)
@@ -24,24 +24,24 @@ SEARCHES: tuple[Mode, ...] = ("brute", "quick", "optuna", "pareto", "budgeted")
 @lru_cache(maxsize=100)
 def brute_measurements(seed: int) -> int:
     """Without final repetitions, and without noise."""
-    asked = question(limits=Limits(final_rounds=0))
+    asked = search_spec(limits=Limits(final_rounds=0))
     return len(explore("brute", asked, server_for(asked, seed=seed)).trials)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("facts_are_fixed", [False, True])
 def test_brute_search_finds_the_best_configuration_of_a_hundred_servers(facts_are_fixed: bool) -> None:
-    asked = question(FIXED) if facts_are_fixed else question()
+    asked = search_spec(FIXED) if facts_are_fixed else search_spec()
     assert [explore("brute", asked, server_for(asked, seed=s)).quality for s in range(100)] == [1.0] * 100
 
 
 @pytest.mark.slow
 def test_budgeted_search_comes_within_two_percent_with_half_of_brutes_measurements() -> None:
-    asked = question()
+    asked = search_spec()
     good, shares = 0, []
     for seed in range(100):
         limit = brute_measurements(seed) // 2
-        budgeted = question(limits=Limits(max_measurements=limit, seed=seed))
+        budgeted = search_spec(limits=Limits(max_measurements=limit, seed=seed))
         found = explore("budgeted", budgeted, server_for(asked, seed=seed, noise=NOISY))
         assert len(found.trials) <= limit
         good += found.quality >= 0.98
@@ -55,9 +55,9 @@ def test_budgeted_search_comes_within_two_percent_with_half_of_brutes_measuremen
     ("mode", "share", "within"), [("quick", 0.25, 0.95), ("optuna", 0.3, 0.95), ("pareto", 0.5, 0.95)]
 )
 def test_other_strategies_stay_within_their_bounds(mode: Mode, share: float, within: float) -> None:
-    asked = question()
+    asked = search_spec()
     for seed in range(20):
-        wanted = question(limits=Limits(seed=seed))
+        wanted = search_spec(limits=Limits(seed=seed))
         found = explore(mode, wanted, server_for(asked, seed=seed, noise=NOISY))
         assert found.quality >= within
         assert len(found.trials) <= share * brute_measurements(seed)
@@ -65,7 +65,7 @@ def test_other_strategies_stay_within_their_bounds(mode: Mode, share: float, wit
 
 @pytest.mark.parametrize("mode", SEARCHES)
 def test_the_same_seed_asks_for_the_same_trials(mode: Mode) -> None:
-    asked = question(limits=Limits(seed=3))
+    asked = search_spec(limits=Limits(seed=3))
     runs = [explore(mode, asked, server_for(asked, seed=1, noise=NOISY)) for _ in range(2)]
     assert runs[0].trials == runs[1].trials
     assert runs[0].decisions == runs[1].decisions
@@ -73,14 +73,14 @@ def test_the_same_seed_asks_for_the_same_trials(mode: Mode) -> None:
 
 @pytest.mark.parametrize("mode", SEARCHES)
 def test_nothing_is_measured_twice_while_searching(mode: Mode) -> None:
-    asked = question()
+    asked = search_spec()
     trials = [t for t in explore(mode, asked, server_for(asked, seed=5)).trials if not t.round]
     assert len(trials) == len({(t.variant.name, t.load) for t in trials})
 
 
 @pytest.mark.parametrize("mode", SEARCHES)
 def test_the_default_comes_first_and_is_in_the_final_rounds(mode: Mode) -> None:
-    asked = question()
+    asked = search_spec()
     trials = explore(mode, asked, server_for(asked, seed=2)).trials
     assert trials[0].variant.is_default
     assert {t.round for t in trials if t.variant.is_default} >= {0, 1, 2, 3}
@@ -88,7 +88,7 @@ def test_the_default_comes_first_and_is_in_the_final_rounds(mode: Mode) -> None:
 
 @pytest.mark.parametrize("mode", SEARCHES)
 def test_every_bound_of_the_space_is_kept(mode: Mode) -> None:
-    asked = question(within=space(loads=(2, 4, 8), instances=(2, 3), max_batch_sizes=(4, 16)))
+    asked = search_spec(within=space(loads=(2, 4, 8), instances=(2, 3), max_batch_sizes=(4, 16)))
     for trial in explore(mode, asked, server_for(asked, seed=4)).trials:
         assert trial.load.value in (2, 4, 8)
         if not trial.variant.is_default:
@@ -99,7 +99,7 @@ def test_every_bound_of_the_space_is_kept(mode: Mode) -> None:
 @pytest.mark.parametrize("mode", SEARCHES)
 def test_a_latency_limit_holds_for_what_is_found(mode: Mode) -> None:
     limit = Constraint(tag="perf_latency_p99", bound="max", limit=40.0)
-    asked = question(goals=Goals(constraints=(limit,)))
+    asked = search_spec(goals=Goals(constraints=(limit,)))
     found = explore(mode, asked, server_for(asked, seed=8))
     variant, load = found.found
     assert limit.satisfied_by((found.server.measure(variant, load).latency.p99_ns or 0) / 1e6)
@@ -107,32 +107,32 @@ def test_a_latency_limit_holds_for_what_is_found(mode: Mode) -> None:
 
 def test_a_measured_budget_is_never_exceeded_however_small() -> None:
     for limit in (1, 2, 3, 5, 10, 20):
-        asked = question(limits=Limits(max_measurements=limit))
+        asked = search_spec(limits=Limits(max_measurements=limit))
         found = explore("budgeted", asked, server_for(asked, seed=1))
         assert len(found.trials) <= limit
 
 
 def test_a_time_budget_is_kept_up_to_one_measurement() -> None:
-    asked = question(limits=Limits(budget_ns=round(180e9)))
+    asked = search_spec(limits=Limits(budget_ns=round(180e9)))
     found = explore("budgeted", asked, server_for(asked, seed=1))
     assert 120 < found.server.now_s <= 187
 
 
 def test_a_model_without_batching_is_searched_over_instances() -> None:
-    asked = question(FIXED)
+    asked = search_spec(FIXED)
     for mode in SEARCHES:
         assert explore(mode, asked, server_for(asked, seed=6)).quality >= 0.98
 
 
 def test_the_pilot_of_a_model_without_batches_waits_behind_few_requests() -> None:
-    asked = question(FIXED)
+    asked = search_spec(FIXED)
     pilots = explore("budgeted", asked, server_for(asked, seed=6)).trials[:2]
     assert [trial.load.value for trial in pilots] == [1, 8]
 
 
 def test_instances_times_threads_never_exceed_the_cores() -> None:
     extras = Extras(threads=True, cores=4)
-    asked = question(within=space(extras=extras))
+    asked = search_spec(within=space(extras=extras))
     for mode in ("quick", "optuna", "pareto", "budgeted"):
         for trial in explore(mode, asked, server_for(asked, seed=7)).trials:
             if not trial.variant.is_default:
@@ -143,7 +143,7 @@ def test_instances_times_threads_never_exceed_the_cores() -> None:
 
 def test_optuna_tries_as_many_configurations_as_it_is_told() -> None:
 
-    asked = question(trials=OptunaTrials(maximum=6, by_formula=True, sweep_best=False))
+    asked = search_spec(trials=OptunaTrials(maximum=6, by_formula=True, sweep_best=False))
     trials = [t for t in explore("optuna", asked, server_for(asked, seed=1)).trials if not t.round]
     configurations = {t.variant.name for t in trials if not t.variant.is_default}
     assert len(configurations) <= 6
@@ -157,14 +157,14 @@ def test_for_optuna_whatever_keeps_the_constraints_is_above_what_does_not() -> N
 
 
 def test_quick_search_with_noise_ends() -> None:
-    asked = question()
+    asked = search_spec()
     noise = Noise(spread=0.3)
     assert len(explore("quick", asked, server_for(asked, seed=9, noise=noise)).trials) < 200
 
 
 def test_the_pareto_front_found_is_nearly_the_whole_one() -> None:
     tags = ("perf_throughput", "perf_latency_p99", "gpu_used_memory")
-    asked = question(pareto=tags, limits=Limits(final_rounds=0))
+    asked = search_spec(pareto=tags, limits=Limits(final_rounds=0))
     for seed in range(5):
         found = explore("pareto", asked, server_for(asked, seed=seed))
         ours = front(found.measurements, tags, Goals())
@@ -176,7 +176,7 @@ def test_the_pareto_front_found_is_nearly_the_whole_one() -> None:
 
 def test_energy_is_a_metric_of_compromises() -> None:
     tags = ("perf_throughput", "gpu_power_usage")
-    asked = question(pareto=tags)
+    asked = search_spec(pareto=tags)
     found = explore("pareto", asked, server_for(asked, seed=3))
     best = front(found.measurements, tags, Goals())
     assert len(best) > 1
@@ -194,15 +194,15 @@ def test_weights_move_what_is_best() -> None:
                 Objective(tag="perf_latency_p99", weight=latency),
             )
         )
-        asked = question(goals=goals)
+        asked = search_spec(goals=goals)
         return explore("budgeted", asked, server_for(asked, surface=surface)).found[1].value
 
     assert found(10.0) < found(0.1)
 
 
 def test_every_mode_can_be_opened() -> None:
-    for mode in MODES:
-        asked = question()
+    for mode in STRATEGIES:
+        asked = search_spec()
         assert len(explore(mode, asked, server_for(asked, seed=1)).trials) > 3
 
 
@@ -235,7 +235,7 @@ def test_the_surface_is_the_published_formula() -> None:
 
 def test_virtual_time_passes_with_measurements_and_drift_follows_it() -> None:
     server = SimulatedServer(Surface(), noise=Noise(drift=0.1, drift_period_s=100), measurement_s=10)
-    asked = question(FIXED)
+    asked = search_spec(FIXED)
     variant = open_grid(asked).default
     seen = [server.measure(variant, Load(value=8)).throughput for _ in range(10)]
     assert 100 <= server.now_s <= 102
@@ -247,9 +247,9 @@ def test_virtual_time_passes_with_measurements_and_drift_follows_it() -> None:
 def test_request_rates_stay_request_rates_through_all_phases(mode: Mode) -> None:
     rates = tuple(16 * 2**i for i in range(10))
     loads = LoadSpace(values=rates, kind="request_rate")
-    asked = question(within=replace(space(instances=(1, 2), max_batch_sizes=(1, 4)), loads=loads))
+    asked = search_spec(within=replace(space(instances=(1, 2), max_batch_sizes=(1, 4)), loads=loads))
     server = server_for(asked, seed=1)
-    search, seen = open_search(mode, asked), set()
+    search, seen = SearchDriver(mode, asked), set()
     while not isinstance(trial := search.ask(), Done):
         assert trial.load.kind == "request_rate"
         seen.add(trial.load.value)
@@ -263,8 +263,8 @@ def test_request_rates_stay_request_rates_through_all_phases(mode: Mode) -> None
 
 
 def test_a_budget_never_leaves_fewer_configurations_than_were_tried() -> None:
-    asked = question(limits=Limits(max_measurements=6, final_rounds=0))
-    search, server = open_search("budgeted", asked), server_for(asked, seed=1)
+    asked = search_spec(limits=Limits(max_measurements=6, final_rounds=0))
+    search, server = SearchDriver("budgeted", asked), server_for(asked, seed=1)
     tried: set[str] = set()
     while not isinstance(trial := search.ask(), Done):
         tried.add(trial.variant.name)

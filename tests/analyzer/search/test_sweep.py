@@ -2,8 +2,10 @@
 
 import pytest
 
+from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Decision, Failure, Measurement, Trial, Variant
-from tpx.analyzer.search.base import LoadSpace
+from tpx.analyzer.search.history import History
+from tpx.analyzer.search.loads import LoadSpace
 from tpx.analyzer.search.sweep import Swept, plateau_gain, sweep
 
 VARIANT = Variant(model="m", name="m_config_default")
@@ -14,8 +16,8 @@ def run(
     throughputs: list[float | None], loads: LoadSpace, max_batch_size: int = 0
 ) -> tuple[list[Trial], Swept, list[Decision]]:
     """The trials that a sweep asks for when told these throughputs in order; None is a failure."""
-    decisions: list[Decision] = []
-    steps = sweep(VARIANT, (loads,), (max_batch_size,), decisions)
+    history = History(Goals())
+    steps = sweep(VARIANT, (loads,), (max_batch_size,), history)
     trials = []
     try:
         trial = next(steps)
@@ -28,7 +30,7 @@ def run(
                 else Measurement(variant=name, load=load, throughput=throughput)
             )
     except StopIteration as end:
-        return trials, end.value, decisions
+        return trials, end.value, history.decisions
     raise AssertionError(f"the sweep wants more than {len(throughputs)} trials")
 
 

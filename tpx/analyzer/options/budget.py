@@ -8,7 +8,7 @@ from typing import Any
 
 from tpx.analyzer.objectives import metric
 from tpx.analyzer.options.values import integer, numbers, words
-from tpx.analyzer.search.base import Extras, Limits
+from tpx.analyzer.search.spec import Extras, Limits
 from tpx.errors import UsageError
 from tpx.options import option
 

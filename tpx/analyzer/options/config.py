@@ -20,7 +20,7 @@ from tpx.analyzer.options.server import ServerOptions
 from tpx.analyzer.options.target import TargetOptions
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.runners.load import LoadSettings
-from tpx.analyzer.search.base import SearchSpace
+from tpx.analyzer.search.spec import SearchSpace
 from tpx.options import fields_of
 from tpx.perf.settings import Shape
 

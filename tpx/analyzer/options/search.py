@@ -5,8 +5,8 @@ from typing import Literal
 
 from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options.values import numbers
-from tpx.analyzer.search.base import LoadSpace, PlateauRule, SearchSpace, Span
-from tpx.analyzer.search.question import MOST_PERCENT
+from tpx.analyzer.search.loads import LoadSpace, PlateauRule
+from tpx.analyzer.search.spec import MOST_PERCENT, SearchSpace, Span
 from tpx.errors import UsageError
 from tpx.options import option
 

@@ -1,14 +1,14 @@
 """The dimensions of a model: instances, batch sizes, batching, threads, execution provider, graph level and
-precision, each as changes to its configuration."""
+precision, or fields that the user listed, each as changes to its configuration."""
 
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tpx.analyzer.search.base import LoadSpace, SearchSpace
-from tpx.analyzer.search.listed import listed_dimensions
-from tpx.analyzer.search.question import Question
+from tpx.analyzer.config_sweep import ConfigAxis, ConfigSweep, delta_of
+from tpx.analyzer.search.loads import LoadSpace
 from tpx.analyzer.search.space import CLIENT_BATCH, Choice, Dimension, Grid
+from tpx.analyzer.search.spec import SearchSpace, SearchSpec
 from tpx.analyzer.variants import ModelFacts, automatic_delta
 from tpx.errors import UsageError
 
@@ -24,53 +24,53 @@ _PRECISION_PARAMETER: Mapping[str, str] = {"tensorrt": "precision_mode", "openvi
 _ON_GPU = ("cuda", "tensorrt")
 
 
-def open_grid(question: Question) -> Grid:
-    """The grid of a question: of the model itself, or of its members together.
+def open_grid(spec: SearchSpec) -> Grid:
+    """The grid of a search: of the model itself, or of its members together.
 
     Raises UsageError for an axis that the model's backend does not have.
     """
-    loads = loads_of(question)
+    loads = loads_of(spec)
     client = [dimension for model, each in loads.items() for dimension in _client_batches(each, model)]
-    if question.deltas is not None:
-        listed = [_listed(question.deltas), *client]
-        return Grid(question.facts.model, listed, named=question.named, loads=tuple(loads.values()))
-    dimensions = _own_dimensions(question) if not question.members else _of_members(question)
+    if spec.deltas is not None:
+        listed = [_listed(spec.deltas), *client]
+        return Grid(spec.facts.model, listed, named=spec.named, loads=tuple(loads.values()))
+    dimensions = _own_dimensions(spec) if not spec.members else _of_members(spec)
     return Grid(
-        question.facts.model,
+        spec.facts.model,
         [*dimensions, *client],
-        cores=question.space.extras.cores if question.space.extras.threads else None,
-        members=tuple(member.facts.model for member in question.members),
+        cores=spec.space.extras.cores if spec.space.extras.threads else None,
+        members=tuple(member.facts.model for member in spec.members),
         loads=tuple(loads.values()),
-        named=question.named,
+        named=spec.named,
         defaults={
-            question.facts.model: question.default,
-            **{member.facts.model: member.default for member in question.members},
+            spec.facts.model: spec.default,
+            **{member.facts.model: member.default for member in spec.members},
         },
     )
 
 
-def loads_of(question: Question) -> dict[str, LoadSpace]:
+def loads_of(spec: SearchSpec) -> dict[str, LoadSpace]:
     """The loads of each of the models that are measured together, or under no name those of the one model."""
-    members = question.members
-    if not members or question.facts.model != ",".join(member.facts.model for member in members):
-        return {"": question.space.loads}
-    return {member.facts.model: member.loads or question.space.loads for member in members}
+    members = spec.members
+    if not members or spec.facts.model != ",".join(member.facts.model for member in members):
+        return {"": spec.space.loads}
+    return {member.facts.model: member.loads or spec.space.loads for member in members}
 
 
-def _own_dimensions(question: Question) -> list[Dimension]:
-    listed = listed_dimensions(question.facts, question.sweep)
-    return dimensions_of(question.facts, question.space, listed) if question.in_ranges else listed
+def _own_dimensions(spec: SearchSpec) -> list[Dimension]:
+    listed = listed_dimensions(spec.facts, spec.sweep)
+    return dimensions_of(spec.facts, spec.space, listed) if spec.in_ranges else listed
 
 
-def _of_members(question: Question) -> list[Dimension]:
+def _of_members(spec: SearchSpec) -> list[Dimension]:
     """Those of the members, and what the user listed of a model that is not one of them itself."""
     found = []
-    for member in question.members:
+    for member in spec.members:
         listed = listed_dimensions(member.facts, member.sweep)
-        own = dimensions_of(member.facts, question.space, listed) if question.in_ranges else listed
+        own = dimensions_of(member.facts, spec.space, listed) if spec.in_ranges else listed
         found += [replace_model(dimension, member.facts.model) for dimension in own]
-    listed = listed_dimensions(question.facts, question.sweep)
-    return found + [replace_model(dimension, question.facts.model) for dimension in listed]
+    listed = listed_dimensions(spec.facts, spec.sweep)
+    return found + [replace_model(dimension, spec.facts.model) for dimension in listed]
 
 
 def dimensions_of(facts: ModelFacts, space: SearchSpace, listed: Sequence[Dimension] = ()) -> list[Dimension]:
@@ -209,3 +209,64 @@ def _only_onnx(facts: ModelFacts, flag: str) -> None:
         raise UsageError(
             f"{flag} vary models of backend onnxruntime; model '{facts.model}' has '{facts.backend}'"
         )
+
+
+def listed_dimensions(facts: ModelFacts, sweep: ConfigSweep) -> list[Dimension]:
+    """A dimension for each field. What lies in a list, as instance groups do, varies as one: a place in it
+    cannot be set without the others."""
+    groups: dict[str, list[ConfigAxis]] = {}
+    for axis in sweep.axes:
+        in_list = any(isinstance(part, int) for part in axis.path)
+        groups.setdefault(str(axis.path[0]) if in_list else axis.label, []).append(axis)
+    found = [_dimension(name, axes, facts) for name, axes in groups.items()]
+    return sorted(found, key=lambda dimension: dimension.name not in ("instances", "max_batch_size"))
+
+
+def _dimension(name: str, axes: Sequence[ConfigAxis], facts: ModelFacts) -> Dimension:
+    paths = [axis.path for axis in axes]
+    alternatives = list(itertools.product(*(axis.values for axis in axes)))
+    if name == "instance_group":
+        choices = [_listed_groups(delta_of(paths, values), facts) for values in alternatives]
+        return Dimension(name="instances", choices=_by_amount(choices))
+    if name == "max_batch_size":
+        return Dimension(
+            name=name, choices=_by_amount([_listed_size(size, facts) for (size,) in alternatives])
+        )
+    choices = [
+        Choice(label=_label(values), delta=delta_of(paths, values), gated=name.startswith("optimization"))
+        for values in alternatives
+    ]
+    ordered = all(_is_number(value) for values in alternatives for value in values) and len(axes) == 1
+    if ordered:
+        choices = [
+            choice for _, choice in sorted(zip(alternatives, choices, strict=True), key=lambda p: p[0])
+        ]
+    return Dimension(name=name, choices=tuple(choices), ordered=ordered)
+
+
+def _listed_groups(delta: Mapping[str, Any], facts: ModelFacts) -> Choice:
+    """Groups that do not say what they run on run on what the model runs on."""
+    groups = [{"kind": facts.instance_kind, **group} for group in delta["instance_group"]]
+    amount = sum(int(group.get("count", 1)) * max(1, len(group.get("gpus", ()))) for group in groups)
+    label = " + ".join(
+        f"{group.get('count', 1)}:{str(group['kind']).removeprefix('KIND_')}" for group in groups
+    )
+    return Choice(label=label, delta={"instance_group": groups}, amount=amount)
+
+
+def _listed_size(size: int, facts: ModelFacts) -> Choice:
+    delta = automatic_delta(facts, 1, size)
+    del delta["instance_group"]
+    return Choice(label=str(size), delta=delta, amount=max(1, size))
+
+
+def _by_amount(choices: Sequence[Choice]) -> tuple[Choice, ...]:
+    return tuple(sorted(choices, key=lambda choice: choice.amount))
+
+
+def _label(values: Sequence[Any]) -> str:
+    return ", ".join(str(value) if value != {} else "as it is" for value in values)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -13,7 +13,6 @@ from statistics import fmean
 from tpx.analyzer.gains import TIE_MARGIN, compare_scores
 from tpx.analyzer.objectives import score
 from tpx.analyzer.results.measurement import (
-    Decision,
     Failure,
     Load,
     Measurement,
@@ -21,9 +20,8 @@ from tpx.analyzer.results.measurement import (
     Trial,
     Variant,
 )
-from tpx.analyzer.search.base import Limits
-from tpx.analyzer.search.known import Asking, BudgetSpent, Known
-from tpx.analyzer.search.walk import Steps, Strategy
+from tpx.analyzer.search.history import Asking, History
+from tpx.analyzer.search.spec import Limits
 
 NEAR = math.log(1.05)
 """A configuration this near to the best may tie with it; the cheapest of these is a finalist too."""
@@ -36,74 +34,30 @@ CERTAIN = 0.01
 FINALISTS_AT_MOST = 6
 
 
-class Repeated:
-    """A strategy, followed by the final repetitions; ends where the budget does."""
-
-    def __init__(self, strategy: Strategy, known: Known, limits: Limits) -> None:
-        self._strategy = strategy
-        self._known = known
-        self._limits = limits
-        self._decisions: list[Decision] = []
-        self._seen = 0
-
-    @property
-    def decisions(self) -> Sequence[Decision]:
-        own = self._strategy.decisions
-        self._decisions.extend(own[self._seen :])
-        self._seen = len(own)
-        return self._decisions
-
-    @property
-    def configurations_at_most(self) -> int:
-        return self._strategy.configurations_at_most
-
-    @property
-    def loads_at_most(self) -> int:
-        return self._strategy.loads_at_most
-
-    def steps(self) -> Steps:
-        known, limits = self._known, self._limits
-        known.reserved = reserve(limits)
-        try:
-            reason = yield from known.through(self._strategy.steps())
-        except BudgetSpent:
-            reason = "the budget was spent"
-            self._decide("", f"search ended after {known.measurements} measurements: {reason}")
-        known.reserved = 0
-        if limits.final_rounds:
-            yield from known.through(self._finals(), thrifty=False)
-        return reason
-
-    def _finals(self) -> Asking[None]:
-        enough = min(FEWEST_ROUNDS, self._limits.final_rounds)
-        finalists = affordable(choose(self._known, self._limits.finalists), self._known.left, enough)
-        if len(finalists) < 2:
-            self._decide("", "no final repetitions: there is nothing to compare, or no budget for it")
+def final_rounds(history: History) -> Asking[None]:
+    """Measure all finalists again in each round, until the figures are sure or the rounds end."""
+    limits = history.limits
+    enough = min(FEWEST_ROUNDS, limits.final_rounds)
+    finalists = affordable(choose(history, limits.finalists), history.left, enough)
+    if len(finalists) < 2:
+        history.decide("no final repetitions: there is nothing to compare, or no budget for it")
+        return
+    names = ", ".join(variant.name for variant in finalists)
+    history.decide(f"final repetitions: {names}, each at its best load, in shuffled order")
+    race = _Race(history, finalists)
+    for number in range(1, limits.final_rounds + 1):
+        running = race.running
+        if number > COMPARABLE and history.left < len(running):
+            history.decide("the budget ended before the final repetitions did")
             return
-        names = ", ".join(variant.name for variant in finalists)
-        self._decide("", f"final repetitions: {names}, each at its best load, in shuffled order")
-        race = _Race(self._known, finalists)
-        for number in range(1, self._limits.final_rounds + 1):
-            running = race.running
-            if number > COMPARABLE and self._known.left < len(running):
-                self._decide("", "the budget ended before the final repetitions did")
-                return
-            # a generator of its own for each round: an order must not depend on how many there were before
-            for variant in random.Random(f"{self._limits.seed}:{number}").sample(running, len(running)):
-                outcome = yield Trial(variant=variant, load=race.load_of(variant), round=number)
-                self._decide_all(race.take(variant, outcome))
-            self._decide_all(race.drop())
-            if number >= FEWEST_ROUNDS and race.sure:
-                self._decide("", f"final repetitions ended after {number} rounds: the figures are within 2%")
-                return
-
-    def _decide_all(self, found: Sequence[Decision]) -> None:
-        for decision in found:
-            self._decide(decision.variant, decision.text)
-
-    def _decide(self, variant: str, text: str) -> None:
-        _ = self.decisions  # those of the strategy so far come first
-        self._decisions.append(Decision(variant=variant, text=text))
+        # a generator of its own for each round: an order must not depend on how many there were before
+        for variant in random.Random(f"{limits.seed}:{number}").sample(running, len(running)):
+            outcome = yield Trial(variant=variant, load=race.load_of(variant), round=number)
+            race.take(variant, outcome)
+        race.drop()
+        if number >= FEWEST_ROUNDS and race.sure:
+            history.decide(f"final repetitions ended after {number} rounds: the figures are within 2%")
+            return
 
 
 def reserve(limits: Limits) -> int:
@@ -111,14 +65,14 @@ def reserve(limits: Limits) -> int:
     return (limits.finalists + 1) * min(FEWEST_ROUNDS, limits.final_rounds)
 
 
-def choose(known: Known, count: int) -> list[Variant]:
+def choose(history: History, count: int) -> list[Variant]:
     """The best by what the search saw, those that come near them (the cheapest first), and the default."""
-    ranked = known.ranked()
+    ranked = history.ranked()
     if not ranked:
         return []
     top = ranked[:count]
-    best = known.best(top[0].name)
-    near = [v for v in ranked[count:] if _near(known, known.best(v.name), best)]
+    best = history.best(top[0].name)
+    near = [v for v in ranked[count:] if _near(history, history.best(v.name), best)]
     top += sorted(near, key=instances_of)[: FINALISTS_AT_MOST - len(top)]
     return top + [v for v in ranked if v.is_default and v not in top]
 
@@ -145,9 +99,9 @@ def instances_of(variant: Variant) -> int:
 class _Race:
     """The finalists' scores by round; whoever is behind by more than chance explains leaves the race."""
 
-    def __init__(self, known: Known, finalists: Sequence[Variant]) -> None:
-        self._known = known
-        self._loads = {v.name: best.load for v in finalists if (best := known.best(v.name)) is not None}
+    def __init__(self, history: History, finalists: Sequence[Variant]) -> None:
+        self._history = history
+        self._loads = {v.name: best.load for v in finalists if (best := history.best(v.name)) is not None}
         self._scores: dict[str, list[float]] = {variant.name: [] for variant in finalists}
         self.running = list(finalists)
 
@@ -162,34 +116,31 @@ class _Race:
         """The load that the search found best."""
         return self._loads[variant.name]
 
-    def take(self, variant: Variant, outcome: Outcome) -> list[Decision]:
+    def take(self, variant: Variant, outcome: Outcome) -> None:
         """What a repetition shows; who fails one leaves."""
         if isinstance(outcome, Failure):
             self.running.remove(variant)
-            return [Decision(variant=variant.name, text=f"out of the final repetitions: {outcome.reason}")]
-        self._scores[variant.name].append(score(outcome, self._known.goals))
-        return []
+            self._history.decide(f"out of the final repetitions: {outcome.reason}", variant.name)
+        else:
+            self._scores[variant.name].append(score(outcome, self._history.goals))
 
-    def drop(self) -> list[Decision]:
+    def drop(self) -> None:
         """Those that are certainly worse than the leader leave; the default stays, gains are over it."""
         if not self.running:
-            return []
-        leader, left = self._leader(), []
+            return
+        leader = self._leader()
         for variant in tuple(self.running):
             gain = compare_scores(self._scores[variant.name], self._scores[leader.name])
             if variant is leader or variant.is_default or gain.rounds < FEWEST_ROUNDS:
                 continue
             if gain.high < -TIE_MARGIN and gain.p_value < CERTAIN:
                 self.running.remove(variant)
-                left.append(
-                    Decision(variant=variant.name, text=f"out of the race: {gain} against {leader.name}")
-                )
-        return left
+                self._history.decide(f"out of the race: {gain} against {leader.name}", variant.name)
 
     def _leader(self) -> Variant:
         return max(self.running, key=lambda v: fmean(self._scores[v.name] or [-math.inf]))
 
 
-def _near(known: Known, one: Measurement | None, best: Measurement | None) -> bool:
-    (kept, merit), (best_kept, best_merit) = known.merit(one), known.merit(best)
+def _near(history: History, one: Measurement | None, best: Measurement | None) -> bool:
+    (kept, merit), (best_kept, best_merit) = history.merit(one), history.merit(best)
     return kept and best_kept and best_merit - merit <= NEAR

@@ -6,66 +6,69 @@ Whatever is not dominated has its neighbours measured, until every neighbour of 
 
 from collections.abc import Sequence
 
-from tpx.analyzer.results.measurement import Decision, Measurement
+from tpx.analyzer.objectives import metric, satisfies
+from tpx.analyzer.results.goals import Goals
+from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.search.explorer import Explorer
-from tpx.analyzer.search.front import front
-from tpx.analyzer.search.known import Asking, Known
-from tpx.analyzer.search.question import Question
+from tpx.analyzer.search.history import Asking, History, Steps
 from tpx.analyzer.search.space import Point
-from tpx.analyzer.search.walk import Steps
+from tpx.analyzer.search.spec import SearchSpec
 
 FACTORS = (1.0, 0.5, 0.25)
 """Of the expected load: compromises with latency lie below it."""
+Figures = tuple[float, ...]
 
 
-class ParetoSearch:
-    """Finds the compromises between the metrics of the question; throughput and p99 by default."""
+def pareto(spec: SearchSpec, history: History) -> Steps:
+    """Find the compromises between the metrics of the spec; throughput and p99 by default."""
+    explorer = Explorer(spec, history)
+    history.space_size = 1 + explorer.grid.size
+    tags = spec.pareto or ("perf_throughput", "perf_latency_p99")
+    measured: dict[Point, list[Measurement]] = {}
+    best: list[Measurement] = []
+    yield from explorer.default()
+    points = list(explorer.grid.points())
+    fresh = list(dict.fromkeys((*points[:1], *points[-1:], *points[len(points) // 2 :][:1])))
+    while fresh:
+        for point in fresh:
+            measured[point] = yield from _look(explorer, point)
+        best = front([m for found in measured.values() for m in found], tags, history.goals)
+        kept = {id(m) for m in best}
+        sources = [p for p, found in measured.items() if any(id(m) in kept for m in found)]
+        around = (near for point in sources for near in explorer.grid.neighbours(point))
+        fresh = [point for point in dict.fromkeys(around) if point not in measured]
+    names = ", ".join(f"{m.variant} at {m.load}" for m in best)
+    history.decide(f"{len(best)} measurements are beaten in nothing: {names}")
+    return "every neighbour of every best compromise was measured"
 
-    def __init__(self, question: Question, known: Known) -> None:
-        self._known = known
-        self._tags = question.pareto or ("perf_throughput", "perf_latency_p99")
-        self._explorer = Explorer(question, known)
-        self._measured: dict[Point, list[Measurement]] = {}
 
-    @property
-    def decisions(self) -> Sequence[Decision]:
-        return self._explorer.decisions
+def _look(explorer: Explorer, point: Point) -> Asking[list[Measurement]]:
+    found = []
+    for factor in FACTORS:
+        measured = yield from explorer.once(point, factor)
+        if measured is not None:
+            found.append(measured)
+    return found
 
-    @property
-    def configurations_at_most(self) -> int:
-        return 1 + self._explorer.grid.size
 
-    @property
-    def loads_at_most(self) -> int:
-        return len(FACTORS)
+def figures_of(measurement: Measurement, tags: Sequence[str]) -> Figures | None:
+    """What a measurement has of these metrics, more being better; None where one is missing."""
+    found = []
+    for tag in tags:
+        measured = metric(tag)
+        value = measured.value(measurement)
+        if value is None:
+            return None
+        found.append(value if measured.better == "higher" else -value)
+    return tuple(found)
 
-    def steps(self) -> Steps:
-        explorer = self._explorer
-        yield from explorer.default()
-        points = list(explorer.grid.points())
-        for point in dict.fromkeys((*points[:1], *points[-1:], *points[len(points) // 2 :][:1])):
-            yield from self._look(point)
-        while fresh := self._unknown_neighbours():
-            for point in fresh:
-                yield from self._look(point)
-        best = self._front()
-        names = ", ".join(f"{m.variant} at {m.load}" for m in best)
-        explorer.decide(f"{len(best)} measurements are beaten in nothing: {names}")
-        return "every neighbour of every best compromise was measured"
 
-    def _look(self, point: Point) -> Asking[None]:
-        found = self._measured.setdefault(point, [])
-        for factor in FACTORS:
-            measured = yield from self._explorer.once(point, factor)
-            if measured is not None:
-                found.append(measured)
+def dominates(ours: Figures, theirs: Figures) -> bool:
+    """Whether the first is nowhere worse and somewhere better."""
+    return ours != theirs and all(a >= b for a, b in zip(ours, theirs, strict=True))
 
-    def _front(self) -> list[Measurement]:
-        everything = [m for found in self._measured.values() for m in found]
-        return front(everything, self._tags, self._known.goals)
 
-    def _unknown_neighbours(self) -> list[Point]:
-        best = {id(m) for m in self._front()}
-        sources = [p for p, found in self._measured.items() if any(id(m) in best for m in found)]
-        around = (near for point in sources for near in self._explorer.grid.neighbours(point))
-        return [point for point in dict.fromkeys(around) if point not in self._measured]
+def front(measurements: Sequence[Measurement], tags: Sequence[str], goals: Goals) -> list[Measurement]:
+    """The measurements that keep the constraints and that none of the others dominates, in their order."""
+    known = [(m, figures) for m in measurements if (figures := figures_of(m, tags)) and satisfies(m, goals)]
+    return [m for m, own in known if not any(dominates(other, own) for _, other in known)]

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tpx.analyzer.results.measurement import Variant
-from tpx.analyzer.search.base import LoadSpace
-from tpx.analyzer.search.ladder import Ladder, Part
+from tpx.analyzer.search.loads import Ladder, LoadSpace, Part
 from tpx.analyzer.variants import merge
 from tpx.errors import UsageError
 

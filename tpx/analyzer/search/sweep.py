@@ -1,20 +1,20 @@
-"""The load sweep of one configuration: more and more load until it brings no more throughput.
+"""The loads of one configuration: more and more until that brings no more throughput, and between two that
+were measured the greatest that still keeps the constraints.
 
 Models that are measured together have a sweep each, the later ones inside of the earlier ones, so that their
 loads are combined freely.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tpx.analyzer.results.measurement import Decision, Failure, Load, Outcome, Trial, Variant, together
-from tpx.analyzer.search.base import LoadSpace, PlateauRule
-from tpx.analyzer.search.known import Asking
+from tpx.analyzer.objectives import satisfies
+from tpx.analyzer.results.measurement import Failure, Load, Measurement, Outcome, Trial, Variant, together
+from tpx.analyzer.search.history import Asking, History
+from tpx.analyzer.search.loads import LoadSpace, PlateauRule
 
 PLATEAU_WINDOW = 4
 PLATEAU_GAIN = 0.05
-
-Decide = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,30 +75,27 @@ def _first_pool(values: Sequence[float], place: int) -> tuple[float, int]:
 
 
 def sweep(
-    variant: Variant,
-    spaces: Sequence[LoadSpace],
-    max_batch_sizes: Sequence[int],
-    decisions: list[Decision],
+    variant: Variant, spaces: Sequence[LoadSpace], max_batch_sizes: Sequence[int], history: History
 ) -> Asking[Swept]:
-    """Trials of one configuration over batch sizes and loads: of the model, or of each of those that are
-    measured together, the last one's varying fastest."""
-
-    def decide(text: str) -> None:
-        decisions.append(Decision(variant=variant.name, text=text))
-
-    return (yield from _Sweep(variant, spaces, max_batch_sizes, decide).batch_sizes(()))
+    """Ask for trials of one configuration over batch sizes and loads: of the model, or of each of those that
+    are measured together, the last one's varying fastest."""
+    return _Sweep(variant, spaces, max_batch_sizes, history).batch_sizes(())
 
 
 class _Sweep:
     """The nested sweeps of one configuration; `chosen` are the loads of the models before."""
 
     def __init__(
-        self, variant: Variant, spaces: Sequence[LoadSpace], max_batch_sizes: Sequence[int], decide: Decide
+        self,
+        variant: Variant,
+        spaces: Sequence[LoadSpace],
+        max_batch_sizes: Sequence[int],
+        history: History,
     ) -> None:
         self._variant = variant
         self._spaces = spaces
         self._max_batch_sizes = max_batch_sizes
-        self._decide = decide
+        self._history = history
 
     def batch_sizes(self, chosen: tuple[Load, ...]) -> Asking[Swept]:
         """Every batch size of one model, each with its loads. A failure ends it."""
@@ -138,6 +135,9 @@ class _Sweep:
                 self._decide(f"no plateau: all {len(space.values)} loads were measured")
         return Swept(best=max(throughputs))
 
+    def _decide(self, text: str) -> None:
+        self._history.decide(text, self._variant.name)
+
     def _measured(self, loads: Sequence[Load]) -> Asking[Swept]:
         load = together(loads) if len(loads) > 1 else loads[0]
         outcome = yield Trial(variant=self._variant, load=load)
@@ -149,3 +149,56 @@ class _Sweep:
 
 def _fault(outcome: Outcome) -> str:
     return outcome.reason if isinstance(outcome, Failure) else "no inference was completed"
+
+
+def refine_best(space: LoadSpace, history: History) -> Asking[None]:
+    """Refine the best configurations and the default, where there are constraints and no listed loads.
+
+    Loads between the best that keeps the constraints and its neighbours that do not are measured; where not
+    even the least load keeps them, smaller ones down to 1.
+    """
+    if space.listed or not history.goals.all_constraints:
+        return
+    ranked, finalists = history.ranked(), history.limits.finalists
+    for variant in ranked[:finalists] + [v for v in ranked[finalists:] if v.is_default]:
+        for batch_size in sorted({m.load.batch_size for m in history.of(variant.name)}):
+            for passing, failing in _boundaries(variant, history, batch_size):
+                yield from _bisect(variant, history, passing, failing)
+
+
+def _boundaries(variant: Variant, history: History, batch_size: int) -> list[tuple[int, Load]]:
+    """Loads (kept, not kept) with nothing measured between them, around the best that is kept; where none is
+    kept, 0 stands for it."""
+    measured = sorted(
+        (m for m in history.of(variant.name) if m.load.batch_size == batch_size), key=lambda m: m.load.value
+    )
+    keeps = [satisfies(m, history.goals) for m in measured]
+    if not measured or all(keeps):
+        return []
+    if not any(keeps):
+        least = measured[0].load
+        return [(0, least)] if least.value > 1 and _latency_binds(history) else []
+    best = max(range(len(measured)), key=lambda i: history.merit(measured[i]))
+    sides = [i for i in (best + 1, best - 1) if 0 <= i < len(measured) and not keeps[i]]
+    return [(measured[best].load.value, measured[i].load) for i in sides]
+
+
+def _latency_binds(history: History) -> bool:
+    """Whether less load can help: some figure has a greatest value."""
+    return any(constraint.bound == "max" for constraint in history.goals.all_constraints)
+
+
+def _bisect(variant: Variant, history: History, passing: int, failing_load: Load) -> Asking[None]:
+    failing = failing_load.value
+    for _ in range(history.limits.refine_steps):
+        middle = (passing + failing) // 2
+        if middle in (passing, failing) or middle < 1:
+            break
+        outcome = yield Trial(variant=variant, load=failing_load.scaled(middle))
+        kept = isinstance(outcome, Measurement) and satisfies(outcome, history.goals)
+        passing, failing = (middle, failing) if kept else (passing, middle)
+    word = failing_load.kind.replace("_", " ")
+    if passing:
+        history.decide(f"the constraints hold at {word} {passing}, not at {failing}", variant.name)
+    else:
+        history.decide(f"the constraints do not hold down to {word} {failing}", variant.name)

@@ -1,15 +1,12 @@
 """Search by optuna's tree-structured Parzen estimator, with hopeless configurations pruned after one load."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
-from tpx.analyzer.results.measurement import Decision
 from tpx.analyzer.search.explorer import Explorer
-from tpx.analyzer.search.known import Asking, Known, Merit
-from tpx.analyzer.search.question import Question
+from tpx.analyzer.search.history import Asking, History, Merit, Steps
 from tpx.analyzer.search.space import Point
-from tpx.analyzer.search.walk import Steps
+from tpx.analyzer.search.spec import SearchSpec
 from tpx.errors import UsageError
 
 WITHOUT_MODEL = 5
@@ -18,60 +15,46 @@ MISSED = 1e6
 """Taken off what optuna is told of a trial that misses the constraints: more than any score is."""
 
 
-class OptunaSearch:
-    """Each trial is a configuration: measured once at its expected load, and if that is above the median of
-    the trials before, its load is climbed. Those that fail are told to optuna as failed."""
+def optuna_trials(spec: SearchSpec, history: History) -> Steps:
+    """Measure each configuration once at its expected load, and where that is above the median of the trials
+    before, climb its load. Those that fail are told to optuna as failed.
 
-    def __init__(self, question: Question, known: Known) -> None:
-        """Raises UsageError where optuna is not installed."""
-        self._optuna = _import_optuna()
-        self._explorer = Explorer(question, known)
-        self._trials = question.trials
-        self._seed = question.limits.seed
+    Raises UsageError where optuna is not installed.
+    """
+    search = _Trials(spec, history)
+    explorer, trials = search.explorer, spec.trials
+    size = trials.size(explorer.grid.size, explorer.loads)
+    least, most = trials.at_least(size), trials.at_most(size)
+    history.space_size = 1 + min(most, explorer.grid.size)
+    yield from explorer.default()
+    best, since = (False, -math.inf), 0
+    for number in range(1, most + 1):
+        value = yield from search.trial()
+        since = 0 if value > best else since + 1
+        best = max(best, value)
+        if number >= least and since >= trials.patience:
+            history.decide(f"optuna ends after {number} trials: {since} without an improvement")
+            break
+    if trials.sweep_best:
+        yield from explorer.refined()
+    return "optuna's trials are done"
+
+
+class _Trials:
+    """A study of optuna, and the grid that its numbers are points of."""
+
+    def __init__(self, spec: SearchSpec, history: History) -> None:
+        self._optuna = optuna = _import_optuna()
+        self.explorer = Explorer(spec, history)
+        self._climbs = not spec.trials.by_formula
         self._first_looks: list[Merit] = []
-
-    @property
-    def decisions(self) -> Sequence[Decision]:
-        return self._explorer.decisions
-
-    @property
-    def configurations_at_most(self) -> int:
-        return 1 + min(self._trials.at_most(self._size), self._explorer.grid.size)
-
-    @property
-    def loads_at_most(self) -> int:
-        return len(self._explorer.loads.values)
-
-    def steps(self) -> Steps:
-        explorer = self._explorer
-        yield from explorer.default()
-        least, most = self._trials.at_least(self._size), self._trials.at_most(self._size)
-        study = self._study()
-        best, since = (False, -math.inf), 0
-        for number in range(1, most + 1):
-            value = yield from self._trial(study)
-            since = 0 if value > best else since + 1
-            best = max(best, value)
-            if number >= least and since >= self._trials.patience:
-                explorer.decide(f"optuna ends after {number} trials: {since} without an improvement")
-                break
-        if self._trials.sweep_best:
-            yield from explorer.refined()
-        return "optuna's trials are done"
-
-    @property
-    def _size(self) -> int:
-        return self._trials.size(self._explorer.grid.size, self._explorer.loads)
-
-    def _study(self) -> Any:
-        optuna = self._optuna
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        sampler = optuna.samplers.TPESampler(seed=self._seed, n_startup_trials=WITHOUT_MODEL)
-        return optuna.create_study(direction="maximize", sampler=sampler)
+        sampler = optuna.samplers.TPESampler(seed=spec.limits.seed, n_startup_trials=WITHOUT_MODEL)
+        self._study = optuna.create_study(direction="maximize", sampler=sampler)
 
-    def _trial(self, study: Any) -> Asking[Merit]:
+    def trial(self) -> Asking[Merit]:
         """One trial: asked, measured, told."""
-        explorer, states = self._explorer, self._optuna.trial.TrialState
+        explorer, study, states = self.explorer, self._study, self._optuna.trial.TrialState
         trial = study.ask()
         point = tuple(
             trial.suggest_int(f"{d.model}::{d.name}", 0, len(d.choices) - 1)
@@ -81,7 +64,7 @@ class OptunaSearch:
         )
         refusal = explorer.grid.refusal(point)
         if refusal:
-            explorer.decide(f"{explorer.grid.describe(point)} not measured: {refusal}")
+            explorer.history.decide(f"{explorer.grid.describe(point)} not measured: {refusal}")
             study.tell(trial, state=states.PRUNED)
             return False, -math.inf
         value = yield from self._measured(point)
@@ -92,7 +75,7 @@ class OptunaSearch:
         return value
 
     def _measured(self, point: Point) -> Asking[Merit]:
-        explorer = self._explorer
+        explorer = self.explorer
         again = point in explorer.tried
         first = yield from explorer.once(point)
         if first is None or again:
@@ -101,8 +84,8 @@ class OptunaSearch:
         self._first_looks.append(look)
         if before and look < before[len(before) // 2]:
             text = "pruned: below the median of the trials before at its first load"
-            explorer.decide(text, explorer.name(point))
-        elif not self._trials.by_formula:
+            explorer.history.decide(text, explorer.name(point))
+        elif self._climbs:
             yield from explorer.climbed(point)
         return explorer.merit(point)
 

@@ -1,12 +1,49 @@
-"""The loads of a configuration as steps of a ladder, also where each of several models has its own."""
+"""The loads that configurations are measured under: a space of them, and each configuration's as a ladder."""
 
 import itertools
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from tpx.analyzer.results.measurement import Load, together
-from tpx.analyzer.search.base import LoadSpace
+from tpx.analyzer.results.measurement import Load, LoadKind, together
+from tpx.errors import UsageError
+
+PlateauRule = Literal["model-analyzer", "pooled"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSpace:
+    """The loads that each configuration is measured under, each once, the least first."""
+
+    values: tuple[int, ...]
+    batch_sizes: tuple[int, ...] = (1,)
+    kind: LoadKind = "concurrency"
+    until_plateau: bool = True
+    """Stop when more load brings nothing; off for loads that the user listed."""
+    plateau_rule: PlateauRule = "model-analyzer"
+    """How `sweep.plateau_gain` judges the throughputs."""
+    listed: bool = False
+    """The user listed them, so that there are no others."""
+    at_most: int | None = None
+    """The end of the range that `values` double through; None is the last of them."""
+
+    def __post_init__(self) -> None:
+        for name, field in ((self.kind, "values"), ("batch size", "batch_sizes")):
+            values = sorted(set(getattr(self, field)))
+            if not values or values[0] < 1:
+                raise UsageError(f"every {name.replace('_', ' ')} must be at least 1: {values}")
+            object.__setattr__(self, field, tuple(values))
+
+    def within(self, load: int) -> int:
+        """This load, or the end of the range that it lies beyond."""
+        return min(max(load, self.values[0]), self.at_most or self.values[-1])
+
+    def around(self, load: int) -> tuple[int, ...]:
+        """The values, and with them a concurrency that a formula gives; listed ones have none between."""
+        if self.listed or self.kind != "concurrency":
+            return self.values
+        return tuple(sorted({*self.values, self.within(load)}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

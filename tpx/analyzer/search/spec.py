@@ -1,18 +1,117 @@
-"""What a search is asked."""
+"""What a search is asked: of which model, in which space, for which goals, within which limits."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from tpx.analyzer.config_sweep import ConfigSweep
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Variant
-from tpx.analyzer.search.base import Limits, LoadSpace, SearchSpace
+from tpx.analyzer.search.loads import LoadSpace
 from tpx.analyzer.variants import ModelFacts
+from tpx.errors import UsageError
+
+Mode = Literal["brute", "manual", "quick", "optuna", "pareto", "budgeted"]
 
 LEAST_PERCENT = 5.0
 MOST_PERCENT = 10.0
 """Of the space, trials of optuna where neither a share nor a number is given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A range of a search, both ends included."""
+
+    name: str
+    """As in `--run-config-search-min-<name>`."""
+    minimum: int
+    maximum: int
+
+    def __post_init__(self) -> None:
+        low, high = (f"--run-config-search-{end}-{self.name}" for end in ("min", "max"))
+        if self.minimum < 1:
+            raise UsageError(f"{low} must be at least 1, not {self.minimum}")
+        if self.minimum > self.maximum:
+            raise UsageError(f"{low} {self.minimum} is above {high} {self.maximum}")
+
+    def steps(self) -> tuple[int, ...]:
+        return tuple(range(self.minimum, self.maximum + 1))
+
+    def doublings(self) -> tuple[int, ...]:
+        """minimum, 2 x minimum, 4 x minimum ... up to maximum."""
+        values = [self.minimum]
+        while values[-1] * 2 <= self.maximum:
+            values.append(values[-1] * 2)
+        return tuple(values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extras:
+    """What may vary beside instances and batch sizes, Model Analyzer's two; nothing of it by default."""
+
+    threads: bool = False
+    """Threads of an instance, so that all instances together have at most `cores`."""
+    cores: int = 1
+    queue_delays_us: tuple[int, ...] = ()
+    batching_off: bool = False
+    """No dynamic batcher, also where max_batch_size is above 1."""
+    execution_providers: tuple[str, ...] = ()
+    """Of ONNX Runtime, as `openvino`, `cuda`, `tensorrt`; that of the default is always tried."""
+    graph_levels: tuple[int, ...] = ()
+    """`optimization.graph.level`."""
+    precisions: tuple[str, ...] = ()
+    """`FP16`, ... of an execution provider that takes one."""
+
+    @property
+    def any(self) -> bool:
+        """Whether anything beside instances and batch sizes varies."""
+        return bool(
+            self.threads
+            or self.queue_delays_us
+            or self.batching_off
+            or self.execution_providers
+            or self.graph_levels
+            or self.precisions
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSpace:
+    """What a search may try."""
+
+    loads: LoadSpace
+    instances: Span
+    max_batch_sizes: Span
+    extras: Extras = Extras()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """When a search ends before its space does, and how sure its answer has to be."""
+
+    max_measurements: int | None = None
+    """With the final repetitions."""
+    budget_ns: int | None = None
+    """Of all trials together, with the starting of servers."""
+    final_rounds: int = 5
+    """Rounds at most in which the finalists and the default are measured again, interleaved; 0 is none."""
+    finalists: int = 3
+    """Beside the default."""
+    seed: int = 0
+    refine_steps: int = 5
+    """Halvings towards the greatest load that keeps the constraints."""
+    sweep_best: bool = True
+    """After a search that measures each configuration at one load: sweep the loads of the best."""
+
+    def __post_init__(self) -> None:
+        if self.max_measurements is not None and self.max_measurements < 1:
+            raise UsageError(f"--max-measurements must be at least 1, not {self.max_measurements}")
+        if self.budget_ns is not None and self.budget_ns <= 0:
+            raise UsageError("--budget must be above 0")
+        if self.final_rounds < 0 or self.final_rounds == 1:
+            raise UsageError(
+                "--final-rounds must be 0, which repeats nothing, or at least 2: one round has no interval"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +164,8 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What a search is to find: of which model, in which space, for which goals."""
+class SearchSpec:
+    """What a search is to find."""
 
     facts: ModelFacts
     default: Mapping[str, Any]
