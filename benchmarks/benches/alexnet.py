@@ -15,7 +15,7 @@ from benchmarks.results import Cell, Sample, compare
 from benchmarks.setting import Setting
 from tpx.errors import MeasurementError
 from tpx.perf.levels import LevelRange
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.run import event_loop
 from tpx.perf.run import run as run_perf
 
@@ -48,7 +48,7 @@ def run(setting: Setting) -> list[Cell]:
 def _served(setting: Setting, served: Served, concurrency: int) -> Sample:
     """A closed loop in this process, by the load generator's own code, on a server of its own."""
     with setting.servers(("tpx",), (served,)) as servers:
-        config = PerfConfig(
+        config = SessionSpec(
             model=served.name,
             protocol="grpc",
             url=f"127.0.0.1:{servers['tpx'].grpc_port}",

@@ -9,7 +9,7 @@ from tpx.analyzer.options import ProfileConfig
 from tpx.analyzer.options.perf_flags import DECIDED, LOADS, OBEYED, flag_loads, perf_warnings, perf_words
 from tpx.errors import UsageError
 from tpx.options import fields_of
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 
 MODEL_ANALYZERS = """
 service-kind model-signature-name async sync measurement-interval concurrency-range
@@ -34,7 +34,7 @@ def test_every_key_of_model_analyzer_is_a_word_a_load_or_warned_of(name: str) ->
         assert (perf_words(flags), perf_warnings(flags)) == ((), ())
         assert getattr(flag_loads(flags, ModelParameters()), LOADS[name]) == (1,)
         return
-    taken = {field.flag[2:] for field in fields_of(PerfConfig)} | {"async", "http-header"}
+    taken = {field.flag[2:] for field in fields_of(SessionSpec)} | {"async", "http-header"}
     if name in taken and (name not in DECIDED or name in OBEYED):
         assert len(perf_words(flags)) == 1
         return

@@ -10,7 +10,7 @@ from tests.serving.onnx_files import busy, write_model
 from tpx.cli.perf import IN_PROCESS
 from tpx.errors import MeasurementError, TpxError, UsageError
 from tpx.options import from_argv
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.report.model import Report
 from tpx.perf.run import event_loop, run
 
@@ -26,7 +26,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def ran(repository: Path, *words: str, kind: str = "inprocess") -> Report:
     target = ("--service-kind", kind, "--model-repository", str(repository))
-    config = from_argv(PerfConfig, ["-p", "60", "-s", "900", "-r", "4", *target, *words])
+    config = from_argv(SessionSpec, ["-p", "60", "-s", "900", "-r", "4", *target, *words])
     with asyncio.Runner(loop_factory=event_loop) as runner:
         return runner.run(run(config, in_process=IN_PROCESS))
 
@@ -98,4 +98,4 @@ def test_headers_have_nowhere_to_go(repository: Path) -> None:
 def test_the_load_generator_alone_has_no_engine(repository: Path) -> None:
     words = ["-m", "double", "--service-kind", "local", "--model-repository", str(repository)]
     with pytest.raises(UsageError, match="on the command line only"):
-        asyncio.run(run(from_argv(PerfConfig, words)))
+        asyncio.run(run(from_argv(SessionSpec, words)))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tpx.errors import WireError
+from tpx.options import build
 from tpx.perf.clients.base import PLAIN, Failure, Lane, OnResponse, RequestFields
 from tpx.perf.clients.model import (
     ModelCounters,
@@ -25,7 +26,7 @@ from tpx.perf.inputs.requests import Requests
 from tpx.perf.latency import LatencySummary, summarize
 from tpx.perf.levels import Level
 from tpx.perf.observer import SILENT, Observer
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.records import Records
 from tpx.perf.results import (
     ClientTimes,
@@ -208,7 +209,7 @@ def make_session(
     async def connect(*_: object) -> AsyncIterator[ConnectedModel]:
         yield connected
 
-    spec = PerfConfig(model="m", url="fake:1", batch_size=batch_size)
+    spec = build(SessionSpec, {"model": "m", "url": "fake:1", "batch_size": batch_size})
     return Session(spec, observer=observer, stop=stop, connect=connect)
 
 

@@ -1,7 +1,5 @@
 """The options that ask for answers."""
 
-from dataclasses import replace
-
 import pytest
 
 from tests.perf.conftest import make_level
@@ -10,13 +8,13 @@ from tpx.errors import UsageError
 from tpx.options import from_argv
 from tpx.perf.clients.model import ModelDescription, ServerDescription
 from tpx.perf.levels import Level, LevelRange
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.report.model import Report
 from tpx.perf.results import Verdict
 
 
-def parse(*words: str) -> PerfConfig:
-    return from_argv(PerfConfig, ["-m", "net", *words])
+def parse(*words: str) -> SessionSpec:
+    return from_argv(SessionSpec, ["-m", "net", *words])
 
 
 def message(*words: str) -> str:
@@ -25,7 +23,7 @@ def message(*words: str) -> str:
     return caught.value.message
 
 
-def report(config: PerfConfig, *verdicts: Verdict, answer: Level | None = None) -> Report:
+def report(config: SessionSpec, *verdicts: Verdict, answer: Level | None = None) -> Report:
     return Report(
         config=config,
         server=ServerDescription(name="s", version="1", extensions=frozenset()),
@@ -47,9 +45,9 @@ def test_intervals_have_short_windows_of_exactly_their_length() -> None:
 
 def test_objectives_are_settled_by_intervals_unless_told_otherwise() -> None:
     config = parse("--slo", "p99<20ms,error_rate<0.1%", "--slo", "throughput>500")
-    assert [o.text for o in config.slo] == ["p99<20ms", "error_rate<0.1%", "throughput>500"]
+    assert [o.text for o in config.answers.slo] == ["p99<20ms", "error_rate<0.1%", "throughput>500"]
     assert config.level_settings.rule == "ci"
-    assert config.level_settings.objectives == config.slo
+    assert config.level_settings.objectives == config.answers.slo
     assert parse("--slo", "p99<20ms", "--stability", "pa").level_settings.rule == "pa"
 
 
@@ -91,24 +89,24 @@ def test_bad_values_have_their_message(words: list[str], text: str) -> None:
 
 def test_shares_are_percent_or_fractions() -> None:
     servers = ("--ab", "a:1", "--ab", "b:1")
-    assert parse(*servers, "--min-effect", "3%").min_effect == pytest.approx(0.03)
-    assert parse(*servers, "--min-effect", "0.05").min_effect == pytest.approx(0.05)
+    assert parse(*servers, "--min-effect", "3%").comparing.min_effect == pytest.approx(0.03)
+    assert parse(*servers, "--min-effect", "0.05").comparing.min_effect == pytest.approx(0.05)
 
 
 OK, UNSTABLE, ERRORS, BOUND = Verdict.OK, Verdict.UNSTABLE, Verdict.ERRORS, Verdict.CLIENT_BOUND
-SLO = PerfConfig(model="net", slo=parse("--slo", "p99<20ms").slo)
+SLO = parse("--slo", "p99<20ms")
 ONE = Level("concurrency", 1)
 
 
 def test_exit_codes_of_stability_and_objectives() -> None:
-    plain, strict = PerfConfig(model="net"), PerfConfig(model="net", require_stable=True)
+    plain, strict = parse(), parse("--require-stable")
     assert exit_status(report(plain, OK, UNSTABLE)) == 0
     assert exit_status(report(strict, OK, UNSTABLE)) == 2
     assert exit_status(report(strict, OK, BOUND)) == 0
     assert exit_status(report(SLO, OK, OK)) == 4
     assert exit_status(report(SLO, OK, UNSTABLE, answer=ONE)) == 0
     assert exit_status(report(SLO, OK, ERRORS, answer=ONE)) == 0
-    assert exit_status(report(replace(SLO, require_stable=True), UNSTABLE, answer=ONE)) == 2
+    assert exit_status(report(parse("--slo", "p99<20ms", "--require-stable"), UNSTABLE, answer=ONE)) == 2
 
 
 def test_the_best_level_of_a_search_is_its_answer() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from tests.perf.conftest import make_window
 from tpx.options import from_argv
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.rules import LATENCY_MOVES, rule_for
 from tpx.perf.settings import LevelSettings
 
@@ -54,5 +54,5 @@ def test_what_is_stable_altogether_is_not_doubted() -> None:
 def test_streams_and_sequences_are_asynchronous_by_themselves(
     words: tuple[str, ...], sequences: bool, expected: bool
 ) -> None:
-    config = from_argv(PerfConfig, ["-m", "net", *words])
-    assert config.calls_asynchronously(sequences=sequences) is expected
+    config = from_argv(SessionSpec, ["-m", "net", *words])
+    assert config.wire.calls_asynchronously(sequences=sequences) is expected

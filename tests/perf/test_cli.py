@@ -20,8 +20,9 @@ from tests.perf.conftest import make_level
 from tests.perf.servers import Behaviour, grpc_server, http_server
 from tpx.cli.interrupts import Interrupts
 from tpx.cli.perf import PROXIES, exit_status, main
+from tpx.options import build
 from tpx.perf.clients.model import ModelDescription, ServerDescription
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.report.model import Report
 from tpx.perf.results import LevelResult, Verdict
 
@@ -30,7 +31,7 @@ QUICK = ["-m", "net", "-p", "40", "-s", "500"]
 
 def report(*levels: LevelResult, interrupted: bool = False) -> Report:
     return Report(
-        config=PerfConfig(model="net"),
+        config=build(SessionSpec, {"model": "net"}),
         server=ServerDescription(name="s", version="1", extensions=frozenset()),
         model=ModelDescription(name="net", inputs=()),
         levels=levels,
@@ -41,7 +42,9 @@ def report(*levels: LevelResult, interrupted: bool = False) -> Report:
 
 
 def allowing_partial(made: Report) -> Report:
-    return replace(made, config=replace(made.config, allow_partial=True))
+    return replace(
+        made, config=replace(made.config, answers=replace(made.config.answers, allow_partial=True))
+    )
 
 
 OK = make_level()

@@ -11,12 +11,12 @@ from tests.perf.servers import Behaviour, http_server
 from tpx.cli.perf import main
 from tpx.errors import UsageError
 from tpx.options import from_argv
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.run import event_loop, run
 
 
-def parse(*words: str) -> PerfConfig:
-    return from_argv(PerfConfig, ["-m", "net", *words])
+def parse(*words: str) -> SessionSpec:
+    return from_argv(SessionSpec, ["-m", "net", *words])
 
 
 def message(*words: str) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 from tpx.options import fields_of
 from tpx.perf.levels import KINDS, LoadKind
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
@@ -17,6 +17,6 @@ def test_every_kind_of_load_has_a_function_that_opens_it(kind: LoadKind) -> None
 
 
 def test_every_kind_that_an_option_asks_for_names_its_flag() -> None:
-    flags = {field.name: field.flag for field in fields_of(PerfConfig)}
+    flags = {field.name: field.flag for field in fields_of(SessionSpec)}
     asked = [kind for kind in KINDS.values() if kind.option]
     assert [flags[kind.option] for kind in asked] == [kind.flag for kind in asked]

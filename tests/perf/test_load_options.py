@@ -7,14 +7,14 @@ import pytest
 from tpx.errors import UsageError
 from tpx.options import from_argv
 from tpx.perf.levels import LevelRange
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.plan import Arrivals, PeriodicRange
 
 RATES = "The rates must be from 1e-6 (one request in 11 days) to 1e9 (one a nanosecond)."
 
 
-def parse(*words: str) -> PerfConfig:
-    return from_argv(PerfConfig, ["-m", "net", *words])
+def parse(*words: str) -> SessionSpec:
+    return from_argv(SessionSpec, ["-m", "net", *words])
 
 
 def message(*words: str) -> str:

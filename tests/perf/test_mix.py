@@ -14,7 +14,7 @@ from tpx.options import from_argv
 from tpx.perf.inputs.feed import RoundRobin
 from tpx.perf.inputs.mix import MixedFeed
 from tpx.perf.levels import Level
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.plan import ModelShare
 from tpx.perf.records import MODEL_SHIFT
 from tpx.perf.report.json import json_text
@@ -34,7 +34,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 def ran(live: Live, protocol: str, *words: str) -> Report:
     port = live.ports["GRPCInferenceService" if protocol == "grpc" else "HTTPService"]
-    config = from_argv(PerfConfig, ["-i", protocol, "-u", f"127.0.0.1:{port}", *words])
+    config = from_argv(SessionSpec, ["-i", protocol, "-u", f"127.0.0.1:{port}", *words])
     with asyncio.Runner(loop_factory=event_loop) as runner:
         return runner.run(run(config))
 
@@ -87,8 +87,8 @@ def test_the_draw_follows_seed_and_level_and_the_weights() -> None:
 
 
 def test_models_and_weights_are_read() -> None:
-    config = from_argv(PerfConfig, ["--models", "a:3, b,c:0.5"])
-    assert config.models == (ModelShare("a", 3), ModelShare("b", 1), ModelShare("c", 0.5))
+    config = from_argv(SessionSpec, ["--models", "a:3, b,c:0.5"])
+    assert config.target.models == (ModelShare("a", 3), ModelShare("b", 1), ModelShare("c", 0.5))
 
 
 @pytest.mark.parametrize(
@@ -109,5 +109,5 @@ def test_models_and_weights_are_read() -> None:
 )
 def test_what_is_no_mix_is_refused(words: str, text: str) -> None:
     with pytest.raises(UsageError) as caught:
-        from_argv(PerfConfig, words.split(" "))
+        from_argv(SessionSpec, words.split(" "))
     assert caught.value.message == text

@@ -13,7 +13,7 @@ from tpx.options import from_argv
 from tpx.perf.levels import Level
 from tpx.perf.loads.base import LoadRequest, open_load
 from tpx.perf.loads.rate import RateLoad
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.report.model import Report
 from tpx.perf.results import LevelResult
 from tpx.perf.run import event_loop, run
@@ -26,7 +26,7 @@ BOTH = pytest.mark.parametrize("protocol", ["http", "grpc"])
 def ran(protocol: str, behaviour: Behaviour, *words: str) -> Report:
     with SERVERS[protocol](behaviour) as url:
         config = from_argv(
-            PerfConfig, ["-i", protocol, "-u", url, "-m", "net", "-p", "40", "-s", "500", *words]
+            SessionSpec, ["-i", protocol, "-u", url, "-m", "net", "-p", "40", "-s", "500", *words]
         )
         with asyncio.Runner(loop_factory=event_loop) as runner:
             return runner.run(run(config))
@@ -67,7 +67,7 @@ def test_a_server_that_stalls_is_sent_all_that_is_due_meanwhile(protocol: str) -
 
     async def scene(url: str) -> tuple[int, int]:
         words = ["-i", protocol, "-u", url, "-m", "net", "--request-rate-range", "500"]
-        config = from_argv(PerfConfig, words)
+        config = from_argv(SessionSpec, words)
         async with Session(config) as session:
             level = Level("request_rate", 500)
             asked = LoadRequest(target=session.connected, level=level, settings=session.settings)

@@ -7,12 +7,12 @@ import pytest
 from tpx.errors import UsageError
 from tpx.options import from_argv
 from tpx.perf.levels import LevelRange
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.settings import ErrorBudget, Header, Shape
 
 
-def parse(*words: str) -> PerfConfig:
-    return from_argv(PerfConfig, ["-m", "net", *words])
+def parse(*words: str) -> SessionSpec:
+    return from_argv(SessionSpec, ["-m", "net", *words])
 
 
 def message(*words: str) -> str:
@@ -25,12 +25,20 @@ def test_defaults_are_those_of_perf_analyzer() -> None:
     config = parse()
     rules = config.level_settings
     assert (rules.interval_ms, rules.stability, rules.max_windows, rules.rule) == (5000, 0.1, 10, "pa")
-    assert (config.batch_size, config.measurement_mode, config.measurement_request_count) == (
+    assert (
+        config.inputs.batch_size,
+        config.windows.measurement_mode,
+        config.windows.measurement_request_count,
+    ) == (
         1,
         "time_windows",
         50,
     )
-    assert (config.string_length, config.input_data, config.latency_threshold) == (128, (), 0)
+    assert (config.inputs.string_length, config.inputs.input_data, config.windows.latency_threshold) == (
+        128,
+        (),
+        0,
+    )
     assert config.address == "localhost:8000"
     assert parse("-i", "gRPC").address == "localhost:8001"
 
@@ -88,7 +96,7 @@ def test_short_and_long_spellings_agree() -> None:
         *["--header", "A:b"],
     )
     assert short == long
-    assert short.csv == Path("a.csv")
+    assert short.output.csv == Path("a.csv")
 
 
 def test_a_run_becomes_the_rules_of_its_levels() -> None:
@@ -113,13 +121,13 @@ def test_a_run_becomes_the_rules_of_its_levels() -> None:
     ],
 )
 def test_a_concurrency_range_is_linear_geometric_or_a_list(text: str, expected: LevelRange) -> None:
-    assert parse("--concurrency-range", text).concurrency_range == expected
+    assert parse("--concurrency-range", text).load.concurrency_range == expected
 
 
 def test_repeatable_options_gather() -> None:
     config = parse("--shape", "x:3,224,224", "--shape", "a:b:1", "-H", "A: b:c", "-H", "D:")
-    assert config.shape == (Shape("x", (3, 224, 224)), Shape("a:b", (1,)))
-    assert config.header == (Header("A", " b:c"), Header("D", ""))
+    assert config.inputs.shape == (Shape("x", (3, 224, 224)), Shape("a:b", (1,)))
+    assert config.target.header == (Header("A", " b:c"), Header("D", ""))
 
 
 @pytest.mark.parametrize(
@@ -206,16 +214,16 @@ def test_a_header_cannot_smuggle_another() -> None:
 
 def test_a_missing_model_is_named() -> None:
     with pytest.raises(UsageError, match=r"Failed to parse -m \(model name\). The value must be specified."):
-        from_argv(PerfConfig, [])
+        from_argv(SessionSpec, [])
 
 
 def test_an_unambiguous_prefix_is_enough() -> None:
-    assert parse("--concurrency", "4").concurrency_range.start == 4
+    assert parse("--concurrency", "4").load.concurrency_range.start == 4
 
 
 def test_budgets_are_counts_or_shares() -> None:
-    assert parse("--max-errors", "5").max_errors == ErrorBudget(count=5)
-    assert parse("--max-errors", "0.5%").max_errors == ErrorBudget(percent=0.5)
+    assert parse("--max-errors", "5").windows.max_errors == ErrorBudget(count=5)
+    assert parse("--max-errors", "0.5%").windows.max_errors == ErrorBudget(percent=0.5)
     assert ErrorBudget(count=0).exceeded(failed=1, sent=10_000)
     assert not ErrorBudget(percent=1).exceeded(failed=100, sent=10_000)
     assert ErrorBudget(percent=1).exceeded(failed=101, sent=10_000)
@@ -225,4 +233,4 @@ def test_budgets_are_counts_or_shares() -> None:
 
 @pytest.mark.parametrize("text", ["4", "1:8:2", "1:64:x2", "8,1,4", "1:0:1"])
 def test_a_range_reads_as_it_was_written(text: str) -> None:
-    assert str(parse("--concurrency-range", text, "-l", "5").concurrency_range) == text
+    assert str(parse("--concurrency-range", text, "-l", "5").load.concurrency_range) == text

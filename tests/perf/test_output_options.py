@@ -7,11 +7,11 @@ import pytest
 from tpx.errors import UsageError
 from tpx.options import from_argv
 from tpx.perf.metrics.place import MetricsPlace
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 
 
-def config(*words: str) -> PerfConfig:
-    return from_argv(PerfConfig, ["-m", "net", *words])
+def config(*words: str) -> SessionSpec:
+    return from_argv(SessionSpec, ["-m", "net", *words])
 
 
 FILES = {
@@ -30,8 +30,8 @@ FILES = {
 @pytest.mark.parametrize("flag", FILES)
 def test_a_file_is_asked_for_by_its_flag(flag: str, tmp_path: Path) -> None:
     chosen = config(flag, str(tmp_path / "a"))
-    assert getattr(chosen, FILES[flag]) == tmp_path / "a"
-    assert chosen.files == ((flag, tmp_path / "a"),)
+    assert getattr(chosen.output, FILES[flag]) == tmp_path / "a"
+    assert chosen.output.files == ((flag, tmp_path / "a"),)
 
 
 @pytest.mark.parametrize("flag", FILES)
@@ -55,7 +55,7 @@ def test_two_reports_cannot_share_a_file(tmp_path: Path) -> None:
     ("words", "shows"), [((), True), (("--no-live",), False), (("--live=false",), False)]
 )
 def test_the_terminal_may_be_kept_quiet(words: tuple[str, ...], shows: bool) -> None:
-    assert config(*words).shows_live is shows
+    assert config(*words).output.shows_live is shows
 
 
 PLACES = {
@@ -73,19 +73,19 @@ PLACES = {
 def test_metrics_are_where_the_url_says_or_on_the_servers_host(url: str) -> None:
     words = ("--metrics-url", url) if url else ()
     host, port, path = PLACES[url]
-    found = config("--collect-metrics", *words).metrics_place("gpu1")
+    found = config("--collect-metrics", *words).metrics.place("gpu1")
     assert found == MetricsPlace(host=host, port=port, path=path, interval_s=1.0)
 
 
 def test_how_often_and_what_else_is_looked_at() -> None:
     words = ("--metrics-interval", "250", "--metric", "queue", "--metric", "a{2}")
-    place = config("--collect-metrics", *words).metrics_place("h")
+    place = config("--collect-metrics", *words).metrics.place("h")
     assert place is not None
     assert (place.interval_s, place.wanted) == (0.25, ("queue", "a{2}"))
 
 
 def test_nothing_is_looked_at_unless_asked_for() -> None:
-    assert config().metrics_place("h") is None
+    assert config().metrics.place("h") is None
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tests.perf.servers import Behaviour, grpc_server, http_server
 from tpx.errors import MeasurementError, UsageError, WireError
 from tpx.options import from_argv
 from tpx.perf.levels import Level
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.report.model import Report
 from tpx.perf.results import LevelResult, Verdict
 from tpx.perf.run import event_loop, run
@@ -27,7 +27,7 @@ QUICK = ("-p", "40", "-s", "500", "-m", "net")
 
 def ran(protocol: str, behaviour: Behaviour, *words: str) -> Report:
     with SERVERS[protocol](behaviour) as url:
-        config = from_argv(PerfConfig, ["-i", protocol, "-u", url, *QUICK, *words])
+        config = from_argv(SessionSpec, ["-i", protocol, "-u", url, *QUICK, *words])
         with asyncio.Runner(loop_factory=event_loop) as runner:
             return runner.run(run(config))
 
@@ -85,7 +85,7 @@ def test_a_model_that_the_server_does_not_know_is_named_in_its_words(protocol: s
 def test_nobody_there_names_the_address(protocol: str) -> None:
     with SERVERS[protocol](Behaviour()) as url:
         pass
-    config = from_argv(PerfConfig, ["-i", protocol, "-u", url, *QUICK])
+    config = from_argv(SessionSpec, ["-i", protocol, "-u", url, *QUICK])
     with pytest.raises(WireError, match=f"cannot connect to {url}"):
         asyncio.run(run(config))
 
@@ -148,14 +148,14 @@ def test_a_slow_answer_counts_as_a_timeout_and_the_load_goes_on(protocol: str) -
 
 
 def test_levels_share_connections_and_many_lanes_open_at_once() -> None:
-    async def scene(config: PerfConfig) -> list[LevelResult]:
+    async def scene(config: SessionSpec) -> list[LevelResult]:
         async with Session(config) as session:
             settings = replace(config.level_settings, request_count=200)
             return [await session.measure(Level("concurrency", value), settings) for value in (100, 3, 17)]
 
     for protocol, serve in SERVERS.items():
         with serve(Behaviour()) as url:
-            config = from_argv(PerfConfig, ["-i", protocol, "-u", url, *QUICK])
+            config = from_argv(SessionSpec, ["-i", protocol, "-u", url, *QUICK])
             with asyncio.Runner(loop_factory=event_loop) as runner:
                 results = runner.run(scene(config))
         assert [(r.requests, r.failed) for r in results] == [(200, 0)] * 3

@@ -9,7 +9,7 @@ from tests.perf.servers import Behaviour, http_server
 from tpx.cli.perf import main
 from tpx.errors import UsageError
 from tpx.options import from_argv
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.results import LevelResult, Verdict
 from tpx.perf.run import event_loop, run
 
@@ -18,7 +18,7 @@ QUICK = ("--min-duration", "0.2", "--min-query-count", "10")
 
 def measured(behaviour: Behaviour, *words: str) -> LevelResult:
     with http_server(behaviour) as url:
-        config = from_argv(PerfConfig, ["-u", url, "-m", "net", *words])
+        config = from_argv(SessionSpec, ["-u", url, "-m", "net", *words])
         with asyncio.Runner(loop_factory=event_loop) as runner:
             (level,) = runner.run(run(config)).levels
             return level
@@ -86,12 +86,12 @@ def test_offline_sends_all_its_samples_and_says_how_many_a_second() -> None:
 )
 def test_what_does_not_belong_to_a_scenario_is_refused(words: str, text: str) -> None:
     with pytest.raises(UsageError) as caught:
-        from_argv(PerfConfig, ["-m", "net", *words.split()])
+        from_argv(SessionSpec, ["-m", "net", *words.split()])
     assert text in caught.value.message
 
 
 def test_scenarios_have_the_duration_and_count_of_mlperf() -> None:
-    settings: Any = from_argv(PerfConfig, ["-m", "net", "--scenario", "single-stream"]).level_settings
+    settings: Any = from_argv(SessionSpec, ["-m", "net", "--scenario", "single-stream"]).level_settings
     assert (settings.count_window_floor_ms, settings.window_requests, settings.max_windows) == (
         10_000,
         100,

@@ -14,7 +14,7 @@ from tpx.options import from_argv
 from tpx.perf import wakeups
 from tpx.perf.levels import Level
 from tpx.perf.loops import event_loop, waiting
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.report.level_text import Shown, level_block
 from tpx.perf.report.model import Report
 from tpx.perf.run import run
@@ -110,14 +110,14 @@ def polled(protocol: str, *words: str) -> Report:
     with serve(Behaviour()) as url:
         argv = ["-i", protocol, "-u", url, "-m", "net", "--request-count", "50", "--poll", "busy", *words]
         with asyncio.Runner(loop_factory=event_loop) as runner:
-            return runner.run(run(from_argv(PerfConfig, argv)))
+            return runner.run(run(from_argv(SessionSpec, argv)))
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_client_that_polls_measures_and_is_not_called_busy(
     protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tpx.perf.options.pace.usable_processors", lambda: 2.0)
+    monkeypatch.setattr("tpx.perf.options.load.usable_processors", lambda: 2.0)
     (level,) = polled(protocol, "--concurrency-range", "2").levels
     assert (level.requests, level.failed, level.verdict.value) == (50, 0, "ok")
     assert level.wake_ups is None
@@ -125,12 +125,12 @@ def test_a_client_that_polls_measures_and_is_not_called_busy(
 
 
 def test_polling_is_refused_without_a_processor_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpx.perf.options.pace.usable_processors", lambda: 1.5)
+    monkeypatch.setattr("tpx.perf.options.load.usable_processors", lambda: 1.5)
     with pytest.raises(UsageError, match=r"--poll busy needs a processor of its own, .* may use 1\.5"):
-        from_argv(PerfConfig, ["-m", "net", "--poll", "busy"])
+        from_argv(SessionSpec, ["-m", "net", "--poll", "busy"])
 
 
 def test_polling_is_of_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpx.perf.options.pace.usable_processors", lambda: 8.0)
+    monkeypatch.setattr("tpx.perf.options.load.usable_processors", lambda: 8.0)
     with pytest.raises(UsageError, match="--workers 2: --poll busy polls in one process"):
         polled("http", "--workers", "2")

@@ -10,11 +10,11 @@ from tpx.cli.perf import main
 from tpx.errors import UsageError
 from tpx.options import fields_of
 from tpx.perf.levels import LevelRange
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.options.words import PERF_ANALYZER, REFUSED, PerfWords, read_words, spelled_out
 
 
-def config(*words: str) -> PerfConfig:
+def config(*words: str) -> SessionSpec:
     return read_words(["-m", "net", *words]).config
 
 
@@ -50,13 +50,17 @@ def test_a_beginning_of_several_options_names_them() -> None:
 
 
 def test_short_options_gather_in_a_cluster_and_take_their_value_attached() -> None:
-    assert config("-vab4", "-p200").measurement_interval == 200
-    assert (config("-vab4").verbose, config("-vab4").asynchronous, config("-vab4").batch_size) == (
+    assert config("-vab4", "-p200").windows.measurement_interval == 200
+    assert (
+        config("-vab4").output.verbose,
+        config("-vab4").wire.asynchronous,
+        config("-vab4").inputs.batch_size,
+    ) == (
         True,
         True,
         4,
     )
-    assert config("-v", "-v").verbose
+    assert config("-v", "-v").output.verbose
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
@@ -79,12 +83,12 @@ def test_an_abbreviation_of_what_is_not_here_is_refused_too() -> None:
     ],
 )
 def test_deprecated_concurrency_is_a_range_of_today(words: str, levels: LevelRange) -> None:
-    assert config(*words.split()).concurrency_range == levels
+    assert config(*words.split()).load.concurrency_range == levels
 
 
 def test_deprecated_data_is_input_data_of_today(tmp_path: Path) -> None:
-    assert config("-z").input_data == ("zero",)
-    assert config("--data-directory", str(tmp_path)).data_files == (tmp_path,)
+    assert config("-z").inputs.input_data == ("zero",)
+    assert config("--data-directory", str(tmp_path)).inputs.files == (tmp_path,)
     assert message("-z", "--data-directory", str(tmp_path)).startswith("The -z flag cannot be set when")
     assert message("--data-directory", "/nowhere") == "--data-directory /nowhere: there is no such directory"
 
@@ -156,8 +160,8 @@ def test_a_sequence_length_below_1_is_a_warning_and_the_default(length: int) -> 
     wanted = read_words(["-m", "net", "--sequence-length", str(length)])
     assert wanted.warnings == (f"--sequence-length {length}: the sequence length must be > 0; 20 is used",)
     assert (
-        wanted.config.sequence_settings
-        == read_words(["-m", "net", "--sequence-length=20"]).config.sequence_settings
+        wanted.config.sequences.settings
+        == read_words(["-m", "net", "--sequence-length=20"]).config.sequences.settings
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpx.errors import UsageError
 from tpx.options import option
-from tpx.perf.options.answers import parse_share
+from tpx.perf.options.measuring import parse_share
 
 if TYPE_CHECKING:
     from tpx.perf.answers.compare import Strictness

@@ -46,7 +46,7 @@ class Engine:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._config = ServeConfig(
-            model_repository=endpoint.service.repositories,
+            model_repository=endpoint.service.model_repository,
             allow_http=False,
             allow_grpc=False,
             allow_metrics=False,

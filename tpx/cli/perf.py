@@ -13,7 +13,7 @@ from tpx.cli.perf_terminal import Terminal, tell
 from tpx.cli.perf_trace import every_step
 from tpx.errors import TpxError, UsageError
 from tpx.options import nearest
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.options.words import read_words, spelled_out, spread_servers
 from tpx.perf.report.console import answer_line, answers_text, summary
 from tpx.perf.report.figures import level_name
@@ -44,19 +44,19 @@ def main(argv: Sequence[str]) -> int:
             print(f"Perf Analyzer Version {__version__} (tpx perf)", file=sys.stderr)
             return Exit.OK
         config = _configured(argv)
-        kind = config.service_kind
-        if config.self_test:
+        kind = config.service.service_kind
+        if config.pace.self_test:
             return _self_test(config)
-        if config.pdf is not None:
+        if config.output.pdf is not None:
             from tpx.report.pdf import require_typst  # late
 
             require_typst()
         _allow_many_connections()
-        argv = without_secrets(argv, config.header)
-        with every_step(config.verbose):
-            if config.dry_run:
+        argv = without_secrets(argv, config.target.header)
+        with every_step(config.output.verbose):
+            if config.output.dry_run:
                 return _dry_run(config)
-            if config.ab:
+            if config.comparing.ab:
                 from tpx.cli import perf_ab  # late
 
                 return perf_ab.main(config, argv, IN_PROCESS)
@@ -66,13 +66,13 @@ def main(argv: Sequence[str]) -> int:
         return Exit.PERF_FAILED
 
 
-def _measured(config: PerfConfig, argv: Sequence[str]) -> int:
+def _measured(config: SessionSpec, argv: Sequence[str]) -> int:
     with asyncio.Runner(loop_factory=event_loop) as runner:
         report = runner.run(_run(config))
     if report is None:
         return Exit.INTERRUPTED
     tell(summary(report.levels) + answer_line(report) + answers_text(report))
-    if config.files or config.step_summary:
+    if config.output.files or config.output.step_summary:
         from tpx.perf.report.files import write_files  # late
 
         write_files(report, argv)
@@ -82,11 +82,11 @@ def _measured(config: PerfConfig, argv: Sequence[str]) -> int:
     return exit_status(report)
 
 
-def _tell_of_files(config: PerfConfig, report: Report) -> None:
+def _tell_of_files(config: SessionSpec, report: Report) -> None:
     """Name on stderr the files that were written, and the levels that perf_analyzer's CSV rule leaves out."""
-    if config.step_summary and step_summary_path() is None:
+    if config.output.step_summary and step_summary_path() is None:
         print(f"note: no step summary: {STEP_SUMMARY} is not set", file=sys.stderr)
-    written = [str(path) for _, path in config.files if path.exists()]
+    written = [str(path) for _, path in config.output.files if path.exists()]
     if written:
         print(f"Wrote {', '.join(written)}", file=sys.stderr)
     left_out = [
@@ -94,8 +94,10 @@ def _tell_of_files(config: PerfConfig, report: Report) -> None:
         for result in report.levels
         if not result.meets_limits
     ]
-    if config.csv is not None and left_out:
-        print(f"note: not in {config.csv}, as with perf_analyzer: {', '.join(left_out)}", file=sys.stderr)
+    if config.output.csv is not None and left_out:
+        print(
+            f"note: not in {config.output.csv}, as with perf_analyzer: {', '.join(left_out)}", file=sys.stderr
+        )
 
 
 def _hint(error: TpxError, kind: str) -> str:
@@ -109,7 +111,7 @@ def _hint(error: TpxError, kind: str) -> str:
     return f" ({START_ONE if kind == 'triton' else ''}{SAY_WHERE}{direct})"
 
 
-def _configured(argv: Sequence[str]) -> PerfConfig:
+def _configured(argv: Sequence[str]) -> SessionSpec:
     if argv and not argv[0].startswith("-"):
         raise UsageError(
             f"'{argv[0]}' is neither an option nor a command{nearest(argv[0], ('compare',))}: the model is "
@@ -121,7 +123,7 @@ def _configured(argv: Sequence[str]) -> PerfConfig:
     return wanted.config
 
 
-def _self_test(config: PerfConfig) -> Exit:
+def _self_test(config: SessionSpec) -> Exit:
     from tpx.perf.self_test import self_test, self_test_text  # late
 
     with asyncio.Runner(loop_factory=event_loop) as runner:
@@ -130,7 +132,7 @@ def _self_test(config: PerfConfig) -> Exit:
     return Exit.OK
 
 
-def _dry_run(config: PerfConfig) -> Exit:
+def _dry_run(config: SessionSpec) -> Exit:
     with asyncio.Runner(loop_factory=event_loop) as runner:
         planned = runner.run(dry_run(config, IN_PROCESS))
     for notice in planned.notices:
@@ -147,20 +149,20 @@ def exit_status(report: Report) -> Exit:
     if report.over_budget:
         return Exit.OVER_ERROR_BUDGET
     if report.interrupted:
-        accepted = report.config.allow_partial and report.has_valid_requests
+        accepted = report.config.answers.allow_partial and report.has_valid_requests
         return Exit.OK if accepted else Exit.INTERRUPTED
     if report.error:
         return Exit.PERF_FAILED
-    if report.has_dead_level and not (report.config.slo and report.has_valid_requests):
+    if report.has_dead_level and not (report.config.answers.slo and report.has_valid_requests):
         return Exit.NO_VALID_REQUEST
     if report.breaks_slo or report.has_invalid_level:
         return Exit.OBJECTIVE_MISSED
-    if report.config.require_stable and report.any_unstable:
+    if report.config.answers.require_stable and report.any_unstable:
         return Exit.UNSTABLE
-    return Exit.UNSTABLE if report.only_unstable and not report.config.slo else Exit.OK
+    return Exit.UNSTABLE if report.only_unstable and not report.config.answers.slo else Exit.OK
 
 
-async def _run(config: PerfConfig) -> Report | None:
+async def _run(config: SessionSpec) -> Report | None:
     """The report, or None when the run was interrupted twice."""
     with Terminal(config) as terminal:
         interrupts = Interrupts(lambda: terminal.measuring, terminal.notice)

@@ -9,13 +9,13 @@ from tpx.cli.interrupts import Interrupts
 from tpx.cli.perf_terminal import tell
 from tpx.perf.answers.compare import Comparison, comparison_text, difference_json
 from tpx.perf.in_turns import Turns, run_in_turns
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.report.comparison import Against, Compared
 from tpx.perf.report.files import write_comparison
 from tpx.perf.run import event_loop
 
 
-def main(config: PerfConfig, argv: Sequence[str], in_process: str = "") -> int:
+def main(config: SessionSpec, argv: Sequence[str], in_process: str = "") -> int:
     """Measure and print what differs; return the exit status.
 
     Interrupted runs are judged by what they measured only with --allow-partial.
@@ -29,13 +29,13 @@ def main(config: PerfConfig, argv: Sequence[str], in_process: str = "") -> int:
     for pair in compared.pairs:
         tell(f"{pair.after} against {pair.before}:\n")
         tell(comparison_text(pair.comparison, found.strictness) + "\n")
-    write_comparison(config, compared, _document(found, argv))
-    if found.interrupted and not config.allow_partial:
+    write_comparison(config.output, compared, _document(found, argv))
+    if found.interrupted and not config.answers.allow_partial:
         return Exit.INTERRUPTED
     return Exit.REGRESSION if found.regressions else Exit.OK
 
 
-async def _run(config: PerfConfig, in_process: str) -> Turns:
+async def _run(config: SessionSpec, in_process: str) -> Turns:
     begun = False
 
     def said(text: str) -> None:

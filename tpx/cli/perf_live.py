@@ -7,7 +7,7 @@ from rich.live import Live
 
 from tpx.perf.levels import Level
 from tpx.perf.observer import Progress
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.report.live import Dashboard
 from tpx.perf.results import LevelResult
 
@@ -15,7 +15,7 @@ from tpx.perf.results import LevelResult
 class LiveView:
     """The dashboard of one run, drawn on stderr while a level is measured."""
 
-    def __init__(self, config: PerfConfig) -> None:
+    def __init__(self, config: SessionSpec) -> None:
         self._console = Console(stderr=True)
         self._dashboard = Dashboard(config)
         self._live: Live | None = None

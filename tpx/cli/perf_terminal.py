@@ -8,7 +8,7 @@ from tpx.errors import MeasurementError
 from tpx.perf.clients.model import ModelDescription
 from tpx.perf.levels import Level
 from tpx.perf.observer import Progress
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.report.console import data_line, settings_block
 from tpx.perf.report.level_text import Shown, level_block
 from tpx.perf.results import DataSummary, LevelResult
@@ -35,12 +35,12 @@ def tell(text: str) -> None:
 class Terminal:
     """An Observer that prints results as they come, and where stderr is a terminal shows how it goes."""
 
-    def __init__(self, config: PerfConfig) -> None:
+    def __init__(self, config: SessionSpec) -> None:
         self._config = config
         self._settings = config.level_settings
-        self._shown = Shown(protocol=config.protocol, verbose=config.verbose > 0)
+        self._shown = Shown(protocol=config.target.protocol, verbose=config.output.verbose > 0)
         self._live: LiveView | None = None
-        if config.shows_live and sys.stderr.isatty():
+        if config.output.shows_live and sys.stderr.isatty():
             from tpx.cli import perf_live  # late: rich is a tenth of what starting costs
 
             self._live = perf_live.LiveView(config)
@@ -57,15 +57,15 @@ class Terminal:
 
     def run_started(self, model: ModelDescription, data: DataSummary, settings: LevelSettings) -> None:
         config = self._config
-        if config.data_files:
+        if config.inputs.files:
             tell(data_line(data) + "\n")
         self._settings = settings
         self._shown = Shown(
-            protocol=config.protocol,
+            protocol=config.target.protocol,
             with_engine=settings.with_engine,
             polls=settings.poll == "busy",
             decoupled=model.decoupled,
-            verbose=config.verbose > 0,
+            verbose=config.output.verbose > 0,
         )
         tell(settings_block(config, model, asynchronous=settings.asynchronous) + "\n")
 
@@ -86,7 +86,7 @@ class Terminal:
             print(result.reason, file=sys.stderr, flush=True)
         for warning in result.warnings:
             self.notice(warning)
-        if self._config.explain:
+        if self._config.answers.explain:
             from tpx.perf.answers.explain import explain  # late
 
             tell(explain(result, self._settings) + "\n")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tpx.errors import MeasurementError, UsageError
 from tpx.options import nearest
 from tpx.perf.clients.base import Client, Control
-from tpx.perf.clients.endpoint import Connections, Endpoint, connect
+from tpx.perf.clients.endpoint import Connections, connect
 from tpx.perf.clients.model import ModelDescription, ModelKey, ServerDescription, TensorSpec
 from tpx.perf.inputs.conversations import Conversation
 from tpx.perf.inputs.dataset import open_data
@@ -17,7 +17,7 @@ from tpx.perf.inputs.mix import MixedFeed
 from tpx.perf.inputs.requests import FeedSettings, Requests, make_requests
 from tpx.perf.inputs.shared_memory import SharedTensors, shared_tensors
 from tpx.perf.members import Member
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.server_statistics import ModelTree, ServerStatistics, Statistics, SumOfStatistics, model_tree
 from tpx.protocol.v2 import RequestedOutput
 
@@ -60,7 +60,7 @@ class ConnectedModel:
 
 @asynccontextmanager
 async def open_model(
-    spec: PerfConfig, in_process: str = "", capture: "Capture | None" = None
+    spec: SessionSpec, in_process: str = "", capture: "Capture | None" = None
 ) -> AsyncIterator[ConnectedModel]:
     """Connect to the model that `spec` names and make its requests; closed with the context.
 
@@ -68,11 +68,11 @@ async def open_model(
     `capture` keeps what requests carry. Raises WireError where nothing answers, MeasurementError where the
     model cannot be measured, UsageError where the options do not fit it.
     """
-    if spec.models:
+    if spec.target.models:
         async with _open_mix(spec, in_process, capture) as mixed:
             yield mixed
         return
-    key = ModelKey(spec.model, spec.model_version)
+    key = ModelKey(spec.target.model, spec.target.model_version)
     connections = _connections(spec, key, in_process)
     client, control = _captured(connections.client, capture), connections.control
     try:
@@ -80,17 +80,19 @@ async def open_model(
         fit = fitted(spec, server)
         if fit is not spec:
             client = _captured(_connections(fit, key, in_process).client, capture)
-        model = with_declared(await control.model(key), spec.declare)
+        model = with_declared(await control.model(key), spec.inputs.declare)
         _check_kind(model, spec)
-        if spec.trace_settings:
+        if spec.wire.trace_settings:
             with _needing("trace", server, "--trace-level and its like"):
-                await control.set_trace(spec.trace_settings)
-        tree = await model_tree(control, model, key, calls=spec.bls_composing_models.keys)
-        data = open_data(model, spec.input_settings)
-        async with shared_tensors(control, spec.shared_memory, spec.output_shared_memory_size) as shared:
+                await control.set_trace(spec.wire.trace_settings)
+        tree = await model_tree(control, model, key, calls=spec.service.bls_composing_models.keys)
+        data = open_data(model, spec.inputs)
+        async with shared_tensors(
+            control, spec.inputs.shared_memory, spec.inputs.output_shared_memory_size
+        ) as shared:
             requests = await make_requests(client, model, data, _feed_settings(spec, model, tree, shared))
             if shared is not None:
-                with _needing(f"{spec.shared_memory}_shared_memory", server, "--shared-memory"):
+                with _needing(f"{spec.inputs.shared_memory}_shared_memory", server, "--shared-memory"):
                     await shared.publish()
             yield ConnectedModel(
                 server=server,
@@ -109,15 +111,19 @@ async def open_model(
 
 @asynccontextmanager
 async def _open_mix(
-    spec: PerfConfig, in_process: str, capture: "Capture | None"
+    spec: SessionSpec, in_process: str, capture: "Capture | None"
 ) -> AsyncIterator[ConnectedModel]:
     """Open several models as one: each is described and has requests of its own, which all leave over the
     connections of the first."""
-    shares = spec.models or ()
+    shares = spec.target.models or ()
     async with AsyncExitStack() as stack:
         opened = [
             await stack.enter_async_context(
-                open_model(replace(spec, model=share.name, models=None), in_process, capture)
+                open_model(
+                    replace(spec, target=replace(spec.target, model=share.name, models=None)),
+                    in_process,
+                    capture,
+                )
             )
             for share in shares
         ]
@@ -126,7 +132,7 @@ async def _open_mix(
                 raise UsageError(
                     f"--models: requests of '{each.model.name}' belong together, or to a schedule"
                 )
-        feed = MixedFeed([each.feed for each in opened], [s.weight for s in shares], spec.seed)
+        feed = MixedFeed([each.feed for each in opened], [s.weight for s in shares], spec.inputs.seed)
         members = tuple(
             Member(model=s.name, weight=s.weight, statistics=each.statistics)
             for s, each in zip(shares, opened, strict=True)
@@ -151,43 +157,33 @@ def _captured(client: Client, capture: "Capture | None") -> Client:
     return CapturingClient(client, capture)
 
 
-def _connections(spec: PerfConfig, key: ModelKey, in_process: str) -> Connections:
-    address = spec.parsed_address
-    endpoint = Endpoint(
-        host=address.host,
-        port=address.port,
-        model=key,
-        headers=spec.header,
-        tls=spec.tls(spec.protocol, secure=address.secure),
-        wire=spec.wire,
-        service=spec.service,
-    )
-    return connect(spec.protocol, endpoint, in_process)
+def _connections(spec: SessionSpec, key: ModelKey, in_process: str) -> Connections:
+    return connect(spec.target.protocol, spec.endpoint(key), in_process)
 
 
-def fitted(spec: PerfConfig, server: ServerDescription) -> PerfConfig:
+def fitted(spec: SessionSpec, server: ServerDescription) -> SessionSpec:
     """Return the run as the server takes it: tensors in the JSON, where it does not list the binary extension
     and the user chose nothing; a stream for every request, where its streams carry one.
 
     Raises UsageError where the run cannot be as the server needs it.
     """
-    if spec.service_kind != "triton":
+    if spec.service.service_kind != "triton":
         return spec
-    chosen = spec.input_tensor_format or spec.output_tensor_format
-    if spec.protocol == "http" and not chosen and "binary_tensor_data" not in server.extensions:
-        return replace(spec, input_tensor_format="json", output_tensor_format="json")
-    if spec.streaming and server.name in SINGLE_REQUEST_STREAMS and not spec.stream_per_request:
-        if spec.periodic_concurrency_range is not None:
+    chosen = spec.wire.input_tensor_format or spec.wire.output_tensor_format
+    if spec.target.protocol == "http" and not chosen and "binary_tensor_data" not in server.extensions:
+        return replace(spec, wire=replace(spec.wire, input_tensor_format="json", output_tensor_format="json"))
+    if spec.wire.streaming and server.name in SINGLE_REQUEST_STREAMS and not spec.wire.stream_per_request:
+        if spec.load.periodic_concurrency_range is not None:
             raise UsageError(
                 f"--periodic-concurrency-range needs streams that carry several requests; those of server "
                 f"'{server.name}' carry one"
             )
-        return replace(spec, stream_per_request=True)
+        return replace(spec, wire=replace(spec.wire, stream_per_request=True))
     return spec
 
 
-def _fitting_notices(spec: PerfConfig, fit: PerfConfig, server: ServerDescription) -> tuple[str, ...]:
-    if fit.stream_per_request != spec.stream_per_request:
+def _fitting_notices(spec: SessionSpec, fit: SessionSpec, server: ServerDescription) -> tuple[str, ...]:
+    if fit.wire.stream_per_request != spec.wire.stream_per_request:
         return (
             f"a stream of server '{server.name}' carries one request, so every request has a stream of its "
             "own, as with --stream-per-request",
@@ -198,7 +194,7 @@ def _fitting_notices(spec: PerfConfig, fit: PerfConfig, server: ServerDescriptio
             "go as JSON; --input-tensor-format binary and --output-tensor-format binary send bytes "
             "all the same",
         )
-    if spec.service_kind == "inprocess":
+    if spec.service.service_kind == "inprocess":
         return (
             "the engine and the load generator share this process: the figures are those of both together",
         )
@@ -230,36 +226,36 @@ def _needing(extension: str, server: ServerDescription, flag: str) -> Iterator[N
         ) from exc
 
 
-def _check_kind(model: ModelDescription, spec: PerfConfig) -> None:
-    if model.decoupled and not spec.streaming:
+def _check_kind(model: ModelDescription, spec: SessionSpec) -> None:
+    if model.decoupled and not spec.wire.streaming:
         raise MeasurementError(
             "Decoupled models must be run with `--async` and `--streaming` and either `-i grpc` or "
             f"`--service-kind=triton_c_api` (model '{model.name}' is one)"
         )
-    if model.scheduler == "sequence" and spec.asynchronous and spec.levels.unbounded:
+    if model.scheduler == "sequence" and spec.wire.asynchronous and spec.levels.unbounded:
         raise UsageError(
             "The 'end' concurrency can not be 0 for sequence models when using asynchronous API."
         )
 
 
 def _feed_settings(
-    spec: PerfConfig, model: ModelDescription, tree: ModelTree, shared: SharedTensors | None
+    spec: SessionSpec, model: ModelDescription, tree: ModelTree, shared: SharedTensors | None
 ) -> FeedSettings:
     known = [output.name for output in model.outputs]
-    for name in spec.output:
+    for name in spec.inputs.output:
         if known and name not in known:
             raise UsageError(
                 f"--output {name}: model '{model.name}' has no such output{nearest(name, known)} "
                 f"(has: {', '.join(known)})"
             )
-    outputs = tuple(RequestedOutput(name=name) for name in spec.output)
+    outputs = tuple(RequestedOutput(name=name) for name in spec.inputs.output)
     return FeedSettings(
-        fields=replace(spec.request_fields, outputs=outputs),
-        batch_size=spec.batch_size,
-        sequences=spec.sequence_settings if tree.takes_sequences else None,
-        scheduled=spec.fixed_schedule,
-        conversing=spec.session_concurrency is not None,
-        tolerance=spec.tolerance,
+        fields=replace(spec.wire.request_fields, outputs=outputs),
+        batch_size=spec.inputs.batch_size,
+        sequences=spec.sequences.settings if tree.takes_sequences else None,
+        scheduled=spec.load.fixed_schedule,
+        conversing=spec.load.session_concurrency is not None,
+        tolerance=spec.inputs.tolerance,
         shared=shared,
-        seed=spec.seed,
+        seed=spec.inputs.seed,
     )

@@ -17,7 +17,8 @@ from tpx.perf.answers.turns import (
     turns,
 )
 from tpx.perf.levels import Level, LevelRange
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
+from tpx.perf.options.measuring import ComparingSpec
 from tpx.perf.session import Session
 from tpx.perf.settings import LevelSettings
 
@@ -40,57 +41,57 @@ class Turns:
 
 
 async def run_in_turns(
-    config: PerfConfig, *, stop: asyncio.Event, said: Callable[[str], None], in_process: str = ""
+    config: SessionSpec, *, stop: asyncio.Event, said: Callable[[str], None], in_process: str = ""
 ) -> Turns:
-    """Measure every load on all servers of `config.ab`, in blocks; `said` hears how it goes.
+    """Measure every load on all servers of `config.comparing.ab`, in blocks; `said` hears how it goes.
 
     Setting `stop` ends it with the rounds until then.
     """
-    strictness = Strictness(alpha=config.alpha, min_effect=config.min_effect)
+    strictness = Strictness(alpha=config.comparing.alpha, min_effect=config.comparing.min_effect)
     levels: list[Rounds] = []
     values = _values(config.levels)
     async with AsyncExitStack() as stack:
         sessions = [
             await stack.enter_async_context(Session(_of_one(config, url), stop=stop, in_process=in_process))
-            for url in config.ab
+            for url in config.comparing.ab
         ]
         settings = _block_settings(config, sessions[0].settings)
         for value in values:
             if stop.is_set():
                 break
             level = Level(config.levels.mode, value)
-            said(f"{level}: {config.ab_blocks} blocks of each of {len(sessions)} servers")
+            said(f"{level}: {config.comparing.ab_blocks} blocks of each of {len(sessions)} servers")
             rounds = _Rounds(sessions, level, settings, stop)
-            levels.append(await rounds.measured(config.ab_blocks, said if config.verbose else _unsaid))
+            levels.append(
+                await rounds.measured(config.comparing.ab_blocks, said if config.output.verbose else _unsaid)
+            )
     if not any(len(level.blocks) >= FEWEST_ROUNDS for level in levels):
         raise MeasurementError(f"--ab: interrupted before {FEWEST_ROUNDS} rounds, nothing can be told")
     return Turns(
-        servers=config.ab,
+        servers=config.comparing.ab,
         levels=tuple(levels),
-        differences=tuple(differences(levels, n, strictness) for n in range(1, len(config.ab))),
+        differences=tuple(differences(levels, n, strictness) for n in range(1, len(config.comparing.ab))),
         strictness=strictness,
         interrupted=stop.is_set(),
     )
 
 
-def _of_one(config: PerfConfig, url: str) -> PerfConfig:
+def _of_one(config: SessionSpec, url: str) -> SessionSpec:
     """The run of one of the servers, without what is said of the comparison."""
-    return replace(
-        config,
-        url=url,
-        ab=(),
-        ab_blocks=PerfConfig.ab_blocks,
-        alpha=PerfConfig.alpha,
-        min_effect=PerfConfig.min_effect,
-    )
+    target = replace(config.target, url=url)
+    return replace(config, target=target, comparing=ComparingSpec())
 
 
-def _block_settings(config: PerfConfig, settings: LevelSettings) -> LevelSettings:
+def _block_settings(config: SessionSpec, settings: LevelSettings) -> LevelSettings:
     """A block is one window of exactly its length, unless that is too short for a few requests."""
     if settings.request_count:
         return settings
     return replace(
-        settings, rule="ci", interval_ms=config.measurement_interval or BLOCK_MS, max_windows=1, objectives=()
+        settings,
+        rule="ci",
+        interval_ms=config.windows.measurement_interval or BLOCK_MS,
+        max_windows=1,
+        objectives=(),
     )
 
 

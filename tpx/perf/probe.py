@@ -11,7 +11,7 @@ from tpx.perf.clients.outputs import parts_of, read_outputs
 from tpx.perf.connecting import ConnectedModel
 from tpx.perf.levels import Level
 from tpx.perf.loads.endings import end_sequences
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.protocol.tensors import Tensor
 
 PATIENCE_S = 60.0
@@ -43,7 +43,7 @@ class Probe:
         return not (self.error or self.mismatch or any(output.wrong for output in self.outputs))
 
 
-async def probe(connected: ConnectedModel, spec: PerfConfig) -> Probe:
+async def probe(connected: ConnectedModel, spec: SessionSpec) -> Probe:
     """Send the first request of the data, and end its sequence.
 
     Raises MeasurementError where no answer comes in the timeout, or a minute where there is none.
@@ -57,7 +57,7 @@ async def probe(connected: ConnectedModel, spec: PerfConfig) -> Probe:
     def answered(response: Any) -> None:
         if not done.done():
             latency_ns = perf_counter_ns() - start_ns
-            done.set_result(_judged(connected, spec.batch_size, response, source.step, latency_ns))
+            done.set_result(_judged(connected, spec.inputs.batch_size, response, source.step, latency_ns))
 
     def lost(error: WireError) -> None:
         if not done.done():
@@ -65,7 +65,7 @@ async def probe(connected: ConnectedModel, spec: PerfConfig) -> Probe:
 
     lane.on_lost = lost
     lane.send(source.next(), answered)
-    patience_s = spec.timeout or PATIENCE_S
+    patience_s = spec.target.timeout or PATIENCE_S
     try:
         async with asyncio.timeout(patience_s):
             return await done

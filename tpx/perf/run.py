@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from tpx.perf.answers.highest import bearable, highest_answer, highest_course
 from tpx.perf.loops import event_loop
 from tpx.perf.observer import SILENT, Observer
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.report.model import Report
 from tpx.perf.session import Session
 from tpx.perf.sweep import Manner, sweep
@@ -24,7 +24,7 @@ class DryRun:
     notices: tuple[str, ...]
 
 
-async def dry_run(spec: PerfConfig, in_process: str = "") -> DryRun:
+async def dry_run(spec: SessionSpec, in_process: str = "") -> DryRun:
     """Prepare everything as a run does, send one request, and say what a run would do."""
     from tpx.perf.probe import probe  # late
     from tpx.perf.report.console import plan_text
@@ -36,7 +36,7 @@ async def dry_run(spec: PerfConfig, in_process: str = "") -> DryRun:
 
 
 async def run(
-    spec: PerfConfig,
+    spec: SessionSpec,
     *,
     observer: Observer = SILENT,
     stop: asyncio.Event | None = None,
@@ -52,10 +52,10 @@ async def run(
             session.measure,
             stop,
             Manner(
-                meets=bearable if spec.slo else None,
-                search=highest_course if spec.slo else None,
-                stop_on_unstable=spec.stop_on_unstable,
-                pause_s=spec.cooldown_seconds,
+                meets=bearable if spec.answers.slo else None,
+                search=highest_course if spec.answers.slo else None,
+                stop_on_unstable=spec.answers.stop_on_unstable,
+                pause_s=spec.course.cooldown_seconds,
             ),
         )
         finished = datetime.now(UTC)
@@ -65,7 +65,7 @@ async def run(
         model=session.connected.model,
         levels=levels.results,
         error="; ".join(filter(None, (levels.error, *session.problems))),
-        answer=highest_answer(levels.results) if spec.slo else levels.answer,
+        answer=highest_answer(levels.results) if spec.answers.slo else levels.answer,
         started=started.isoformat(timespec="milliseconds"),
         finished=finished.isoformat(timespec="milliseconds"),
         interrupted=stop.is_set(),

@@ -23,7 +23,7 @@ from tpx.perf.measure import LevelMeasurement, quiet_memory, warm_up
 from tpx.perf.members import member_figures
 from tpx.perf.metrics.scraper import Scraper
 from tpx.perf.observer import SILENT, Observer
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.recording import Recorder, wall_offset_ns
 from tpx.perf.results import LevelResult, Verdict
 from tpx.perf.seeds import level_number
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tpx.perf.capture import Capture
     from tpx.perf.loads.workers import WorkerPool
 
-Connect = Callable[[PerfConfig, str, "Capture | None"], AbstractAsyncContextManager[ConnectedModel]]
+Connect = Callable[[SessionSpec, str, "Capture | None"], AbstractAsyncContextManager[ConnectedModel]]
 
 
 class Session:
@@ -47,7 +47,7 @@ class Session:
 
     def __init__(
         self,
-        spec: PerfConfig,
+        spec: SessionSpec,
         *,
         observer: Observer = SILENT,
         stop: asyncio.Event | None = None,
@@ -74,7 +74,7 @@ class Session:
 
     async def __aenter__(self) -> Self:
         spec = self.spec
-        if spec.profile_export_file is not None:
+        if spec.output.profile_export_file is not None:
             from tpx.perf.capture import Capture  # late: few runs keep answers
 
             self._capture = Capture()
@@ -114,7 +114,7 @@ class Session:
                 self._recorder.begin(load.records)
             if self._metrics is not None:
                 await self._metrics.begin()
-            measurement = LevelMeasurement(load, statistics, settings, level, self.spec.batch_size)
+            measurement = LevelMeasurement(load, statistics, settings, level, self.spec.inputs.batch_size)
             result = await measurement.run(self._looks(load, level, settings), self._stop)
             result = await self._completed(result, measurement)
         result = _with_wake_ups(result, self.spec.address, settings)
@@ -128,7 +128,7 @@ class Session:
     async def _completed(self, result: LevelResult, measurement: LevelMeasurement) -> LevelResult:
         """The result with what only some runs have."""
         connected = self.connected
-        result = replace(result, seed=level_number(self.spec.seed, result.level))
+        result = replace(result, seed=level_number(self.spec.inputs.seed, result.level))
         if connected.sequences:
             result = replace(result, sequences=measurement.ended_sequences(connected.feed))
         if connected.conversations:
@@ -144,8 +144,8 @@ class Session:
         """Open what levels need beside the connections, and tell the observer about the run."""
         spec, stack = self.spec, self._stack
         whole = _undivided(spec)
-        if whole and spec.workers > 1:
-            raise UsageError(f"--workers {spec.workers}: {whole}")
+        if whole and spec.pace.workers > 1:
+            raise UsageError(f"--workers {spec.pace.workers}: {whole}")
         if self._processes > 1 and not whole:
             from tpx.perf.loads.workers import WorkerPool  # late: most loads need one process
 
@@ -153,17 +153,21 @@ class Session:
             streamed = self.connected.client.streams
             pool = WorkerPool(self._processes, opening, streamed=streamed)
             self._workers = await stack.enter_async_context(pool)
-        place = spec.metrics_place(spec.parsed_address.host)
+        place = spec.metrics.place(spec.parsed_address.host)
         if place is not None:
             self._metrics = Scraper(place, self._observer.notice)
             stack.push_async_callback(self._metrics.stop)
-        if spec.profile_export_file is not None or spec.jsonl is not None or spec.hdr_log is not None:
+        if (
+            spec.output.profile_export_file is not None
+            or spec.output.jsonl is not None
+            or spec.output.hdr_log is not None
+        ):
             from tpx.perf.report.recorders import open_recorders  # late
 
             recorders = open_recorders(spec, self._capture, self.offset_ns, self.problems)
             self._recorder = stack.enter_context(recorders)
         self._observer.run_started(self.connected.model, self.connected.requests.data, self.settings)
-        if spec.poll == "busy" and (spec.levels.highest or 0) > FEW_IN_FLIGHT:
+        if spec.pace.poll == "busy" and (spec.levels.highest or 0) > FEW_IN_FLIGHT:
             self._observer.notice(
                 f"--poll busy is for 1 to {FEW_IN_FLIGHT} requests in flight: with more the client's own "
                 "work delays answers, and it hardly sleeps anyway"
@@ -186,13 +190,15 @@ class Session:
             self._observer,
             level,
             max_windows=settings.max_windows,
-            batch_size=self.spec.batch_size * level.requests_of_row,
+            batch_size=self.spec.inputs.batch_size * level.requests_of_row,
         )
 
     def _check_highest(self) -> None:
         """Raise UsageError where the highest level of the run is more than this machine can open."""
         levels = self.spec.levels
-        ends_early = levels.end is not None and bool(self.spec.latency_threshold or self.spec.slo)
+        ends_early = levels.end is not None and bool(
+            self.spec.windows.latency_threshold or self.spec.answers.slo
+        )
         highest = Level(levels.mode, levels.start if ends_early else levels.highest or levels.start)
         lanes = self.connected.client.lanes_per_connection
         check_openable(highest, self.settings, lanes, self._processes)
@@ -214,32 +220,32 @@ def _with_wake_ups(result: LevelResult, address: str, settings: LevelSettings) -
     return replace(result, wake_ups=found, warnings=(*result.warnings, warning))
 
 
-def _undivided(spec: PerfConfig) -> str:
+def _undivided(spec: SessionSpec) -> str:
     """Why one process has to send everything; empty where several may."""
-    if spec.poll == "busy":
+    if spec.pace.poll == "busy":
         return "--poll busy polls in one process"
-    if spec.service_kind == "inprocess":
+    if spec.service.service_kind == "inprocess":
         return "an engine in this process is not reached from others"
     if spec.levels.kind.undivided:
         return spec.levels.kind.undivided
-    if spec.profile_export_file is not None:
+    if spec.output.profile_export_file is not None:
         return "--profile-export-file keeps every answer, which one process does"
     return ""
 
 
-def _run_settings(spec: PerfConfig, connected: ConnectedModel) -> LevelSettings:
+def _run_settings(spec: SessionSpec, connected: ConnectedModel) -> LevelSettings:
     """The rules of the run's levels, completed by what the model and its data say."""
-    calls = spec.calls_asynchronously(sequences=connected.sequences)
-    here = spec.service_kind == "inprocess"
+    calls = spec.wire.calls_asynchronously(sequences=connected.sequences)
+    here = spec.service.service_kind == "inprocess"
     settings = replace(spec.level_settings, asynchronous=calls, with_engine=here)
     if not connected.sequences:
         settings = replace(settings, load=replace(settings.load, sequences=0))
-    if spec.periodic_concurrency_range is not None:
-        return replace(settings, request_count=spec.periodic_concurrency_range.end)
-    if spec.session_concurrency is not None:
-        check_conversations(connected.conversations, spec.session_concurrency)
+    if spec.load.periodic_concurrency_range is not None:
+        return replace(settings, request_count=spec.load.periodic_concurrency_range.end)
+    if spec.load.session_concurrency is not None:
+        check_conversations(connected.conversations, spec.load.session_concurrency)
         return replace(settings, request_count=sum(map(len, connected.conversations)))
-    if not spec.fixed_schedule:
+    if not spec.load.fixed_schedule:
         return settings
     check_timestamps(connected.timestamps_ns)
     left = len(connected.timestamps_ns) - settings.warmup_requests

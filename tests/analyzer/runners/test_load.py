@@ -10,7 +10,7 @@ from tpx.analyzer.runners.load import level_of, to_measurement
 from tpx.options import from_argv
 from tpx.perf.latency import LatencySummary
 from tpx.perf.levels import Level
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.results import ClientTimes, LevelResult, ServerBreakdown, Verdict
 
 LOAD = Load(value=8, batch_size=2)
@@ -81,7 +81,7 @@ def test_an_unstable_level_carries_its_reason_and_its_failures() -> None:
 def test_a_file_of_intervals_is_sent_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "gaps").write_text("1000\n2000\n")
     words = ["-m", "m", f"--request-intervals={tmp_path / 'gaps'}"]
-    level = level_of(from_argv(PerfConfig, words), Load(kind="request_rate", value=667))
+    level = level_of(from_argv(SessionSpec, words), Load(kind="request_rate", value=667))
     assert level.mode == "custom_intervals"
     assert level.value == pytest.approx(2000 / 3)
-    assert level_of(from_argv(PerfConfig, words[:2]), LOAD) == Level("concurrency", 8)
+    assert level_of(from_argv(SessionSpec, words[:2]), LOAD) == Level("concurrency", 8)

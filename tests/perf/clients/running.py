@@ -3,7 +3,7 @@
 import asyncio
 
 from tpx.options import from_argv
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.report.model import Report
 from tpx.perf.results import LevelResult
 from tpx.perf.run import event_loop, run
@@ -11,7 +11,7 @@ from tpx.perf.run import event_loop, run
 
 def ran(*words: str) -> Report:
     """One run with short windows."""
-    config = from_argv(PerfConfig, ["-p", "60", "-s", "900", "-r", "4", *words])
+    config = from_argv(SessionSpec, ["-p", "60", "-s", "900", "-r", "4", *words])
     with asyncio.Runner(loop_factory=event_loop) as runner:
         return runner.run(run(config))
 

@@ -8,13 +8,13 @@ import pytest
 from tpx.errors import UsageError
 from tpx.options import from_argv
 from tpx.perf.clients.base import PLAIN, Client, RequestFields
-from tpx.perf.clients.endpoint import Endpoint, WireSettings
+from tpx.perf.clients.endpoint import Endpoint
 from tpx.perf.clients.grpc import GrpcClient
 from tpx.perf.clients.grpc_stream import GrpcStreamClient
 from tpx.perf.clients.http import connect
 from tpx.perf.clients.model import ModelKey
-from tpx.perf.options import PerfConfig
-from tpx.perf.options.wire import RequestParameter
+from tpx.perf.clients.wire import RequestParameter, WireSpec
+from tpx.perf.options import SessionSpec
 from tpx.protocol import v2_json, v2_protobuf
 from tpx.protocol.compression import inflate
 from tpx.protocol.tensors import Tensor, encode_bytes
@@ -37,7 +37,7 @@ EVERYTHING = RequestFields(
 
 
 def endpoint(**wire: Any) -> Endpoint:
-    return Endpoint(host="h", port=1, model=ModelKey("net", "2"), wire=WireSettings(**wire))
+    return Endpoint(host="h", port=1, model=ModelKey("net", "2"), wire=WireSpec(**wire))
 
 
 def http_request(
@@ -73,7 +73,7 @@ def grpc_request(
         made = asyncio.run(client.prepare(tensors, fields))
     data = made.framed(b"0000002a") if stream else made.framed
     assert int.from_bytes(data[1:5], "big") == len(data) - 5
-    message = data[5:] if not data[0] else inflate(data[5:], wire["compression"], 1 << 30)
+    message = data[5:] if not data[0] else inflate(data[5:], wire["grpc_compression_algorithm"], 1 << 30)
     return v2_protobuf.decode_infer_request(message)
 
 
@@ -137,16 +137,16 @@ def test_a_request_on_a_stream_has_its_id_and_asks_for_the_end(sequence: int) ->
 @pytest.mark.parametrize("sequence", [0, 9])
 @pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
 def test_messages_are_compressed(stream: bool, sequence: int, algorithm: str) -> None:
-    request = grpc_request([LARGE], PLAIN, sequence, stream=stream, compression=algorithm)
+    request = grpc_request([LARGE], PLAIN, sequence, stream=stream, grpc_compression_algorithm=algorithm)
     assert bytes(request.inputs[0].data) == LARGE.data
 
 
 def test_tensors_go_into_the_json_where_that_is_asked_for() -> None:
     words = Tensor("w", "BYTES", (1, 2), encode_bytes(["grün".encode(), b""]))
-    request = http_request([FLOATS, words], input_binary=False, output_binary=False)
+    request = http_request([FLOATS, words], input_tensor_format="json", output_tensor_format="json")
     assert [bytes(t.data) for t in request.inputs] == [FLOATS.data, words.data]
     assert not request.default_binary
-    assert http_request([FLOATS], input_binary=False).default_binary
+    assert http_request([FLOATS], input_tensor_format="json").default_binary
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_tensors_go_into_the_json_where_that_is_asked_for() -> None:
 )
 def test_what_json_cannot_carry_is_named(tensor: Tensor, text: str) -> None:
     with pytest.raises(UsageError, match=text):
-        http_request([tensor], input_binary=False)
+        http_request([tensor], input_tensor_format="json")
 
 
 @pytest.mark.parametrize(
@@ -173,8 +173,8 @@ def test_what_json_cannot_carry_is_named(tensor: Tensor, text: str) -> None:
     ],
 )
 def test_a_request_parameter_has_a_type(text: str, expected: RequestParameter) -> None:
-    config = from_argv(PerfConfig, ["-m", "net", "--request-parameter", text])
-    assert config.request_fields.parameters == {expected.name: expected.value}
+    config = from_argv(SessionSpec, ["-m", "net", "--request-parameter", text])
+    assert config.wire.request_fields.parameters == {expected.name: expected.value}
 
 
 @pytest.mark.parametrize(
@@ -207,5 +207,5 @@ def test_a_request_parameter_has_a_type(text: str, expected: RequestParameter) -
 )
 def test_a_bad_value_gets_its_message(words: tuple[str, ...], text: str) -> None:
     with pytest.raises(UsageError) as caught:
-        from_argv(PerfConfig, ["-m", "net", *words])
+        from_argv(SessionSpec, ["-m", "net", *words])
     assert text in caught.value.message

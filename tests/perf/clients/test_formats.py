@@ -9,7 +9,7 @@ import pytest
 from tests.perf.servers import Behaviour, http_server
 from tpx.options import from_argv
 from tpx.perf.connecting import open_model
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.run import run
 
 
@@ -23,7 +23,7 @@ def sent(behaviour: Behaviour, *words: str) -> tuple[Mapping[str, str], bytes, t
         return notices
 
     with http_server(behaviour) as url:
-        config = from_argv(PerfConfig, ["-m", "net", "-u", url, "--request-count", "1", *words])
+        config = from_argv(SessionSpec, ["-m", "net", "-u", url, "--request-count", "1", *words])
         notices = asyncio.run(scene())
     return *behaviour.seen[0], notices
 

@@ -23,7 +23,7 @@ from tpx.cli.perf import main
 from tpx.errors import UsageError, WireError
 from tpx.options import from_argv
 from tpx.perf.clients.tls import TlsSettings, tls_context
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.protocol.http1.client import HttpConnector
 
 FEW = ("-m", "double", "--request-count", "6", "--concurrency-range", "2")
@@ -203,9 +203,9 @@ def test_a_file_that_holds_no_authority_is_named(tmp_path: Path) -> None:
 )
 def test_a_setting_of_tls_that_nothing_would_use_is_an_error(words: tuple[str, ...], text: str) -> None:
     if not text:
-        config = from_argv(PerfConfig, ["-m", "net", *words])
-        assert config.tls("http", secure=True) == TlsSettings(key_file=Path(__file__))
+        config = from_argv(SessionSpec, ["-m", "net", *words])
+        assert config.tls.settings("http", secure=True) == TlsSettings(key_file=Path(__file__))
         return
     with pytest.raises(UsageError) as caught:
-        from_argv(PerfConfig, ["-m", "net", *words])
+        from_argv(SessionSpec, ["-m", "net", *words])
     assert text in caught.value.message

@@ -16,7 +16,7 @@ from tests.perf.clients.running import level
 from tpx.errors import UsageError
 from tpx.options import from_argv
 from tpx.perf.clients.torchserve import form
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def test_an_error_has_the_servers_words() -> None:
 
 
 def test_its_own_port_is_the_default() -> None:
-    assert from_argv(PerfConfig, ["-m", "x", *KIND]).address == "localhost:8080"
+    assert from_argv(SessionSpec, ["-m", "x", *KIND]).address == "localhost:8080"
 
 
 def test_data_that_would_end_the_form_is_refused() -> None:

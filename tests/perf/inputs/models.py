@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tpx.perf.clients.model import ModelDescription, TensorSpec
-from tpx.perf.inputs.base import InputSettings, InputSource
+from tpx.perf.inputs.base import InputSource, InputSpec
 from tpx.perf.inputs.dataset import DataSet, open_data
 from tpx.perf.inputs.steps import Step, Stream
 from tpx.perf.settings import Shape
@@ -30,8 +30,8 @@ def made(
     description: ModelDescription, kind: str = "random", source: InputSource | None = None, **settings: Any
 ) -> Step:
     """The first step of the data that is made for a model; `source` is of its input."""
-    sources = {} if source is None else {source.name: source}
-    data = open_data(description, InputSettings(kind=kind, sources=sources, **settings))  # type: ignore[arg-type]
+    sources = () if source is None else (source,)
+    data = open_data(description, InputSpec(input_data=(kind,), input=sources, **settings))
     return data.streams[0][0]
 
 
@@ -39,7 +39,7 @@ def data_of(
     description: ModelDescription, *paths: Path, shapes: tuple[Shape, ...] = (), **more: Any
 ) -> DataSet:
     """The data of files."""
-    return open_data(description, InputSettings(files=paths, shapes=shapes, **more))
+    return open_data(description, InputSpec(input_data=tuple(map(str, paths)), shape=shapes, **more))
 
 
 def values(step: Step, index: int = 0) -> list[Any]:

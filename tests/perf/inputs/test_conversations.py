@@ -10,10 +10,10 @@ import pytest
 from tests.perf.clients.openai_server import Script, openai_server
 from tests.perf.clients.running import level
 from tpx.errors import UsageError
-from tpx.perf.clients.endpoint import Endpoint, ServiceSettings
+from tpx.perf.clients.endpoint import Endpoint, ServiceSpec
 from tpx.perf.clients.model import ModelDescription, ModelKey
 from tpx.perf.clients.openai import DELAY, INPUT, SESSION, connect
-from tpx.perf.inputs.base import InputSettings
+from tpx.perf.inputs.base import InputSpec
 from tpx.perf.inputs.conversations import Conversation, check_conversations, conversations
 from tpx.perf.inputs.dataset import open_data
 
@@ -28,7 +28,7 @@ def step(session: Any, **more: Any) -> dict[str, Any]:
 def grouped(directory: Path, *steps: Any) -> tuple[Conversation, ...]:
     file = directory / "data.json"
     file.write_text(json.dumps({"data": steps}))
-    data = open_data(MODEL, InputSettings(files=(file,)))
+    data = open_data(MODEL, InputSpec(input_data=(str(file),)))
     return conversations(data, [f"request {i}" for i in range(len(data.steps))])
 
 
@@ -81,7 +81,9 @@ def test_a_turn_without_the_mode_is_told_of_it(tmp_path: Path, field: str) -> No
 
 def test_only_the_service_of_conversations_has_their_inputs() -> None:
     for sessions, inputs in ((False, (INPUT,)), (True, (INPUT, SESSION, DELAY))):
-        service = ServiceSettings(kind="openai", path="v1/chat/completions", sessions=sessions)
-        endpoint = Endpoint(host="localhost", port=1, model=ModelKey("llm"), service=service)
+        service = ServiceSpec(service_kind="openai", endpoint="v1/chat/completions")
+        endpoint = Endpoint(
+            host="localhost", port=1, model=ModelKey("llm"), service=service, sessions=sessions
+        )
         described = connect(endpoint).control.model(ModelKey("llm"))
         assert asyncio.run(described).inputs == inputs

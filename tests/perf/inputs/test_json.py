@@ -238,11 +238,11 @@ def test_optional_inputs_may_be_missing(tmp_path: Path) -> None:
 
 def test_an_input_may_come_from_elsewhere_but_not_twice(tmp_path: Path) -> None:
     description = model_of(spec("x", 2), spec("z", 1))
-    sources = {"z": parse_source("z=ones")}
-    step = read(tmp_path, {"data": [{"x": [1, 2]}]}, description, sources=sources).streams[0][0]
+    sources = (parse_source("z=ones"),)
+    step = read(tmp_path, {"data": [{"x": [1, 2]}]}, description, input=sources).streams[0][0]
     assert [values(step, 0), values(step, 1)] == [[1, 2], [1]]
     with pytest.raises(UsageError, match="given here and by --input, too"):
-        read(tmp_path, {"data": [{"x": [1, 2], "z": [3]}]}, description, sources=sources).streams[0][0]
+        read(tmp_path, {"data": [{"x": [1, 2], "z": [3]}]}, description, input=sources).streams[0][0]
 
 
 def test_expected_outputs_stand_beside_their_steps(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.perf.inputs.models import all_values, made, model, model_of, spec, values
 from tpx.errors import UsageError
-from tpx.perf.inputs.base import InputSettings, InputSource, parse_source
+from tpx.perf.inputs.base import InputSource, InputSpec, parse_source
 from tpx.perf.inputs.dataset import DataSet, open_data
 from tpx.perf.inputs.values import bf16_floats
 from tpx.protocol.datatypes import BY_NAME
@@ -63,9 +63,9 @@ def test_inputs_of_the_same_kind_have_values_of_their_own() -> None:
 
 
 def test_each_row_of_a_batch_has_values_of_its_own() -> None:
-    stream = open_data(model(5), InputSettings(batch_size=3)).streams[0]
+    stream = open_data(model(5), InputSpec(batch_size=3)).streams[0]
     assert len({tuple(v) for v in all_values(stream)}) == 3
-    assert len(open_data(model(5), InputSettings(batch_size=3, kind="zero")).streams[0]) == 1
+    assert len(open_data(model(5), InputSpec(batch_size=3, input_data=("zero",))).streams[0]) == 1
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_generated_data_needs_the_users_values_for_a_shape_tensor() -> None:
 
 def from_file(path: Path, *shape: int, datatype: str = "FP32") -> DataSet:
     source = InputSource(name="x", kind="file", path=path)
-    return open_data(model(*shape, datatype=datatype), InputSettings(sources={"x": source}))
+    return open_data(model(*shape, datatype=datatype), InputSpec(input=(source,)))
 
 
 def test_the_rows_of_an_array_are_steps(tmp_path: Path) -> None:
@@ -184,9 +184,9 @@ def test_an_array_that_does_not_fit_is_refused(tmp_path: Path, array: object, te
 def test_files_of_different_lengths_are_refused(tmp_path: Path) -> None:
     for name, rows in (("a", 2), ("b", 3)):
         np.save(tmp_path / f"{name}.npy", np.zeros((rows, 1), np.float32))
-    sources = {n: InputSource(name=n, kind="file", path=tmp_path / f"{n}.npy") for n in "ab"}
+    sources = tuple(InputSource(name=n, kind="file", path=tmp_path / f"{n}.npy") for n in "ab")
     with pytest.raises(UsageError, match=r"different numbers of rows: \[2, 3\]"):
-        open_data(model_of(spec("a", 1), spec("b", 1)), InputSettings(sources=sources))
+        open_data(model_of(spec("a", 1), spec("b", 1)), InputSpec(input=sources))
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -8,43 +8,43 @@ from tpx.errors import UsageError
 from tpx.options import from_argv
 from tpx.perf.inputs.base import InputSource
 from tpx.perf.inputs.sequences import SequenceSettings
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 
 
-def parse(*words: str) -> PerfConfig:
-    return from_argv(PerfConfig, ["-m", "net", *words])
+def parse(*words: str) -> SessionSpec:
+    return from_argv(SessionSpec, ["-m", "net", *words])
 
 
 def test_data_may_be_several_files_and_directories(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     file.write_text("{}")
-    settings = parse("--input-data", str(file), "--input-data", str(tmp_path)).input_settings
+    settings = parse("--input-data", str(file), "--input-data", str(tmp_path)).inputs
     assert settings.files == (file, tmp_path)
-    assert parse("--input-data", "ZERO").input_settings.kind == "zero"
-    assert parse().input_settings.kind == "random"
+    assert parse("--input-data", "ZERO").inputs.kind == "zero"
+    assert parse().inputs.kind == "random"
 
 
 def test_sources_are_those_of_single_inputs() -> None:
     config = parse("--input", "a=zero", "--input", "b:0=range:-1:2.5", "--input", "c=file:x=y.npy")
-    assert config.input_settings.sources == {
+    assert config.inputs.sources == {
         "a": InputSource(name="a", kind="zero"),
         "b:0": InputSource(name="b:0", kind="range", low=-1, high=2.5),
         "c": InputSource(name="c", kind="file", path=Path("x=y.npy")),
     }
-    assert [str(source) for source in config.input] == ["a=zero", "b:0=range:-1:2.5", "c=file:x=y.npy"]
+    assert [str(source) for source in config.inputs.input] == ["a=zero", "b:0=range:-1:2.5", "c=file:x=y.npy"]
 
 
 def test_a_declared_input_may_have_colons_in_its_name() -> None:
-    (spec,) = parse("--declare", "serving:0:fp32:-1,4").declare
+    (spec,) = parse("--declare", "serving:0:fp32:-1,4").inputs.declare
     assert (spec.name, spec.datatype, spec.shape) == ("serving:0", "FP32", (-1, 4))
 
 
 def test_sequences_have_perf_analyzers_defaults() -> None:
-    assert parse().sequence_settings == SequenceSettings(
+    assert parse().sequences.settings == SequenceSettings(
         first_id=1, end_id=2**32 - 1, length=20, variation=20.0, fixed=False
     )
     words = ("--sequence-length", "5", "--sequence-length-variation", "0", "--sequence-id-range", "3:9")
-    assert parse(*words).sequence_settings == SequenceSettings(
+    assert parse(*words).sequences.settings == SequenceSettings(
         first_id=3, end_id=9, length=5, variation=0, fixed=True
     )
 

@@ -14,8 +14,8 @@ from tests.perf.inputs.models import data_of, model, model_of, spec
 from tpx.errors import UsageError
 from tpx.perf.clients.base import PLAIN, RequestFields, Template
 from tpx.perf.clients.model import ModelDescription
+from tpx.perf.inputs.base import Tolerance
 from tpx.perf.inputs.requests import FeedSettings, Requests, make_requests
-from tpx.perf.inputs.validation import Tolerance
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import RequestedOutput
 

@@ -10,7 +10,7 @@ import pytest
 from tests.perf.inputs.models import data_of, model
 from tpx.errors import UsageError
 from tpx.perf.clients.base import PLAIN, RequestFields, Template
-from tpx.perf.inputs.base import InputSettings
+from tpx.perf.inputs.base import InputSpec
 from tpx.perf.inputs.dataset import DataSet, open_data
 from tpx.perf.inputs.feed import Feed, Source
 from tpx.perf.inputs.requests import FeedSettings, make_requests
@@ -53,7 +53,7 @@ SEQUENTIAL = model(1, scheduler="sequence")
 
 
 def feed_of(settings: SequenceSettings, data: DataSet | None = None, seed: int = 0) -> Feed:
-    data = open_data(SEQUENTIAL, InputSettings()) if data is None else data
+    data = open_data(SEQUENTIAL, InputSpec()) if data is None else data
     made = make_requests(FakeWriter(), SEQUENTIAL, data, FeedSettings(sequences=settings, seed=seed))
     feed = asyncio.run(made).feed
     feed.begin(Level("concurrency", 1))

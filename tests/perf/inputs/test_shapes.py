@@ -4,7 +4,7 @@ import pytest
 
 from tests.perf.inputs.models import made, model, model_of
 from tpx.errors import MeasurementError, UsageError
-from tpx.perf.inputs.base import InputSettings
+from tpx.perf.inputs.base import InputSpec
 from tpx.perf.inputs.dataset import open_data
 from tpx.perf.inputs.shapes import resolve_shapes
 from tpx.perf.settings import Shape
@@ -15,13 +15,13 @@ def test_a_given_shape_fills_dynamic_dimensions() -> None:
 
 
 def test_dynamic_dimensions_become_one_and_the_user_is_told_how_to_choose() -> None:
-    data = open_data(model(-1, 4), InputSettings())
+    data = open_data(model(-1, 4), InputSpec())
     assert data.streams[0][0].inputs[0].shape == (1, 4)
     assert "--shape x:1,4" in data.notices[0]
 
 
 def test_nothing_is_said_of_shapes_that_are_known() -> None:
-    assert open_data(model(-1, 4), InputSettings(shapes=(Shape("x", (3, 4)),))).notices == ()
+    assert open_data(model(-1, 4), InputSpec(shape=(Shape("x", (3, 4)),))).notices == ()
 
 
 def test_a_given_shape_may_repeat_the_models() -> None:

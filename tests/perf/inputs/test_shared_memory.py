@@ -20,7 +20,7 @@ from tpx.perf.clients.regions import Region
 from tpx.perf.connecting import open_model
 from tpx.perf.inputs.cuda_memory import CudaMemory
 from tpx.perf.inputs.shared_memory import SharedTensors, SystemMemory
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.run import event_loop, run
 from tpx.protocol.tensors import Tensor
 
@@ -63,7 +63,7 @@ def test_requests_name_regions_that_are_there_for_as_long_as_the_run(
     live: Live, protocol: str, model: str
 ) -> None:
     async def scene() -> tuple[list[str], set[str]]:
-        async with open_model(from_argv(PerfConfig, at(live, protocol, model))) as connected:
+        async with open_model(from_argv(SessionSpec, at(live, protocol, model))) as connected:
             request = await asyncio.to_thread(regions, live)
             assert connected.notices
             return request, files()
@@ -107,7 +107,7 @@ def test_what_is_not_ours_stays_registered(live: Live, tmp_path: Path) -> None:
 @BOTH
 def test_regions_go_when_the_run_is_cancelled_or_fails(live: Live, protocol: str) -> None:
     async def cancelled() -> None:
-        config = from_argv(PerfConfig, [*at(live, protocol, "double"), "--request-count", "1000000"])
+        config = from_argv(SessionSpec, [*at(live, protocol, "double"), "--request-count", "1000000"])
         work = asyncio.ensure_future(run(config))
         for _ in range(400):
             if len(await asyncio.to_thread(regions, live)) == 2:

@@ -8,7 +8,7 @@ import pytest
 from tests.perf.inputs.models import model
 from tests.perf.inputs.test_sequences import FakeWriter, Sent
 from tpx.errors import UsageError
-from tpx.perf.inputs.base import InputSettings
+from tpx.perf.inputs.base import InputSpec
 from tpx.perf.inputs.dataset import open_data
 from tpx.perf.inputs.feed import Source
 from tpx.perf.inputs.requests import FeedSettings, make_requests
@@ -21,7 +21,7 @@ SEQUENTIAL = model(1, scheduler="sequence")
 
 
 def feed_of(settings: SequenceSettings) -> SequenceFeed:
-    data = open_data(SEQUENTIAL, InputSettings())
+    data = open_data(SEQUENTIAL, InputSpec())
     made = make_requests(FakeWriter(), SEQUENTIAL, data, FeedSettings(sequences=settings, seed=3))
     feed = asyncio.run(made).feed
     assert isinstance(feed, SequenceFeed)

@@ -12,7 +12,7 @@ from tests.serving.frontends.streams import write_streaming_models
 from tests.serving.live import Live, serving
 from tpx.errors import UsageError
 from tpx.options import from_argv
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.results import LevelResult, Verdict
 
 FOUR = ("--shape", "IN:4", "--shape", "DELAY:4", "--input-data", "zero")
@@ -75,4 +75,4 @@ def test_the_newest_requests_wait_for_each_other() -> None:
 
 def test_it_is_for_streams_of_grpc() -> None:
     with pytest.raises(UsageError, match="requires bi-directional gRPC streaming"):
-        from_argv(PerfConfig, ["-m", "net", "--periodic-concurrency-range", "1:3"])
+        from_argv(SessionSpec, ["-m", "net", "--periodic-concurrency-range", "1:3"])

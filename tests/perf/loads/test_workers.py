@@ -19,7 +19,7 @@ from tpx.perf.loads.base import Loadable
 from tpx.perf.loads.dealing import workers_for
 from tpx.perf.loads.workers import WorkerPool
 from tpx.perf.observer import Progress, Silent
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.plan import LoadPlan
 from tpx.perf.report.model import Report
 from tpx.perf.results import LevelResult
@@ -32,7 +32,7 @@ SERVERS = {"http": http_server, "grpc": grpc_server}
 def ran(protocol: str, behaviour: Behaviour, *words: str, observer: Silent | None = None) -> Report:
     with SERVERS[protocol](behaviour) as url:
         config = from_argv(
-            PerfConfig, ["-i", protocol, "-u", url, "-m", "net", "-p", "100", "-s", "500", *words]
+            SessionSpec, ["-i", protocol, "-u", url, "-m", "net", "-p", "100", "-s", "500", *words]
         )
         with asyncio.Runner(loop_factory=event_loop) as runner:
             return runner.run(run(config, observer=observer or Silent()))
@@ -149,7 +149,7 @@ def test_a_server_that_goes_away_is_the_workers_own_error() -> None:
     servers = [server]
     url = server.__enter__()
     words = ["-u", url, "-m", "net", "--workers", "2", "--concurrency-range", "2"]
-    config = from_argv(PerfConfig, words)
+    config = from_argv(SessionSpec, words)
     with asyncio.Runner(loop_factory=event_loop) as runner, pytest.raises(WireError, match="cannot connect"):
         runner.run(run(config, observer=Gone()))
     assert _workers() == []
@@ -173,7 +173,7 @@ def test_an_interrupt_ends_the_window_and_keeps_what_was_measured() -> None:
     async def scene(url: str) -> Report:
         stop = asyncio.Event()
         words = ["-u", url, "-m", "net", "--workers", "2", "--concurrency-range", "2", "-p", "60000"]
-        return await run(from_argv(PerfConfig, words), observer=Interrupting(stop), stop=stop)
+        return await run(from_argv(SessionSpec, words), observer=Interrupting(stop), stop=stop)
 
     with http_server(Behaviour()) as url, asyncio.Runner(loop_factory=event_loop) as runner:
         report = runner.run(scene(url))

@@ -24,7 +24,7 @@ from tpx.errors import MeasurementError
 from tpx.options import from_argv
 from tpx.perf.levels import Level
 from tpx.perf.observer import Progress, Silent
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.report.model import Report
 from tpx.perf.run import event_loop, run
 
@@ -211,7 +211,7 @@ def test_an_interrupt_keeps_what_sequences_had_and_leaves_none_open(live: Live) 
 
     async def scene() -> Report:
         stop = asyncio.Event()
-        config = from_argv(PerfConfig, [*endless(live, ids), "--workers", "2"])
+        config = from_argv(SessionSpec, [*endless(live, ids), "--workers", "2"])
         return await run(config, observer=Interrupting(stop), stop=stop)
 
     with asyncio.Runner(loop_factory=event_loop) as runner:
@@ -243,7 +243,7 @@ class Ending(Silent):
 
 
 def ran(observer: Silent, *words: str) -> Report:
-    config = from_argv(PerfConfig, ["--workers", "2", *words])
+    config = from_argv(SessionSpec, ["--workers", "2", *words])
     with asyncio.Runner(loop_factory=event_loop) as runner:
         return runner.run(run(config, observer=observer))
 

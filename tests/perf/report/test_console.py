@@ -7,7 +7,7 @@ import pytest
 from tests.perf.conftest import make_level, make_window
 from tpx.options import from_argv
 from tpx.perf.clients.model import ModelDescription
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.report.console import settings_block, summary
 from tpx.perf.report.figures import rate
 from tpx.perf.report.level_text import Shown, level_block
@@ -38,8 +38,8 @@ MODEL = ModelDescription(name="identity", inputs=())
 
 
 def settings(*words: str, model: ModelDescription = MODEL) -> str:
-    config = from_argv(PerfConfig, ["-m", "identity", *words])
-    calls = config.calls_asynchronously(sequences=model.scheduler == "sequence")
+    config = from_argv(SessionSpec, ["-m", "identity", *words])
+    calls = config.wire.calls_asynchronously(sequences=model.scheduler == "sequence")
     return settings_block(config, model, asynchronous=calls)
 
 

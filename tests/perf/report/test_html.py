@@ -17,7 +17,7 @@ from tpx.perf.latency import summarize
 from tpx.perf.levels import Level
 from tpx.perf.metrics.figures import GpuFigures, MetricsFigures
 from tpx.perf.objectives import Outcome
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.report.model import Report
 from tpx.perf.report.page import build
 from tpx.perf.report.plots import curve, histogram, spectrum, timeline
@@ -127,7 +127,7 @@ def test_several_models_and_growing_loads_stand_on_the_page_as_they_are_written(
         (("-m", "a", "--request-intervals", str(tmp_path / "gaps")), str(tmp_path / "gaps")),
         (("-m", "a", "--periodic-concurrency-range", "1:9:2", *periodic), "1:9:2"),
     ):
-        config = from_argv(PerfConfig, list(words))
+        config = from_argv(SessionSpec, list(words))
         assert shown in options_of(replace(report(*LEVELS), config=config)).values()
 
 

@@ -4,8 +4,9 @@ import json
 from typing import Any
 
 from tests.perf.conftest import make_level
+from tpx.options import build
 from tpx.perf.clients.model import ModelDescription, ServerDescription
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.report.json import json_text
 from tpx.perf.report.model import Report
 from tpx.perf.results import ErrorCount, LevelResult, Verdict
@@ -13,7 +14,7 @@ from tpx.perf.results import ErrorCount, LevelResult, Verdict
 
 def document(*levels: LevelResult, interrupted: bool = False) -> dict[str, Any]:
     report = Report(
-        config=PerfConfig(model="net", seed=7),
+        config=build(SessionSpec, {"model": "net", "seed": 7}),
         server=ServerDescription(name="triton", version="2.51.0", extensions=frozenset()),
         model=ModelDescription(name="net", inputs=(), max_batch_size=8, platform="onnxruntime_onnx"),
         levels=levels,

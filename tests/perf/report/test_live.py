@@ -8,7 +8,7 @@ from tests.perf.conftest import make_level
 from tpx.options import from_argv
 from tpx.perf.levels import Level
 from tpx.perf.observer import Progress
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.report.live import Dashboard, planned, sure
 from tpx.perf.results import Verdict
 
@@ -29,7 +29,7 @@ def look(throughput: float = 5123.4, p99_us: int = 812, failed: int = 0) -> Prog
 
 
 def board(*words: str, looks: int = 5) -> Dashboard:
-    dashboard = Dashboard(from_argv(PerfConfig, ["-m", "net", *words]))
+    dashboard = Dashboard(from_argv(SessionSpec, ["-m", "net", *words]))
     dashboard.level_started(Level("concurrency", 4), 10 * SECOND)
     for n in range(looks):
         dashboard.look(look(5000 + n))
@@ -101,7 +101,7 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     ],
 )
 def test_how_many_levels_there_will_be(words: tuple[str, ...], count: int | None) -> None:
-    assert planned(from_argv(PerfConfig, ["-m", "net", *words]).levels) == count
+    assert planned(from_argv(SessionSpec, ["-m", "net", *words]).levels) == count
 
 
 def test_what_is_left_is_not_told_where_nobody_knows() -> None:

@@ -9,7 +9,7 @@ from tests.perf.conftest import make_level
 from tpx.options import from_argv
 from tpx.perf.clients.model import ModelDescription, ServerDescription
 from tpx.perf.objectives import Assessment, Outcome
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.report.junit import junit_text
 from tpx.perf.report.markdown import markdown_text, milliseconds, sparkline
 from tpx.perf.report.model import Report, conclude
@@ -18,7 +18,7 @@ from tpx.perf.results import Condition, ErrorCount, LevelResult, Validity, Verdi
 
 def report(*levels: LevelResult, words: tuple[str, ...] = (), **changes: object) -> Report:
     fields = {
-        "config": from_argv(PerfConfig, ["-m", "net", *words]),
+        "config": from_argv(SessionSpec, ["-m", "net", *words]),
         "server": ServerDescription(name="triton", version="2.51.0", extensions=frozenset()),
         "model": ModelDescription(name="net", inputs=()),
         "levels": levels,
@@ -66,7 +66,7 @@ def test_a_level_that_is_no_valid_result_of_its_scenario_is_a_failure() -> None:
 
 
 def objective(outcome: Outcome) -> LevelResult:
-    asked = from_argv(PerfConfig, ["-m", "net", "--slo", "p99<1ms"]).slo[0]
+    asked = from_argv(SessionSpec, ["-m", "net", "--slo", "p99<1ms"]).answers.slo[0]
     return make_level(slo=(Assessment(objective=asked, outcome=outcome, value=340_000, reason="2 of 9"),))
 
 

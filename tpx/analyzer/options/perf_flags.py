@@ -12,7 +12,7 @@ from tpx.analyzer.options.values import numbers
 from tpx.errors import UsageError
 from tpx.options import TRUE_WORDS, fields_of, from_argv, nearest
 from tpx.perf.levels import parse_intervals
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.options.sequences import length_warning
 
 RENAMED: Mapping[str, str] = {"http-header": "header"}
@@ -63,7 +63,7 @@ def perf_words(flags: Flags) -> tuple[str, ...]:
 
     Raises UsageError, naming the flag, for what it does not have.
     """
-    fields = {name.lstrip("-"): field for field in fields_of(PerfConfig) for name in field.spellings}
+    fields = {name.lstrip("-"): field for field in fields_of(SessionSpec) for name in field.spellings}
     words: list[str] = []
     for name, values in flags.items():
         known = RENAMED.get(name, name)
@@ -132,7 +132,7 @@ def checked_perf_words(flags: Flags, protocol: str) -> tuple[str, ...]:
     """The words of `perf_words`, which tpx perf takes for a model over this protocol."""
     words = perf_words(flags)
     try:
-        from_argv(PerfConfig, words, {"model": "model", "protocol": protocol})
+        from_argv(SessionSpec, words, {"model": "model", "protocol": protocol})
     except UsageError as exc:
         raise UsageError(f"perf_analyzer_flags: {exc.message}") from exc
     return words

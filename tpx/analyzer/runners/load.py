@@ -21,7 +21,7 @@ from tpx.errors import MeasurementError
 from tpx.options import from_argv
 from tpx.perf.latency import LatencySummary
 from tpx.perf.levels import Level
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.report.level_text import Shown, level_block
 from tpx.perf.results import ClientTimes, Estimates, LevelResult, ServerBreakdown, Streaming, Verdict
 from tpx.perf.session import Session
@@ -97,15 +97,15 @@ async def measure_level(
         base["streaming"] = True
     if settings.repository is not None:
         base |= {"service_kind": "inprocess", "model_repository": (settings.repository,)}
-    config = from_argv(PerfConfig, settings.words.get(model, ()), base)
+    config = from_argv(SessionSpec, settings.words.get(model, ()), base)
     async with Session(config, in_process=settings.in_process) as session:
         level = await session.measure(level_of(config, load))
     if settings.tell is not None:
         shown = Shown(
-            protocol=config.protocol,
-            with_engine=config.service_kind == "inprocess",
+            protocol=config.target.protocol,
+            with_engine=config.service.service_kind == "inprocess",
             decoupled=model in settings.decoupled,
-            verbose=config.verbose > 0,
+            verbose=config.output.verbose > 0,
         )
         settings.tell(f"{variant} at {load}\n{level_block(level, shown)}")
     if level.verdict is Verdict.ERRORS:
@@ -113,10 +113,10 @@ async def measure_level(
     return to_measurement(level, variant, load)
 
 
-def level_of(config: PerfConfig, load: Load) -> Level:
+def level_of(config: SessionSpec, load: Load) -> Level:
     """The level of a load: a file of intervals has its own, of which the load is the rate."""
-    if config.request_intervals is not None:
-        return Level("custom_intervals", config.request_intervals.rate)
+    if config.load.request_intervals is not None:
+        return Level("custom_intervals", config.load.request_intervals.rate)
     return Level(load.kind, load.value)
 
 

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Literal, cast
 
 from tpx.errors import UsageError
+from tpx.options import given, nearest, option
 from tpx.perf.clients.base import Client, Control
 from tpx.perf.clients.model import ModelKey
 from tpx.perf.clients.tls import TlsSettings
-from tpx.perf.settings import Header
+from tpx.perf.clients.wire import WireSpec
+from tpx.perf.settings import Header, refuse
 
 Protocol = Literal["http", "grpc"]
 ServiceKind = Literal["triton", "inprocess", "openai", "torchserve", "tfserving"]
@@ -35,40 +37,118 @@ DEFAULT_PORTS: Mapping[ServiceKind, Mapping[Protocol, int]] = {
 }
 
 
+KINDS: dict[str, ServiceKind] = {
+    "triton": "triton",
+    "tfserving": "tfserving",
+    "torchserve": "torchserve",
+    "triton_c_api": "inprocess",
+    "openai": "openai",
+    "inprocess": "inprocess",
+    "local": "inprocess",
+}
+"""By what a user writes."""
+
+
+def parse_kind(text: str) -> ServiceKind:
+    """A kind of service, by any of its names."""
+    if text.lower() == "dynamic_grpc":
+        raise UsageError(
+            "tpx perf has no --service-kind dynamic_grpc: methods of any service, by their .proto, are not "
+            "called; services of Triton's protocol are --service-kind triton -i grpc"
+        )
+    if text.lower() not in KINDS:
+        names = ", ".join(f"'{name}'" for name in KINDS)
+        close = nearest(text.lower(), KINDS)
+        refuse(
+            "--service-kind",
+            f"Unsupported type provided: '{text}'. The available options are {names}{close}.",
+        )
+    return KINDS[text.lower()]
+
+
+def parse_composing(text: str) -> tuple[ModelKey, ...]:
+    """`a:3,b`: models with their versions."""
+    keys = []
+    for part in text.replace(" ", "").split(","):
+        name, colon, version = part.partition(":")
+        if not name or (colon and not version.isdecimal()):
+            refuse("--bls-composing-models", f"The value '{text}' does not match <name>[:<version>],...")
+        keys.append(ModelKey(name, version))
+    return tuple(dict.fromkeys(keys))
+
+
+@dataclass(frozen=True, slots=True)
+class ComposingModels:
+    """The models that a model calls by itself, which its configuration does not tell."""
+
+    keys: tuple[ModelKey, ...] = ()
+
+    def __str__(self) -> str:
+        return ",".join(f"{key.name}:{key.version}".rstrip(":") for key in self.keys)
+
+
+def _composing(text: str) -> ComposingModels:
+    return ComposingModels(parse_composing(text))
+
+
+NONE_COMPOSING = ComposingModels()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WireSettings:
-    """How requests are put on the wire, where a transport leaves a choice."""
+class ServiceSpec:
+    """What is at the other end."""
 
-    streaming: bool = False
-    """gRPC: over streams; OpenAI: answers in pieces."""
-    stream_per_request: bool = False
-    """gRPC: a stream carries one request, and ends with the last response to it."""
-    compression: str = ""
-    """Of gRPC messages: gzip or deflate."""
-    input_binary: bool = True
-    """HTTP: tensors as raw bytes behind the JSON, or in it."""
-    output_binary: bool = True
-    at_once: bool = False
-    """A write reaches the kernel before it returns, not at the end of the loop's turn."""
+    service_kind: ServiceKind = option(
+        "triton",
+        "triton (any v2 server), inprocess (the engine here, without a network; also called triton_c_api "
+        "and local), openai, torchserve or tfserving",
+        metavar="KIND",
+        parse=parse_kind,
+    )
+    endpoint: str = option("", "openai: the path of the service, such as v1/chat/completions", metavar="PATH")
+    model_signature_name: str = option(
+        "serving_default", "tfserving: which of the model's signatures", metavar="NAME"
+    )
+    model_repository: tuple[Path, ...] = option(
+        (), "inprocess: the directory of the models (repeatable)", metavar="DIR"
+    )
+    bls_composing_models: ComposingModels = option(
+        NONE_COMPOSING,
+        "models that the model calls, whose statistics are reported with its own",
+        metavar="NAME[:VERSION],...",
+        parse=_composing,
+    )
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a kind without what it needs, and for what it has no use for."""
+        kind = self.service_kind
+        if kind == "openai" and not self.endpoint:
+            raise UsageError(
+                'Must supply --endpoint for OpenAI service kind. For example, "v1/chat/completions".'
+            )
+        if kind == "inprocess" and not self.model_repository:
+            raise UsageError("--model-repository should not be empty when using service-kind=triton_c_api.")
+        owners = {"endpoint": "openai", "model_repository": "inprocess", "model_signature_name": "tfserving"}
+        for name, owner in owners.items():
+            if name in given(self) and kind != owner:
+                flag = f"--{name.replace('_', '-')}"
+                raise UsageError(f"{flag} says something to --service-kind {owner} only, and this is {kind}")
+        if self.bls_composing_models.keys and kind not in ("triton", "inprocess"):
+            raise UsageError(f"--bls-composing-models: --service-kind {kind} has no statistics of models")
+
+    @property
+    def protocols(self) -> str:
+        """What this kind is reached with; empty for the engine in this process."""
+        return ", ".join(SERVICES.get(self.service_kind, ()))
+
+    @property
+    def path(self) -> str:
+        """OpenAI: what follows host:port, such as v1/chat/completions."""
+        return self.endpoint.strip("/")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceSettings:
-    """What is at the other end, and what only some kinds of service need to know."""
-
-    kind: ServiceKind = "triton"
-    path: str = ""
-    """OpenAI: what follows host:port, such as v1/chat/completions."""
-    sessions: bool = False
-    """OpenAI: whether requests are the turns of conversations."""
-    signature: str = "serving_default"
-    """TensorFlow Serving: which of a model's signatures."""
-    repositories: tuple[Path, ...] = ()
-    """Of the engine in this process."""
-
-
-PLAIN_WIRE = WireSettings()
-TRITON = ServiceSettings()
+PLAIN_WIRE = WireSpec()
+TRITON = ServiceSpec()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +161,12 @@ class Endpoint:
     headers: tuple[Header, ...] = ()
     tls: TlsSettings | None = None
     """None speaks plainly."""
-    wire: WireSettings = PLAIN_WIRE
-    service: ServiceSettings = TRITON
+    wire: WireSpec = PLAIN_WIRE
+    service: ServiceSpec = TRITON
+    sessions: bool = False
+    """OpenAI: whether requests are the turns of conversations."""
+    at_once: bool = False
+    """A write reaches the kernel before it returns, not at the end of the loop's turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +179,7 @@ class Connections:
 
 def connect(protocol: Protocol, endpoint: Endpoint, in_process: str = "") -> Connections:
     """The connections of an endpoint; `in_process` is the module with the engine in this process."""
-    kind = endpoint.service.kind
+    kind = endpoint.service.service_kind
     module = in_process if kind == "inprocess" else SERVICES[kind][protocol]
     if not module:
         raise UsageError("--service-kind inprocess is there on the command line only")

@@ -49,7 +49,7 @@ class GrpcPool:
 
     async def _connect(self) -> GrpcClientConnection:
         connection = await wire.connect(self._endpoint.host, self._endpoint.port, tls=self._tls)
-        if self._endpoint.wire.at_once:
+        if self._endpoint.at_once:
             connection.write_at_once()
         return connection
 

@@ -22,7 +22,7 @@ def connect(endpoint: Endpoint) -> Connections:
 def http_connector(endpoint: Endpoint) -> HttpConnector:
     """What opens connections to an endpoint."""
     tls = None if endpoint.tls is None else tls_context(endpoint.tls)
-    return HttpConnector(endpoint.host, endpoint.port, tls=tls, at_once=endpoint.wire.at_once)
+    return HttpConnector(endpoint.host, endpoint.port, tls=tls, at_once=endpoint.at_once)
 
 
 class HttpClient:

@@ -43,9 +43,9 @@ def connect(endpoint: Endpoint) -> Connections:
     """Connections to a service with OpenAI's API."""
     tls = None if endpoint.tls is None else tls_context(endpoint.tls)
     connector = HttpConnector(
-        endpoint.host, endpoint.port, tls=tls, kind=EventConnection, at_once=endpoint.wire.at_once
+        endpoint.host, endpoint.port, tls=tls, kind=EventConnection, at_once=endpoint.at_once
     )
-    inputs = (INPUT, SESSION, DELAY) if endpoint.service.sessions else (INPUT,)
+    inputs = (INPUT, SESSION, DELAY) if endpoint.sessions else (INPUT,)
     return Connections(OpenAiClient(connector, endpoint), StaticControl(connector, "openai", *inputs))
 
 

@@ -66,7 +66,7 @@ class TfServingClient:
             raise UsageError("--service-kind tfserving knows neither sequences nor shared memory")
         endpoint = self._endpoint
         request = messages.PredictRequest()
-        _fill_spec(request.model_spec, endpoint.model, endpoint.service.signature)
+        _fill_spec(request.model_spec, endpoint.model, endpoint.service.model_signature_name)
         for tensor in tensors:
             _fill_tensor(request.inputs[tensor.name], tensor)
         request.output_filter.extend(output.name for output in fields.outputs)
@@ -128,7 +128,7 @@ class TfServingControl:
             raise MeasurementError(f"failed to get model metadata: {exc.message}") from exc
         response = messages.GetModelMetadataResponse.FromString(bytes(data))
         signatures = messages.SignatureDefMap.FromString(response.metadata["signature_def"].value)
-        wanted = self._endpoint.service.signature
+        wanted = self._endpoint.service.model_signature_name
         if wanted not in signatures.signature_def:
             has = ", ".join(sorted(signatures.signature_def)) or "none"
             raise MeasurementError(

@@ -1,12 +1,15 @@
-"""The settings of what requests carry."""
+"""What requests carry: the options of their inputs, and the values of these."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from tpx.errors import UsageError
+from tpx.options import option
 from tpx.perf.clients.model import TensorSpec
-from tpx.perf.settings import Shape, refuse
+from tpx.perf.settings import Shape, one_of, parse_shape, refuse
 from tpx.protocol.datatypes import BY_NAME
 
 SourceKind = Literal["zero", "random", "ones", "range", "file", "bytes"]
@@ -28,19 +31,33 @@ class InputSource:
         return f"{self.name}={self.kind}" + (f":{self.path}" if self.kind == "file" else "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InputSettings:
-    """Where inputs come from: the user's files, else made by us as `kind` says; `sources` says otherwise of
-    single inputs."""
+SharedMemoryKind = Literal["none", "system", "cuda"]
 
-    kind: Literal["zero", "random"] = "random"
-    files: tuple[Path, ...] = ()
-    sources: Mapping[str, InputSource] = field(default_factory=dict)
-    batch_size: int = 1
-    shapes: tuple[Shape, ...] = ()
-    string_length: int = 128
-    string_data: str | None = None
-    seed: int = 0
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How far a value may be from the expected one: `absolute` + `relative` times that one."""
+
+    absolute: float = 0.0
+    relative: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.absolute:g},{self.relative:g}"
+
+
+EXACT = Tolerance()
+
+
+def parse_tolerance(text: str) -> Tolerance:
+    """`absolute,relative`, or only the first."""
+    absolute, _, relative = text.partition(",")
+    try:
+        tolerance = Tolerance(float(absolute), float(relative or 0))
+    except ValueError:
+        refuse("--tolerance", f"The value '{text}' does not match <absolute>[,<relative>].")
+    if not (0 <= tolerance.absolute < math.inf and 0 <= tolerance.relative < math.inf):
+        refuse("--tolerance", "The values must be >= 0.")
+    return tolerance
 
 
 def parse_declaration(text: str) -> TensorSpec:
@@ -93,3 +110,118 @@ def _number(text: str) -> float:
         return int(text)
     except ValueError:
         return float(text)
+
+
+_shared_memory = one_of(
+    "--shared-memory",
+    ("none", "system", "cuda"),
+    "Unsupported type provided: '{}'. The available options are 'system', 'cuda', or 'none'.",
+)
+
+
+def parse_data(text: str) -> str:
+    """`zero`, `random`, or a path that is there."""
+    if text.lower() in ("zero", "random"):
+        return text.lower()
+    if not Path(text).exists():
+        choices = "'zero', 'random', path to a directory, or a json file"
+        known = f"The available options are {choices}"
+        refuse("--input-data", f"Unsupported type provided: '{text}'. {known}; nothing lies at that path.")
+    return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputSpec:
+    """Inputs of requests."""
+
+    batch_size: int = option(1, "inferences in one request", "-b")
+    shape: tuple[Shape, ...] = option(
+        (),
+        "shape of an input with dynamic dimensions, without the batch dimension (repeatable)",
+        metavar="NAME:D,D",
+        parse=parse_shape,
+    )
+    declare: tuple[TensorSpec, ...] = option(
+        (),
+        "an input, where the server lists none: its name, datatype and dimensions, -1 where one is open "
+        "(repeatable)",
+        metavar="NAME:DATATYPE:D,D",
+        parse=parse_declaration,
+    )
+    input_data: tuple[str, ...] = option(
+        (),
+        "what the inputs hold: zero, random, a JSON file, a file with a JSON object a line (.jsonl), or "
+        "a directory with a file for each input (repeatable); BYTES are random strings also for zero",
+        metavar="zero|random|PATH",
+        parse=parse_data,
+    )
+    input: tuple[InputSource, ...] = option(
+        (),
+        "of one input: zero, ones, random, range:LOW:HIGH, bytes (any bits, as perf_analyzer's random), "
+        "or file:PATH (.npy, raw, lines of text) (repeatable)",
+        metavar="NAME=SOURCE",
+        parse=parse_source,
+    )
+    string_length: int = option(128, "length of the random strings of BYTES inputs")
+    string_data: str | None = option(None, "the string in every BYTES element")
+    tolerance: Tolerance | None = option(
+        None,
+        "how far outputs may be from the data's validation_data; exactly equal without it",
+        metavar="ABSOLUTE[,RELATIVE]",
+        parse=parse_tolerance,
+    )
+    shared_memory: SharedMemoryKind = option(
+        "none",
+        "where tensors are that the server shares instead of receiving them: none, system or cuda",
+        parse=_shared_memory,
+    )
+    output_shared_memory_size: int = option(
+        102400, "bytes of shared memory for an output of unknown size", metavar="BYTES"
+    )
+    output: tuple[str, ...] = option(
+        (), "ask for this output only (repeatable); all without it", metavar="NAME"
+    )
+    seed: int = option(0, "seed of data, arrivals and sequences")
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a value out of range, or data of two kinds."""
+        if self.batch_size <= 0:
+            refuse("-b (batch size)", "The value must be > 0.")
+        if self.string_length <= 0:
+            refuse("--string-length", "The value must be > 0")
+        if self.seed < 0:
+            refuse("--seed", "The value must be >= 0.")
+        if self.output_shared_memory_size < 0:
+            refuse("--output-shared-memory-size", "The value must be >= 0.")
+        kinds = {text if text in ("zero", "random") else "files" for text in self.input_data}
+        if len(kinds) > 1:
+            raise UsageError(f"--input-data: {' and '.join(sorted(kinds))} can not be combined; see --input")
+        for flag, names in (
+            ("--input", [source.name for source in self.input]),
+            ("--shape", [shape.name for shape in self.shape]),
+            ("--declare", [spec.name for spec in self.declare]),
+            ("--output", list(self.output)),
+        ):
+            if len(set(names)) < len(names):
+                twice = next(name for name in names if names.count(name) > 1)
+                raise UsageError(f"{flag}: '{twice}' is given more than once")
+
+    @property
+    def no_file(self) -> str:
+        """The first of the data that is not a file; empty where all are."""
+        return next((text for text in self.input_data if not Path(text).is_file()), "")
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files and directories of the data; none where it is made."""
+        return tuple(Path(text) for text in self.input_data if text not in ("zero", "random"))
+
+    @property
+    def kind(self) -> Literal["zero", "random"]:
+        """What is made where there are no files, and an input has no source of its own."""
+        return "zero" if "zero" in self.input_data else "random"
+
+    @property
+    def sources(self) -> Mapping[str, InputSource]:
+        """What the user says of single inputs, by name."""
+        return {source.name: source for source in self.input}

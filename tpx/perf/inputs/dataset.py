@@ -7,7 +7,7 @@ from itertools import chain
 from tpx.errors import UsageError
 from tpx.options import nearest
 from tpx.perf.clients.model import ModelDescription
-from tpx.perf.inputs.base import InputSettings, InputSource
+from tpx.perf.inputs.base import InputSource, InputSpec
 from tpx.perf.inputs.directories import DirectoryStream
 from tpx.perf.inputs.json_files import read_json
 from tpx.perf.inputs.makers import Maker, maker_for
@@ -65,12 +65,12 @@ class MadeStream:
         return Step(where=f"step {index}", inputs=tuple(maker.make(index) for maker in self._makers))
 
 
-def open_data(model: ModelDescription, settings: InputSettings) -> DataSet:
+def open_data(model: ModelDescription, settings: InputSpec) -> DataSet:
     """The data that the settings name, for a model. Files are read, but for what only a step needs.
 
     Raises UsageError where they do not fit the model.
     """
-    dims = resolve_shapes(model, settings.shapes, settings.batch_size)
+    dims = resolve_shapes(model, settings.shape, settings.batch_size)
     names = [spec.name for spec in model.inputs]
     for name in settings.sources:
         if name not in names:
@@ -98,7 +98,7 @@ def open_data(model: ModelDescription, settings: InputSettings) -> DataSet:
     return _of_files(settings, StepReader(model, dims, makers), notices)
 
 
-def _of_files(settings: InputSettings, reader: StepReader, notices: tuple[str, ...]) -> DataSet:
+def _of_files(settings: InputSpec, reader: StepReader, notices: tuple[str, ...]) -> DataSet:
     streams: list[Stream] = [DirectoryStream(path, reader) for path in settings.files if path.is_dir()]
     files = [path for path in settings.files if not path.is_dir()]
     if files:

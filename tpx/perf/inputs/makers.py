@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tpx.errors import UsageError
 from tpx.perf.clients.model import TensorSpec
-from tpx.perf.inputs.base import InputSettings, InputSource
+from tpx.perf.inputs.base import InputSource, InputSpec
 from tpx.perf.inputs.shapes import Dims, assumed
 from tpx.perf.inputs.values import bf16_bits, check_fit, encode_array, tensor_of_raw
 from tpx.protocol.datatypes import BY_NAME
@@ -35,7 +35,7 @@ class Maker(Protocol):
         """Without a batch dimension; the same one for the same step."""
 
 
-def maker_for(spec: TensorSpec, dims: Dims, source: InputSource, settings: InputSettings) -> Maker:
+def maker_for(spec: TensorSpec, dims: Dims, source: InputSource, settings: InputSpec) -> Maker:
     """What makes an input as `source` says. Raises UsageError where that does not go with its datatype."""
     flag = f"--input {source}"
     if source.kind == "file":
@@ -52,7 +52,7 @@ class Generator:
     as it does with perf_analyzer's random bytes, which the source `bytes` gives.
     """
 
-    def __init__(self, spec: TensorSpec, dims: Dims, source: InputSource, settings: InputSettings) -> None:
+    def __init__(self, spec: TensorSpec, dims: Dims, source: InputSource, settings: InputSpec) -> None:
         _check_size(spec, dims, settings)
         self.steps = 1 if source.kind in ("zero", "ones") and spec.datatype != "BYTES" else 0
         self._spec = spec
@@ -102,7 +102,7 @@ class Generator:
         return bf16_bits(values.astype(np.float32)) if datatype == "BF16" else values.astype(dtype)
 
 
-def _check_size(spec: TensorSpec, dims: Dims, settings: InputSettings) -> None:
+def _check_size(spec: TensorSpec, dims: Dims, settings: InputSpec) -> None:
     """Raise UsageError for a tensor that the machine cannot hold; making one takes its size several times."""
     count = math.prod(dims)
     each = settings.string_length if spec.datatype == "BYTES" else BY_NAME[spec.datatype].size

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from tpx.errors import UsageError
 from tpx.perf.clients.base import PLAIN, Prepared, RequestFields, Template, Writer
 from tpx.perf.clients.model import ModelDescription, TensorSpec
+from tpx.perf.inputs.base import EXACT, Tolerance
 from tpx.perf.inputs.conversations import Conversation, conversations
 from tpx.perf.inputs.dataset import DataSet
 from tpx.perf.inputs.feed import Check, Feed, RoundRobin, batches
@@ -19,7 +20,7 @@ from tpx.perf.inputs.sequences import (
 )
 from tpx.perf.inputs.shared_memory import SharedTensors
 from tpx.perf.inputs.steps import Step, Stream, stacked
-from tpx.perf.inputs.validation import EXACT, Expectation, Tolerance, Validator
+from tpx.perf.inputs.validation import Expectation, Validator
 from tpx.perf.results import DataSummary
 from tpx.protocol.tensors import Tensor
 

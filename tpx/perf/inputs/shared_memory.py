@@ -9,19 +9,19 @@ import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 from tpx.errors import TpxError, UsageError, WireError
 from tpx.perf.clients.base import Control
 from tpx.perf.clients.model import ModelDescription
 from tpx.perf.clients.regions import Region, Registrar, registrar_of
+from tpx.perf.inputs.base import SharedMemoryKind
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import RequestedOutput, SharedMemoryRange
 
 log = logging.getLogger(__name__)
 
-SharedMemoryKind = Literal["none", "system", "cuda"]
 DIRECTORY = Path("/dev/shm")
 ALIGNMENT = 64
 PREFIX = "tpx_perf_"

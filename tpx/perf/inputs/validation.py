@@ -1,6 +1,5 @@
 """Comparing responses with what the data says they should be: exactly, or within a tolerance."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,37 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tpx.errors import InvalidRequest
+from tpx.perf.inputs.base import EXACT, Tolerance
 from tpx.perf.inputs.steps import named
 from tpx.perf.inputs.values import bf16_floats
-from tpx.perf.settings import refuse
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.tensors import Buffer, Tensor, decode_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Tolerance:
-    """How far a value may be from the expected one: `absolute` + `relative` times that one."""
-
-    absolute: float = 0.0
-    relative: float = 0.0
-
-    def __str__(self) -> str:
-        return f"{self.absolute:g},{self.relative:g}"
-
-
-EXACT = Tolerance()
-
-
-def parse_tolerance(text: str) -> Tolerance:
-    """`absolute,relative`, or only the first."""
-    absolute, _, relative = text.partition(",")
-    try:
-        tolerance = Tolerance(float(absolute), float(relative or 0))
-    except ValueError:
-        refuse("--tolerance", f"The value '{text}' does not match <absolute>[,<relative>].")
-    if not (0 <= tolerance.absolute < math.inf and 0 <= tolerance.relative < math.inf):
-        refuse("--tolerance", "The values must be >= 0.")
-    return tolerance
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,9 @@
-"""What `tpx perf` can be told: a module for each group of options, and the whole for whoever runs it."""
+"""What `tpx perf` can be told: groups of options, which `SessionSpec` composes.
 
-from tpx.perf.options.config import PerfConfig
+Groups that only one layer below has a use for are in that layer: the kind of service and how requests are
+put on the wire in `clients`, their data in `inputs`.
+"""
 
-__all__ = ["PerfConfig"]
+from tpx.perf.options.spec import SessionSpec
+
+__all__ = ["SessionSpec"]

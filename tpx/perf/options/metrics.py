@@ -4,11 +4,10 @@ import re
 from dataclasses import dataclass
 
 from tpx.errors import UsageError
-from tpx.options import option
+from tpx.options import given, option
 from tpx.perf.metrics.place import MetricsPlace
 from tpx.perf.settings import refuse
 
-_METRICS = "Server metrics"
 DEFAULT_PORT = 8002
 DEFAULT_PATH = "/metrics"
 
@@ -22,47 +21,36 @@ def parse_metric(text: str) -> str:
     return text
 
 
-@dataclass(frozen=True, kw_only=True)
-class MetricsOptions:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSpec:
     """Which page, how often, and what of it."""
 
-    collect_metrics: bool = option(
-        False, "look at the server's Prometheus metrics while it is measured", section=_METRICS
-    )
+    collect_metrics: bool = option(False, "look at the server's Prometheus metrics while it is measured")
     metrics_url: str = option(
         "",
         "where they are (the server's host, port 8002, /metrics)",
-        section=_METRICS,
         metavar="HOST:PORT/PATH",
     )
-    metrics_interval: int | None = option(
-        None, "milliseconds from look to look (default 1000)", section=_METRICS, metavar="MS"
-    )
+    metrics_interval: int | None = option(None, "milliseconds from look to look (default 1000)", metavar="MS")
     metric: tuple[str, ...] = option(
         (),
         "report further series: a regular expression searched for in name and labels (repeatable)",
-        section=_METRICS,
         metavar="REGEX",
         parse=parse_metric,
     )
 
-    def check_metrics(self, service_kind: str) -> None:
+    def __post_init__(self) -> None:
         """Raise UsageError for a value out of range, or options that do not go together."""
-        if self.collect_metrics and service_kind != "triton":
-            raise UsageError("Server-side metric collection is only supported with Triton client backend.")
         if self.metrics_interval is not None and self.metrics_interval <= 0:
             refuse("--metrics-interval", "The value must be > 0 msecs.")
-        for flag, given in (
-            ("--metrics-url", bool(self.metrics_url)),
-            ("--metrics-interval", self.metrics_interval is not None),
-            ("--metric", bool(self.metric)),
-        ):
-            if given and not self.collect_metrics:
+        for name in ("metrics_url", "metrics_interval", "metric"):
+            if name in given(self) and not self.collect_metrics:
+                flag = f"--{name.replace('_', '-')}"
                 raise UsageError(f"Must specify --collect-metrics when using the {flag} option.")
         if self.metrics_url:
-            self.metrics_place("")
+            self.place("")
 
-    def metrics_place(self, host: str) -> MetricsPlace | None:
+    def place(self, host: str) -> MetricsPlace | None:
         """Where to look, on the server's `host` unless a URL says otherwise; None where nobody asks."""
         if not self.collect_metrics:
             return None

@@ -6,7 +6,6 @@ from tpx.options import option
 from tpx.perf.inputs.sequences import LAST_ID, SequenceSettings
 from tpx.perf.settings import refuse
 
-_SEQUENCES = "Sequences"
 DEFAULT_LENGTH = 20
 
 
@@ -58,33 +57,31 @@ def length_warning(given: int) -> str:
     return f"--sequence-length {given}: the sequence length must be > 0; {DEFAULT_LENGTH} is used"
 
 
-@dataclass(frozen=True, kw_only=True)
-class SequenceOptions:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceSpec:
     """Ids and lengths."""
 
     sequence_length: int | None = option(
         None,
         "requests in a sequence on average (20); without it a stream of --input-data is a sequence",
-        section=_SEQUENCES,
     )
     sequence_length_variation: float = option(
-        20.0, "by how many percent lengths differ from it at most", section=_SEQUENCES, metavar="PERCENT"
+        20.0, "by how many percent lengths differ from it at most", metavar="PERCENT"
     )
     sequence_id_range: IdRange = option(
         ANY_ID,
         "ids of the sequences: START to before END",
-        section=_SEQUENCES,
         metavar="START[:END]",
         parse=parse_ids,
     )
 
-    def check_sequences(self) -> None:
+    def __post_init__(self) -> None:
         """Raise UsageError for a value out of range."""
         if not 0 <= self.sequence_length_variation < float("inf"):
             refuse("--sequence-length-variation", "The value must be >= 0.0.")
 
     @property
-    def sequence_settings(self) -> SequenceSettings:
+    def settings(self) -> SequenceSettings:
         """What sequences are like."""
         return SequenceSettings(
             first_id=self.sequence_id_range.first,

@@ -9,50 +9,40 @@ from tpx.perf.levels import parse_models
 from tpx.perf.plan import ModelShare
 from tpx.perf.settings import Header, one_of, parse_header, refuse
 
-_TARGET = "Target"
 LONGEST_TIMEOUT_S = 1e9
 _protocol = one_of("-i (protocol)", ("http", "grpc"), "The value should be either HTTP or gRPC.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class TargetOptions:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetSpec:
     """A model, a server, and the way there."""
 
-    model: str = option("", "model to send requests to", "-m", section=_TARGET, metavar="NAME")
+    model: str = option("", "model to send requests to", "-m", metavar="NAME")
     models: tuple[ModelShare, ...] | None = option(
         None,
         "several models at once instead of -m, each request one of them by weight",
-        section=_TARGET,
         metavar="A:3,B:1",
         parse=parse_models,
     )
-    model_version: str = option(
-        "", "its version; the server's policy decides when not given", "-x", section=_TARGET
-    )
+    model_version: str = option("", "its version; the server's policy decides when not given", "-x")
     url: str = option(
         "",
         "host:port of the server (localhost:8000, for grpc localhost:8001), https://host:port for TLS",
         "-u",
-        section=_TARGET,
     )
-    protocol: Literal["http", "grpc"] = option("http", "http or grpc", "-i", section=_TARGET, parse=_protocol)
+    protocol: Literal["http", "grpc"] = option("http", "http or grpc", "-i", parse=_protocol)
     header: tuple[Header, ...] = option(
         (),
         "header, or gRPC metadata, of every request (repeatable)",
         "-H",
-        section=_TARGET,
         metavar="NAME:VALUE",
         parse=parse_header,
     )
-    timeout: float = option(
-        0.0, "seconds after which a request has failed; 0: never", section=_TARGET, metavar="SECONDS"
-    )
+    timeout: float = option(0.0, "seconds after which a request has failed; 0: never", metavar="SECONDS")
 
-    def check_target(self) -> None:
+    def __post_init__(self) -> None:
         """Raise UsageError for a value out of range."""
         if self.models and (self.model or self.model_version):
             raise UsageError("--models names the models: leave out -m and -x")
-        if not self.model and not self.models:
-            refuse("-m (model name)", "The value must be specified.")
         if not 0 <= self.timeout <= LONGEST_TIMEOUT_S:
             refuse("--timeout", "The value must be >= 0 seconds, and no more than 1e9.")

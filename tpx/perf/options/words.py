@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from tpx.errors import UsageError
-from tpx.options import build, given_in_argv, option
+from tpx.options import build, given_in_argv, group, option
 from tpx.perf.levels import KINDS, LevelRange
-from tpx.perf.options.config import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.options.sequences import length_warning
 
 _DEPRECATED = "Deprecated"
@@ -54,10 +54,11 @@ REFUSED: Mapping[str, str] = {
 """What an option is refused with: it is known, and this is what there is instead."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PerfWords(PerfConfig):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerfWords:
     """All that can be written: what is deprecated ends in the fields that took its place."""
 
+    session: SessionSpec = group(SessionSpec)
     version: bool = option(False, "show the version on stderr and exit", section="Output")
     triton_server_directory: Path | None = option(
         None, _NEEDLESS, section="Service", metavar="DIR", inert=True
@@ -89,7 +90,7 @@ _SUCCESSORS = {
 class Wanted:
     """What a command line asks for, and what its user should know."""
 
-    config: PerfConfig
+    config: SessionSpec
     warnings: tuple[str, ...] = ()
 
 
@@ -109,9 +110,9 @@ def read_words(argv: Sequence[str]) -> Wanted:
         for field, (name, successor) in _SUCCESSORS.items()
         if field in chosen
     )
-    config = build(PerfConfig, _modern(chosen))
-    if config.sequence_length is not None:
-        found += filter(None, [length_warning(config.sequence_length)])
+    config = build(SessionSpec, _modern(chosen))
+    if config.sequences.sequence_length is not None:
+        found += filter(None, [length_warning(config.sequences.sequence_length)])
     return Wanted(config=config, warnings=tuple(found))
 
 

@@ -7,7 +7,7 @@ from tpx.perf.answers.knee import Knee, Scalability, find_knee
 from tpx.perf.clients.model import ModelDescription
 from tpx.perf.connecting import ConnectedModel
 from tpx.perf.levels import CONCURRENCY, REQUEST_RATE, Level, LevelRange
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.probe import Probe
 from tpx.perf.report.figures import level_name, load_name, percentile_name, rate, usec
 from tpx.perf.report.model import Report
@@ -25,25 +25,25 @@ def data_line(data: DataSummary) -> str:
     return f" Successfully read data for {data.streams} stream/streams{steps}."
 
 
-def settings_block(config: PerfConfig, model: ModelDescription, *, asynchronous: bool = False) -> str:
+def settings_block(config: SessionSpec, model: ModelDescription, *, asynchronous: bool = False) -> str:
     """What is going to be measured, and how; `asynchronous` as the rules of its levels have it."""
-    kind = config.service_kind
+    kind = config.service.service_kind
     lines = ["*** Measurement Settings ***"]
-    if kind == "triton" or config.batch_size != 1:
-        lines.append(f"  Batch size: {config.batch_size}")
+    if kind == "triton" or config.inputs.batch_size != 1:
+        lines.append(f"  Batch size: {config.inputs.batch_size}")
     lines.append(f"  Service Kind: {_KINDS.get(kind, kind.upper())}")
-    if config.warmup_request_count:
-        lines.append(f"  Sending {_requests(config.warmup_request_count, 'warmup')}")
+    if config.load.warmup_request_count:
+        lines.append(f"  Sending {_requests(config.load.warmup_request_count, 'warmup')}")
     lines += _course_lines(config, asynchronous=asynchronous)
     levels = config.levels
     if levels.listed or levels.end not in (None, 1):
-        lines.append(f"  Latency limit: {config.latency_threshold} msec")
+        lines.append(f"  Latency limit: {config.windows.latency_threshold} msec")
         if levels.highest and levels.kind is CONCURRENCY:
             lines.append(f"  Concurrency limit: {levels.highest} concurrent requests")
         elif levels.highest:
             lines.append(f"  Request Rate limit: {rate(levels.highest)} requests per seconds")
     if levels.kind is REQUEST_RATE:
-        distribution = "poisson" if config.scenario == "server" else config.request_distribution
+        distribution = "poisson" if config.mlperf.scenario == "server" else config.pace.request_distribution
         shape = "uniform" if distribution == "constant" else distribution
         lines.append(f"  Using {shape} distribution on request generation")
     if levels.binary:
@@ -54,16 +54,16 @@ def settings_block(config: PerfConfig, model: ModelDescription, *, asynchronous:
     return "\n".join(lines) + "\n"
 
 
-def _scenario_lines(config: PerfConfig) -> list[str]:
-    lines = [f"  MLPerf scenario: {config.scenario}"]
-    if config.scenario == "offline":
-        return [*lines, f"  Samples of its one query: {config.offline_samples}"]
-    if config.scenario == "multi-stream":
-        lines.append(f"  Samples of a query: {config.samples_per_query}")
+def _scenario_lines(config: SessionSpec) -> list[str]:
+    lines = [f"  MLPerf scenario: {config.mlperf.scenario}"]
+    if config.mlperf.scenario == "offline":
+        return [*lines, f"  Samples of its one query: {config.mlperf.offline_samples}"]
+    if config.mlperf.scenario == "multi-stream":
+        lines.append(f"  Samples of a query: {config.mlperf.samples_per_query}")
     return [
         *lines,
-        f"  Minimum duration: {config.min_duration:g} sec",
-        f"  Minimum number of queries: {config.min_query_count}",
+        f"  Minimum duration: {config.mlperf.min_duration:g} sec",
+        f"  Minimum number of queries: {config.mlperf.min_query_count}",
     ]
 
 
@@ -71,29 +71,29 @@ def _requests(count: int, kind: str) -> str:
     return f"{count} {kind} request{'' if count == 1 else 's'}"
 
 
-def _course_lines(config: PerfConfig, *, asynchronous: bool) -> list[str]:
+def _course_lines(config: SessionSpec, *, asynchronous: bool) -> list[str]:
     """What ends a level."""
-    if config.scenario:
+    if config.mlperf.scenario:
         return _scenario_lines(config)
-    if config.session_concurrency is not None:
+    if config.load.session_concurrency is not None:
         return ["  Sending every conversation of the input data once"]
-    if config.request_count:
-        return [f"  Sending {_requests(config.request_count, 'benchmark')}"]
+    if config.load.request_count:
+        return [f"  Sending {_requests(config.load.request_count, 'benchmark')}"]
     return _windows_lines(config, asynchronous=asynchronous)
 
 
-def _windows_lines(config: PerfConfig, *, asynchronous: bool) -> list[str]:
+def _windows_lines(config: SessionSpec, *, asynchronous: bool) -> list[str]:
     percentile = config.level_settings.percentile
     # perf_analyzer prints no space after the percentile
     what = "average " if percentile is None else percentile_name(percentile)
     if not asynchronous:
         what += "latency and "
     return [
-        f'  Using "{config.measurement_mode}" mode for stabilization',
+        f'  Using "{config.windows.measurement_mode}" mode for stabilization',
         f"  Stabilizing using {what}throughput",
         f"  Measurement window: {config.level_settings.interval_ms} msec"
-        if config.measurement_mode == "time_windows"
-        else f"  Minimum number of samples in each window: {config.measurement_request_count}",
+        if config.windows.measurement_mode == "time_windows"
+        else f"  Minimum number of samples in each window: {config.windows.measurement_request_count}",
     ]
 
 
@@ -102,7 +102,7 @@ def answer_line(report: Report) -> str:
     config = report.config
     if not config.levels.binary:
         return ""
-    limit = f"the latency limit of {config.latency_threshold} msec"
+    limit = f"the latency limit of {config.windows.latency_threshold} msec"
     if report.answer is None:
         return f"No level of the range met {limit}.\n"
     return f"Highest load under {limit}: {level_name(report.answer)}\n"
@@ -132,10 +132,10 @@ def answers_text(report: Report) -> str:
     lines: list[str] = []
     for result in report.levels:
         if result.validity is not None:
-            lines += _scenario(report.config.scenario, result, result.validity)
-    if report.config.slo:
+            lines += _scenario(report.config.mlperf.scenario, result, result.validity)
+    if report.config.answers.slo:
         lines += _objectives(report)
-    if report.config.knee:
+    if report.config.answers.knee:
         lines += _knee(find_knee(report.levels))
     return "\n".join(lines) + "\n" if lines else ""
 
@@ -153,7 +153,7 @@ def _scenario(name: str, result: LevelResult, validity: Validity) -> list[str]:
 
 
 def _objectives(report: Report) -> list[str]:
-    asked = ", ".join(o.text for o in report.config.slo)
+    asked = ", ".join(o.text for o in report.config.answers.slo)
     answer = next((r for r in report.levels if r.level == report.answer), None)
     if answer is None:
         head = f"SLO {asked}: no measured load meets it."
@@ -161,7 +161,7 @@ def _objectives(report: Report) -> list[str]:
         head = (
             f"SLO {asked}: met up to {load_name(answer.level)}, "
             f"{rate(answer.throughput_infer_per_s)} infer/sec "
-            f"(with {report.config.slo_confidence * 100:g}% confidence)."
+            f"(with {report.config.answers.slo_confidence * 100:g}% confidence)."
         )
     lines = ["", head]
     for result in sorted(report.levels, key=lambda r: r.level.value):
@@ -217,17 +217,17 @@ def _model(model: Scalability | None) -> Sequence[str]:
 SHOWN_LEVELS = 16
 
 
-def plan_text(config: PerfConfig, connected: ConnectedModel, settings: LevelSettings, probe: Probe) -> str:
+def plan_text(config: SessionSpec, connected: ConnectedModel, settings: LevelSettings, probe: Probe) -> str:
     """The plan of a run and what its probe request gave, one thing a line."""
     lines = [*_target(config, connected), *_data(config, connected), *_load(config, settings), *_probe(probe)]
     return "".join(line.rstrip() + "\n" for line in lines)
 
 
-def _target(config: PerfConfig, connected: ConnectedModel) -> Iterator[str]:
+def _target(config: SessionSpec, connected: ConnectedModel) -> Iterator[str]:
     model, server = connected.model, connected.server
-    version = f", version {config.model_version}" if config.model_version else ""
+    version = f", version {config.target.model_version}" if config.target.model_version else ""
     decoupled = ", decoupled" if model.decoupled else ""
-    service = f"{config.service_kind} over {config.protocol}"
+    service = f"{config.service.service_kind} over {config.target.protocol}"
     yield f"Server: {server.name} {server.version} at {config.address}, {service}"
     yield (
         f"Model: {model.name}{version} ({model.platform or 'unknown platform'}), max_batch_size "
@@ -235,30 +235,32 @@ def _target(config: PerfConfig, connected: ConnectedModel) -> Iterator[str]:
     )
 
 
-def _data(config: PerfConfig, connected: ConnectedModel) -> Iterator[str]:
+def _data(config: SessionSpec, connected: ConnectedModel) -> Iterator[str]:
     data = connected.requests.data
-    where = ", ".join(map(str, config.data_files)) or ("zero" if "zero" in config.input_data else "random")
+    where = ", ".join(map(str, config.inputs.files)) or (
+        "zero" if "zero" in config.inputs.input_data else "random"
+    )
     streams = f"{data.streams} stream{'s' if data.streams != 1 else ''}"
     yield f"Data: {where}: {streams} with {data.steps} step{'s' if data.steps != 1 else ''}"
-    sources = {source.name: source for source in config.input}
+    sources = {source.name: source for source in config.inputs.input}
     for tensor in data.tensors:
         source = f", {sources[tensor.name]}" if tensor.name in sources else ""
         yield f"  {tensor.name} {tensor.datatype} {list(tensor.shape)}{source}"
     if connected.sequences:
-        sequences = config.sequence_settings
+        sequences = config.sequences.settings
         length = "as long as their streams"
-        if config.sequence_length is not None or not config.data_files:
+        if config.sequences.sequence_length is not None or not config.inputs.files:
             length = f"of {sequences.length} requests +- {sequences.variation:g}%"
         yield f"Sequences: {length}, ids {sequences.first_id} to before {sequences.end_id}"
     if connected.conversations:
         yield f"Conversations: {len(connected.conversations)}, each sent once"
-    if config.shared_memory != "none":
-        yield f"Shared memory: {config.shared_memory}"
+    if config.inputs.shared_memory != "none":
+        yield f"Shared memory: {config.inputs.shared_memory}"
     if connected.feed.check is not None:
-        yield f"Outputs: compared with validation_data, {config.tolerance or 'exactly'}"
+        yield f"Outputs: compared with validation_data, {config.inputs.tolerance or 'exactly'}"
 
 
-def _load(config: PerfConfig, settings: LevelSettings) -> Iterator[str]:
+def _load(config: SessionSpec, settings: LevelSettings) -> Iterator[str]:
     levels = config.levels
     yield f"Load: {levels.mode} {levels}"
     if settings.warmup_requests:
@@ -269,10 +271,10 @@ def _load(config: PerfConfig, settings: LevelSettings) -> Iterator[str]:
         yield f"  windows of at least {settings.window_requests} requests, at most {settings.max_windows}"
     else:
         yield f"  windows of {settings.window_ns / 1e9:g} s, at most {settings.max_windows} in each level"
-    yield f"Seed: {config.seed}"
+    yield f"Seed: {config.inputs.seed}"
     for value in _first_levels(levels):
         level = Level(levels.mode, value)
-        yield f"  {level}: seed {level_number(config.seed, level)}"
+        yield f"  {level}: seed {level_number(config.inputs.seed, level)}"
 
 
 def _first_levels(levels: LevelRange) -> Iterator[float]:

@@ -37,23 +37,23 @@ def write_files(report: Report, argv: Sequence[str]) -> None:
     """
     config = report.config
     wanted: list[tuple[Path | None, Callable[[Path], None]]] = [
-        (config.csv, lambda path: _write_csv(report, path)),
-        (config.json, lambda path: write_text(path, json_text(report, argv))),
-        (config.junit, lambda path: write_text(path, junit_text(report))),
-        (config.markdown, lambda path: write_text(path, markdown_text(report))),
+        (config.output.csv, lambda path: _write_csv(report, path)),
+        (config.output.json, lambda path: write_text(path, json_text(report, argv))),
+        (config.output.junit, lambda path: write_text(path, junit_text(report))),
+        (config.output.markdown, lambda path: write_text(path, markdown_text(report))),
         (
-            step_summary_path() if config.step_summary else None,
+            step_summary_path() if config.output.step_summary else None,
             lambda path: append(path, markdown_text(report)),
         ),
     ]
-    if config.html is not None or config.pdf is not None:
+    if config.output.html is not None or config.output.pdf is not None:
         from tpx.perf.report.page import build  # late: the page takes longer to import than to write
         from tpx.report.html import render, write_html
         from tpx.report.pdf import write_pdf
 
         page = build(report, argv)
-        wanted.append((config.html, lambda path: write_html(render(page), path)))
-        wanted.append((config.pdf, lambda path: write_pdf(page, path)))
+        wanted.append((config.output.html, lambda path: write_html(render(page), path)))
+        wanted.append((config.output.pdf, lambda path: write_pdf(page, path)))
     write_each(wanted)
 
 
@@ -92,7 +92,9 @@ def write_each(wanted: Sequence[tuple[Path | None, Callable[[Path], None]]]) -> 
 def _write_csv(report: Report, path: Path) -> None:
     config = report.config
     options = CsvOptions(
-        verbose=config.verbose_csv, decoupled=report.model.decoupled, metrics=config.collect_metrics
+        verbose=config.output.verbose_csv,
+        decoupled=report.model.decoupled,
+        metrics=config.metrics.collect_metrics,
     )
     write_text(path, csv_text(report.levels, options))
     for beside, text in composing_files(report.levels, path):

@@ -48,8 +48,8 @@ def json_text(report: Report, argv: Sequence[str]) -> str:
 def _document(report: Report, argv: Sequence[str]) -> Json:
     config = report.config
     objectives = {
-        "objectives": [o.text for o in config.slo],
-        "confidence": config.slo_confidence,
+        "objectives": [o.text for o in config.answers.slo],
+        "confidence": config.answers.slo_confidence,
         "ok": not report.breaks_slo,
     }
     return {
@@ -58,17 +58,17 @@ def _document(report: Report, argv: Sequence[str]) -> Json:
         "started": report.started,
         "finished": report.finished,
         "argv": list(argv),
-        "seed": config.seed,
-        "labels": {label.key: label.value for label in config.labels},
+        "seed": config.inputs.seed,
+        "labels": {label.key: label.value for label in config.course.labels},
         "interrupted": report.interrupted,
         "error": report.error,
         "host": _host(),
         "target": {
-            "kind": config.service_kind,
-            "protocol": config.protocol,
+            "kind": config.service.service_kind,
+            "protocol": config.target.protocol,
             "url": config.address,
             "model": report.model.name,
-            "version": config.model_version,
+            "version": config.target.model_version,
             "platform": report.model.platform,
             "max_batch_size": report.model.max_batch_size,
             "scheduler": report.model.scheduler,
@@ -77,7 +77,7 @@ def _document(report: Report, argv: Sequence[str]) -> Json:
         "levels": [_level(r, report.offset_ns) for r in report.levels],
         "best": _load_of(report.best),
         "answer": _maybe(_load, report.answer),
-        "slo": objectives if config.slo else None,
+        "slo": objectives if config.answers.slo else None,
         "knee": _knee(find_knee(report.levels)),
     }
 

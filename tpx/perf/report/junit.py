@@ -37,7 +37,7 @@ def _levels(report: Report) -> Iterator[Element]:
         case = Element(
             "testcase", classname=report.model.name, name=load_name(result.level), time=f"{took_s:.3f}"
         )
-        _judge(case, result, only_errors=bool(report.config.slo))
+        _judge(case, result, only_errors=bool(report.config.answers.slo))
         SubElement(case, "system-out").text = _clean(_figures(result))
         yield case
 
@@ -56,7 +56,7 @@ def _judge(case: Element, result: LevelResult, *, only_errors: bool) -> None:
 
 def _objectives(report: Report) -> Iterator[Element]:
     """Each objective at the load that is the answer, or at the lowest that was measured."""
-    if not report.config.slo or not report.levels:
+    if not report.config.answers.slo or not report.levels:
         return
     chosen = report.best or min(report.levels, key=lambda r: r.level.value)
     for assessment in chosen.slo:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from tpx.perf.levels import Level, LevelRange
 from tpx.perf.observer import Progress
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.report.figures import average_us, load_name, rate, usec
 from tpx.perf.report.markdown import sparkline
 from tpx.perf.results import LevelResult, ServerBreakdown, Verdict
@@ -70,9 +70,9 @@ def planned(levels: LevelRange) -> int | None:
 class Dashboard:
     """Keeps what was told of a run, and writes it as lines of a width."""
 
-    def __init__(self, config: PerfConfig) -> None:
+    def __init__(self, config: SessionSpec) -> None:
         self._config = config
-        self._planned = None if config.slo else planned(config.levels)
+        self._planned = None if config.answers.slo else planned(config.levels)
         self._level: Level | None = None
         self._begun_ns = 0
         self._level_begun_ns = 0
@@ -121,11 +121,11 @@ class Dashboard:
     def left_ns(self, now_ns: int) -> int | None:
         """How long it will take if further levels settle as those before, or at once; None where nobody
         knows."""
-        if self._planned is None or self._config.request_count:
+        if self._planned is None or self._config.load.request_count:
             return None
         usual = sum(self._took_ns) // len(self._took_ns) if self._took_ns else self._fewest_ns()
         here = max(0, usual - (now_ns - self._level_begun_ns))
-        pause = int(self._config.cooldown_seconds * 1e9)
+        pause = int(self._config.course.cooldown_seconds * 1e9)
         return here + (usual + pause) * max(0, self._planned - len(self._results) - 1)
 
     def _fewest_ns(self) -> int:
@@ -145,7 +145,7 @@ class Dashboard:
         line = Text.assemble((load_name(level), "bold"), (f"  level {number}{of}", "dim"))
         if progress is not None and not progress.window:
             line.append("  warming up", "dim")
-        elif progress is not None and not self._config.request_count:
+        elif progress is not None and not self._config.load.request_count:
             line.append(f"  window {progress.window}, at most {progress.max_windows}", "dim")
         line.append(f"  {_clock(now_ns - self._begun_ns)}", "dim")
         left = self.left_ns(now_ns)

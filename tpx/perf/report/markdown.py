@@ -33,7 +33,7 @@ def markdown_text(report: Report) -> str:
     config = report.config
     lines.append(
         f"<sub>{escaped(config.address)}, {escaped(report.server.name)} {escaped(report.server.version)}, "
-        f"batch {config.batch_size}, {report.started}</sub>"
+        f"batch {config.inputs.batch_size}, {report.started}</sub>"
     )
     return "\n".join(lines) + "\n"
 
@@ -78,7 +78,7 @@ def _curves(levels: Sequence[LevelResult]) -> str:
 
 
 def _objectives(report: Report) -> list[str]:
-    if not report.config.slo or not report.levels:
+    if not report.config.answers.slo or not report.levels:
         return []
     chosen = report.best or min(report.levels, key=lambda r: r.level.value)
     lines = [f"Objectives at {level_name(chosen.level)}:", ""]

@@ -5,7 +5,7 @@ from typing import Literal
 
 from tpx.perf.clients.model import ModelDescription, ServerDescription
 from tpx.perf.levels import Level
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.report.figures import load_name, rate
 from tpx.perf.results import LevelResult, Verdict
 
@@ -14,7 +14,7 @@ from tpx.perf.results import LevelResult, Verdict
 class Report:
     """A finished run. Times are ISO 8601 in UTC."""
 
-    config: PerfConfig
+    config: SessionSpec
     server: ServerDescription
     model: ModelDescription
     levels: tuple[LevelResult, ...]
@@ -32,7 +32,7 @@ class Report:
     def best(self) -> LevelResult | None:
         """The level of the highest throughput among those that met the limits; with objectives, the highest
         load that meets them."""
-        if self.config.slo:
+        if self.config.answers.slo:
             return next((r for r in self.levels if r.level == self.answer), None)
         good = [r for r in self.levels if r.meets_limits]
         return max(good, key=lambda r: r.throughput_infer_per_s, default=None)
@@ -58,7 +58,7 @@ class Report:
     @property
     def breaks_slo(self) -> bool:
         """Whether objectives were set, and no measured load meets them."""
-        return bool(self.config.slo) and self.answer is None
+        return bool(self.config.answers.slo) and self.answer is None
 
     @property
     def any_unstable(self) -> bool:
@@ -88,7 +88,7 @@ def conclude(report: Report) -> Conclusion:
     if not any(r.requests for r in report.levels):
         return Conclusion(badge="Nothing measured", tone="bad", sentence=_nothing(report))
     detail = _detail(report)
-    if report.config.slo:
+    if report.config.answers.slo:
         return _objectives(report, detail)
     best = report.best
     if best is None:
@@ -109,7 +109,7 @@ def conclude(report: Report) -> Conclusion:
 
 
 def _objectives(report: Report, detail: str) -> Conclusion:
-    asked = ", ".join(o.text for o in report.config.slo)
+    asked = ", ".join(o.text for o in report.config.answers.slo)
     best = report.best
     if best is None:
         return Conclusion(
@@ -138,7 +138,7 @@ def _detail(report: Report) -> str:
     if report.error:
         parts.append(f"The run ended early: {report.error}")
     flagged = [r for r in report.levels if not r.meets_limits and not r.interrupted]
-    if flagged and not report.config.slo:
+    if flagged and not report.config.answers.slo:
         names = ", ".join(f"{load_name(r.level)} ({r.verdict.value.replace('_', ' ')})" for r in flagged)
         parts.append(f"Not among the results: {names}.")
     return " ".join(parts)

@@ -9,7 +9,7 @@ from tpx import __version__
 from tpx.options import fields_of
 from tpx.perf.levels import LevelRange
 from tpx.perf.objectives import Objective
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.report.breakdown import breakdown_of_levels
 from tpx.perf.report.console import answers_text
 from tpx.perf.report.figures import level_name, percentile_name, usec
@@ -107,7 +107,7 @@ def _answers(report: Report) -> list[Section]:
 
 def _charts(report: Report, best: LevelResult | None) -> list[Section]:
     levels = report.levels
-    points = curve(levels, report.config.latency_threshold)
+    points = curve(levels, report.config.windows.latency_threshold)
     load = points.label_name if points else ""
     sections = section(
         "Latency and throughput",
@@ -221,7 +221,9 @@ def _levels_grid(report: Report) -> Grid:
             _text(verdict, _FLAGS.get(result.verdict, "bad")),
         ]
         rows.append(Row(cells=tuple(cells), emphasis="best" if result is report.best else ""))
-    busy = "Client and engine busy %" if report.config.service_kind == "inprocess" else "Client busy %"
+    busy = (
+        "Client and engine busy %" if report.config.service.service_kind == "inprocess" else "Client busy %"
+    )
     names = ("infer/s", "mean \u00b5s", "p50", "p90", "p95", "p99", "p99.9", "Failed", busy)
     columns = (*_numbers(kind, *names), Column(header="Verdict"))
     return Grid(key="levels", caption="Every level; the best one is bold", columns=columns, rows=tuple(rows))
@@ -374,8 +376,8 @@ def _target(report: Report) -> tuple[Fact, ...]:
     model, config = report.model, report.config
     facts = {
         "Server": f"{report.server.name} {report.server.version}",
-        "Address": f"{config.address}, {config.protocol}",
-        "Model": " ".join(part for part in (model.name, config.model_version) if part),
+        "Address": f"{config.address}, {config.target.protocol}",
+        "Model": " ".join(part for part in (model.name, config.target.model_version) if part),
         "Platform": model.platform,
         "Scheduler": model.scheduler,
         "Greatest batch": str(model.max_batch_size or ""),
@@ -393,11 +395,11 @@ def _host() -> tuple[Fact, ...]:
     )
 
 
-def _settings(config: PerfConfig) -> tuple[Fact, ...]:
+def _settings(config: SessionSpec) -> tuple[Fact, ...]:
     """What differs from the defaults."""
     out = []
-    for field in fields_of(PerfConfig):
-        value = getattr(config, field.name)
+    for field in fields_of(SessionSpec):
+        value = field.of(config)
         if value != field.default and field.name not in ("model", "url"):
             shown = str(value) if isinstance(value, LevelRange) else _as_text(value)
             out.append(Fact(label=field.flag, value=shown))

@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 
 from tpx.errors import MeasurementError
-from tpx.perf.options import PerfConfig
+from tpx.perf.options import SessionSpec
 from tpx.perf.recording import LevelRecords, Piece, Recorder
 from tpx.perf.records import MODEL_SHIFT, SUCCESS, Records
 
@@ -146,7 +146,7 @@ class _All:
 
 @contextmanager
 def open_recorders(
-    config: PerfConfig, capture: "Capture | None", offset_ns: int, problems: list[str]
+    config: SessionSpec, capture: "Capture | None", offset_ns: int, problems: list[str]
 ) -> Iterator[Recorder | None]:
     """What writes the records of a run; None where no file of them was asked for.
 
@@ -154,18 +154,18 @@ def open_recorders(
     an error none is left.
     """
     recorders: list[Recorder] = []
-    if config.profile_export_file is not None and capture is not None:
+    if config.output.profile_export_file is not None and capture is not None:
         from tpx.perf.report.profile_export import ProfileExport  # late, as each of them
 
-        kind = _EXPORTED_KINDS.get(config.service_kind, config.service_kind)
+        kind = _EXPORTED_KINDS.get(config.service.service_kind, config.service.service_kind)
         service = (kind, config.service.path)
-        recorders.append(ProfileExport(config.profile_export_file, capture, service, offset_ns))
-    if config.jsonl is not None:
-        recorders.append(JsonLines(config.jsonl, offset_ns))
-    if config.hdr_log is not None:
+        recorders.append(ProfileExport(config.output.profile_export_file, capture, service, offset_ns))
+    if config.output.jsonl is not None:
+        recorders.append(JsonLines(config.output.jsonl, offset_ns))
+    if config.output.hdr_log is not None:
         from tpx.perf.report.hdr import HdrLog
 
-        recorders.append(HdrLog(config.hdr_log, offset_ns))
+        recorders.append(HdrLog(config.output.hdr_log, offset_ns))
     if not recorders:
         yield None
         return

@@ -10,8 +10,6 @@ from tpx.options import option
 from tpx.perf.clients.tls import TlsSettings
 from tpx.perf.settings import refuse
 
-_TLS = "TLS"
-
 
 def _file(flag: str) -> Callable[[str], Path]:
     def parse(text: str) -> Path:
@@ -44,65 +42,59 @@ _HTTPS = "--ssl-https-"
 _GRPC = "--ssl-grpc-"
 
 
-@dataclass(frozen=True, kw_only=True)
-class TlsOptions:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSpec:
     """Whom the client trusts, and what it shows of itself."""
 
-    ssl_grpc_use_ssl: bool = option(False, "gRPC over TLS", section=_TLS)
+    ssl_grpc_use_ssl: bool = option(False, "gRPC over TLS")
     ssl_grpc_root_certifications_file: Path | None = option(
         None,
         "PEM of the authorities to trust",
-        section=_TLS,
         metavar="FILE",
         parse=_file(_GRPC + "root-certifications-file"),
     )
     ssl_grpc_private_key_file: Path | None = option(
-        None, "PEM of the client's key", section=_TLS, metavar="FILE", parse=_file(_GRPC + "private-key-file")
+        None, "PEM of the client's key", metavar="FILE", parse=_file(_GRPC + "private-key-file")
     )
     ssl_grpc_certificate_chain_file: Path | None = option(
         None,
         "PEM of the client's certificates",
-        section=_TLS,
         metavar="FILE",
         parse=_file(_GRPC + "certificate-chain-file"),
     )
     ssl_https_verify_peer: int = option(
         1,
         "1: check the server's certificate; 0: take any, of any host",
-        section=_TLS,
         parse=_number(_HTTPS + "verify-peer", 1, "The value must be either 0 or 1."),
     )
     ssl_https_verify_host: int = option(
         2,
         "2 or 1: check that the certificate is the host's; 0: do not",
-        section=_TLS,
         parse=_number(_HTTPS + "verify-host", 2, "The value must be either 0, 1, or 2."),
     )
     ssl_https_ca_certificates_file: Path | None = option(
         None,
         "PEM of the authorities to trust",
-        section=_TLS,
         metavar="FILE",
         parse=_file(_HTTPS + "ca-certificates-file"),
     )
     ssl_https_client_certificate_file: Path | None = option(
         None,
         "the client's certificate",
-        section=_TLS,
         metavar="FILE",
         parse=_file(_HTTPS + "client-certificate-file"),
     )
     ssl_https_client_certificate_type: Literal["PEM", "DER"] = option(
-        "PEM", "PEM or DER", section=_TLS, parse=_encoding(_HTTPS + "client-certificate-type")
+        "PEM", "PEM or DER", parse=_encoding(_HTTPS + "client-certificate-type")
     )
     ssl_https_private_key_file: Path | None = option(
-        None, "the client's key", section=_TLS, metavar="FILE", parse=_file(_HTTPS + "private-key-file")
+        None, "the client's key", metavar="FILE", parse=_file(_HTTPS + "private-key-file")
     )
     ssl_https_private_key_type: Literal["PEM", "DER"] = option(
-        "PEM", "PEM or DER", section=_TLS, parse=_encoding(_HTTPS + "private-key-type")
+        "PEM", "PEM or DER", parse=_encoding(_HTTPS + "private-key-type")
     )
 
-    def tls(self, protocol: str, *, secure: bool) -> TlsSettings | None:
+    def settings(self, protocol: str, *, secure: bool) -> TlsSettings | None:
         """What connections of a protocol check and show; None where they are plain.
 
         `secure` is what the URL says. Raises UsageError for settings that nothing would make use of.

@@ -1,4 +1,4 @@
-"""The options that say how requests go over the wire, and what the server is told beforehand."""
+"""How requests go over the wire, and what the server is told beforehand."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,11 +6,8 @@ from typing import Literal
 from tpx.errors import UsageError
 from tpx.options import option
 from tpx.perf.clients.base import RequestFields
-from tpx.perf.clients.endpoint import WireSettings
 from tpx.perf.settings import one_of, refuse
 from tpx.protocol.v2 import Parameter
-
-_WIRE = "Wire"
 
 TensorFormat = Literal["binary", "json"]
 
@@ -63,91 +60,61 @@ _compression = one_of(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class WireOptions:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireSpec:
     """Streams, formats, compression, parameters, tracing."""
 
-    asynchronous: bool = option(
-        False, "measure as with perf_analyzer's asynchronous calls", "--async", "-a", section=_WIRE
-    )
-    sync: bool = option(False, "measure as with its blocking calls", section=_WIRE)
-    streaming: bool = option(
-        False, "gRPC: send over bidirectional streams; OpenAI: have answers streamed", section=_WIRE
-    )
+    asynchronous: bool = option(False, "measure as with perf_analyzer's asynchronous calls", "--async", "-a")
+    sync: bool = option(False, "measure as with its blocking calls")
+    streaming: bool = option(False, "gRPC: send over bidirectional streams; OpenAI: have answers streamed")
     stream_per_request: bool = option(
         False,
         "--streaming: a stream of its own for every request, which ends with the last response to it; "
         "MLServer's are so without being told",
-        section=_WIRE,
     )
     input_tensor_format: TensorFormat | None = option(
         None,
         "HTTP: inputs as binary or json; binary, unless the server does not say that it takes it",
-        section=_WIRE,
         parse=one_of("--input-tensor-format", ("binary", "json"), _FORMATS),
     )
     output_tensor_format: TensorFormat | None = option(
         None,
         "HTTP: outputs as binary or json; binary, unless the server does not say that it takes it",
-        section=_WIRE,
         parse=one_of("--output-tensor-format", ("binary", "json"), _FORMATS),
     )
     grpc_compression_algorithm: Literal["none", "gzip", "deflate"] = option(
-        "none", "of the requests' messages: none, gzip or deflate", section=_WIRE, parse=_compression
+        "none", "of the requests' messages: none, gzip or deflate", parse=_compression
     )
     request_parameter: tuple[RequestParameter, ...] = option(
         (),
         "parameter of every request; the type is bool, int or string (repeatable)",
-        section=_WIRE,
         metavar="NAME:VALUE:TYPE",
         parse=parse_request_parameter,
     )
     trace_level: tuple[str, ...] = option(
-        (), "have the server trace: OFF, TIMESTAMPS or TENSORS (repeatable)", section=_WIRE, parse=parse_level
+        (), "have the server trace: OFF, TIMESTAMPS or TENSORS (repeatable)", parse=parse_level
     )
-    trace_rate: int | None = option(
-        None, "of how many requests it traces one (1000)", section=_WIRE, metavar="N"
-    )
-    trace_count: int | None = option(None, "how many it traces; -1: any number", section=_WIRE, metavar="N")
-    log_frequency: int | None = option(
-        None, "traces in one of its files; 0: all of them", section=_WIRE, metavar="N"
-    )
+    trace_rate: int | None = option(None, "of how many requests it traces one (1000)", metavar="N")
+    trace_count: int | None = option(None, "how many it traces; -1: any number", metavar="N")
+    log_frequency: int | None = option(None, "traces in one of its files; 0: all of them", metavar="N")
 
-    def calls_asynchronously(self, *, sequences: bool = False) -> bool:
-        """Whether perf_analyzer would send without waiting for answers: over streams always, and by itself
-        for models that take sequences."""
-        return self.asynchronous or self.streaming or (sequences and not self.sync)
-
-    def check_wire(self, protocol: str, kind: str) -> None:
-        """Raise UsageError for a value out of range, or one that the transport has no use for."""
+    def __post_init__(self) -> None:
+        """Raise UsageError for a value out of range, or for calls of two kinds."""
         if self.asynchronous and self.sync:
             raise UsageError("Cannot specify --async and --sync simultaneously.")
-        if self.streaming and protocol != "grpc" and kind not in ("inprocess", "openai"):
-            raise UsageError("Streaming is only allowed with gRPC protocol and Triton C API.")
         if self.streaming and self.sync:
             raise UsageError("can not use streaming with synchronous API")
-        if self.stream_per_request and not (self.streaming and protocol == "grpc" and kind == "triton"):
-            raise UsageError("--stream-per-request is of --streaming over gRPC (-i grpc)")
-        if self.grpc_compression_algorithm != "none" and (protocol != "grpc" or kind == "inprocess"):
-            raise UsageError("Using compression algorithm is only allowed with gRPC protocol.")
-        formats = (self.input_tensor_format, self.output_tensor_format)
-        if "json" in formats and (protocol != "http" or kind != "triton"):
-            raise UsageError(
-                "--input-tensor-format and --output-tensor-format json are only allowed with HTTP protocol"
-            )
-        if self.request_parameter and kind not in ("triton", "inprocess"):
-            raise UsageError(f"--request-parameter: the requests of --service-kind {kind} have no parameters")
-        self._check_trace(kind)
-
-    def _check_trace(self, kind: str) -> None:
         if self.trace_rate is not None and self.trace_rate <= 0:
             refuse("--trace-rate", "The value must be > 0.")
         if self.trace_count is not None and self.trace_count < -1:
             refuse("--trace-count", "The value must be >= 0 or set to -1 (default).")
         if self.log_frequency is not None and self.log_frequency < 0:
             refuse("--log-frequency", "The value must be >= 0.")
-        if self.trace_settings and kind != "triton":
-            raise UsageError(f"--trace-level and its like: --service-kind {kind} has no trace settings")
+
+    def calls_asynchronously(self, *, sequences: bool = False) -> bool:
+        """Whether perf_analyzer would send without waiting for answers: over streams always, and by itself
+        for models that take sequences."""
+        return self.asynchronous or self.streaming or (sequences and not self.sync)
 
     @property
     def trace_settings(self) -> dict[str, tuple[str, ...]]:
@@ -166,13 +133,15 @@ class WireOptions:
         return RequestFields(parameters={p.name: p.value for p in self.request_parameter})
 
     @property
-    def wire(self) -> WireSettings:
-        """How requests are put on the wire."""
-        compression = self.grpc_compression_algorithm
-        return WireSettings(
-            streaming=self.streaming,
-            stream_per_request=self.stream_per_request,
-            compression="" if compression == "none" else compression,
-            input_binary=self.input_tensor_format != "json",
-            output_binary=self.output_tensor_format != "json",
-        )
+    def compression(self) -> str:
+        """gRPC messages: gzip or deflate; empty where they go as they are."""
+        return "" if self.grpc_compression_algorithm == "none" else self.grpc_compression_algorithm
+
+    @property
+    def input_binary(self) -> bool:
+        """HTTP: tensors go as raw bytes behind the JSON, not in it."""
+        return self.input_tensor_format != "json"
+
+    @property
+    def output_binary(self) -> bool:
+        return self.output_tensor_format != "json"

@@ -1,0 +1,217 @@
+"""The options of measuring: windows, what happens around levels, and what is asked of them."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tpx.errors import UsageError
+from tpx.options import given, option
+from tpx.perf.objectives import Objective, parse_objectives
+from tpx.perf.settings import ErrorBudget, one_of, parse_budget, refuse
+
+ANY_NUMBER = ErrorBudget()
+DEFAULT_INTERVAL_MS = {"pa": 5000, "ci": 1000}
+DEFAULT_TRIALS = {"pa": 10, "ci": 60}
+"""By the rule that ends a level."""
+
+_mode = one_of(
+    "--measurement-mode",
+    ("time_windows", "count_windows"),
+    "Unsupported type provided: '{}'. The available options are 'time_windows' or 'count_windows'.",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowSpec:
+    """Windows, stability, limits."""
+
+    measurement_mode: Literal["time_windows", "count_windows"] = option(
+        "time_windows", "what ends a window: time, or a number of requests", parse=_mode
+    )
+    measurement_interval: int | None = option(
+        None,
+        "milliseconds of a window; like perf_analyzer's it lasts 1.2 times this "
+        "(default 5000; with --stability ci 1000, and just that)",
+        "-p",
+    )
+    measurement_request_count: int = option(50, "samples that a window has at least in count_windows mode")
+    stability_percentage: float = option(
+        10.0, "spread of three windows that counts as stable, in percent", "-s"
+    )
+    max_trials: int | None = option(
+        None, "windows that a level has at most (default 10; with --stability ci 60)", "-r"
+    )
+    latency_threshold: int = option(0, "latency limit in milliseconds that ends the search; 0: none", "-l")
+    percentile: float = option(-1.0, "percentile that stands for latency instead of the mean; -1: the mean")
+    max_errors: ErrorBudget = option(
+        ANY_NUMBER,
+        "failed requests that end the run: a count, or a share such as 1%; any number without it",
+        metavar="N|P%",
+        parse=parse_budget,
+    )
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a value out of range."""
+        if self.measurement_interval is not None and self.measurement_interval <= 0:
+            refuse("--measurement-interval (-p)", "The value must be > 0 msec.")
+        if self.measurement_request_count <= 0:
+            refuse("--measurement-request-count", "The value must be > 0.")
+        if not self.stability_percentage >= 0:
+            refuse("--stability-percentage (-s)", "The value must be >= 0.0.")
+        if self.max_trials is not None and self.max_trials <= 0:
+            refuse("--max-trials (-r)", "The value must be > 0.")
+        if self.latency_threshold < 0:
+            refuse("--latency-threshold (-l)", "The value must be >= 0 msecs.")
+        if self.percentile != -1 and not 0 < self.percentile < 100:
+            refuse("--percentile", "The value must be -1 for not reporting or in range (0, 100).")
+
+
+_rule = one_of(
+    "--stability",
+    ("pa", "ci"),
+    "Unsupported type provided: '{}'. The available options are 'pa' or 'ci'; "
+    "a spread in percent is --stability-percentage (-s).",
+)
+
+
+def parse_share(text: str) -> float:
+    """`2%` or `0.02`."""
+    number = text.removesuffix("%")
+    try:
+        value = float(number)
+    except ValueError:
+        raise ValueError("expected a share such as 2% or 0.02") from None
+    return value / 100 if number != text else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerSpec:
+    """Stability, objectives, the knee, explanations."""
+
+    stability: Literal["pa", "ci"] | None = option(
+        None,
+        "when a level has been measured enough: pa, perf_analyzer's spread of three windows, or ci, when "
+        "the 95% confidence intervals of throughput and latency reach at most half of "
+        "--stability-percentage to either side (default pa, with --slo ci)",
+        metavar="pa|ci",
+        parse=_rule,
+    )
+    ci_width: float | None = option(
+        None,
+        "end a level when the intervals of throughput and latency are no wider than this share of them: "
+        "--stability ci with a --stability-percentage of its own",
+        metavar="P%",
+        parse=parse_share,
+    )
+    require_stable: bool = option(False, "exit with 2 when any level is unstable")
+    allow_partial: bool = option(
+        False, "do not exit with 130 when Ctrl-C cuts the run short: take what it measured"
+    )
+    stop_on_unstable: bool = option(
+        False, "measure no further level after an unstable one, as perf_analyzer does"
+    )
+    slo: tuple[Objective, ...] = option(
+        (),
+        "find the highest load that meets this with safety, such as 'p99<20ms,error_rate<0.1%' "
+        "(repeatable); without a range from 1 upwards; exit with 4 where no level does",
+        metavar="FIGURE<VALUE",
+        parse=parse_objectives,
+    )
+    slo_confidence: float = option(0.99, "confidence with which an objective is called met, or broken")
+    knee: bool = option(False, "show where more load stops paying, and the predicted peak")
+    explain: bool = option(False, "show the formula of each figure with its numbers filled in")
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a value out of range, or one that says something of what is not asked."""
+        if self.ci_width is not None and not 0 < self.ci_width < 1:
+            refuse("--ci-width", "The value must be above 0% and below 100%.")
+        if self.ci_width is not None and self.stability == "pa":
+            raise UsageError("--ci-width is of --stability ci, and --stability pa has no intervals")
+        if not 0.5 < self.slo_confidence < 1:
+            refuse("--slo-confidence", "The value must be in range (0.5, 1).")
+        if "slo_confidence" in given(self) and not self.slo:
+            raise UsageError("--slo-confidence is of the objectives of --slo")
+
+    @property
+    def rule(self) -> Literal["pa", "ci"]:
+        """The stability rule, also where none was given."""
+        return self.stability or ("ci" if self.slo or self.ci_width is not None else "pa")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparingSpec:
+    """Servers that are measured in turns, and what counts as a difference."""
+
+    ab: tuple[str, ...] = option(
+        (),
+        "measure these servers in turns, block by block, and tell whether they differ: "
+        "--ab URL1 URL2 ... (the first is the base)",
+        metavar="URL",
+    )
+    ab_blocks: int = option(12, "blocks of each server with --ab")
+    alpha: float = option(0.05, "how often a difference may be found where there is none (--ab)")
+    min_effect: float = option(
+        0.02,
+        "differences below this share are none, however sure (--ab)",
+        metavar="P%",
+        parse=parse_share,
+    )
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a value out of range, or one that says something of no comparison."""
+        if not 0 < self.alpha < 0.5:
+            refuse("--alpha", "The value must be in range (0, 0.5).")
+        if not 0 <= self.min_effect < 1:
+            refuse("--min-effect", "The value must be >= 0% and below 100%.")
+        if self.ab_blocks < 4:
+            refuse("--ab-blocks", "The value must be >= 4: fewer blocks cannot show a difference.")
+        if len(self.ab) == 1 or len(set(self.ab)) > 26:
+            raise UsageError("--ab compares from two to 26 servers: --ab URL1 URL2")
+        for name in ("ab_blocks", "alpha", "min_effect"):
+            if name in given(self) and not self.ab:
+                flag = f"--{name.replace('_', '-')}"
+                raise UsageError(f"{flag} is of --ab URL1 URL2, or of `tpx perf compare`")
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """One `--labels KEY=VALUE`."""
+
+    key: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}"
+
+
+def parse_label(text: str) -> Label:
+    """`key=value`, split at the first equals sign."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        refuse("--labels", f"The value '{text}' does not match <key=value>.")
+    return Label(key.strip(), value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CourseSpec:
+    """Before a level, between levels, beside the results."""
+
+    warmup_seconds: float = option(
+        0.0, "seconds of each level's load before it is measured", metavar="SECONDS"
+    )
+    cooldown_seconds: float = option(0.0, "seconds without load between levels", metavar="SECONDS")
+    labels: tuple[Label, ...] = option(
+        (),
+        "name and value that go into --json, such as commit=1a2b3c (repeatable)",
+        metavar="KEY=VALUE",
+        parse=parse_label,
+    )
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a value out of range."""
+        if not 0 <= self.warmup_seconds < float("inf"):
+            refuse("--warmup-seconds", "The value must be >= 0.")
+        if not 0 <= self.cooldown_seconds < float("inf"):
+            refuse("--cooldown-seconds", "The value must be >= 0.")
+        keys = [label.key for label in self.labels]
+        if len(set(keys)) < len(keys):
+            raise UsageError("--labels: a key is given more than once")

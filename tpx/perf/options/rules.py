@@ -1,0 +1,192 @@
+"""The rules between groups of options: what does not go together, and what its user is told."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tpx.options import given
+from tpx.perf.clients.endpoint import SERVICES
+from tpx.perf.levels import REQUEST_RATE
+
+if TYPE_CHECKING:
+    from tpx.perf.options.spec import SessionSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What is not allowed, and the message; `{0}` in it is the spec."""
+
+    broken: "Callable[[SessionSpec], object]"
+    message: str
+
+
+def _json(spec: "SessionSpec") -> bool:
+    return "json" in (spec.wire.input_tensor_format, spec.wire.output_tensor_format)
+
+
+def _periodic(spec: "SessionSpec") -> bool:
+    return spec.load.periodic_concurrency_range is not None
+
+
+def _streams(spec: "SessionSpec") -> bool:
+    return spec.target.protocol == "grpc" and spec.wire.streaming
+
+
+def _kind(spec: "SessionSpec", *kinds: str) -> bool:
+    return spec.service.service_kind in kinds
+
+
+def _of_open_loops(name: str) -> Rule:
+    flag = f"--{name.replace('_', '-')}"
+    return Rule(
+        lambda s: name in given(s.pace) and not s.levels.kind.open_loop,
+        f"{flag} is of loads with times of their own, such as --request-rate-range",
+    )
+
+
+def _of_one_server() -> Iterator[Rule]:
+    """What says something of one server, and of windows that the blocks of --ab do not have."""
+    alone = "is of one server's levels: a comparison is told in its text and by --json, --junit, --markdown"
+    blocks = "has no say: a block is a window of --measurement-interval, or --request-count requests"
+    unfit = {
+        "url": ("-u", "names a server, and --ab has those that are measured"),
+        "dry_run": ("--dry-run", "looks at one server: give it with -u instead of --ab"),
+        "knee": ("--knee", alone),
+        "explain": ("--explain", alone),
+        "collect_metrics": ("--collect-metrics", alone),
+        "stability": ("--stability", blocks),
+        "ci_width": ("--ci-width", blocks),
+        "require_stable": ("--require-stable", blocks),
+        "stop_on_unstable": ("--stop-on-unstable", blocks),
+        "stability_percentage": ("-s", blocks),
+        "max_trials": ("-r", blocks),
+        "latency_threshold": ("-l", alone),
+        "percentile": ("--percentile", alone),
+        "csv": ("-f", alone),
+        "profile_export_file": ("--profile-export-file", alone),
+        "jsonl": ("--jsonl", alone),
+        "hdr_log": ("--hdr-log", alone),
+        "html": ("--html", alone),
+        "pdf": ("--pdf", alone),
+    }
+    for name, (flag, why) in unfit.items():
+        yield Rule(lambda s, name=name: s.comparing.ab and name in given(s), f"--ab: {flag} {why}")  # type: ignore[misc]
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        lambda s: not (s.pace.self_test or s.target.model or s.target.models),
+        "Failed to parse -m (model name). The value must be specified.",
+    ),
+    Rule(
+        lambda s: not _kind(s, "inprocess") and s.target.protocol not in SERVICES[s.service.service_kind],
+        "--service-kind {0.service.service_kind} is reached with -i {0.service.protocols}",
+    ),
+    Rule(
+        lambda s: s.load.session_concurrency is not None and not _kind(s, "openai"),
+        "Session concurrency mode is only supported with OpenAI service kind.",
+    ),
+    Rule(
+        lambda s: s.load.rivals,  # perf_analyzer looks at the kind of service first
+        "Cannot use both {0.load.rivals} inference load modes.",
+    ),
+    Rule(
+        lambda s: s.wire.streaming and not _streams(s) and not _kind(s, "inprocess", "openai"),
+        "Streaming is only allowed with gRPC protocol and Triton C API.",
+    ),
+    Rule(
+        lambda s: s.wire.stream_per_request and not (_streams(s) and _kind(s, "triton")),
+        "--stream-per-request is of --streaming over gRPC (-i grpc)",
+    ),
+    Rule(
+        lambda s: s.wire.compression and (s.target.protocol != "grpc" or _kind(s, "inprocess")),
+        "Using compression algorithm is only allowed with gRPC protocol.",
+    ),
+    Rule(
+        lambda s: _json(s) and not (s.target.protocol == "http" and _kind(s, "triton")),
+        "--input-tensor-format and --output-tensor-format json are only allowed with HTTP protocol",
+    ),
+    Rule(
+        lambda s: s.wire.request_parameter and not _kind(s, "triton", "inprocess"),
+        "--request-parameter: the requests of --service-kind {0.service.service_kind} have no parameters",
+    ),
+    Rule(
+        lambda s: s.wire.trace_settings and not _kind(s, "triton"),
+        "--trace-level and its like: --service-kind {0.service.service_kind} has no trace settings",
+    ),
+    Rule(
+        lambda s: s.mlperf.levels is not None and s.load.levels.given,
+        "--scenario {0.mlperf.scenario} is a load of its own: leave out {0.load.levels.kind.flag}",
+    ),
+    Rule(
+        lambda s: s.needs_files and not s.inputs.input_data,
+        "When using `{0.needs_files}`, you must provide a dataset using `--input-data`.",
+    ),
+    Rule(
+        lambda s: s.needs_files and s.inputs.no_file,
+        "'{0.inputs.no_file}' is not a file. When using `{0.needs_files}`, all paths passed to --input-data "
+        "must be files.",
+    ),
+    _of_open_loops("max_connections"),
+    _of_open_loops("on_late"),
+    Rule(
+        lambda s: s.metrics.collect_metrics and not _kind(s, "triton"),
+        "Server-side metric collection is only supported with Triton client backend.",
+    ),
+    Rule(
+        lambda s: s.comparing.ab and s.answers.slo,
+        "--ab compares servers at given loads; it does not search for --slo",
+    ),
+    Rule(
+        lambda s: s.comparing.ab and (s.levels.unbounded or s.levels.binary),
+        "--ab compares servers at given loads: give the range an end, and no --binary-search",
+    ),
+    *_of_one_server(),
+    Rule(
+        lambda s: _periodic(s) and not _streams(s),
+        "The --periodic-concurrency-range option requires bi-directional gRPC streaming.",
+    ),
+    Rule(
+        lambda s: _periodic(s) and s.wire.stream_per_request,
+        "--periodic-concurrency-range needs streams that carry several requests: leave out "
+        "--stream-per-request",
+    ),
+    Rule(
+        lambda s: _periodic(s) and s.output.profile_export_file is None,
+        "Must provide --profile-export-file when using the --periodic-concurrency-range option.",
+    ),
+    Rule(
+        lambda s: s.course.warmup_seconds and s.load.warmup_request_count,
+        "--warmup-seconds and --warmup-request-count can not both end the warm-up",
+    ),
+    Rule(
+        lambda s: s.course.warmup_seconds and s.levels.kind.once,
+        "--warmup-seconds needs a load that goes on: {0.levels.kind.text} is sent once",
+    ),
+    Rule(
+        lambda s: s.mlperf.scenario and s.load.request_count,
+        "--scenario says itself how many requests are sent: leave out --request-count",
+    ),
+    Rule(
+        lambda s: s.mlperf.scenario == "server" and s.load.levels.kind is not REQUEST_RATE,
+        "--scenario server needs its target rate: --request-rate-range",
+    ),
+    Rule(
+        lambda s: (
+            s.mlperf.scenario == "server" and s.pace.request_distribution not in ("constant", "poisson")
+        ),
+        "--scenario server has Poisson arrivals: leave out --request-distribution",
+    ),
+    Rule(
+        lambda s: s.answers.slo and s.load.binary_search,
+        "--slo searches the range by itself: leave out --binary-search",
+    ),
+    Rule(
+        lambda s: s.load.binary_search and not s.windows.latency_threshold,
+        "The --latency-threshold cannot be 0 for binary search mode.",
+    ),
+    Rule(
+        lambda s: s.levels.unbounded and not (s.windows.latency_threshold or s.answers.slo),
+        "The end of the search range and the latency limit can not be both 0 (or 0.0) simultaneously",
+    ),
+)
