@@ -12,7 +12,7 @@ from tpx.analyzer.asking import groups_of, spec_of
 from tpx.analyzer.objectives import rank
 from tpx.analyzer.options import ProfileConfig
 from tpx.analyzer.options.file import merge_options
-from tpx.analyzer.reports.junit import junit_text
+from tpx.analyzer.reports.files import junit_text
 from tpx.analyzer.reports.tables import inference_table
 from tpx.analyzer.reports.verdict import Finding, judge
 from tpx.analyzer.results.measurement import Variant

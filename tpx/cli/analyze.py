@@ -27,8 +27,8 @@ from tpx.cli.measuring import measure
 from tpx.errors import MeasurementError, TpxError, UsageError
 from tpx.options import nearest
 from tpx.perf.run import event_loop
+from tpx.report.files import STEP_SUMMARY, step_summary_path
 from tpx.report.pdf import require_typst
-from tpx.report.step_summary import STEP_SUMMARY, step_summary_path
 
 if TYPE_CHECKING:
     from rich.status import Status

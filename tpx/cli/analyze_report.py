@@ -19,7 +19,8 @@ from tpx.analyzer.results.run import Run
 from tpx.cli.analyze_runs import journal_of, show_written
 from tpx.errors import UsageError
 from tpx.options import build, fields_of, given_in_argv, given_in_mapping, nearest, option
-from tpx.report.html import render, write_html
+from tpx.report.files import write_text
+from tpx.report.html import render
 from tpx.report.pdf import require_typst, write_pdf
 
 _RUN = "Run"
@@ -249,7 +250,7 @@ def _write_one(run: Run, name: str, written: str, manner: Manner, config: Report
     path = place / f"detailed_report.{written}"
     document = build_detail(run, name, places, manner)
     if written == "html":
-        write_html(render(document), path)
+        write_text(path, render(document), parents=True)
     else:
         write_pdf(document, path)
     return (path,)

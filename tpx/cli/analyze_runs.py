@@ -6,7 +6,6 @@ from pathlib import Path
 
 from tpx.analyzer.options import ProfileConfig, read_options
 from tpx.analyzer.options.output import JOURNAL
-from tpx.analyzer.reports.files import WrittenReports
 from tpx.analyzer.reports.verdict import plural
 from tpx.errors import UsageError
 
@@ -28,10 +27,10 @@ def journal_of(path: Path) -> Path:
     raise UsageError(f"{path}: no run here: expected {JOURNAL}, results/{JOURNAL} or the file itself")
 
 
-def show_written(written: WrittenReports) -> None:
+def show_written(written: Sequence[tuple[str, Path]]) -> None:
     """A line for each report; of single configurations how many there are, and where."""
-    details = [path for label, path in written.paths if label == "Details"]
-    for label, path in written.paths:
+    details = [path for label, path in written if label == "Details"]
+    for label, path in written:
         if label != "Details":
             print(f"{label}: {path}")
     if details:

@@ -1,6 +1,5 @@
 """Options that `tpx perf compare` and `tpx analyze compare` have in common: what counts as a difference."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tpx.errors import UsageError
 from tpx.options import option
 from tpx.perf.options.measuring import parse_share
+from tpx.report.files import json_text, write_text
 
 if TYPE_CHECKING:
     from tpx.perf.answers.compare import Strictness
@@ -39,10 +39,6 @@ class ComparisonOptions:
             raise UsageError("Failed to parse --min-effect. The value must be >= 0% and below 100%.")
 
     def write(self, content: dict[str, Any]) -> None:
-        """The document of the differences, where one is asked for. Raises UsageError."""
-        if self.json is None:
-            return
-        try:
-            self.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        except OSError as exc:
-            raise UsageError(f"cannot write {self.json}: {exc.strerror}") from exc
+        """Write the document of the differences, where one is asked for. Raises MeasurementError."""
+        if self.json is not None:
+            write_text(self.json, json_text(content))

@@ -20,7 +20,7 @@ from tpx.perf.report.figures import level_name
 from tpx.perf.report.model import Report
 from tpx.perf.run import dry_run, event_loop, run
 from tpx.perf.settings import without_secrets
-from tpx.report.step_summary import STEP_SUMMARY, step_summary_path
+from tpx.report.files import STEP_SUMMARY, step_summary_path
 
 IN_PROCESS = "tpx.cli.inprocess"
 START_ONE = "start one with `tpx serve`, or "

@@ -6,7 +6,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpx.errors import MeasurementError
 from tpx.report.document import Block, Document, Group, Picture, Section
 from tpx.report.styles import COLORS, STYLES, TEXT_COLORS, marker
 
@@ -61,18 +60,6 @@ def columns(blocks: tuple[Block, ...]) -> Iterator[tuple[Block, ...]]:
             yield tuple(run)
         else:
             yield from ((alone,) for alone in run)
-
-
-def write_html(page: str, path: Path) -> None:
-    """Write a page, or another text.
-
-    Raises MeasurementError when the file cannot be written.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(page, encoding="utf-8")
-    except OSError as exc:
-        raise MeasurementError(f"cannot write {path}: {exc.strerror}") from exc
 
 
 @cache

@@ -14,9 +14,8 @@ import pytest
 from tests.analyzer.reports.rendered import for_wide_screens, render
 from tests.analyzer.reports.test_html import measured
 from tests.report.reading import pdf_text, read
-from tpx.analyzer.reports.files import ReportFiles, write_reports
+from tpx.analyzer.reports.files import ReportFiles, junit_text, write_reports
 from tpx.analyzer.reports.json import report_json
-from tpx.analyzer.reports.junit import junit_text
 from tpx.analyzer.reports.latency_parts import parts_of
 from tpx.analyzer.reports.markdown import markdown_text
 from tpx.analyzer.reports.page import Places
@@ -33,7 +32,7 @@ from tpx.analyzer.results.measurement import (
 from tpx.analyzer.results.run import Run
 from tpx.cli.analyze import main
 from tpx.errors import MeasurementError
-from tpx.report.step_summary import step_summary_path
+from tpx.report.files import step_summary_path
 
 Replay = Callable[..., Run]
 
@@ -97,8 +96,8 @@ def data_of(page: str) -> Any:
 
 def test_every_file_is_where_it_was_asked_for_and_links_lead_to_files(batching: Run, tmp_path: Path) -> None:
     written = write_reports(batching, all_files(tmp_path))
-    assert [label for label, _ in written.paths] == ["Report", "Markdown", "JSON", "JUnit", *["Details"] * 4]
-    for _, path in written.paths:
+    assert [label for label, _ in written] == ["Report", "Markdown", "JSON", "JUnit", *["Details"] * 4]
+    for _, path in written:
         assert path.is_file()
         if path.suffix == ".html":
             for url in read(path.read_text(encoding="utf-8")).urls:

@@ -18,7 +18,7 @@ from tpx.analyzer.results.measurement import Latency, Load, Measurement, Range
 from tpx.analyzer.results.run import Run
 from tpx.errors import MeasurementError
 from tpx.report.document import Statement
-from tpx.report.html import write_html
+from tpx.report.files import write_text
 
 Replay = Callable[..., Run]
 
@@ -153,7 +153,7 @@ def test_no_measurement_at_all_still_makes_a_page(replay: Replay) -> None:
 def test_a_page_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(MeasurementError, match="cannot write"):
-        write_html("<html>", tmp_path / "file" / "report.html")
+        write_text(tmp_path / "file" / "report.html", "<html>", parents=True)
 
 
 @pytest.mark.parametrize(

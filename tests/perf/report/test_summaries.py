@@ -10,7 +10,7 @@ from tpx.options import from_argv
 from tpx.perf.clients.model import ModelDescription, ServerDescription
 from tpx.perf.objectives import Assessment, Outcome
 from tpx.perf.options import SessionSpec
-from tpx.perf.report.junit import junit_text
+from tpx.perf.report.files import junit_text
 from tpx.perf.report.markdown import markdown_text, milliseconds, sparkline
 from tpx.perf.report.model import Report, conclude
 from tpx.perf.results import Condition, ErrorCount, LevelResult, Validity, Verdict

@@ -6,7 +6,7 @@ from pathlib import Path
 from tpx.analyzer.reports.manner import Manner
 from tpx.analyzer.reports.tables import Table, gpu_table, inference_table, server_table
 from tpx.analyzer.results.run import Run
-from tpx.errors import MeasurementError
+from tpx.report.files import write_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +44,6 @@ def write_csv(run: Run, files: CsvFiles) -> tuple[Path, ...]:
     """
     names = (files.inference, files.gpu, files.server_only)
     tables = dict(zip(names, tables_of(run, files), strict=True))
-    written = []
     for name, table in tables.items():
-        path = files.directory / name
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(table.to_csv(), encoding="utf-8")
-        except OSError as exc:
-            raise MeasurementError(f"cannot write {path}: {exc.strerror}") from exc
-        written.append(path)
-    return tuple(written)
+        write_text(files.directory / name, table.to_csv(), parents=True)
+    return tuple(files.directory / name for name in tables)

@@ -1,21 +1,24 @@
 """Every report of a run, written from the run alone: pages, summaries, single configurations, texts."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tpx.analyzer.limits import limits_of
 from tpx.analyzer.reports.detail import build_detail, detail_path, detailed_names
 from tpx.analyzer.reports.json import report_text
-from tpx.analyzer.reports.junit import junit_text
 from tpx.analyzer.reports.manner import Manner
 from tpx.analyzer.reports.markdown import markdown_text
 from tpx.analyzer.reports.page import Places, build
+from tpx.analyzer.reports.verdict import Finding, Verdict, judge
 from tpx.analyzer.results.run import ModelRun, Run
-from tpx.errors import MeasurementError, TpxError
-from tpx.report.html import render, write_html
+from tpx.report import junit
+from tpx.report.document import Document
+from tpx.report.files import Output, step_summary, text_output, write_each, write_text
+from tpx.report.html import render
+from tpx.report.junit import Case
 from tpx.report.pdf import write_pdf
-from tpx.report.step_summary import append
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,79 +43,61 @@ class ReportFiles:
     """None is as the run says itself."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenReports:
-    """Labels and paths of the files that were written."""
-
-    paths: tuple[tuple[str, Path], ...]
-
-
-def write_reports(run: Run, files: ReportFiles) -> WrittenReports:
-    """Write every report that `files` asks for.
+def write_reports(run: Run, files: ReportFiles) -> tuple[tuple[str, Path], ...]:
+    """Write every report that `files` asks for; return their labels and paths.
 
     Raises MeasurementError naming every file that could not be written; the others are there.
     """
-    written: list[tuple[str, Path]] = []
-    problems: list[str] = []
-    for label, path, write in _wanted(run, files):
-        try:
-            write(path)
-            written.append((label, path))
-        except TpxError as exc:
-            problems.append(str(exc))
-    if problems:
-        raise MeasurementError("; ".join(problems))
-    return WrittenReports(paths=tuple(written))
+    return write_each(_outputs(run, files))
 
 
-Write = Callable[[Path], None]
-
-
-def _wanted(run: Run, files: ReportFiles) -> list[tuple[str, Path, Write]]:
-    """What each file is called to the user, where it goes, and what writes it."""
-    wanted: list[tuple[str, Path, Write]] = []
-    if files.html is not None:
-        wanted.append(("Report", files.html, lambda path: _page(run, files, path)))
-    if files.pdf is not None:
-        wanted.append(("PDF", files.pdf, lambda path: _pdf(run, files, path)))
-    link = "" if files.html is None else files.html.name
-    texts: list[tuple[str, Path | None, Callable[[], str]]] = [
-        ("Markdown", files.markdown, lambda: markdown_text(run, link, files.manner)),
-        ("JSON", files.json, lambda: report_text(run)),
-        ("JUnit", files.junit, lambda: junit_text(run)),
-    ]
-    wanted += [(label, path, _text_writer(text)) for label, path, text in texts if path is not None]
-    if files.step_summary is not None:
-        wanted.append(
-            (
-                "Step summary",
-                files.step_summary,
-                lambda path: append(path, markdown_text(run, manner=files.manner)),
-            )
-        )
+def _outputs(run: Run, files: ReportFiles) -> Iterator[Output]:
+    manner, link = files.manner, "" if files.html is None else files.html.name
+    yield _page("Report", files.html, lambda path: build(run, _places(run, files, path), manner))
+    places = Places(repository=files.repository, export_path=files.export_path)
+    yield Output(
+        label="PDF",
+        path=files.pdf,
+        write=lambda path: write_pdf(build(run, places, manner, data=False), path),
+    )
+    yield text_output("Markdown", files.markdown, lambda: markdown_text(run, link, manner), parents=True)
+    yield text_output("JSON", files.json, lambda: report_text(run), parents=True)
+    yield text_output("JUnit", files.junit, lambda: junit_text(run), parents=True)
+    yield step_summary(files.step_summary, lambda: markdown_text(run, manner=manner))
     if files.summaries and len(run.models) > 1:
         for model in run.models:
-            path = files.export_path / "reports" / "summaries" / model.model / "result_summary.html"
-            wanted.append(("Summary", path, _summary_writer(run, model, files)))
+            yield _summary(replace(run, models=(model,)), files)
     if files.detailed:
         for name in detailed_names(run):
-            wanted.append(
-                ("Details", files.export_path / detail_path(name), _detail_writer(run, name, files))
-            )
-    return wanted
+            yield _details(run, name, files)
 
 
-def _page(run: Run, files: ReportFiles, path: Path) -> None:
-    write_html(render(build(run, _places(run, files, path), files.manner)), path)
+def _page(label: str, path: Path | None, made: Callable[[Path], Document]) -> Output:
+    return Output(
+        label=label, path=path, write=lambda place: write_text(place, render(made(place)), parents=True)
+    )
 
 
-def _pdf(run: Run, files: ReportFiles, path: Path) -> None:
-    places = Places(repository=files.repository, export_path=files.export_path)
-    write_pdf(build(run, places, files.manner, data=False), path)
+def _summary(alone: Run, files: ReportFiles) -> Output:
+    """Return the page of one model of several, where Model Analyzer has it."""
+    path = files.export_path / "reports" / "summaries" / alone.models[0].model / "result_summary.html"
+    return _page(
+        "Summary", path, lambda place: build(alone, _places(alone, files, place, files.html), files.manner)
+    )
+
+
+def _details(run: Run, name: str, files: ReportFiles) -> Output:
+    path = files.export_path / detail_path(name)
+    places = Places(
+        repository=files.repository,
+        export_path=files.export_path,
+        parent="" if files.html is None else _href(files.html, path),
+    )
+    return _page("Details", path, lambda _: build_detail(run, name, places, files.manner))
 
 
 def _places(run: Run, files: ReportFiles, page: Path, parent: Path | None = None) -> Places:
-    """Links lead from the page's own directory, so that the export path can be moved as a whole."""
+    """Return what a page names; links lead from its own directory, so that the export path can be moved."""
     names = detailed_names(run) if files.detailed else ()
     return Places(
         repository=files.repository,
@@ -126,30 +111,38 @@ def _href(target: Path, page: Path) -> str:
     return Path(os.path.relpath(target, page.parent)).as_posix()
 
 
-def _summary_writer(run: Run, model: ModelRun, files: ReportFiles) -> Write:
-    alone = replace(run, models=(model,))
+def junit_text(run: Run) -> str:
+    """Return the document.
 
-    def write(path: Path) -> None:
-        places = _places(alone, files, path, files.html)
-        write_html(render(build(alone, places, files.manner)), path)
-
-    return write
-
-
-def _detail_writer(run: Run, name: str, files: ReportFiles) -> Write:
-    def write(path: Path) -> None:
-        places = Places(
-            repository=files.repository,
-            export_path=files.export_path,
-            parent="" if files.html is None else _href(files.html, path),
-        )
-        write_html(render(build_detail(run, name, places, files.manner)), path)
-
-    return write
+    A model without a measurement is an error, a constraint that the recommended configuration misses a
+    failure, a constraint of which nothing is certain is skipped.
+    """
+    cases = [case for model in run.models for case in _model(model, run)]
+    return junit.render("tpx analyze", cases, started=run.started.provenance.started)
 
 
-def _text_writer(text: Callable[[], str]) -> Write:
-    def write(path: Path) -> None:
-        write_html(text(), path)
+def _model(model: ModelRun, run: Run) -> Iterator[Case]:
+    verdict = judge(model, run.started.goals)
+    text = f"{verdict.sentence}. {verdict.detail}"
+    spent_s = sum(m.duration_ns for v in model.variants for m in v.measurements) / 1e9
+    case = Case(suite=model.model, name="verdict", time_s=spent_s, output=text)
+    if verdict.finding is Finding.NOTHING:
+        case = replace(case, outcome="error", message=text, kind=verdict.finding.value)
+    elif verdict.finding is Finding.NONE_SATISFIES:
+        case = replace(case, outcome="failure", message=text, kind=verdict.finding.value)
+    yield case
+    yield from _constraints(verdict, run)
 
-    return write
+
+def _constraints(verdict: Verdict, run: Run) -> Iterator[Case]:
+    if verdict.best is None:
+        return
+    undetermined = verdict.conclusion.undetermined if verdict.conclusion else ()
+    for limit in limits_of(run.started.goals, verdict.model):
+        case = Case(suite=f"{verdict.model}.constraints", name=str(limit))
+        if not limit.kept_by(verdict.best.figures):
+            missed = f"{verdict.best.name}: {limit.miss(verdict.best.figures)}"
+            case = replace(case, outcome="failure", message=missed, kind="constraint")
+        elif limit in undetermined:
+            case = replace(case, outcome="skipped", message="the repetitions lie on both sides of the limit")
+        yield case

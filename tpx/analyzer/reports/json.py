@@ -12,6 +12,7 @@ from tpx.analyzer.results.costs import Prices, joules_per_inference
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Measurement, Range
 from tpx.analyzer.results.run import ModelRun, Run, VariantRun
+from tpx.report.files import json_text
 
 SCHEMA = 1
 """Of this document; fields may be added to one, none changes its meaning."""
@@ -42,7 +43,7 @@ def report_json(run: Run, verdicts: Sequence[Verdict] | None = None) -> Json:
 
 def report_text(run: Run) -> str:
     """The document as a file, indented."""
-    return msgspec.json.format(msgspec.json.encode(report_json(run)), indent=2).decode() + "\n"
+    return json_text(report_json(run))
 
 
 def embedded_text(run: Run, verdicts: Sequence[Verdict]) -> str:

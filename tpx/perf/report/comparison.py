@@ -1,12 +1,10 @@
 """What `tpx perf compare` and `--ab` found, for the page of a CI job and for CI servers."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from xml.etree import ElementTree
-from xml.etree.ElementTree import Element, SubElement
+from dataclasses import dataclass, replace
 
 from tpx.perf.answers.compare import Comparison, Difference, Strictness
 from tpx.perf.report.markdown import escaped
+from tpx.report.junit import Case, render
 
 _SIGNS = {"same": "", "better": "\u2705 better", "worse": "\u274c worse"}
 
@@ -77,30 +75,22 @@ def _table(comparison: Comparison) -> list[str]:
 
 
 def comparison_junit(compared: Compared) -> str:
-    """A test case for every figure of every load; what became worse is a failure."""
-    cases = [case for pair in compared.pairs for case in _cases(pair)]
-    suite = Element(
-        "testsuite",
-        name="tpx perf compare",
-        tests=str(len(cases)),
-        failures=str(sum(case.find("failure") is not None for case in cases)),
-        errors="0",
+    """Return a test case for every figure of every load; what became worse is a failure."""
+    return render(
+        "tpx perf compare", [_case(pair, d) for pair in compared.pairs for d in pair.comparison.differences]
     )
-    suite.extend(cases)
-    ElementTree.indent(suite)
-    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _cases(pair: Against) -> Iterator[Element]:
-    for d in pair.comparison.differences:
-        case = Element(
-            "testcase", classname=f"{pair.after} against {pair.before}", name=f"{d.load} {d.figure}"
-        )
-        told = _told(d)
-        if d.finding == "worse":
-            SubElement(case, "failure", message=f"{d.figure} is worse: {told}", type="regression")
-        SubElement(case, "system-out").text = f"{d.finding}: {told}"
-        yield case
+def _case(pair: Against, d: Difference) -> Case:
+    told = _told(d)
+    made = Case(
+        suite=f"{pair.after} against {pair.before}",
+        name=f"{d.load} {d.figure}",
+        output=f"{d.finding}: {told}",
+    )
+    if d.finding != "worse":
+        return made
+    return replace(made, outcome="failure", message=f"{d.figure} is worse: {told}", kind="regression")
 
 
 def _told(d: Difference) -> str:

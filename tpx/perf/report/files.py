@@ -1,17 +1,19 @@
-"""Writing the files of a run or a comparison that is over."""
+"""The files of a run that is over, and of a comparison."""
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from tpx.errors import MeasurementError, TpxError
 from tpx.perf.report.csv import CsvOptions, composing_files, csv_text
+from tpx.perf.report.figures import load_name, rate, usec
 from tpx.perf.report.json import json_text
-from tpx.perf.report.junit import junit_text
 from tpx.perf.report.markdown import markdown_text
 from tpx.perf.report.model import Report
-from tpx.report.step_summary import append, step_summary_path
+from tpx.perf.results import LevelResult, Verdict
+from tpx.report import files
+from tpx.report.files import Output, step_summary, step_summary_path, text_output, write_each, write_text
+from tpx.report.junit import Case, render
 
 if TYPE_CHECKING:
     from tpx.perf.report.comparison import Compared
@@ -36,28 +38,27 @@ def write_files(report: Report, argv: Sequence[str]) -> None:
     Raises MeasurementError naming each file that could not be written; the others are there.
     """
     config = report.config
-    wanted: list[tuple[Path | None, Callable[[Path], None]]] = [
-        (config.output.csv, lambda path: _write_csv(report, path)),
-        (config.output.json, lambda path: write_text(path, json_text(report, argv))),
-        (config.output.junit, lambda path: write_text(path, junit_text(report))),
-        (config.output.markdown, lambda path: write_text(path, markdown_text(report))),
-        (
-            step_summary_path() if config.output.step_summary else None,
-            lambda path: append(path, markdown_text(report)),
+    outputs = [
+        Output(label="CSV", path=config.output.csv, write=lambda path: _write_csv(report, path)),
+        text_output("JSON", config.output.json, lambda: json_text(report, argv)),
+        text_output("JUnit", config.output.junit, lambda: junit_text(report)),
+        text_output("Markdown", config.output.markdown, lambda: markdown_text(report)),
+        step_summary(
+            step_summary_path() if config.output.step_summary else None, lambda: markdown_text(report)
         ),
     ]
     if config.output.html is not None or config.output.pdf is not None:
         from tpx.perf.report.page import build  # late: the page takes longer to import than to write
-        from tpx.report.html import render, write_html
+        from tpx.report import html
         from tpx.report.pdf import write_pdf
 
         page = build(report, argv)
-        wanted.append((config.output.html, lambda path: write_html(render(page), path)))
-        wanted.append((config.output.pdf, lambda path: write_pdf(page, path)))
-    write_each(wanted)
+        outputs.append(text_output("HTML", config.output.html, lambda: html.render(page)))
+        outputs.append(Output(label="PDF", path=config.output.pdf, write=lambda path: write_pdf(page, path)))
+    write_each(outputs)
 
 
-def write_comparison(files: ComparisonFiles, compared: "Compared", document: Mapping[str, object]) -> None:
+def write_comparison(wanted: ComparisonFiles, compared: "Compared", document: Mapping[str, object]) -> None:
     """Write what was asked for of a comparison; `document` is its JSON.
 
     Raises MeasurementError naming each file that could not be written; the others are there.
@@ -66,27 +67,11 @@ def write_comparison(files: ComparisonFiles, compared: "Compared", document: Map
 
     write_each(
         [
-            (files.json, lambda path: write_text(path, json.dumps(document, indent=1) + "\n")),
-            (files.junit, lambda path: write_text(path, comparison_junit(compared))),
-            (files.markdown, lambda path: write_text(path, comparison_markdown(compared))),
+            text_output("JSON", wanted.json, lambda: files.json_text(document)),
+            text_output("JUnit", wanted.junit, lambda: comparison_junit(compared)),
+            text_output("Markdown", wanted.markdown, lambda: comparison_markdown(compared)),
         ]
     )
-
-
-def write_each(wanted: Sequence[tuple[Path | None, Callable[[Path], None]]]) -> None:
-    """Write the files that were asked for.
-
-    Raises MeasurementError naming each that could not be written; the others are there.
-    """
-    problems = []
-    for path, write in wanted:
-        try:
-            if path is not None:
-                write(path)
-        except TpxError as exc:
-            problems.append(str(exc))
-    if problems:
-        raise MeasurementError("; ".join(problems))
 
 
 def _write_csv(report: Report, path: Path) -> None:
@@ -101,13 +86,55 @@ def _write_csv(report: Report, path: Path) -> None:
         write_text(beside, text)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file. Raises MeasurementError saying why it could not be written, and leaves no half of a new
-    one."""
-    fresh = not path.exists()
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as exc:
-        if fresh:
-            path.unlink(missing_ok=True)
-        raise MeasurementError(f"cannot write {path}: {exc.strerror}") from exc
+def junit_text(report: Report) -> str:
+    """Return the document.
+
+    A level that is unstable, over the limit or without an answer is a failure, one whose requests all failed
+    an error; where there are objectives, only they decide.
+    """
+    cases = [_level(r, report) for r in report.levels] + list(_objectives(report))
+    return render(f"tpx perf {report.model.name}", cases, started=report.started, error=report.error)
+
+
+def _level(result: LevelResult, report: Report) -> Case:
+    made = Case(
+        suite=report.model.name,
+        name=load_name(result.level),
+        time_s=sum(w.duration_ns for w in result.windows) / 1e9,
+        output=_figures(result),
+    )
+    if result.interrupted:
+        return replace(made, outcome="skipped", message="the run was interrupted")
+    if result.verdict is Verdict.ERRORS:
+        return replace(made, outcome="error", message=result.reason, kind=result.verdict.value)
+    if result.validity is not None and not result.validity.valid:
+        broken = "; ".join(f"{c.name}: {c.advice}" for c in result.validity.conditions if not c.kept)
+        return replace(made, outcome="failure", message=f"INVALID: {broken}", kind="scenario")
+    if not result.meets_limits and not report.config.answers.slo:
+        return replace(made, outcome="failure", message=result.reason, kind=result.verdict.value)
+    return made
+
+
+def _objectives(report: Report) -> Iterator[Case]:
+    """Yield each objective at the load that is the answer, or at the lowest that was measured."""
+    if not report.config.answers.slo or not report.levels:
+        return
+    chosen = report.best or min(report.levels, key=lambda r: r.level.value)
+    for assessment in chosen.slo:
+        text = assessment.objective.text
+        made = Case(suite=f"{report.model.name}.slo", name=text)
+        if not assessment.met:
+            why = f"{text} at {load_name(chosen.level)}: {assessment.outcome.value}, {assessment.reason}"
+            made = replace(made, outcome="failure", message=why, kind="slo")
+        yield made
+
+
+def _figures(result: LevelResult) -> str:
+    if result.latency is None:
+        return f"no successful request, {result.failed} failed"
+    return (
+        f"throughput {rate(result.throughput_infer_per_s)} infer/sec, "
+        f"mean {usec(result.latency.mean_ns)} usec, "
+        f"p50 {usec(result.latency.at(50.0))} usec, p99 {usec(result.latency.at(99.0))} usec, "
+        f"{result.requests} requests, {result.failed} failed"
+    )

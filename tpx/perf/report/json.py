@@ -1,6 +1,5 @@
 """A run as JSON, for programs: every level, also those that perf_analyzer leaves out."""
 
-import json
 import os
 import platform
 from collections.abc import Callable, Sequence
@@ -30,6 +29,7 @@ from tpx.perf.results import (
     Window,
 )
 from tpx.perf.statistics.batches import BINS_PER_OCTAVE, Batches, Integers
+from tpx.report import files
 
 SCHEMA = 1
 T = TypeVar("T")
@@ -42,7 +42,7 @@ def json_text(report: Report, argv: Sequence[str]) -> str:
 
     Durations are microseconds; windows begin and end at ns since 1970, by a clock that does not jump.
     """
-    return json.dumps(_document(report, argv), indent=1, allow_nan=False) + "\n"
+    return files.json_text(_document(report, argv))
 
 
 def _document(report: Report, argv: Sequence[str]) -> Json:
@@ -296,7 +296,7 @@ def _knee(knee: Knee) -> Json:
             "coherency": model.coherency,
             "fit_error": model.fit_error,
             "peak_load": model.peak_load,
-            "peak_throughput": None if model.peak_throughput == float("inf") else model.peak_throughput,
+            "peak_throughput": model.peak_throughput,
         },
     }
 
