@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tpx.perf.ledger import Ending, LevelLedger
+from tpx.perf.ledger import Ending, LevelLedger, Mark
 from tpx.perf.levels import Level
 from tpx.perf.records import ROW, SUCCESS, Records, Rows
 from tpx.perf.results import LevelResult
 from tpx.perf.settings import LevelSettings
-from tpx.perf.windows import Mark
+from tpx.perf.verdict import level_result
 
 Seconds = npt.NDArray[np.float64]
 Service = Callable[[np.random.Generator, int], Seconds]
@@ -110,7 +110,12 @@ def measured(rows: Rows, level: Level, settings: LevelSettings) -> LevelResult:
         if ledger.done:
             break
     assert time_ns <= rows["end_ns"][-1], "the simulated run is too short"
-    return ledger.result(lambda *_: None, Ending(failures={}, failed=0, interrupted=False))
+    return result_of(ledger, Ending(failures={}, failed=0, interrupted=False))
+
+
+def result_of(ledger: LevelLedger, ending: Ending) -> LevelResult:
+    """The result of a level on a server without statistics."""
+    return level_result(ledger.measured(lambda *_: None, ending), {})
 
 
 def _mark(time_ns: int, index: int) -> Mark:

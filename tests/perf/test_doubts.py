@@ -1,28 +1,47 @@
 """Doubts are told where figures contradict each other, and nowhere else."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tpx.perf.doubts import Evidence, doubts
+from tests.perf.conftest import make_window
+from tpx.perf.estimates import sample_of
+from tpx.perf.ledger import Ending, Measured
 from tpx.perf.levels import Level
+from tpx.perf.records import Records
 from tpx.perf.results import ClientCheck, ServerBreakdown
+from tpx.perf.rules import Standing
+from tpx.perf.settings import LevelSettings
+from tpx.perf.verdict import doubts
 
 CALM = ClientCheck(cpu_share=0.2, loop_lag_p99_ns=100_000, slip_p99_ns=0)
+SETTINGS = LevelSettings()
+POLLING = replace(SETTINGS, poll="busy")
 
 
-def told(**changes: Any) -> list[str]:
+def told(in_flight: float = 3.9, requests: int = 1000, **changes: Any) -> list[str]:
+    """The doubts about a second of requests of two inferences each."""
+    records = Records(1)
+    records.append(0, 0, 0, 0, int(in_flight * 1e9), 0)
     fields: dict[str, Any] = {
         "level": Level("concurrency", 4),
-        "requests": 1000,
-        "failed": 0,
+        "settings": SETTINGS,
         "batch_size": 2,
-        "in_flight": 3.9,
+        "records": records,
+        "marks": (),
+        "windows": (),
+        "standing": Standing(kept=0, stable=True),
+        "merged": make_window(requests, 100),
+        "rows": records.since(0),
+        "sample": sample_of(records.since(0), 0, 1),
+        "ending": Ending(failures={}, failed=0, interrupted=False),
+        "errors": (),
         "server": ServerBreakdown(model="m", version="1", inference_count=2000, success_count=1000),
         "check": CALM,
-        "counted_run": False,
+        "slo": (),
     }
-    return list(doubts(Evidence(**(fields | changes))))
+    return list(doubts(Measured(**(fields | changes))))
 
 
 def test_a_sound_measurement_has_none() -> None:
@@ -39,8 +58,8 @@ def test_littles_law_is_checked_to_a_tenth(in_flight: float) -> None:
 
 def test_little_is_not_asked_of_rates_or_of_runs_that_are_mostly_beginning_and_end() -> None:
     assert told(in_flight=1.0, level=Level("request_rate", 400.0)) == []
-    assert told(in_flight=1.0, counted_run=True, requests=39, server=None) == []
-    assert len(told(in_flight=1.0, counted_run=True)) == 1
+    assert told(in_flight=1.0, settings=replace(SETTINGS, request_count=1000), requests=39, server=None) == []
+    assert len(told(in_flight=1.0, settings=replace(SETTINGS, request_count=1000))) == 1
 
 
 @pytest.mark.parametrize(
@@ -72,7 +91,7 @@ def test_requests_of_a_rate_that_left_late_are_told_with_how_busy_the_client_was
 
 def test_a_polling_client_without_a_processor_of_its_own_is_doubtful() -> None:
     shared = ClientCheck(cpu_share=0.8, loop_lag_p99_ns=0, slip_p99_ns=0)
-    (doubt,) = told(polls=True, check=shared)
+    (doubt,) = told(settings=POLLING, check=shared)
     assert doubt.startswith("The polling client had a processor for 80% of the time only")
-    assert told(polls=False, check=shared) == []
-    assert told(polls=True, check=ClientCheck(cpu_share=0.99, loop_lag_p99_ns=0, slip_p99_ns=0)) == []
+    assert told(check=shared) == []
+    assert told(settings=POLLING, check=ClientCheck(cpu_share=0.99, loop_lag_p99_ns=0, slip_p99_ns=0)) == []

@@ -13,16 +13,16 @@ from tests.perf.simulated import (
     exponential,
     measured,
     open_loop,
+    result_of,
     rows_of,
 )
 from tpx.perf.clients.base import Failure
-from tpx.perf.ledger import Ending, LevelLedger
+from tpx.perf.ledger import Ending, LevelLedger, Mark
 from tpx.perf.levels import Level
 from tpx.perf.objectives import Outcome, parse_objectives
 from tpx.perf.records import Rows
 from tpx.perf.results import LevelResult, Verdict
 from tpx.perf.settings import ErrorBudget, LevelSettings
-from tpx.perf.windows import Mark
 
 ONE = Level("concurrency", 1)
 CI = LevelSettings(rule="ci", interval_ms=1000, max_windows=60)
@@ -50,7 +50,7 @@ def closed(
     failures = {500: Failure("HTTP 500", "broken")}
     failed = int((rows["status"] != 0).sum())
     ending = Ending(failures=failures, failed=failed, interrupted=False, loop_lag_p99_ns=lag_ns)
-    return ledger.result(lambda *_: None, ending)
+    return result_of(ledger, ending)
 
 
 def test_by_perf_analyzers_rule_the_last_three_windows_are_the_level() -> None:
@@ -174,9 +174,7 @@ def test_a_counted_level_whose_server_went_is_an_error_with_the_reason_alone() -
         ledger.close(border) if index else ledger.begin(border)
     failures = {500: Failure("HTTP 500", "broken")}
     lost = "the last 40 requests failed, over 19 s"
-    result = ledger.result(
-        lambda *_: None, Ending(failures=failures, failed=40, interrupted=False, lost=lost)
-    )
+    result = result_of(ledger, Ending(failures=failures, failed=40, interrupted=False, lost=lost))
     assert (result.verdict, result.warnings) == (Verdict.ERRORS, ())
     assert result.reason == (
         "The server does not answer any more: the last 40 requests failed, over 19 s. "
@@ -194,7 +192,7 @@ def test_a_streamed_request_whose_end_is_told_late_is_of_the_window_in_which_it_
         ns = second * 1_000_000_000
         border = Mark(time_ns=ns, index=second * 100, server=None, cpu_ns=0, read_ns=ns)
         ledger.close(border) if second else ledger.begin(border)
-    result = ledger.result(lambda *_: None, Ending(failures={}, failed=0, interrupted=False))
+    result = result_of(ledger, Ending(failures={}, failed=0, interrupted=False))
     assert [w.requests for w in result.windows] == [100, 100, 100, 100]
     assert result.estimates is not None
     assert result.estimates.batches.requests.sum() == result.requests == 300

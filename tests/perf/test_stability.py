@@ -2,11 +2,13 @@
 
 import pytest
 
-from tpx.perf.stability import Observation, describe_spread, is_stable
+from tests.perf.conftest import make_window
+from tpx.perf.results import Window
+from tpx.perf.rules import describe_spread, is_stable
 
 
-def seen(*windows: tuple[float, int]) -> list[Observation]:
-    return [Observation(throughput, latency) for throughput, latency in windows]
+def seen(*windows: tuple[float, int]) -> list[Window]:
+    return [make_window(throughput, latency) for throughput, latency in windows]
 
 
 def test_two_windows_are_never_stable() -> None:

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from tpx.perf.arrivals import Arrivals
-from tpx.perf.records import Records
-from tpx.perf.streaming import response_times, streaming_figures
-from tpx.perf.windows import index_after
+from tpx.perf.collectors import streaming_figures
+from tpx.perf.ledger import index_after
+from tpx.perf.recording import response_times
+from tpx.perf.records import Arrivals, Records
 
 MS = 1_000_000
 

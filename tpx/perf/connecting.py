@@ -16,7 +16,6 @@ from tpx.perf.inputs.feed import Feed
 from tpx.perf.inputs.mix import MixedFeed
 from tpx.perf.inputs.requests import FeedSettings, Requests, make_requests
 from tpx.perf.inputs.shared_memory import SharedTensors, shared_tensors
-from tpx.perf.members import Member
 from tpx.perf.options import SessionSpec
 from tpx.perf.server_statistics import ModelTree, ServerStatistics, Statistics, SumOfStatistics, model_tree
 from tpx.protocol.v2 import RequestedOutput
@@ -26,6 +25,15 @@ if TYPE_CHECKING:
 
 SINGLE_REQUEST_STREAMS = frozenset({"mlserver"})
 """Servers whose streams carry one request each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One model of a mix; of all requests, its weight's part are its own."""
+
+    model: str
+    weight: float
+    statistics: Statistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

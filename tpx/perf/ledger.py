@@ -1,34 +1,31 @@
-"""The books of one level: its windows, how it stands after each, and its result; no clock and no network."""
+"""The books of one level: its windows, how it stands after each, and what was measured in the end; no clock
+and no network.
+
+A request belongs to the window in which its END lies; its latency counts from when it should have been sent,
+which in a closed loop is when it was. Windows are back to back, and a level's figures are those of its last
+windows taken as one, which equals perf_analyzer's merge of their sums.
+"""
 
 import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from tpx.perf.clients.base import Failure
-from tpx.perf.doubts import Evidence, doubts
-from tpx.perf.estimates import Sample, assess, estimate, joined, sample_of
+from tpx.perf.estimates import Sample, assess, joined, sample_of
+from tpx.perf.latency import rank, summarize
 from tpx.perf.levels import Level
 from tpx.perf.objectives import Assessment, Outcome
-from tpx.perf.recording import LevelRecords
-from tpx.perf.records import SUCCESS, Records, Rows
-from tpx.perf.results import ClientCheck, ErrorCount, LevelResult, ServerBreakdown, Verdict, Window
-from tpx.perf.rules import LOOK_GROWTH, Standing, rule_for
-from tpx.perf.self_check import client_bound, slip_p99_ns
+from tpx.perf.records import SUCCESS, Records, Rows, succeeded
+from tpx.perf.results import ClientCheck, ClientTimes, ErrorCount, ServerBreakdown, Window
+from tpx.perf.rules import LOOK_GROWTH, STABILITY_WINDOWS, Standing, rule_for
 from tpx.perf.server_statistics import Snapshot
 from tpx.perf.settings import LevelSettings
-from tpx.perf.stability import STABILITY_WINDOWS
-from tpx.perf.verdict import Findings, is_dead, judge
-from tpx.perf.windows import (
-    Mark,
-    WindowRules,
-    busy_between,
-    client_times,
-    index_after,
-    rows_between,
-    window_between,
-)
 
 log = logging.getLogger(__name__)
 Between = Callable[[Snapshot | None, Snapshot | None], ServerBreakdown | None]
@@ -36,8 +33,20 @@ Between = Callable[[Snapshot | None, Snapshot | None], ServerBreakdown | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A boundary between windows: its time, the first record behind it, and readings taken there."""
+
+    time_ns: int
+    index: int
+    server: Snapshot | None
+    cpu_ns: int
+    """Processor time of what sends the requests, read at `read_ns`."""
+    read_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a level ended, known only to who ran it."""
+    """How a level ended, as seen by what ran it."""
 
     failures: Mapping[int, Failure]
     failed: int
@@ -47,6 +56,55 @@ class Ending:
     loop_lag_p99_ns: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Measured:
+    """A level that is over: everything that its result is made of.
+
+    The figures are those of `rows`, the records of the last `standing.kept` windows, of which `merged` and
+    `sample` are the summaries.
+    """
+
+    level: Level
+    settings: LevelSettings
+    batch_size: int
+    """Inferences of a row."""
+    records: Records
+    marks: tuple[Mark, ...]
+    windows: tuple[Window, ...]
+    standing: Standing
+    merged: Window
+    rows: Rows
+    sample: Sample
+    ending: Ending
+    errors: tuple[ErrorCount, ...]
+    """Kinds of failure in all windows, the most frequent first."""
+    server: ServerBreakdown | None
+    check: ClientCheck
+    slo: tuple[Assessment, ...]
+
+    @property
+    def first(self) -> Mark:
+        return self.marks[-1 - self.standing.kept]
+
+    @property
+    def last(self) -> Mark:
+        return self.marks[-1]
+
+    @property
+    def kept(self) -> range:
+        """The numbers of `rows` among the records."""
+        return range(self.first.index, self.last.index)
+
+    @property
+    def over_budget(self) -> bool:
+        return self.settings.max_errors.exceeded(failed=self.ending.failed, sent=len(self.records))
+
+    @property
+    def in_flight(self) -> float:
+        """Requests in flight on average: how many ended per second, times how long each took."""
+        return float((self.rows["end_ns"] - self.rows["start_ns"]).sum()) / max(self.merged.duration_ns, 1)
+
+
 class LevelLedger:
     """Cuts the records of a level into windows, at the marks that it is given."""
 
@@ -54,9 +112,7 @@ class LevelLedger:
         self._records = records
         self._settings = settings
         self._level = level
-        self._rules = WindowRules(
-            batch_size=batch_size, percentile=settings.percentile, clamped=settings.request_count > 0
-        )
+        self._batch_size = batch_size
         self._rule = rule_for(settings)
         self._marks: list[Mark] = []
         self._samples: list[Sample] = []
@@ -71,30 +127,29 @@ class LevelLedger:
         return self._marks[-1]
 
     def begin(self, mark: Mark) -> None:
-        """The first border."""
+        """Set the first border."""
         self._marks.append(mark)
 
     def index_at(self, end_ns: int) -> int:
-        """The first record behind a border at that time."""
+        """Return the index of the first record behind a border at that time."""
         return index_after(self._records, self._marks[-1].index, end_ns)
 
     def close(self, mark: Mark) -> None:
-        """The end of a window."""
+        """End a window."""
         first = self._marks[-1]
         self._marks.append(mark)
-        window = window_between(self._records, first, mark, self._rules)
+        window = self._window(first, mark)
         self.windows.append(window)
-        rows = rows_between(self._records, first, mark)
-        self._samples.append(sample_of(rows, window.start_ns, window.end_ns))
+        self._samples.append(sample_of(self._rows(first, mark), window.start_ns, window.end_ns))
         self._standing = self._rule.standing(self.windows, self._samples)
-        log.debug("%s, window %d: %s", self._level, len(self.windows), _told(window))
+        log.debug("%s, window %d: %s", self._level, len(self.windows), _described(window))
 
     @property
     def done(self) -> bool:
         """Whether the level needs no further window: it is stable, and its objectives and its latency limit
         are settled; or one of these is broken, it is dead, or has had all its windows."""
         settings, windows = self._settings, self.windows
-        if settings.request_count or len(windows) >= settings.max_windows or is_dead(windows[-1]):
+        if settings.request_count or len(windows) >= settings.max_windows or windows[-1].dead:
             return True
         if len(windows) < STABILITY_WINDOWS:
             return False
@@ -106,7 +161,7 @@ class LevelLedger:
         return self._standing.stable and Outcome.UNDECIDED not in outcomes
 
     def _settled_outcomes(self) -> list[Outcome]:
-        """What is settled of each objective: a verdict that two looks in a row agree on.
+        """Return what is settled of each objective: a verdict that two looks in a row agree on.
 
         Asking at every window would sooner or later be answered by chance, so looks are few.
         """
@@ -120,122 +175,66 @@ class LevelLedger:
         ]
         return self._outcomes
 
-    def result(self, between: Between, ending: Ending) -> LevelResult:
-        """The level's figures, verdict and doubts."""
-        standing, records = self._standing, self._records
-        first, last = self._marks[-1 - standing.kept], self._marks[-1]
-        merged = window_between(records, first, last, self._rules)
-        rows = rows_between(records, first, last)
-        errors = self._errors(ending.failures)
-        over_budget = self._settings.max_errors.exceeded(failed=ending.failed, sent=len(records))
-        check = ClientCheck(
-            cpu_share=busy_between(first, last),
-            loop_lag_p99_ns=ending.loop_lag_p99_ns,
-            slip_p99_ns=slip_p99_ns(rows),
-        )
-        server = between(first.server, last.server)
-        in_flight = float((rows["end_ns"] - rows["start_ns"]).sum()) / max(merged.duration_ns, 1)
-        findings = Findings(
-            windows=self.windows,
-            merged=merged,
-            errors=errors,
-            stable=standing.stable,
-            moved=standing.moved,
-            limit=standing.limit,
-            over_budget=over_budget,
-            lost=ending.lost,
-            interrupted=ending.interrupted,
-            client_bound=self._client_bound(check, merged),
-        )
-        judgement = judge(self._level, findings, self._settings)
-        # what fails for a while contradicts everything, which its errors say better
-        dead = judgement.verdict is Verdict.ERRORS
-        evidence = Evidence(
-            level=self._level,
-            requests=merged.requests,
-            failed=merged.failed,
-            batch_size=self._rules.batch_size,
-            in_flight=in_flight,
-            server=server,
-            check=check,
-            counted_run=self._settings.request_count > 0,
-            polls=self._settings.poll == "busy",
-        )
-        return LevelResult(
-            level=self._level,
-            batch_size=self._rules.batch_size,
-            verdict=judgement.verdict,
-            stable=judgement.stable,
-            interrupted=ending.interrupted,
-            over_budget=over_budget,
-            reason=judgement.reason,
-            percentile=self._settings.percentile,
-            windows=tuple(self.windows),
-            requests=merged.requests,
-            duration_ns=merged.duration_ns,
-            throughput_infer_per_s=merged.throughput_infer_per_s,
-            latency=merged.latency,
-            client=client_times(rows),
-            client_busy=check.cpu_share,
-            server=server,
-            failed=sum(e.count for e in errors),
-            errors=errors,
-            kept_windows=standing.kept,
-            warmup_windows=standing.warmup,
-            estimates=estimate(self._kept_sample(merged), self._rules.batch_size, self._settings.percentile),
-            in_flight=in_flight,
-            client_check=check,
-            warnings=() if dead else (*filter(None, [standing.warning]), *doubts(evidence)),
-            slo=self._assessments(),
-        )
-
-    def records(self, failures: Mapping[int, Failure]) -> LevelRecords:
-        """The requests of all windows, for whoever writes them down."""
-        return LevelRecords(
-            level=self._level,
-            records=self._records,
-            borders_ns=tuple(mark.time_ns for mark in self._marks),
-            indices=tuple(mark.index for mark in self._marks),
-            failures=failures,
-        )
-
-    def _client_bound(self, check: ClientCheck, merged: Window) -> str:
-        if merged.latency is None or self._settings.with_engine or self._settings.poll == "busy":
-            return ""
-        return client_bound(check, merged.latency.at(50.0))
-
     def last_server(self, between: Between) -> ServerBreakdown | None:
-        """The server's own account of the last window that is over; None before there is one."""
+        """Return the server's own account of the last window that is over; None before there is one."""
         if len(self._marks) < 2:
             return None
         return between(self._marks[-2].server, self._marks[-1].server)
 
     def kept_span_ns(self) -> tuple[int, int]:
-        """From when to when the windows lasted that the figures are made of."""
+        """Return from when to when the windows lasted that the figures are made of."""
         return self._marks[-1 - self._standing.kept].time_ns, self._marks[-1].time_ns
 
-    def kept_readings(self) -> tuple[Snapshot | None, Snapshot | None]:
-        """The server's counters before and behind what the figures are made of."""
-        return self._marks[-1 - self._standing.kept].server, self._marks[-1].server
-
-    def kept_rows(self) -> Rows:
-        """The records that the figures are made of."""
-        return rows_between(self._records, self._marks[-1 - self._standing.kept], self._marks[-1])
-
-    def kept_index(self) -> range:
-        """Their numbers."""
-        return range(self._marks[-1 - self._standing.kept].index, self._marks[-1].index)
-
-    def _kept_sample(self, merged: Window) -> Sample:
+    def measured(self, between: Between, ending: Ending) -> Measured:
+        """Sum up the windows; after `close` and nothing else."""
+        first, last = self._marks[-1 - self._standing.kept], self._marks[-1]
+        merged, rows = self._window(first, last), self._rows(first, last)
         sample = joined(self._samples[-self._standing.kept :])
-        if not self._rules.clamped:
-            return sample
-        return Sample(
-            start_ns=merged.start_ns,
-            end_ns=merged.end_ns,
-            ends=sample.ends,
-            latencies=sample.latencies,
-            ok=sample.ok,
+        slo = self._assessments()
+        if self._settings.request_count:
+            sample = replace(sample, start_ns=merged.start_ns, end_ns=merged.end_ns)
+        return Measured(
+            level=self._level,
+            settings=self._settings,
+            batch_size=self._batch_size,
+            records=self._records,
+            marks=tuple(self._marks),
+            windows=tuple(self.windows),
+            standing=self._standing,
+            merged=merged,
+            rows=rows,
+            sample=sample,
+            ending=ending,
+            errors=self._errors(ending.failures),
+            server=between(first.server, last.server),
+            check=ClientCheck(
+                cpu_share=merged.client_busy,
+                loop_lag_p99_ns=ending.loop_lag_p99_ns,
+                slip_p99_ns=p99(rows["start_ns"] - rows["intended_ns"]),
+            ),
+            slo=slo,
+        )
+
+    def _rows(self, first: Mark, last: Mark) -> Rows:
+        return self._records.since(first.index)[: last.index - first.index]
+
+    def _window(self, first: Mark, last: Mark) -> Window:
+        """Return the windows between two marks as one; of a counted run the time from the first request's
+        start to the last one's end."""
+        rows, start_ns, end_ns = self._rows(first, last), first.time_ns, last.time_ns
+        if self._settings.request_count and len(rows):
+            start_ns, end_ns = int(rows["start_ns"].min()), int(rows["end_ns"].max())
+        good, percentile = succeeded(rows), self._settings.percentile
+        extra = () if percentile is None else (percentile,)
+        return Window(
+            start_ns=start_ns,
+            end_ns=end_ns,
+            requests=len(good),
+            failed=len(rows) - len(good),
+            throughput_infer_per_s=len(good) * self._batch_size * 1e9 / max(end_ns - start_ns, 1),
+            latency=summarize(good["end_ns"] - good["intended_ns"], extra) if len(good) else None,
+            client_busy=(last.cpu_ns - first.cpu_ns) / max(last.read_ns - first.read_ns, 1),
+            stabilizing_percentile=percentile,
         )
 
     def _assessments(self) -> tuple[Assessment, ...]:
@@ -243,11 +242,10 @@ class LevelLedger:
         if not settings.objectives:
             return ()
         kept = joined(self._samples[-self._standing.kept :])
-        return assess(settings.objectives, kept, self._rules.batch_size, settings.safety)
+        return assess(settings.objectives, kept, self._batch_size, settings.safety)
 
     def _errors(self, failures: Mapping[int, Failure]) -> tuple[ErrorCount, ...]:
-        """The kinds of failure in all windows, the most frequent first."""
-        rows = rows_between(self._records, self._marks[0], self._marks[-1])
+        rows = self._rows(self._marks[0], self._marks[-1])
         counts = Counter(rows["status"][rows["status"] != SUCCESS].tolist())
         kinds = [
             ErrorCount(code=failures[s].code, count=count, message=failures[s].message)
@@ -257,13 +255,54 @@ class LevelLedger:
         return tuple(sorted(kinds, key=lambda e: -e.count))
 
 
-def _told(window: Window) -> str:
-    """A window in a line, for whoever watches every step."""
+def index_after(records: Records, since: int, time_ns: int) -> int:
+    """Return the index of the first record, from `since` on, that ended after `time_ns`; it and those behind
+    it belong to what follows."""
+    ends = np.maximum.accumulate(records.since(since)["end_ns"])
+    return since + int(np.searchsorted(ends, time_ns, side="right"))
+
+
+def full_at(rows: Rows, wanted: int, not_before_ns: int) -> int | None:
+    """Return when a count window is over: `wanted` requests have succeeded, and `not_before_ns` has been
+    reached.
+
+    It is the END of the request that fulfilled both, None while there is none.
+    """
+    successes = np.flatnonzero(rows["status"] == SUCCESS)
+    if len(successes) < wanted:
+        return None
+    ends = np.maximum.accumulate(rows["end_ns"])
+    at = max(int(successes[wanted - 1]), int(np.searchsorted(ends, not_before_ns)))
+    return int(ends[at]) if at < len(rows) else None
+
+
+def client_times(rows: Rows) -> ClientTimes | None:
+    """Return mean times of the successful requests; None where there is none."""
+    good = succeeded(rows)
+    if not len(good):
+        return None
+    send, receive, total = (
+        int((good[later] - good[earlier]).sum()) // len(good)
+        for earlier, later in (("start_ns", "sent_ns"), ("first_byte_ns", "end_ns"), ("start_ns", "end_ns"))
+    )
+    return ClientTimes(send_ns=send, wait_ns=max(0, total - send - receive), receive_ns=receive)
+
+
+def p99(values: npt.NDArray[Any]) -> int:
+    """Return the value that one in a hundred exceeds; 0 of none. np.quantile would import numpy.ma."""
+    if not len(values):
+        return 0
+    at = rank(99.0, len(values))
+    return int(np.partition(values, at)[at])
+
+
+def _described(window: Window) -> str:
+    """Describe a window in a line, for the log."""
     took = f"{window.duration_ns / 1e9:.3f} s, {window.requests} requests, {window.failed} failed"
     if window.latency is None:
         return took
-    mean, p50, p99 = (ns / 1000 for ns in (window.latency.mean_ns, *map(window.latency.at, (50.0, 99.0))))
+    mean, p50, high = (ns / 1000 for ns in (window.latency.mean_ns, *map(window.latency.at, (50.0, 99.0))))
     return (
         f"{took}, {window.throughput_infer_per_s:.6g} infer/sec, mean {mean:.1f} usec, p50 {p50:.1f} usec, "
-        f"p99 {p99:.1f} usec, client busy {window.client_busy * 100:.0f}%"
+        f"p99 {high:.1f} usec, client busy {window.client_busy * 100:.0f}%"
     )

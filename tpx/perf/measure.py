@@ -1,46 +1,44 @@
-"""Measuring one load level: window after window, until the ledger says that it is enough."""
+"""Measuring one load level: window after window, until the ledger says that it is enough, the server has
+gone, or the run is to end."""
 
 import asyncio
 import gc
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from time import perf_counter_ns
 
-from tpx.perf.inputs.conversations import Conversation
-from tpx.perf.inputs.feed import Feed
-from tpx.perf.ledger import Ending, LevelLedger
+import numpy as np
+
+from tpx.perf.ledger import Ending, LevelLedger, Mark, Measured, full_at, p99
 from tpx.perf.levels import Level
 from tpx.perf.loads.base import Load
-from tpx.perf.loads.endings import unfinished
-from tpx.perf.loads.figures import open_loop_figures
-from tpx.perf.loads.sessions import session_figures
-from tpx.perf.looks import Looks
-from tpx.perf.members import Stretch
-from tpx.perf.pulse import Pulse
-from tpx.perf.recording import LevelRecords
-from tpx.perf.results import LevelResult, Sessions
-from tpx.perf.scenarios import validity
-from tpx.perf.self_check import LoopProbe
+from tpx.perf.observer import Looks
+from tpx.perf.records import SUCCESS
 from tpx.perf.server_statistics import Snapshot, Statistics
 from tpx.perf.settings import LevelSettings
-from tpx.perf.streaming import streaming_figures
-from tpx.perf.windows import Mark, ended_sequences, full_at, mark
 
 TICK_S = 0.1
 COUNT_TICK_S = 0.01
 DRAIN_S = 60.0
 INTERRUPTED_DRAIN_S = 2.0
 ABORTED_DRAIN_S = 0.25
-"""Also whoever wants to end at once waits so long: requests that are given up may stay in the server."""
+"""A cancelled run waits this long, too: requests that are given up may stay in the server."""
 LONGEST_WINDOW = 10
-"""So many times its length a window by confidence intervals may wait for its samples."""
+"""A window by confidence intervals may wait up to this many times its length for its samples."""
+HOPELESS_FAILURES = 50
+"""This many failures without one success end a level before its window is over."""
+LOST_FAILURES = 10
+LOST_NS = 10_000_000_000
+"""This many failures in a row, over this time, end it where there were successes before."""
+PROBE_S = 0.01
+TIMER_GRID_NS = 1_000_000
+"""Event loops round their timers to milliseconds; lateness below that says nothing."""
 
 
 @contextmanager
 def quiet_memory() -> Iterator[None]:
-    """No garbage collection while a level is measured; nothing in the hot path makes cycles."""
+    """Collect no garbage while a level is measured; nothing in the hot path makes cycles."""
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -81,35 +79,26 @@ class LevelMeasurement:
     """One level, once: runs the load, and tells the ledger when a window is over."""
 
     def __init__(
-        self,
-        load: Load,
-        statistics: Statistics,
-        settings: LevelSettings,
-        level: Level,
-        batch_size: int,
+        self, load: Load, statistics: Statistics, settings: LevelSettings, level: Level, batch_size: int
     ) -> None:
         self._load = load
         self._pulse = Pulse(load)
         self._statistics = statistics
         self._settings = settings
-        self._level = level
-        batch_size *= level.requests_of_row
-        self._batch_size = batch_size
         self._ledger = LevelLedger(load.records, settings, level, batch_size)
         self._probe = LoopProbe()
 
-    async def run(self, looks: Looks, stop: asyncio.Event) -> LevelResult:
+    async def run(self, looks: Looks, stop: asyncio.Event) -> Measured:
         """Measure until the level is stable, hopeless, interrupted, or has had all its windows."""
         server = await self._statistics.read()
-        start_ns = perf_counter_ns()
-        ledger = self._ledger
-        ledger.begin(self._mark(start_ns, 0, server))
+        ledger, load = self._ledger, self._load
+        ledger.begin(self._mark(perf_counter_ns(), 0, server))
         self._probe.start()
         try:
-            self._load.start(self._settings.request_count or None)
+            load.start(self._settings.request_count or None)
             while True:
                 end_ns = await self._window_end(looks, stop)
-                await self._load.settled(end_ns)
+                await load.settled(end_ns)
                 index = ledger.index_at(end_ns)
                 border = self._mark(end_ns, index, await self._statistics.read())
                 with self._probe.resting():
@@ -118,64 +107,23 @@ class LevelMeasurement:
                 if done or self._ends_early(stop) or self._over_budget():
                     break
         except asyncio.CancelledError:
-            await self._load.stop(ABORTED_DRAIN_S)
+            await load.stop(ABORTED_DRAIN_S)
             raise
         finally:
             self._probe.stop()
-        await self._load.stop(_patience_s(self._settings, stop))
+        await load.stop(_patience_s(self._settings, stop))
         ending = Ending(
-            failures=self._load.failures(),
-            failed=self._load.failed,
+            failures=load.failures(),
+            failed=load.failed,
             interrupted=stop.is_set(),
             lost=self._pulse.lost,
             loop_lag_p99_ns=self._probe.p99_ns(*ledger.kept_span_ns()),
         )
-        result = ledger.result(self._statistics.between, ending)
-        if len(self._load.records.arrivals):
-            span = ledger.kept_index()
-            result = replace(
-                result, streaming=streaming_figures(self._load.records, span, result.duration_ns)
-            )
-        if self._settings.scenario:
-            judged = validity(self._settings, ledger.kept_rows(), result.duration_ns)
-            result = replace(result, validity=judged)
-        if not self._level.kind.open_loop:
-            return result
-        return replace(
-            result, open_loop=open_loop_figures(ledger.kept_rows(), result.duration_ns, self._load)
-        )
-
-    @property
-    def span_ns(self) -> tuple[int, int]:
-        """The time that the figures are of."""
-        return self._ledger.kept_span_ns()
-
-    def ended_sequences(self, feed: Feed) -> int:
-        """How many ended in the time that the figures are of."""
-        cut_short = unfinished(feed, self._load)
-        return ended_sequences(self._load.records, self._ledger.kept_index(), cut_short)
-
-    def sessions(self, conversations: Sequence[Conversation]) -> Sessions:
-        """What became of them."""
-        return session_figures(self._ledger.kept_rows(), conversations)
-
-    def records(self) -> LevelRecords:
-        """The requests of all windows."""
-        return self._ledger.records(self._load.failures())
-
-    def stretch(self, result: LevelResult) -> Stretch:
-        """What the figures of the result were made of."""
-        before, after = self._ledger.kept_readings()
-        return Stretch(
-            rows=self._ledger.kept_rows(),
-            duration_ns=result.duration_ns,
-            batch_size=self._batch_size,
-            before=before,
-            after=after,
-        )
+        return ledger.measured(self._statistics.between, ending)
 
     def _mark(self, time_ns: int, index: int, server: Snapshot | None) -> Mark:
-        return mark(time_ns, index, server, self._load.processor_ns)
+        cpu_ns = self._load.processor_ns
+        return Mark(time_ns=time_ns, index=index, server=server, cpu_ns=cpu_ns, read_ns=perf_counter_ns())
 
     async def _window_end(self, looks: Looks, stop: asyncio.Event) -> int:
         """Wait for the window to be over; returns when it was."""
@@ -228,3 +176,86 @@ class LevelMeasurement:
 
     def _over_budget(self) -> bool:
         return self._settings.max_errors.exceeded(failed=self._load.failed, sent=len(self._load.records))
+
+
+class Pulse:
+    """Whether what is under load still answers: of a server that has gone, no count would ever be full."""
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._seen = 0
+        self._failing = 0
+        self._first_ns = self._last_ns = 0
+        """When the first and the last of the failures ended that no success has followed."""
+
+    @property
+    def lost(self) -> str:
+        """Why nothing more is to be waited for; empty where requests succeed."""
+        self._look()
+        if self._failing == self._seen:
+            return f"all {self._failing} requests failed" if self._failing >= HOPELESS_FAILURES else ""
+        lasted_ns = self._last_ns - self._first_ns
+        if self._failing < LOST_FAILURES or lasted_ns < LOST_NS:
+            return ""
+        return f"the last {self._failing} requests failed, over {lasted_ns / 1e9:.0f} s"
+
+    def _look(self) -> None:
+        rows = self._load.records.since(self._seen)
+        if not len(rows):
+            return
+        self._seen += len(rows)
+        successes = np.flatnonzero(rows["status"] == SUCCESS)
+        if len(successes):
+            self._failing = 0
+            rows = rows[int(successes[-1]) + 1 :]
+        if len(rows):
+            self._first_ns = self._first_ns if self._failing else int(rows["end_ns"][0])
+            self._last_ns = int(rows["end_ns"][-1])
+            self._failing += len(rows)
+
+
+class LoopProbe:
+    """Looks a hundred times a second how long the event loop lets due things wait: a timer beyond its
+    resolution, or a callback that is ready."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[int, int]] = []
+        self._due_ns = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        self._arm()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """Look away while a window is summed up, which holds the loop up on purpose."""
+        self.stop()
+        try:
+            yield
+        finally:
+            self.start()
+
+    def p99_ns(self, start_ns: int, end_ns: int) -> int:
+        """The lag that one look in a hundred exceeded between two times; 0 where there was no look."""
+        lags = [lag for at, lag in self._seen if start_ns <= at <= end_ns]
+        return p99(np.asarray(lags, np.int64))
+
+    def _arm(self) -> None:
+        self._due_ns = perf_counter_ns() + int(PROBE_S * 1e9)
+        self._timer = asyncio.get_running_loop().call_later(PROBE_S, self._ring)
+
+    def _ring(self) -> None:
+        now_ns = perf_counter_ns()
+        late_ns = max(0, now_ns - self._due_ns - TIMER_GRID_NS)
+        asyncio.get_running_loop().call_soon(self._turned, now_ns, late_ns)
+
+    def _turned(self, rang_ns: int, late_ns: int) -> None:
+        now_ns = perf_counter_ns()
+        self._seen.append((now_ns, max(late_ns, now_ns - rang_ns)))
+        if self._timer is not None:
+            self._arm()

@@ -1,15 +1,17 @@
-"""What is kept of single requests beyond their figures: the seam between a level's records and the files that
-are made of them."""
+"""Single requests beyond their figures: the seam between a level's records and the files that are made of
+them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from time import CLOCK_REALTIME, clock_gettime_ns, perf_counter_ns
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from tpx.perf.clients.base import Failure
 from tpx.perf.levels import Level
-from tpx.perf.records import Records, Rows
-from tpx.perf.streaming import ResponseTimes, response_times
+from tpx.perf.records import Records, Rows, Times
 
 PIECE_ROWS = 1 << 14
 
@@ -18,6 +20,50 @@ def wall_offset_ns() -> int:
     """What is added to a time of the monotonic clock to make it nanoseconds since 1970; asked once a run, so
     that no step of the system's clock comes into the figures."""
     return clock_gettime_ns(CLOCK_REALTIME) - perf_counter_ns()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ResponseTimes:
+    """When each response to some rows came: those of row i are `times_ns[starts[i]:starts[i + 1]]`."""
+
+    times_ns: Times
+    starts: Times
+
+    def first_ns(self) -> Times:
+        """Return the first response of each row that has one."""
+        return self.times_ns[self.starts[:-1][np.diff(self.starts) > 0]]
+
+    def gaps_ns(self) -> Times:
+        """Return the times between two responses of the same request, all of them."""
+        if not len(self.times_ns):
+            return self.times_ns
+        gaps = np.diff(self.times_ns)
+        borders = self.starts[1:-1]
+        inside = np.ones(len(gaps), dtype=bool)
+        inside[borders[(borders > 0) & (borders <= len(gaps))] - 1] = False
+        return gaps[inside]
+
+    def only(self, rows: npt.NDArray[np.bool_]) -> "ResponseTimes":
+        """Return those of some of the rows."""
+        counts = np.diff(self.starts)
+        return ResponseTimes(
+            times_ns=self.times_ns[np.repeat(rows, counts)],
+            starts=np.concatenate(([0], np.cumsum(counts[rows]))),
+        )
+
+
+def response_times(records: Records, numbers: range, begins: int | None = None) -> ResponseTimes:
+    """Return those of some rows of `records`; `begins` is how many responses the rows before had, where that
+    is known."""
+    rows = records.between(numbers.start, numbers.stop)
+    if not len(records.arrivals):
+        came = rows["responses"] > 0
+        starts = np.concatenate(([0], np.cumsum(came)))
+        return ResponseTimes(times_ns=rows["end_ns"][came], starts=starts)
+    if begins is None:
+        begins = int(records.between(0, numbers.start)["responses"].sum())
+    starts = np.concatenate(([0], np.cumsum(rows["responses"])))
+    return ResponseTimes(times_ns=records.arrivals.times(begins, begins + int(starts[-1])), starts=starts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

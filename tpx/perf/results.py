@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypedDict
 
 from tpx.perf.clients.model import TensorSpec
 from tpx.perf.latency import LatencySummary
 from tpx.perf.levels import Level
 from tpx.perf.metrics.figures import MetricsFigures
 from tpx.perf.objectives import Assessment
-from tpx.perf.stability import Observation
 from tpx.perf.statistics.batches import Batches
 from tpx.perf.statistics.intervals import Interval
 from tpx.perf.wakeups import WakeUps
@@ -208,11 +208,14 @@ class Window:
         return self.end_ns - self.start_ns
 
     @property
-    def observation(self) -> Observation:
-        """What this window says to the stability rule."""
-        if self.latency is None:
-            return Observation(0.0, 0)
-        return Observation(self.throughput_infer_per_s, self.latency.at(self.stabilizing_percentile))
+    def latency_ns(self) -> int:
+        """The latency that stands for the window; 0 where no request succeeded."""
+        return self.latency.at(self.stabilizing_percentile) if self.latency else 0
+
+    @property
+    def dead(self) -> bool:
+        """Whether everything failed: the server has gone, or takes no such request."""
+        return self.latency is None and self.failed > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +254,19 @@ class Validity:
     @property
     def valid(self) -> bool:
         return all(condition.kept for condition in self.conditions)
+
+
+class Sections(TypedDict, total=False):
+    """What only some levels have, by the names of the fields of LevelResult; each collector gives its own."""
+
+    streaming: Streaming | None
+    open_loop: OpenLoop | None
+    sequences: int
+    sessions: Sessions
+    members: tuple[MemberFigures, ...]
+    metrics: MetricsFigures | None
+    validity: Validity
+    wake_ups: WakeUps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,10 +14,10 @@ from tpx.perf.estimates import Estimator, Sample, assess, joined
 from tpx.perf.objectives import Assessment, Objective, Outcome
 from tpx.perf.results import Window
 from tpx.perf.settings import LevelSettings
-from tpx.perf.stability import STABILITY_WINDOWS, describe_spread, is_stable
 from tpx.perf.statistics.intervals import Interval
 from tpx.perf.statistics.warmup import steady_from, warm_windows
 
+STABILITY_WINDOWS = 3
 SLICES = 20
 SLICE_REQUESTS = 5
 """Warm-up is looked for in slices of a window, each of so many requests on average at least."""
@@ -97,15 +97,14 @@ class Spread:
         return replace(found, kept=len(windows) - warmup, warmup=warmup, stable=self._was_stable)
 
     def _of_last(self, windows: Sequence[Window]) -> Standing:
-        observed = [w.observation for w in windows]
         kept = min(len(windows), STABILITY_WINDOWS)
         if len(windows) < STABILITY_WINDOWS:
             moved = f"{STABILITY_WINDOWS} windows are needed, there were {len(windows)}"
         else:
-            moved = describe_spread(observed)
-        if is_stable(observed, self._tolerance):
+            moved = describe_spread(windows)
+        if is_stable(windows, self._tolerance):
             return Standing(kept=kept, stable=True, moved=moved)
-        if 0 < self._content_at <= len(windows) and is_stable(observed, self._tolerance, latency=False):
+        if 0 < self._content_at <= len(windows) and is_stable(windows, self._tolerance, latency=False):
             return Standing(kept=kept, stable=True, moved=moved, warning=LATENCY_MOVES)
         return Standing(kept=kept, stable=False, moved=moved)
 
@@ -188,6 +187,38 @@ class LatencyLimit:
         (now,) = assess((self._limit,), sample, 1, self._confidence)
         before, self._before = self._before, now.outcome
         return now if last or now.outcome is before else replace(now, outcome=Outcome.UNDECIDED)
+
+
+def is_stable(windows: Sequence[Window], tolerance: float, *, latency: bool = True) -> bool:
+    """Return whether throughput and latency of the last three windows spread by a factor of at most 1 +
+    `tolerance`; throughput alone without `latency`.
+
+    perf_analyzer: inference_profiler.cc, DetermineStability (the greatest over the least, not a deviation
+    from the average as its documentation says).
+    """
+    last = windows[-STABILITY_WINDOWS:]
+    if len(last) < STABILITY_WINDOWS or any(w.latency is None for w in last):
+        return False
+    if _spread([w.throughput_infer_per_s for w in last]) > 1 + tolerance:
+        return False
+    return not latency or _spread([w.latency_ns for w in last]) <= 1 + tolerance
+
+
+def describe_spread(windows: Sequence[Window]) -> str:
+    """Say which quantity moved, and by how much, over the last three windows: `throughput by 12.1%, latency
+    by 3.0%`."""
+    last = [w for w in windows[-STABILITY_WINDOWS:] if w.latency is not None]
+    if len(last) < STABILITY_WINDOWS:
+        return (
+            f"only {len(last)} of the last {min(len(windows), STABILITY_WINDOWS)} windows had valid requests"
+        )
+    throughput = (_spread([w.throughput_infer_per_s for w in last]) - 1) * 100
+    latency = (_spread([w.latency_ns for w in last]) - 1) * 100
+    return f"throughput moved by {throughput:.1f}%, latency by {latency:.1f}%"
+
+
+def _spread(values: Sequence[float]) -> float:
+    return max(values) / max(min(values), 1e-9)
 
 
 def leading_warmup(windows: Sequence[Window], samples: Sequence[Sample], tolerance: float) -> int:

@@ -1,16 +1,24 @@
-"""Whether a level is a valid result of an MLPerf scenario: long enough, enough queries, few enough late."""
+"""Whether a level is a valid result of an MLPerf scenario: long enough, enough queries, few enough late.
+
+The bound is that by which MLPerf's load generator stops early: of n queries with t over a limit, the
+percentile p is shown to be below the limit when a server that keeps it just so would have at most t of n over
+it with a probability of at most 1 - confidence.
+"""
 
 import numpy as np
 
 from tpx.perf.records import Rows, succeeded
 from tpx.perf.results import Condition, Validity
 from tpx.perf.settings import LevelSettings
-from tpx.perf.statistics.early_stopping import least_queries, most_over, shown
+from tpx.perf.statistics.distributions import binomial_at_most
+from tpx.perf.statistics.intervals import SAFE_CONFIDENCE
+
+_MOST = 2**40
 
 
 def validity(settings: LevelSettings, rows: Rows, duration_ns: int) -> Validity:
-    """Of a level's rows, a row a query. The estimate is a percentile that at least 99 in 100 such runs would
-    not find too low."""
+    """Judge a level by its rows, a row a query. The estimate is a percentile that at least 99 in 100 such
+    runs would not find too low."""
     ordered = np.sort(succeeded(rows)["end_ns"] - succeeded(rows)["intended_ns"])
     failed = len(rows) - len(ordered)
     conditions = [Condition("no query failed", failed == 0, f"{failed} of {len(rows)} did" if failed else "")]
@@ -56,3 +64,38 @@ def _under(limit_ms: int, queries: int, late: int, percentile: float) -> Conditi
     return Condition(
         name, False, f"{late} of {queries} took longer, too few to tell: at least {more} more queries"
     )
+
+
+def shown(queries: int, over: int, percentile: float, confidence: float = SAFE_CONFIDENCE) -> bool:
+    """Return whether this many queries, of them `over` over a limit, show that the percentile is below it."""
+    return queries > over and binomial_at_most(queries, 1 - percentile / 100, over) <= 1 - confidence
+
+
+def least_queries(over: int, percentile: float, confidence: float = SAFE_CONFIDENCE) -> int:
+    """Return how many queries it takes when `over` of them are over the limit."""
+    high = over + 1
+    while not shown(high, over, percentile, confidence) and high < _MOST:
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if shown(middle, over, percentile, confidence):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def most_over(queries: int, percentile: float, confidence: float = SAFE_CONFIDENCE) -> int | None:
+    """Return how many of the queries may be over a limit that they still show; None where they are too
+    few."""
+    if not shown(queries, 0, percentile, confidence):
+        return None
+    low, high = 0, queries
+    while high - low > 1:
+        middle = (low + high) // 2
+        if shown(queries, middle, percentile, confidence):
+            low = middle
+        else:
+            high = middle
+    return low

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from tpx.errors import UsageError
+from tpx.perf.collectors import Collector, MetricsCollector, RecordingCollector, collectors_of
 from tpx.perf.connecting import ConnectedModel, open_model
 from tpx.perf.inputs.conversations import check_conversations
 from tpx.perf.levels import Level
@@ -17,18 +18,15 @@ from tpx.perf.loads.base import Load, LoadRequest, open_load
 from tpx.perf.loads.dealing import workers_for
 from tpx.perf.loads.limits import check_openable
 from tpx.perf.loads.rate import check_timestamps
-from tpx.perf.looks import Looks
 from tpx.perf.loops import waiting
 from tpx.perf.measure import LevelMeasurement, quiet_memory, warm_up
-from tpx.perf.members import member_figures
-from tpx.perf.metrics.scraper import Scraper
-from tpx.perf.observer import SILENT, Observer
+from tpx.perf.observer import SILENT, Looks, Observer
 from tpx.perf.options import SessionSpec
-from tpx.perf.recording import Recorder, wall_offset_ns
-from tpx.perf.results import LevelResult, Verdict
-from tpx.perf.seeds import level_number
+from tpx.perf.recording import wall_offset_ns
+from tpx.perf.results import LevelResult, Sections
 from tpx.perf.settings import LevelSettings
-from tpx.perf.wakeups import FEW_IN_FLIGHT, is_local, may_dominate, wake_ups
+from tpx.perf.verdict import level_result
+from tpx.perf.wakeups import FEW_IN_FLIGHT
 
 if TYPE_CHECKING:
     from tpx.perf.capture import Capture
@@ -67,10 +65,8 @@ class Session:
         self._connect = connect
         self._stack = AsyncExitStack()
         self._capture: Capture | None = None
-        self._begun = False
         self._workers: WorkerPool | None = None
-        self._recorder: Recorder | None = None
-        self._metrics: Scraper | None = None
+        self._collectors: list[Collector] = []
 
     async def __aenter__(self) -> Self:
         spec = self.spec
@@ -101,48 +97,35 @@ class Session:
         server takes no connections or a worker process has gone.
         """
         settings = settings or self.settings
-        if not self._begun:
+        if not self._collectors:
             await self._begin()
-        statistics = self.connected.statistics
+        batch_size = self.spec.inputs.batch_size * level.requests_of_row
         self._observer.level_started(level)
         with quiet_memory(), waiting(settings.poll):
             if settings.warmup_requests or settings.warmup_s:
                 warming = await self._open_load(level, settings, warming=True)
-                await warm_up(warming, settings, self._stop, self._looks(warming, level, settings))
+                looks = Looks(warming, self._observer, level, settings.max_windows, batch_size)
+                await warm_up(warming, settings, self._stop, looks)
             load = await self._open_load(level, settings)
-            if self._recorder is not None:
-                self._recorder.begin(load.records)
-            if self._metrics is not None:
-                await self._metrics.begin()
-            measurement = LevelMeasurement(load, statistics, settings, level, self.spec.inputs.batch_size)
-            result = await measurement.run(self._looks(load, level, settings), self._stop)
-            result = await self._completed(result, measurement)
-        result = _with_wake_ups(result, self.spec.address, settings)
+            for collector in self._collectors:
+                await collector.begin(load)
+            statistics = self.connected.statistics
+            measurement = LevelMeasurement(load, statistics, settings, level, batch_size)
+            looks = Looks(load, self._observer, level, settings.max_windows, batch_size)
+            measured = await measurement.run(looks, self._stop)
+        sections: Sections = {}
+        for collector in self._collectors:
+            sections |= await collector.finish(load, measured)
+        result = level_result(measured, sections)
         for notice in statistics.take_notices():
             self._observer.notice(notice)
-        if self._recorder is not None:
-            self._recorder.record(measurement.records())
         self._observer.level_finished(result)
-        return result
-
-    async def _completed(self, result: LevelResult, measurement: LevelMeasurement) -> LevelResult:
-        """The result with what only some runs have."""
-        connected = self.connected
-        result = replace(result, seed=level_number(self.spec.inputs.seed, result.level))
-        if connected.sequences:
-            result = replace(result, sequences=measurement.ended_sequences(connected.feed))
-        if connected.conversations:
-            result = replace(result, sessions=measurement.sessions(connected.conversations))
-        if self._metrics is not None:
-            await self._metrics.look()
-            result = replace(result, metrics=self._metrics.figures(measurement.span_ns))
-        if connected.members:
-            result = replace(result, members=member_figures(connected.members, measurement.stretch(result)))
         return result
 
     async def _begin(self) -> None:
         """Open what levels need beside the connections, and tell the observer about the run."""
         spec, stack = self.spec, self._stack
+        collectors = collectors_of(self.connected, spec.address, self.settings.scenario)
         whole = _undivided(spec)
         if whole and spec.pace.workers > 1:
             raise UsageError(f"--workers {spec.pace.workers}: {whole}")
@@ -155,17 +138,20 @@ class Session:
             self._workers = await stack.enter_async_context(pool)
         place = spec.metrics.place(spec.parsed_address.host)
         if place is not None:
-            self._metrics = Scraper(place, self._observer.notice)
-            stack.push_async_callback(self._metrics.stop)
+            from tpx.perf.metrics.scraper import Scraper  # late, as whatever few runs need
+
+            scraper = Scraper(place, self._observer.notice)
+            stack.push_async_callback(scraper.stop)
+            collectors.append(MetricsCollector(scraper))
         if (
             spec.output.profile_export_file is not None
             or spec.output.jsonl is not None
             or spec.output.hdr_log is not None
         ):
-            from tpx.perf.report.recorders import open_recorders  # late
+            from tpx.perf.report.recorders import open_recorders
 
-            recorders = open_recorders(spec, self._capture, self.offset_ns, self.problems)
-            self._recorder = stack.enter_context(recorders)
+            recorder = open_recorders(spec, self._capture, self.offset_ns, self.problems)
+            collectors.append(RecordingCollector(stack.enter_context(recorder)))
         self._observer.run_started(self.connected.model, self.connected.requests.data, self.settings)
         if spec.pace.poll == "busy" and (spec.levels.highest or 0) > FEW_IN_FLIGHT:
             self._observer.notice(
@@ -174,7 +160,7 @@ class Session:
             )
         for notice in self.connected.notices:
             self._observer.notice(notice)
-        self._begun = True
+        self._collectors = collectors
 
     async def _open_load(self, level: Level, settings: LevelSettings, *, warming: bool = False) -> Load:
         processes = 1 if self._workers is None else self._workers.count
@@ -183,15 +169,6 @@ class Session:
             return await self._workers.open_load(level, settings, warming=warming)
         asked = LoadRequest(target=self.connected, level=level, settings=settings, warming=warming)
         return await open_load(asked)
-
-    def _looks(self, load: Load, level: Level, settings: LevelSettings) -> Looks:
-        return Looks(
-            load,
-            self._observer,
-            level,
-            max_windows=settings.max_windows,
-            batch_size=self.spec.inputs.batch_size * level.requests_of_row,
-        )
 
     def _check_highest(self) -> None:
         """Raise UsageError where the highest level of the run is more than this machine can open."""
@@ -202,22 +179,6 @@ class Session:
         highest = Level(levels.mode, levels.start if ends_early else levels.highest or levels.start)
         lanes = self.connected.client.lanes_per_connection
         check_openable(highest, self.settings, lanes, self._processes)
-
-
-def _with_wake_ups(result: LevelResult, address: str, settings: LevelSettings) -> LevelResult:
-    """The result, with what wake-ups have to do with it where they dominate its latency."""
-    median_ns = result.latency.at(50.0) if result.latency is not None else 0
-    unlike = settings.poll == "busy" or settings.with_engine or result.verdict is Verdict.ERRORS
-    if unlike or not median_ns or not may_dominate(result.level, median_ns):
-        return result
-    found = wake_ups(median_ns, local=is_local(address))
-    if not found.dominate:
-        return result
-    warning = (
-        f"Wake-ups dominate: {found}. The figures of this level are as much the machine's as the server's, "
-        "and differ from run to run; --poll busy measures without those of the client."
-    )
-    return replace(result, wake_ups=found, warnings=(*result.warnings, warning))
 
 
 def _undivided(spec: SessionSpec) -> str:

@@ -1,16 +1,35 @@
-"""What is said of a level when its windows are there: perf_analyzer's decisions and messages, made to
-explain."""
+"""From what was measured to a level's result: perf_analyzer's verdicts and messages, made to explain, and
+warnings where figures contradict each other, the server's, or the plan."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tpx.perf.levels import Level
-from tpx.perf.objectives import Assessment, Outcome
-from tpx.perf.results import ErrorCount, Verdict, Window
+from tpx.perf.estimates import estimate
+from tpx.perf.ledger import Measured, client_times
+from tpx.perf.levels import CONCURRENCY
+from tpx.perf.objectives import Outcome
+from tpx.perf.results import ClientCheck, ErrorCount, LevelResult, Sections, Verdict, Window
+from tpx.perf.seeds import level_number
 from tpx.perf.settings import LevelSettings
 
+BUSY_SHARE = 0.9
+"""Share of its processor above which the client is what limits a level."""
+STRAINED_SHARE = 0.5
+"""Below this a client that is late has been kept waiting by something else."""
+NOTICED_LAG_NS = 1_000_000
+LAG_OF_LATENCY = 0.25
+"""A lag is part of what was measured once it is this share of the median latency."""
+LITTLES_TOLERANCE = 0.1
+COUNT_TOLERANCE = 0.05
+EDGE_REQUESTS = 10
+"""Up to this many requests, and those in flight, may lie on one side of a window's border for the client and
+on the other for the server."""
+LATE_NS = 1_000_000
+OWN_PROCESSOR = 0.95
+"""A polling client that was busy for less of the time had no processor of its own."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True)
 class Judgement:
     """A verdict, and for a person why it is not ok."""
 
@@ -19,60 +38,77 @@ class Judgement:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
-    """What a level has come to: all its windows, those that count as one, and what was found of them."""
+def level_result(measured: Measured, sections: Sections) -> LevelResult:
+    """Assemble the result of a level; `sections` are what only some levels have."""
+    merged, standing, settings = measured.merged, measured.standing, measured.settings
+    judgement = judge(measured)
+    wake_ups = sections.get("wake_ups")
+    warnings: tuple[str, ...] = ()
+    if judgement.verdict is not Verdict.ERRORS:  # which contradicts everything, and says it better
+        found = (standing.warning, *doubts(measured), wake_ups.warning if wake_ups else "")
+        warnings = tuple(filter(None, found))
+    return LevelResult(
+        level=measured.level,
+        batch_size=measured.batch_size,
+        verdict=judgement.verdict,
+        stable=judgement.stable,
+        interrupted=measured.ending.interrupted,
+        over_budget=measured.over_budget,
+        reason=judgement.reason,
+        percentile=settings.percentile,
+        windows=measured.windows,
+        requests=merged.requests,
+        duration_ns=merged.duration_ns,
+        throughput_infer_per_s=merged.throughput_infer_per_s,
+        latency=merged.latency,
+        client=client_times(measured.rows),
+        client_busy=measured.check.cpu_share,
+        server=measured.server,
+        failed=sum(e.count for e in measured.errors),
+        errors=measured.errors,
+        seed=level_number(settings.load.seed, measured.level),
+        kept_windows=standing.kept,
+        warmup_windows=standing.warmup,
+        estimates=estimate(measured.sample, measured.batch_size, settings.percentile),
+        in_flight=measured.in_flight,
+        client_check=measured.check,
+        warnings=warnings,
+        slo=measured.slo,
+        **sections,
+    )
 
-    windows: Sequence[Window]
-    merged: Window
-    errors: Sequence[ErrorCount] = ()
-    stable: bool
-    moved: str = ""
-    """Why it is not stable."""
-    limit: Assessment | None = None
-    """What they say about the latency limit; None where there is none."""
-    over_budget: bool = False
-    lost: str = ""
-    """Why nothing more was waited for."""
-    interrupted: bool = False
-    client_bound: str = ""
-    """Why the client limited it; empty where it did not."""
 
-
-def judge(level: Level, findings: Findings, settings: LevelSettings) -> Judgement:
-    """The verdict on a level."""
-    windows, merged, errors = findings.windows, findings.merged, findings.errors
-    stable = findings.stable and merged.latency is not None
-    if findings.over_budget:
-        return Judgement(verdict=Verdict.ERRORS, stable=stable, reason=_budget_message(errors, settings))
-    if findings.interrupted and merged.latency is None and not errors:
-        reason = f"{str(level).capitalize()} was interrupted before a request was answered."
-        return Judgement(verdict=Verdict.ERRORS, stable=False, reason=reason)
-    if merged.latency is None or is_dead(windows[-1]):
-        return Judgement(verdict=Verdict.ERRORS, stable=False, reason=_no_valid_request(windows[-1], errors))
-    if findings.lost:
-        reason = f"The server does not answer any more: {findings.lost}.{_first(errors)}"
-        return Judgement(verdict=Verdict.ERRORS, stable=False, reason=reason)
-    limit = findings.limit
+def judge(measured: Measured) -> Judgement:
+    """Return the verdict on a level."""
+    windows, merged, errors = measured.windows, measured.merged, measured.errors
+    name, ending, settings = str(measured.level).capitalize(), measured.ending, measured.settings
+    stable = measured.standing.stable and merged.latency is not None
+    if measured.over_budget:
+        return Judgement(Verdict.ERRORS, stable, _budget_message(errors, settings))
+    if ending.interrupted and merged.latency is None and not errors:
+        return Judgement(Verdict.ERRORS, False, f"{name} was interrupted before a request was answered.")
+    if merged.latency is None or windows[-1].dead:
+        return Judgement(Verdict.ERRORS, False, _no_valid_request(windows[-1], errors))
+    if ending.lost:
+        reason = f"The server does not answer any more: {ending.lost}.{_first(errors)}"
+        return Judgement(Verdict.ERRORS, False, reason)
+    limit = measured.standing.limit
     if limit is not None and limit.outcome is Outcome.BROKEN:
         reason = f"Measured latency went over the set limit of {settings.latency_limit_ms} msec."
-        return Judgement(verdict=Verdict.OVER_LIMIT, stable=stable, reason=reason)
-    if limit is not None and limit.outcome is Outcome.UNDECIDED and not findings.interrupted:
-        return Judgement(
-            verdict=Verdict.BORDERLINE, stable=stable, reason=_borderline(level, limit, settings)
+        return Judgement(Verdict.OVER_LIMIT, stable, reason)
+    if limit is not None and limit.outcome is Outcome.UNDECIDED and not ending.interrupted:
+        longer = "A greater --request-count" if settings.request_count else "A longer -p or more windows (-r)"
+        reason = (
+            f"{name} is borderline: its latency may lie on either side of the limit of "
+            f"{settings.latency_limit_ms} msec ({limit.reason}). {longer} may settle it."
         )
+        return Judgement(Verdict.BORDERLINE, stable, reason)
     if not stable:
-        reason = _unstable(level, findings, settings)
-        return Judgement(verdict=Verdict.UNSTABLE, stable=False, reason=reason)
-    if findings.client_bound:
-        reason = f"{str(level).capitalize()} is client-bound: {findings.client_bound}."
-        return Judgement(verdict=Verdict.CLIENT_BOUND, stable=True, reason=reason)
-    return Judgement(verdict=Verdict.OK, stable=True)
-
-
-def is_dead(window: Window) -> bool:
-    """Whether everything failed in a window: the server has gone, or takes no such request."""
-    return window.latency is None and window.failed > 0
+        return Judgement(Verdict.UNSTABLE, False, _unstable(measured))
+    bound = _client_bound(measured)
+    if bound:
+        return Judgement(Verdict.CLIENT_BOUND, True, f"{name} is client-bound: {bound}.")
+    return Judgement(Verdict.OK, True)
 
 
 def _first(errors: Sequence[ErrorCount]) -> str:
@@ -90,22 +126,91 @@ def _no_valid_request(window: Window, errors: Sequence[ErrorCount]) -> str:
     return "No valid requests recorded within time interval. Please use a larger time window."
 
 
-def _borderline(level: Level, limit: Assessment, settings: LevelSettings) -> str:
-    longer = "a longer -p or more windows (-r)"
-    if settings.request_count:
-        longer = "a greater --request-count"
-    return (
-        f"{str(level).capitalize()} is borderline: its latency may lie on either side of the limit of "
-        f"{settings.latency_limit_ms} msec ({limit.reason}). {longer.capitalize()} may settle it."
-    )
-
-
-def _unstable(level: Level, findings: Findings, settings: LevelSettings) -> str:
-    if findings.interrupted:
-        name, count = str(level).capitalize(), len(findings.windows)
-        return f"{name} was interrupted in window {count}, before it was stable. ({findings.moved})"
+def _unstable(measured: Measured) -> str:
+    level, settings, moved = measured.level, measured.settings, measured.standing.moved
+    if measured.ending.interrupted:
+        name, count = str(level).capitalize(), len(measured.windows)
+        return f"{name} was interrupted in window {count}, before it was stable. ({moved})"
     option = "request-count" if settings.mode == "count_windows" else "interval"
     return (
         f"Failed to obtain stable measurement within {settings.max_windows} measurement windows "
-        f"for {level}. Please try to increase the --measurement-{option}. ({findings.moved})"
+        f"for {level}. Please try to increase the --measurement-{option}. ({moved})"
     )
+
+
+def _client_bound(measured: Measured) -> str:
+    latency, settings = measured.merged.latency, measured.settings
+    if latency is None or settings.with_engine or settings.poll == "busy":
+        return ""
+    return client_bound(measured.check, latency.at(50.0))
+
+
+def client_bound(check: ClientCheck, median_latency_ns: int) -> str:
+    """Say why the client and not the server limited a level; empty where it did not."""
+    busy = f"the client was busy {check.cpu_share * 100:.0f}% of the time"
+    if check.cpu_share > BUSY_SHARE:
+        return busy
+    if check.cpu_share < STRAINED_SHARE:
+        return ""
+    if check.slip_p99_ns > max(NOTICED_LAG_NS, median_latency_ns):
+        return f"{busy} and sent requests late (p99 {check.slip_p99_ns / 1e6:.1f} ms)"
+    if check.loop_lag_p99_ns > max(NOTICED_LAG_NS, LAG_OF_LATENCY * median_latency_ns):
+        return (
+            f"{busy} and its event loop lagged (p99 {check.loop_lag_p99_ns / 1e6:.1f} ms), which is part of "
+            "the latencies"
+        )
+    return ""
+
+
+def doubts(measured: Measured) -> Iterator[str]:
+    """Yield what makes the figures doubtful, for a person, one sentence each."""
+    yield from _littles_law(measured)
+    yield from _other_clients(measured)
+    level, check = measured.level, measured.check
+    if level.kind.open_loop and check.slip_p99_ns > LATE_NS:
+        yield (
+            f"Requests were sent late: one in a hundred by {check.slip_p99_ns / 1e6:.1f} ms or more, while "
+            f"the client was busy {check.cpu_share * 100:.0f}% of the time. Latency counts from when they "
+            "were due."
+        )
+    if measured.settings.poll == "busy" and check.cpu_share < OWN_PROCESSOR:
+        yield (
+            f"The polling client had a processor for {check.cpu_share * 100:.0f}% of the time only: others "
+            "run there, and its latencies contain their turns. --poll busy needs a processor that nothing "
+            "else uses."
+        )
+
+
+def _littles_law(measured: Measured) -> Iterator[str]:
+    """In a closed loop throughput times latency is the concurrency (Little 1961)."""
+    level, merged, in_flight = measured.level, measured.merged, measured.in_flight
+    if level.kind is not CONCURRENCY or not merged.requests:
+        return
+    if measured.settings.request_count and merged.requests + merged.failed < EDGE_REQUESTS * level.value:
+        return  # its beginning and end, when fewer are in flight, are most of it
+    off = abs(level.value - in_flight) / level.value
+    if off > LITTLES_TOLERANCE:
+        yield (
+            f"Measurement inconsistent: by throughput and latency {in_flight:.2f} requests were in "
+            f"flight, {off * 100:.0f}% off the concurrency of {level.value:g} (Little's law). Longer windows "
+            "help where requests take nearly as long as one."
+        )
+
+
+def _other_clients(measured: Measured) -> Iterator[str]:
+    server, batch_size = measured.server, measured.batch_size
+    if server is None or not measured.merged.requests:
+        return
+    ours = measured.merged.requests * batch_size
+    # what the cache answers is a success without an inference
+    theirs = server.success_count * batch_size if server.response_cache else server.inference_count
+    edge = (EDGE_REQUESTS + measured.level.value) * batch_size
+    if theirs and abs(theirs - ours) > max(COUNT_TOLERANCE * ours, edge):
+        more = "more than" if theirs > ours else "fewer than"
+        why = (
+            "other clients use the model, and" if theirs > ours else "the statistics cover another time, and"
+        )
+        yield (
+            f"The server counted {theirs} inferences, {abs(theirs - ours) / ours * 100:.0f}% {more} the "
+            f"{ours} of this client: {why} the server's figures are not of this measurement alone."
+        )

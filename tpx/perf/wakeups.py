@@ -31,6 +31,14 @@ class WakeUps:
     def dominate(self) -> bool:
         return self.share >= DOMINANT_SHARE
 
+    @property
+    def warning(self) -> str:
+        """What is said of a level whose latency they dominate."""
+        return (
+            f"Wake-ups dominate: {self}. The figures of this level are as much the machine's as the "
+            "server's, and differ from run to run; --poll busy measures without those of the client."
+        )
+
     def __str__(self) -> str:
         return (
             f"a wake-up costs {self.cost_ns / 1000:.1f} usec on this machine, and those of a request are "

@@ -8,8 +8,8 @@ import pytest
 from tpx.perf.loads.gathering import Gathering
 from tpx.perf.loads.ring import Ring
 from tpx.perf.loads.telling import Telling
+from tpx.perf.recording import response_times
 from tpx.perf.records import Records
-from tpx.perf.streaming import response_times
 
 
 class Teller:

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from tpx.perf.latency import LatencySummary, rank, reported_percentiles
 from tpx.perf.levels import CONCURRENCY
 from tpx.perf.results import Estimates, LevelResult, ServerBreakdown, Window
-from tpx.perf.self_check import BUSY_SHARE
 from tpx.perf.settings import LevelSettings
 from tpx.perf.statistics.intervals import Interval
+from tpx.perf.verdict import BUSY_SHARE
 
 
 def explain(result: LevelResult, settings: LevelSettings) -> str:
@@ -153,12 +153,12 @@ def _stability(result: LevelResult, kept: tuple[Window, ...], settings: LevelSet
             f"a row: {verdict}"
         )
         return
-    good = [w.observation for w in kept if w.latency is not None]
+    good = [w for w in kept if w.latency is not None]
     if len(good) < len(kept) or not good:
         yield f"stability: a window without a valid request: {verdict}"
         return
     for name, values in (
-        ("throughput", [w.throughput for w in good]),
+        ("throughput", [w.throughput_infer_per_s for w in good]),
         ("latency", [w.latency_ns / 1e3 for w in good]),
     ):
         yield (

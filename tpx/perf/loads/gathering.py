@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tpx.perf.arrivals import Times
 from tpx.perf.loads.ring import Ring
-from tpx.perf.records import SUCCESS, Records, Rows
+from tpx.perf.records import SUCCESS, Records, Rows, Times
 
 NO_TIMES: Times = np.zeros(0, np.int64)
 

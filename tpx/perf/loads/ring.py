@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tpx.perf.arrivals import Times
-from tpx.perf.records import ROW, Rows
+from tpx.perf.records import ROW, Rows, Times
 
 CAPACITY = 1 << 16
 TIMES = 4

@@ -18,8 +18,8 @@ from tpx.perf.results import (
     Streaming,
     Window,
 )
-from tpx.perf.self_check import BUSY_SHARE
 from tpx.perf.statistics.intervals import CONFIDENCE
+from tpx.perf.verdict import BUSY_SHARE
 
 DELAYED_LIMIT = 0.01
 """Share of requests that may be late before perf_analyzer says so."""

@@ -13,7 +13,7 @@ from tpx.perf.options import SessionSpec
 from tpx.perf.report.figures import average_us, load_name, rate, usec
 from tpx.perf.report.markdown import sparkline
 from tpx.perf.results import LevelResult, ServerBreakdown, Verdict
-from tpx.perf.stability import STABILITY_WINDOWS
+from tpx.perf.rules import STABILITY_WINDOWS
 from tpx.perf.statistics.distributions import t_quantile
 
 SHOWN_LEVELS = 8

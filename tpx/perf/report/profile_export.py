@@ -14,10 +14,9 @@ from tpx.perf.capture import Capture
 from tpx.perf.clients.openai import INPUT, sent
 from tpx.perf.clients.outputs import read_outputs
 from tpx.perf.levels import CONCURRENCY, PERIODIC_CONCURRENCY, REQUEST_RATE, Level
-from tpx.perf.recording import LevelRecords, Piece
+from tpx.perf.recording import LevelRecords, Piece, ResponseTimes
 from tpx.perf.records import SUCCESS, Records
 from tpx.perf.report.recorders import TextFile
-from tpx.perf.streaming import ResponseTimes
 from tpx.protocol.tensors import Tensor, decode_bytes, encode_bytes
 
 WHOLE_TIME = (0, 2**64 - 1)

@@ -147,8 +147,8 @@ class _All:
 @contextmanager
 def open_recorders(
     config: SessionSpec, capture: "Capture | None", offset_ns: int, problems: list[str]
-) -> Iterator[Recorder | None]:
-    """What writes the records of a run; None where no file of them was asked for.
+) -> Iterator[Recorder]:
+    """What writes the records of a run.
 
     The files are there when the context ends, but for those that `problems` tells of then; where it ends with
     an error none is left.
@@ -166,9 +166,6 @@ def open_recorders(
         from tpx.perf.report.hdr import HdrLog
 
         recorders.append(HdrLog(config.output.hdr_log, offset_ns))
-    if not recorders:
-        yield None
-        return
     every = _All(recorders, problems)
     try:
         yield every

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tpx.perf.statistics.early_stopping import least_queries, most_over, shown
+from tpx.perf.scenarios import least_queries, most_over, shown
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,192 @@
+"""Collectors: what only some runs have beside the requests' own figures, each a section of the level's
+result."""
+
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from tpx.perf.connecting import ConnectedModel, Member
+from tpx.perf.inputs.conversations import Conversation
+from tpx.perf.inputs.feed import Feed
+from tpx.perf.latency import summarize
+from tpx.perf.ledger import Measured
+from tpx.perf.loads.base import Load
+from tpx.perf.loads.endings import unfinished
+from tpx.perf.loads.figures import open_loop_figures
+from tpx.perf.metrics.scraper import Scraper
+from tpx.perf.recording import LevelRecords, Recorder, response_times
+from tpx.perf.records import SUCCESS, Records, models_of, succeeded
+from tpx.perf.results import MemberFigures, Sections, Streaming, Verdict
+from tpx.perf.verdict import judge
+from tpx.perf.wakeups import is_local, may_dominate, wake_ups
+
+QUARTILES = (25.0, 75.0)
+"""Of responses, beside the usual percentiles: Model Analyzer has objectives of them."""
+
+
+class Collector(Protocol):
+    """Follows a run's levels."""
+
+    async def begin(self, load: Load) -> None:
+        """A level's load is open, and nothing of it is sent yet."""
+
+    async def finish(self, load: Load, measured: Measured) -> Sections:
+        """The load has stopped; returns what the result gets."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtTheEnd:
+    """Implements Collector for what the level that is over shows."""
+
+    section: Callable[[Load, Measured], Sections]
+
+    async def begin(self, load: Load) -> None:
+        """Nothing precedes the level."""
+
+    async def finish(self, load: Load, measured: Measured) -> Sections:
+        return self.section(load, measured)
+
+
+class MetricsCollector:
+    """Implements Collector: what the server's metrics page says while the level lasts."""
+
+    def __init__(self, scraper: Scraper) -> None:
+        self._scraper = scraper
+
+    async def begin(self, load: Load) -> None:  # noqa: ARG002 (looks at the server)
+        await self._scraper.begin()
+
+    async def finish(self, load: Load, measured: Measured) -> Sections:  # noqa: ARG002
+        await self._scraper.look()
+        return {"metrics": self._scraper.figures((measured.first.time_ns, measured.last.time_ns))}
+
+
+class RecordingCollector:
+    """Implements Collector: hands the level's requests to what writes single ones down."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    async def begin(self, load: Load) -> None:
+        self._recorder.begin(load.records)
+
+    async def finish(self, load: Load, measured: Measured) -> Sections:
+        records = LevelRecords(
+            level=measured.level,
+            records=load.records,
+            borders_ns=tuple(mark.time_ns for mark in measured.marks),
+            indices=tuple(mark.index for mark in measured.marks),
+            failures=measured.ending.failures,
+        )
+        self._recorder.record(records)
+        return {}
+
+
+def collectors_of(connected: ConnectedModel, address: str, scenario: str) -> list[Collector]:
+    """Return the collectors that a model, or a scenario of MLPerf, brings with it."""
+    sections: list[Callable[[Load, Measured], Sections]] = [_streaming, _open_loop]
+    if connected.sequences:
+        sections.append(lambda load, measured: _sequences(connected.feed, load, measured))
+    if connected.conversations:
+        sections.append(lambda _, measured: _sessions(connected.conversations, measured))
+    if connected.members:
+        sections.append(lambda _, measured: _members(connected.members, measured))
+    if scenario:
+        sections.append(_validity)
+    sections.append(lambda _, measured: _wake_ups(address, measured))
+    return [AtTheEnd(section) for section in sections]
+
+
+def _streaming(load: Load, measured: Measured) -> Sections:
+    if not len(load.records.arrivals):
+        return {}
+    return {"streaming": streaming_figures(load.records, measured.kept, measured.merged.duration_ns)}
+
+
+def streaming_figures(records: Records, kept: range, duration_ns: int) -> Streaming | None:
+    """Return the figures of the successful requests among some rows; None where none had a response."""
+    rows, times = records.between(kept.start, kept.stop), response_times(records, kept)
+    good = rows["status"] == SUCCESS
+    answered = good & (rows["responses"] > 0)
+    if not answered.any():
+        return None
+    # a failed request may have had responses before it failed
+    of_good = times.only(good)
+    gaps = of_good.gaps_ns()
+    units = int(records.arrivals.units(kept.start, kept.stop)[good].sum())
+    responses = len(of_good.times_ns)
+    return Streaming(
+        responses=responses,
+        responses_per_s=responses * 1e9 / max(duration_ns, 1),
+        first_response=summarize(of_good.first_ns() - rows["intended_ns"][answered], QUARTILES),
+        inter_response=summarize(gaps, QUARTILES) if len(gaps) else None,
+        units=units,
+        units_per_s=units * 1e9 / max(duration_ns, 1),
+    )
+
+
+def _open_loop(load: Load, measured: Measured) -> Sections:
+    """Return what only a load with times of its own has."""
+    if not measured.level.kind.open_loop:
+        return {}
+    return {"open_loop": open_loop_figures(measured.rows, measured.merged.duration_ns, load)}
+
+
+def _sequences(feed: Feed, load: Load, measured: Measured) -> Sections:
+    return {"sequences": ended_sequences(measured.records, measured.kept, unfinished(feed, load))}
+
+
+def ended_sequences(records: Records, kept: range, cut_short: Set[int]) -> int:
+    """Return how many sequences had their last request among the kept rows; those that were `cut_short` have
+    none."""
+    column = records.since(0)["sequence"]
+    last, found = np.unique(column[::-1], return_index=True)
+    at = len(column) - 1 - found
+    inside = (at >= kept.start) & (at < kept.stop) & (last != 0)
+    return int(np.count_nonzero(inside & ~np.isin(last, list(cut_short))))
+
+
+def _sessions(conversations: Sequence[Conversation], measured: Measured) -> Sections:
+    from tpx.perf.loads.sessions import session_figures  # late, as whatever few runs need
+
+    return {"sessions": session_figures(measured.rows, conversations)}
+
+
+def _members(members: Sequence[Member], measured: Measured) -> Sections:
+    """Return the part of each of several models that are measured at once."""
+    numbers = models_of(measured.rows)
+    found = []
+    for number, member in enumerate(members):
+        rows = measured.rows[numbers == number]
+        good = succeeded(rows)
+        per_s = len(good) * measured.batch_size * 1e9 / max(measured.merged.duration_ns, 1)
+        figures = MemberFigures(
+            model=member.model,
+            weight=member.weight,
+            requests=len(good),
+            failed=len(rows) - len(good),
+            throughput_infer_per_s=per_s,
+            latency=summarize(good["end_ns"] - good["intended_ns"]) if len(good) else None,
+            server=member.statistics.between(measured.first.server, measured.last.server),
+        )
+        found.append(figures)
+    return {"members": tuple(found)}
+
+
+def _validity(_: Load, measured: Measured) -> Sections:
+    from tpx.perf.scenarios import validity
+
+    return {"validity": validity(measured.settings, measured.rows, measured.merged.duration_ns)}
+
+
+def _wake_ups(address: str, measured: Measured) -> Sections:
+    """Return what wake-ups cost where they are a good part of a small latency."""
+    latency, settings = measured.merged.latency, measured.settings
+    if latency is None or settings.poll == "busy" or settings.with_engine:
+        return {}
+    if not may_dominate(measured.level, latency.at(50.0)) or judge(measured).verdict is Verdict.ERRORS:
+        return {}
+    found = wake_ups(latency.at(50.0), local=is_local(address))
+    return {"wake_ups": found} if found.dominate else {}
