@@ -208,7 +208,7 @@ def test_many_sequences_at_once_each_add_up(oldest: bool, inline: bool, slots: i
             for k, row in enumerate(requests):
                 expected = [[[float(n * (k + 1)), float(-n * (k + 1))]] for n in range(1, 21)]
                 assert await client.all_answers(row) == expected
-            assert not client.model.engaged
+            assert not client.model.busy
 
     asyncio.run(scene())
 
@@ -219,10 +219,10 @@ def test_a_sequence_stays_with_its_instance() -> None:
         async with serving(fake, instances=3, **sequential(1, oldest=False)) as client:
             for k in range(8):
                 await client.answer(step(client, 5, 1, start=not k))
-                assert client.model.engaged
+                assert client.model.busy
             assert len(set(fake.threads)) == 1
             await client.answer(step(client, 5, 1, start=False, end=True))
-            assert not client.model.engaged
+            assert not client.model.busy
 
     asyncio.run(scene())
 
@@ -233,9 +233,9 @@ def test_an_idle_sequence_ends_although_nothing_else_happens() -> None:
         async with serving(fake, **sequential(1, oldest=False, idle_ns=10 * MS)) as client:
             await client.answer(step(client, 1, 1, start=True))
             waiting = step(client, 2, 2, start=True, end=True)
-            assert client.model.engaged
+            assert client.model.busy
             assert await client.answer(waiting) == [[2, -2]]
-            await until(lambda: not client.model.engaged)
+            await until(lambda: not client.model.busy)
 
     asyncio.run(scene())
 

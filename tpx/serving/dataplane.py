@@ -126,13 +126,13 @@ class DataPlane:
     @property
     def has_opinions(self) -> bool:
         """Some model has to be asked before it is known whether the server is ready."""
-        return self._strict_readiness and any(model.opinionated for model in self._repository.served())
+        return self._strict_readiness and any(model.has_readiness_hook for model in self._repository.served())
 
     async def says_ready(self) -> bool:
         """As `ready`, and every model that has an opinion says so, too."""
         if not self.ready() or not self.has_opinions:
             return self.ready()
-        asked = [model.says_ready() for model in self._repository.served() if model.opinionated]
+        asked = [model.says_ready() for model in self._repository.served() if model.has_readiness_hook]
         return all(await asyncio.gather(*asked))
 
     def model_ready(self, name: str, version: str) -> bool:
@@ -141,12 +141,12 @@ class DataPlane:
         ready = self._repository.is_ready(name, version) or self.control.would_load(name)
         return ready and not self.exiting
 
-    def opinionated(self, name: str, version: str) -> Served | None:
+    def has_readiness_hook(self, name: str, version: str) -> Served | None:
         """A model that can answer, and has to be asked whether it thinks so."""
         if self.exiting or not self._repository.is_ready(name, version):
             return None
         model = self._repository.get(name, version)
-        return model if model.opinionated else None
+        return model if model.has_readiness_hook else None
 
     # metadata
 

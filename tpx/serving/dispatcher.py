@@ -1,304 +1,343 @@
-"""From a scheduler to the instances: hands over what may leave, or computes it on the event loop itself.
+"""From a scheduler to the instances: hands over batches that may leave, or computes them on the event loop.
 
-Everything here runs on the event loop; only instances compute elsewhere.
+Everything here runs on the event loop, except where a method says otherwise. A *lane* is a set of instances
+that take the same batches: all of a model, or one, where requests stick to it or instances take turns.
 """
 
 import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import cast
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol, cast
 
-from tpx.errors import TpxError
+from tpx.errors import NotReady, TpxError
 from tpx.serving.backends.contract import Needs
-from tpx.serving.batch import Batch
-from tpx.serving.instances.base import Instance
-from tpx.serving.instances.remote import RemoteInbox, RemoteInstance, close_together
-from tpx.serving.instances.thread import Inbox, ThreadInstance
+from tpx.serving.batch import Batch, EarlyResponse
+from tpx.serving.instances.base import Instance, close_together
+from tpx.serving.instances.thread import ThreadQueue
 from tpx.serving.request import InferRequest
-from tpx.serving.scheduling.base import Refusal, Scheduler, SequenceScheduler
-from tpx.serving.scheduling.limiter import RateLimiter, Turn
+from tpx.serving.scheduling.base import NO_AFFINITY, Affinity, Refusal, Scheduler, SequenceScheduler
+from tpx.serving.scheduling.limiter import FREE, Admission, Limiter
 
 _clock = time.perf_counter_ns
 _MAX_RELUCTANCE = 16
-_IN_HAND = 2
-"""One in work, and one so that no instance waits for the loop."""
 _BATCHES_AT_ONCE = 64
 """Computed on the event loop before it turns to anything else."""
-_WEED_S = 0.05
-"""Between looks for requests that nobody waits for: clients leave many at a time, and queues are long."""
+_PURGE_S = 0.05
+"""Between purges of cancelled requests: clients leave many at a time, and queues are long."""
+
+
+class Answers(Protocol):
+    """Takes what comes of requests, on the event loop."""
+
+    def answered(self, batch: Batch) -> None:
+        """A batch was computed, or failed."""
+
+    def responded(self, early: EarlyResponse) -> None:
+        """A request has a response before its batch has ended."""
+
+    def refused(self, request: InferRequest, error: TpxError) -> None:
+        """A request is not computed: it was cancelled, or has waited longer than it may."""
 
 
 class Lane:
-    """Instances that share an inbox, whichever is free first, and the batches that they hold: one each in
-    work and one each in hand."""
+    """Instances that take the same batches, and the batches that they hold; implements CompletionSink."""
 
-    __slots__ = ("held", "held_long", "inbox", "index", "instances", "put", "remote", "run", "turn")
+    __slots__ = (
+        "_dispatcher",
+        "_waiting",
+        "admission",
+        "again",
+        "answered",
+        "held",
+        "held_long",
+        "index",
+        "instances",
+        "queue",
+        "responded",
+    )
 
-    def __init__(self, index: int, turn: Turn | None) -> None:
+    def __init__(self, index: int, admission: Admission, dispatcher: "Dispatcher", answers: Answers) -> None:
         self.index = index
-        self.inbox: Inbox = Inbox()
-        self.remote: RemoteInbox | None = None
-        """Instead of the inbox, where the instances are other processes."""
-        self.put: Callable[[Batch | None], None] = self.inbox.put
+        self.admission = admission
+        self.queue: ThreadQueue = ThreadQueue()
+        """Shared by those of the instances that are threads."""
         self.instances: list[Instance] = []
         self.held: set[Batch] = set()
         self.held_long = 0
-        """Those of them that may take long, for which the loop does not wait."""
-        self.run: Callable[[Batch], None] | None = None
-        """Computes a batch here and now, with an instance that has nothing to do."""
-        self.turn = turn
-        """Of its one instance, where instances take turns."""
+        """How many of them may take long, for which the loop does not wait."""
+        self._waiting: deque[Batch] = deque()
+        """Batches of `held` that no instance can take before a process has been restarted."""
+        self._dispatcher = dispatcher
+        self.answered = answers.answered
+        self.responded = answers.responded
+        self.again = dispatcher.again
 
-    def add(self, instance: Instance) -> None:
-        """One more that takes batches from the inbox."""
-        self.instances.append(instance)
-        if isinstance(instance, ThreadInstance):
-            self.run = instance.run
-        elif isinstance(instance, RemoteInstance) and self.remote is not None:
-            self.remote.instances.append(instance)
-        instance.begin()
+    def submit(self, batch: Batch) -> None:
+        """Hand a batch to the instances."""
+        self.held.add(batch)
+        self.held_long += batch.long
+        self._waiting.append(batch)
+        self.look()
 
-    def remove(self, instance: Instance) -> None:
-        """One less, which ends after what it has begun; there is another one, or nothing is held."""
-        self.instances.remove(instance)
-        instance.leaving = True
-        if isinstance(instance, ThreadInstance):
-            self.run = next((one.run for one in self.instances if isinstance(one, ThreadInstance)), None)
-        elif isinstance(instance, RemoteInstance) and self.remote is not None:
-            self.remote.instances.remove(instance)
-        self.put(None)
+    def look(self) -> None:
+        """Hand waiting batches to the instances that hold fewest: one may have become alive, or failed."""
+        while self._waiting:
+            best = None
+            for instance in self.instances:
+                if instance.alive and (best is None or instance.held < best.held):
+                    best = instance
+            if best is not None:
+                best.submit(self._waiting.popleft())
+            elif all(instance.failure for instance in self.instances):
+                why = self.instances[0].failure if self.instances else "the instance was taken away"
+                batch = self._waiting.popleft()
+                batch.fail(NotReady(why))
+                self.computed(batch)
+            else:
+                return
+
+    def computed(self, batch: Batch) -> None:
+        self.released(batch)  # first give the instance work, then answer
+        self.answered(batch)
+
+    def released(self, batch: Batch) -> None:
+        self.held.discard(batch)
+        self.held_long -= batch.long
+        self._dispatcher.released(self, batch)
+
+    def returned(self, batch: Batch) -> None:
+        """Have another instance compute a batch before all that wait; `look` is called then."""
+        self._waiting.appendleft(batch)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcomes:
-    """What a dispatcher tells of its requests, on the event loop."""
+class InlinePolicy:
+    """Decides from what batches have cost whether the event loop computes the next ones itself.
 
-    on_answer: Callable[[Batch], None]
-    """A batch was computed, or failed."""
-    on_refused: Callable[[InferRequest, TpxError], None]
-    """A request is not computed: nobody wants it any more, or it has waited longer than it may."""
+    A model whose executions are hardly longer than two thread switches is computed there. The reluctance to
+    do so rises at once when an execution exceeds `below_ns` and falls slowly when it does not. A request with
+    larger rows than any that was short shows in a thread what it takes.
+    """
+
+    __slots__ = ("_below_ns", "_reluctance", "_short_row_size", "open")
+
+    def __init__(self, below_ns: int) -> None:
+        self._below_ns = below_ns
+        self._reluctance = _MAX_RELUCTANCE
+        self._short_row_size = -1
+        self.open = False
+        """Short batches are computed on the event loop."""
+
+    def is_long(self, batch: Batch) -> bool:
+        """Return whether a batch may take longer than those that were short."""
+        return batch.requests[0].head.row_size > self._short_row_size
+
+    def learn(self, batch: Batch) -> None:
+        """Take into account what a batch has cost."""
+        cost_ns, below_ns = batch.cost_ns, self._below_ns
+        if not (below_ns and cost_ns):
+            return
+        row_size = batch.requests[0].head.row_size
+        if cost_ns < below_ns:
+            if self._reluctance:
+                self._reluctance -= 1
+            if row_size > self._short_row_size:
+                self._short_row_size = row_size
+        else:
+            self._reluctance = min(_MAX_RELUCTANCE, self._reluctance + 2 * (cost_ns // below_ns))
+            self._short_row_size = min(self._short_row_size, row_size - 1)
+        self.open = self._reluctance < _MAX_RELUCTANCE // 2
 
 
 class Dispatcher:
-    """Gives each batch to a lane that has room.
-
-    A model whose executions are hardly longer than two thread switches is computed on the event loop itself.
-    `_reluctance` rises at once when an execution exceeds `inline_below_ns` and falls slowly when it does not.
-    A request with larger rows than any that was short shows in a thread what it takes.
-    """
+    """Gives each batch of a scheduler to a lane that has room, or to the event loop."""
 
     def __init__(
         self,
         scheduler: Scheduler,
         loop: asyncio.AbstractEventLoop,
-        outcomes: Outcomes,
+        answers: Answers,
+        limiter: Limiter,
         *,
         inline_below_ns: int,
-        limiter: RateLimiter | None = None,
     ) -> None:
         self._scheduler = scheduler
-        self._sequences = scheduler if isinstance(scheduler, SequenceScheduler) else None
-        self._slotted = self._sequences is not None and self._sequences.slotted
-        self._waits = scheduler.waits
-        self._timed = scheduler.timed
-        self._on_answer = outcomes.on_answer
-        self._on_refused = outcomes.on_refused
-        self._lanes: list[Lane] = []
-        self._shared = Lane(0, None)
-        self._closing: list[Lane] = []
-        """Those whose instance leaves with the last of its sequences."""
-        self._numbers = itertools.count()
+        self._affinity: Affinity = scheduler if isinstance(scheduler, SequenceScheduler) else NO_AFFINITY
+        self._limiter = limiter
         self._loop = loop
-        self._call_soon = loop.call_soon
+        self._answers = answers
+        self._inline = InlinePolicy(inline_below_ns)
+        self._numbers = itertools.count()
+        self._shared = self._new_lane(FREE)
+        self._lanes: list[Lane] = []
+        self._closing: list[tuple[Lane, Instance]] = []
+        """Instances that leave with the last of their sequences."""
+        self._look_scheduled = False
         self._looking = False
-        self._dispatching = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
-        self._weeding: asyncio.TimerHandle | None = None
-        self._limiter = limiter
-        self._plain = self._sequences is None and limiter is None
-        """Nobody needs to know that a batch is computed but those who wait for it."""
-        self._inline_below_ns = inline_below_ns
-        self._reluctance = _MAX_RELUCTANCE
-        self._inline = False
-        self._short_row_size = -1
+        self._purging: asyncio.TimerHandle | None = None
+
+    # instances
 
     def lane(self, needs: Needs) -> Lane:
-        """The lane for one more instance: the same for all, but where requests stick to an instance, or
-        instances take turns. May be called from any thread."""
-        if self._limiter is None and self._sequences is None:
+        """Return the lane for one more instance. May be called from any thread."""
+        admission = self._limiter.admission(needs, self._look_soon)
+        if self._affinity is NO_AFFINITY and not admission.limited:
             return self._shared
-        turn = Turn(needs, self._look_soon) if self._limiter is not None else None
-        return Lane(next(self._numbers), turn)
+        return self._new_lane(admission)
+
+    def _new_lane(self, admission: Admission) -> Lane:
+        return Lane(next(self._numbers), admission, self, self._answers)
 
     def join(self, lane: Lane, instance: Instance) -> None:
-        """One more that computes; on the event loop, once there are requests."""
+        """Have one more instance compute; on the event loop, once there are requests."""
         if lane not in self._lanes:
             self._lanes.append(lane)
-            if self._sequences is not None:
-                self._sequences.open_lane(lane.index, _clock())
-            if lane.turn is not None and self._limiter is not None:
-                self._loop.call_soon_threadsafe(self._limiter.enter, lane.turn)
-        lane.add(instance)
+            self._affinity.open_lane(lane.index, _clock())
+            self._loop.call_soon_threadsafe(lane.admission.enter)
+        lane.instances.append(instance)
+        instance.begin(lane)
         self._loop.call_soon_threadsafe(self._look_soon)
 
     def part(self, instance: Instance) -> None:
-        """One less; on the event loop. It is to be closed once it is leaving, with the last of its sequences,
-        and drained."""
+        """Have an instance leave after what it holds, with the last of its sequences; then close it."""
         lane = next(lane for lane in self._lanes if instance in lane.instances)
-        if self._sequences is None:
-            self._remove(lane, instance)
-        else:
-            self._closing.append(lane)
-            self._close_vacant()
+        self._closing.append((lane, instance))
+        self._close_vacant()
 
     def _close_vacant(self) -> None:
-        """End the instances whose last sequence has ended."""
-        for lane in list(self._closing):
-            if self._sequences is not None and self._sequences.close_lane(lane.index):
-                self._closing.remove(lane)
-                self._remove(lane, lane.instances[0])
+        """Have those instances leave whose last sequence has ended."""
+        for lane, instance in list(self._closing):
+            if self._affinity.close_lane(lane.index):
+                self._closing.remove((lane, instance))
+                self._remove(lane, instance)
 
     def end_closing(self) -> None:
-        """End the instances that are left to their last sequences; nothing may be in flight."""
-        for lane in self._closing:
-            lane.remove(lane.instances[0])
+        """Have the instances leave that wait for their last sequences; nothing may be in flight."""
+        for lane, instance in self._closing:
+            lane.instances.remove(instance)
+            instance.leave()
         self._closing.clear()
 
     def _remove(self, lane: Lane, instance: Instance) -> None:
-        lane.remove(instance)
+        lane.instances.remove(instance)
+        instance.leave()
         self._drop(lane)
 
     def _drop(self, lane: Lane) -> None:
-        """Forget the lane of one instance that has left, once it has nothing in work."""
-        if lane is self._shared or lane.instances or lane.held:
-            return
-        self._lanes.remove(lane)
-        if lane.turn is not None and self._limiter is not None:
-            self._limiter.leave(lane.turn)
+        """Forget a lane of its own whose instance has left, once it holds nothing."""
+        if lane is not self._shared and not lane.instances and not lane.held:
+            # another list: the loop over the old one may be what has led here
+            self._lanes = [other for other in self._lanes if other is not lane]
+            lane.admission.leave()
 
     def close(self) -> None:
         """End the instances after what they hold; nothing may be in flight. May be called from any thread.
 
-        Those that are parted are closed by whoever has parted them.
+        Instances that were parted are closed by the caller of `part`.
         """
         self.end_closing()
-        for lane in self._lanes:
-            for instance in lane.instances:
-                instance.leaving = True
-                lane.put(None)
-        close_together(self.instances)
+        instances = self.instances
+        for instance in instances:
+            instance.leave()
+        close_together(instances)
         for lane in self._lanes:
             lane.instances.clear()
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._leave)
 
     def _leave(self) -> None:
-        for timer in (self._timer, self._weeding):
+        for timer in (self._timer, self._purging):
             if timer is not None:
                 timer.cancel()
         for lane in self._lanes:
-            if lane.turn is not None and self._limiter is not None:
-                self._limiter.leave(lane.turn)
+            lane.admission.leave()
 
     @property
     def sequences(self) -> int:
-        """Sequences that have begun and not ended."""
-        return self._sequences.live if self._sequences is not None else 0
+        """Return how many sequences have begun and not ended."""
+        return self._affinity.live
 
     @property
     def instances(self) -> list[Instance]:
-        """All of them."""
+        """Return all instances that have joined and not left."""
         return [instance for lane in self._lanes for instance in lane.instances]
 
     @property
     def pending(self) -> int:
-        """Requests that wait for an instance, in the queue or in a batch that no instance has begun."""
+        """Return how many requests wait for an instance, in the queue or in a batch that was not begun."""
         held = [batch for lane in self._lanes for batch in lane.held]
         return len(self._scheduler) + sum(len(batch.requests) for batch in held if not batch.started_ns)
 
+    # requests
+
     def add(self, request: InferRequest) -> None:
         """Take a request; it may be answered before this returns. Raises RequestError."""
-        self._scheduler.add(request)
-        if not self._waits:
+        scheduler = self._scheduler
+        scheduler.add(request)
+        if not scheduler.waits:
             self._look()
-        elif not self._looking:
+        elif not self._look_scheduled:
             # after everything that has arrived with this request was read
-            self._looking = True
-            self._call_soon(self._look)
-
-    def cancelled(self) -> None:
-        """Nobody waits for some request any more: if it is in the queue, it soon is no more."""
-        if self._weeding is None and len(self._scheduler):
-            self._weeding = self._loop.call_later(_WEED_S, self._weed)
-
-    def _weed(self) -> None:
-        self._weeding = None
-        for request, error in self._scheduler.weed(_clock()):
-            self._on_refused(request, error)
-        self._look()
-
-    def computed(self, batch: Batch) -> None:
-        """An instance has finished a batch: first give it work, then answer."""
-        self.released(batch)
-        self._answer(batch)
-
-    def answered(self, batch: Batch) -> None:
-        """A batch of another process has ended; there may be no request in it that has no response yet."""
-        self._on_answer(batch)
-
-    def refused(self, batch: Batch, error: TpxError) -> None:
-        """No instance will compute a batch."""
-        batch.fail(error)
-        self.computed(batch)
+            self._look_scheduled = True
+            self._loop.call_soon(self._look)
 
     def again(self, request: InferRequest) -> None:
-        """A model wants a request once more."""
+        """Take a request once more, because its model wants it."""
         try:
             self.add(request)
         except TpxError as error:
-            self._on_refused(request, error)
+            self._answers.refused(request, error)
 
-    def released(self, batch: Batch) -> None:
-        """An instance is done with a batch."""
-        lane: Lane = batch.lane
-        lane.held.discard(batch)
-        lane.held_long -= batch.long
-        if not self._plain:
-            self._finished(batch, lane)
-        if self._timed or len(self._scheduler):
+    def cancelled(self) -> None:
+        """Purge the queue soon: some request was cancelled."""
+        if self._purging is None and len(self._scheduler):
+            self._purging = self._loop.call_later(_PURGE_S, self._purge)
+
+    def _purge(self) -> None:
+        self._purging = None
+        for request, error in self._scheduler.weed(_clock()):
+            self._answers.refused(request, error)
+        self._look()
+
+    def released(self, lane: Lane, batch: Batch) -> None:
+        """Look for more work: an instance of a lane is done with a batch."""
+        self._finished(lane, batch)
+        self._drop(lane)
+        if self._scheduler.timed or len(self._scheduler):
             self._look()
 
-    def _finished(self, batch: Batch, lane: Lane) -> None:
-        if self._sequences is not None:
-            self._sequences.finished(batch.requests, _clock())
-        if lane.turn is not None and self._limiter is not None:
-            self._limiter.done(lane.turn, more=len(self._scheduler) > 0)
-            self._drop(lane)
+    def _finished(self, lane: Lane, batch: Batch) -> None:
+        self._inline.learn(batch)
+        self._affinity.finished(batch.requests, _clock())
+        lane.admission.done(more=len(self._scheduler) > 0)
+
+    # dispatch
 
     def _look_soon(self) -> None:
-        if not self._looking:
-            self._looking = True
-            self._call_soon(self._look)
+        if not self._look_scheduled:
+            self._look_scheduled = True
+            self._loop.call_soon(self._look)
 
     def _look(self) -> None:
         """Hand to instances what may leave now, or compute it here."""
-        if self._dispatching:
+        if self._looking:
             return  # an answer has brought another request: the loop below takes it next
-        self._looking = False
-        self._dispatching = True
+        self._look_scheduled = False
+        self._looking = True
+        timed = self._scheduler.timed
         try:
-            looked_ns = self._refuse_late() if self._timed else 0
+            looked_ns = self._refuse_late() if timed else 0
             for lane in self._lanes:
                 self._fill(lane)
             if self._closing:
                 self._close_vacant()
         finally:
-            self._dispatching = False
-        if looked_ns:
+            self._looking = False
+        if timed:
             self._wake_later(looked_ns)
 
     def _fill(self, lane: Lane) -> None:
@@ -308,21 +347,20 @@ class Dispatcher:
         while len(scheduler):
             if not left:
                 self._look_soon()
-                break
+                return
             if not self._dispatch(lane):
-                if not self._inline or lane.held_long:
+                if not self._inline.open or lane.held_long:
                     self._prefetch(lane)
-                break
+                return
             left -= 1
-        else:
-            if lane.turn is not None and self._limiter is not None and not lane.held:
-                self._limiter.withdraw(lane.turn)
+        if not lane.held:
+            lane.admission.withdraw()
 
     def _refuse_late(self) -> int:
-        """Returns when it looked."""
+        """Refuse requests that have waited too long. Return the time of it."""
         now_ns = _clock()
         for request, error in self._scheduler.expire(now_ns):
-            self._on_refused(request, error)
+            self._answers.refused(request, error)
         return now_ns
 
     def _wake_later(self, looked_ns: int) -> None:
@@ -340,61 +378,49 @@ class Dispatcher:
         self._look()
 
     def _dispatch(self, lane: Lane) -> bool:
-        """One batch, if there is one and an instance for it."""
-        held = lane.held
+        """Compute or hand over one batch, if there is one and an instance for it."""
+        held, inline = lane.held, self._inline
         if len(held) >= len(lane.instances):
             return False
-        if held and self._inline and not lane.held_long:
+        if held and inline.open and not lane.held_long:
             return False  # what the instances hold is soon back; then the loop computes
-        turn = lane.turn
-        if turn is not None and self._limiter is not None and not self._limiter.stage(turn):
+        if not lane.admission.stage():
             return False
         requests = self._scheduler.take(_clock(), idle=True, lane=lane.index)
         if not requests:
-            if turn is not None and self._limiter is not None:
-                self._limiter.withdraw(turn)
+            lane.admission.withdraw()
             return False
         batch = self._batch(requests)
         if batch is None:
             return True
-        if self._inline and not held and lane.run is not None and self._is_short(batch):
-            lane.run(batch)
+        batch.long = inline.is_long(batch)
+        compute = lane.instances[0].compute
+        if inline.open and not held and not batch.long and compute is not None:
+            compute(batch)
             batch.cost_ns = batch.ended_ns - batch.started_ns
-            if not self._plain:
-                self._finished(batch, lane)
-            self._answer(batch)
+            self._finished(lane, batch)
+            self._answers.answered(batch)
         else:
-            self._hand_over(batch, lane)
+            lane.submit(batch)
         return True
 
-    def _is_short(self, batch: Batch) -> bool:
-        return batch.requests[0].head.row_size <= self._short_row_size
-
-    def _hand_over(self, batch: Batch, lane: Lane) -> None:
-        """Give a batch to the instances."""
-        lane.held.add(batch)
-        batch.lane = lane
-        batch.long = not self._is_short(batch)
-        lane.held_long += batch.long
-        lane.put(batch)
-
     def _prefetch(self, lane: Lane) -> None:
-        """Keep as many batches in hand as there are instances, so that none waits for the loop."""
-        if self._limiter is not None:
-            return  # nothing is taken before it is its turn
-        depth = _IN_HAND if lane.remote is None else lane.remote.depth
-        most = depth * len(lane.instances)
+        """Keep batches in hand, so that no instance waits for the loop; none where instances take turns."""
+        if lane.admission.limited or not lane.instances:
+            return
+        most = lane.instances[0].depth * len(lane.instances)
         while len(lane.held) < most:
             requests = self._scheduler.take(_clock(), idle=False, lane=lane.index)
             if not requests:
                 return
             batch = self._batch(requests)
             if batch is not None:
-                self._hand_over(batch, lane)
+                batch.long = self._inline.is_long(batch)
+                lane.submit(batch)
 
     def _batch(self, rows: Sequence[InferRequest | None]) -> Batch | None:
-        """A batch of those that are still wanted."""
-        if self._slotted:
+        """Make a batch of the requests that were not cancelled."""
+        if self._affinity.slotted:
             return self._batch_of_wanted(rows)
         for request in rows:
             if request is None or request.cancelled:
@@ -405,33 +431,10 @@ class Dispatcher:
         wanted = [None if request is None or request.cancelled else request for request in rows]
         for request in rows:
             if request is not None and request.cancelled:
-                self._refuse_cancelled(request)
+                self._answers.refused(*Refusal.of_cancelled(request))
+                for dependent, error in self._affinity.dropped(request, _clock()):
+                    self._answers.refused(dependent, error)
         requests = [request for request in wanted if request is not None]
         if not requests:
             return None
-        return Batch.of_rows(wanted) if self._slotted else Batch(requests)
-
-    def _refuse_cancelled(self, request: InferRequest) -> None:
-        self._on_refused(*Refusal.of_cancelled(request))
-        refusals = self._sequences.dropped(request, _clock()) if self._sequences is not None else ()
-        for dependent, error in refusals:
-            self._on_refused(dependent, error)
-
-    def _answer(self, batch: Batch) -> None:
-        self._judge(batch.cost_ns, batch.requests[0].head.row_size)
-        self._on_answer(batch)
-
-    def _judge(self, cost_ns: int, row_size: int) -> None:
-        """Decide from what a batch took whether the next ones are computed on the loop."""
-        limit = self._inline_below_ns
-        if not limit:
-            return
-        if cost_ns < limit:
-            if self._reluctance:
-                self._reluctance -= 1
-            if row_size > self._short_row_size:
-                self._short_row_size = row_size
-        else:
-            self._reluctance = min(_MAX_RELUCTANCE, self._reluctance + 2 * (cost_ns // limit))
-            self._short_row_size = min(self._short_row_size, row_size - 1)
-        self._inline = self._reluctance < _MAX_RELUCTANCE // 2
+        return Batch.of_rows(wanted) if self._affinity.slotted else Batch(requests)

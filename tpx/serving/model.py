@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tpx.errors import NotReady, TpxError
@@ -18,18 +18,17 @@ from tpx.serving.backends.contract import (
 )
 from tpx.serving.batch import Batch, EarlyResponse
 from tpx.serving.cache import CachedModel, ResponseCache
-from tpx.serving.dispatcher import Dispatcher, Lane, Outcomes
-from tpx.serving.instances.base import Instance
+from tpx.serving.dispatcher import Dispatcher, Lane
+from tpx.serving.instances.base import Instance, close_together
 from tpx.serving.instances.completions import Completions
-from tpx.serving.instances.decoupled import DecoupledCallbacks, DecoupledInstance
-from tpx.serving.instances.remote import Outcomes as RemoteOutcomes
-from tpx.serving.instances.remote import RemoteInbox, RemoteInstance, close_together
-from tpx.serving.instances.thread import ThreadInstance
+from tpx.serving.instances.decoupled import DecoupledWork
+from tpx.serving.instances.process import ProcessInstance
+from tpx.serving.instances.thread import BatchWork, ThreadInstance, Work
 from tpx.serving.model_id import ModelId
 from tpx.serving.ordering import ReplyOrder
 from tpx.serving.request import NOT_COMPUTED, InferRequest, InferResponse, RequestHead
 from tpx.serving.scheduling.base import Scheduler
-from tpx.serving.scheduling.limiter import RateLimiter
+from tpx.serving.scheduling.limiter import Limiter, NoLimiter
 from tpx.serving.signature import Signature
 from tpx.serving.stacking.base import Stacking
 from tpx.serving.statistics import ModelStatistics
@@ -51,7 +50,7 @@ class Parts:
     """Where its answers are kept, if they are."""
     preserve_ordering: bool = False
     namespace: str = ""
-    limiter: RateLimiter | None = None
+    limiter: Limiter = field(default_factory=NoLimiter)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,17 +114,17 @@ class ServedModel:
         self._dispatcher = Dispatcher(
             parts.scheduler,
             loop,
-            Outcomes(on_answer=self._answer, on_refused=self._refuse),
+            self,
+            parts.limiter,
             inline_below_ns=inline_below_ns if parts.opened.inline else 0,
-            limiter=parts.limiter,
         )
         self._in_flight = 0
         self._cache = CachedModel(parts.cache, self.statistics) if parts.cache is not None else None
         self._order = ReplyOrder(self._send_in_turn) if parts.preserve_ordering else None
         self._reply = self._send if self._order is None else self._order.reply
-        self._special = self._cache is not None or self._order is not None
-        """Most models are not, and pay nothing for it."""
-        self._add = self._dispatcher.add
+        self._finish = self._reply if self._cache is None else self._keep_and_reply
+        plain = self._cache is None and self._order is None
+        self._add = self._dispatcher.add if plain else self._look_up
 
     def prepare(self, specs: Sequence[InstanceSpec], config: Any, completions: Completions) -> list[Placed]:
         """Create instances, all or none, which take no batches yet; `config` is the ModelConfig that they are
@@ -135,8 +134,7 @@ class ServedModel:
             for spec in specs:
                 prepared.append(self._prepare(spec, config, completions))  # noqa: PERF401 (kept for closing)
             for one in prepared:
-                if isinstance(one.instance, RemoteInstance):
-                    one.instance.wait_until_started()
+                one.instance.start()
         except BaseException:
             close_together([one.instance for one in prepared])
             raise
@@ -173,33 +171,19 @@ class ServedModel:
 
     def _prepare(self, spec: InstanceSpec, config: Any, completions: Completions) -> Placed:
         executor: Any = self._opened.executor(spec, config)
-        dispatcher = self._dispatcher
-        lane = dispatcher.lane(spec.needs)
+        lane = self._dispatcher.lane(spec.needs)
         instance: Instance
         if isinstance(executor, RemoteExecutor):
-            instance = self._remote(spec.name, executor, lane)
-        elif self.decoupled and isinstance(executor, DecoupledExecutor):
-            callbacks = DecoupledCallbacks(self._responded, dispatcher.released)
-            instance = DecoupledInstance(
-                spec.name, executor, lane.inbox, completions, callbacks, self._stacking
-            )
+            executor.use(self._stacking)
+            instance = ProcessInstance(spec.name, executor, self._loop, lane.look)
         else:
-            instance = ThreadInstance(
-                spec.name, executor, lane.inbox, completions, dispatcher.computed, self._stacking
-            )
+            work: Work
+            if self.decoupled and isinstance(executor, DecoupledExecutor):
+                work = DecoupledWork(spec.name, executor, self._stacking)
+            else:
+                work = BatchWork(spec.name, executor, self._stacking)
+            instance = ThreadInstance(spec.name, work, lane.queue, completions)
         return Placed(spec=spec, instance=instance, lane=lane)
-
-    def _remote(self, name: str, executor: RemoteExecutor, lane: Lane) -> RemoteInstance:
-        dispatcher = self._dispatcher
-        responded = self._responded if self.decoupled else self._answer_apart
-        outcomes = RemoteOutcomes(dispatcher.answered, dispatcher.released, responded, dispatcher.again)
-        if lane.remote is None:
-            lane.remote = RemoteInbox(dispatcher.refused)
-            lane.put = lane.remote.put
-        instance = RemoteInstance(name, executor, self._loop, outcomes, lane.remote)
-        executor.use(self._stacking)
-        executor.on_change = lane.remote.look
-        return instance
 
     @property
     def healthy(self) -> bool:
@@ -208,14 +192,13 @@ class ServedModel:
         return not instances or any(instance.alive for instance in instances)
 
     @property
-    def opinionated(self) -> bool:
+    def has_readiness_hook(self) -> bool:
         """The model itself is asked whether it is ready."""
-        return any(i.opinionated for i in self.instances if isinstance(i, RemoteInstance))
+        return any(instance.has_readiness_hook for instance in self.instances)
 
     async def says_ready(self) -> bool:
         """Whether the model itself says that it can answer, where it has an opinion."""
-        remote = [i for i in self.instances if isinstance(i, RemoteInstance)]
-        return all(await asyncio.gather(*(instance.ready() for instance in remote)))
+        return all(await asyncio.gather(*(instance.ready() for instance in self.instances)))
 
     @property
     def instances(self) -> list[Instance]:
@@ -247,13 +230,12 @@ class ServedModel:
         return self._dispatcher.sequences
 
     @property
-    def deserted(self) -> bool:
+    def abandoned(self) -> bool:
         """Whether all that is in flight is with processes, and nobody waits for it: they may never return."""
-        remote = [instance for instance in self.instances if isinstance(instance, RemoteInstance)]
-        return 0 < self._in_flight == sum(instance.forsaken for instance in remote)
+        return 0 < self._in_flight == sum(instance.abandoned for instance in self.instances)
 
     @property
-    def engaged(self) -> bool:
+    def busy(self) -> bool:
         """Whether it computes for somebody, or keeps the state of a sequence."""
         return self._in_flight > 0 or self.sequences > 0
 
@@ -269,14 +251,10 @@ class ServedModel:
             )
         request.arrived_ns = _clock()
         self._in_flight += 1
-        if self._special and self._answered(request):
-            return
         try:
             self._add(request)
         except TpxError as error:
             self._in_flight -= 1
-            if self._order is not None:
-                self._order.leave(request)
             self.statistics.failed(error, 1, _clock() - request.arrived_ns)
             raise
 
@@ -284,34 +262,87 @@ class ServedModel:
         """Nobody waits for the answer to one of its requests any more."""
         self._dispatcher.cancelled()
 
-    def _answered(self, request: InferRequest) -> bool:
-        """Give a request its place among the answers; from the cache, answer it."""
+    def _look_up(self, request: InferRequest) -> None:
+        """Give a request its place among the answers, and have it computed unless its answer is cached."""
         if self._order is not None:
             self._order.enter(request)
         known = self._cache.answer(request) if self._cache is not None else None
-        if known is None:
-            return False
-        self._in_flight -= 1
-        if request.trace is not None:
-            request.trace.computed(request, NOT_COMPUTED, known)
-        self._reply(request, known)
-        return True
+        if known is not None:
+            self._in_flight -= 1
+            if request.trace is not None:
+                request.trace.computed(request, NOT_COMPUTED, known)
+            self._reply(request, known)
+            return
+        try:
+            self._dispatcher.add(request)
+        except TpxError:
+            if self._order is not None:
+                self._order.leave(request)
+            raise
 
-    def _responded(self, early: EarlyResponse) -> None:
-        """A decoupled model has another response, or, with the final one, no more."""
+    # what comes of requests
+
+    def answered(self, batch: Batch) -> None:
+        """Answer the requests of a batch that was computed, or has failed."""
+        now = _clock()
+        if batch.error is None:
+            self.statistics.executed(batch, now)
+        else:
+            self._count_failed(batch, now)
+        if self.decoupled:
+            self.statistics.responded_once(batch, now)
+        self._in_flight -= len(batch.requests)
+        finish = self._finish
+        for request, response in zip(batch.requests, batch.responses, strict=True):
+            if request.trace is not None:
+                request.trace.computed(request, batch.part_of(request), response)
+            finish(request, response)
+
+    def responded(self, early: EarlyResponse) -> None:
+        """Pass on a response before its batch has ended, which counts as executed later."""
         request, response = early.request, early.response
         now = _clock()
-        self.statistics.responded(early, now)
+        if self.decoupled:
+            self.statistics.responded(early, now)
+        elif response.error is None:
+            self.statistics.answered(request, early, now)
+        else:
+            self.statistics.failed(response.error, 1, now - request.arrived_ns)
         if response.final:
             self._in_flight -= 1
         if request.trace is not None:
             request.trace.computed(request, early, response)
+        if not self.decoupled:
+            self._finish(request, response)
+            return
         self._reply(request, response)
         if self._order is None and request.pace is not None:
             request.pace.delivered(early.size)
 
+    def refused(self, request: InferRequest, error: TpxError) -> None:
+        """Answer a request that no instance has seen."""
+        self.statistics.failed(error, 1, _clock() - request.arrived_ns)
+        self._in_flight -= 1
+        response = InferResponse([], error)
+        if request.trace is not None:
+            request.trace.computed(request, NOT_COMPUTED, response)
+        self._reply(request, response)
+
+    def _count_failed(self, batch: Batch, now_ns: int) -> None:
+        """Count every request of a batch that failed as computed alone, as most of them were."""
+        for part in batch.alone or (batch,):
+            if part.error is None:
+                self.statistics.executed(part, now_ns)
+            else:
+                self.statistics.failed(part.error, 1, now_ns - part.requests[0].arrived_ns)
+
+    def _keep_and_reply(self, request: InferRequest, response: InferResponse) -> None:
+        assert self._cache is not None
+        self._cache.keep(request, response)
+        self._reply(request, response)
+
     def _send_in_turn(self, request: InferRequest, response: InferResponse) -> None:
-        """What is held back is made, but not delivered: a model does not run far ahead of its turn."""
+        """Send a response that was held back, and let its model, which does not run far ahead, go on."""
         self._send(request, response)
         if self.decoupled and request.pace is not None:
             request.pace.delivered(sum(len(tensor.data) for tensor in response.outputs))
@@ -321,59 +352,3 @@ class ServedModel:
             request.reply(request, response)
         except Exception:  # one request's boundary: the others get their answers
             log.exception("answering a request to model '%s' failed", self.name)
-
-    def _answer(self, batch: Batch) -> None:
-        now = _clock()
-        statistics = self.statistics
-        if batch.error is None:
-            statistics.executed(batch, now)
-        else:
-            self._count_failed(batch, now)
-        if self.decoupled:
-            statistics.responded_once(batch, now)
-        self._in_flight -= len(batch.requests)
-        for request, response in zip(batch.requests, batch.responses, strict=True):
-            if request.trace is not None:
-                request.trace.computed(request, batch.part_of(request), response)
-            if self._special:
-                self._finish(request, response)
-                continue
-            try:  # as _send does, without the call
-                request.reply(request, response)
-            except Exception:
-                log.exception("answering a request to model '%s' failed", self.name)
-
-    def _answer_apart(self, early: EarlyResponse) -> None:
-        """A request has its response before the batch that it is part of, which counts as executed later."""
-        request, response = early.request, early.response
-        now = _clock()
-        if response.error is None:
-            self.statistics.answered(request, early, now)
-        else:
-            self.statistics.failed(response.error, 1, now - request.arrived_ns)
-        self._in_flight -= 1
-        if request.trace is not None:
-            request.trace.computed(request, early, response)
-        self._finish(request, response)
-
-    def _finish(self, request: InferRequest, response: InferResponse) -> None:
-        if self._cache is not None:
-            self._cache.keep(request, response)
-        self._reply(request, response)
-
-    def _count_failed(self, batch: Batch, now_ns: int) -> None:
-        """Of a batch that failed, every request was computed alone, or counts as if it was."""
-        for part in batch.alone or (batch,):
-            if part.error is None:
-                self.statistics.executed(part, now_ns)
-            else:
-                self.statistics.failed(part.error, 1, now_ns - part.requests[0].arrived_ns)
-
-    def _refuse(self, request: InferRequest, error: TpxError) -> None:
-        """Answer a request that no instance has seen."""
-        self.statistics.failed(error, 1, _clock() - request.arrived_ns)
-        self._in_flight -= 1
-        response = InferResponse([], error)
-        if request.trace is not None:
-            request.trace.computed(request, NOT_COMPUTED, response)
-        self._reply(request, response)

@@ -9,7 +9,7 @@ from tpx.serving.backends.table import KNOWN, backend_names
 from tpx.serving.options import ServeConfig
 from tpx.serving.repository.coordinator import ControlSettings
 from tpx.serving.repository.stores.store import open_repository
-from tpx.serving.scheduling.limiter import RateLimiter, parse_resources
+from tpx.serving.scheduling.limiter import Limiter, NoLimiter, RateLimiter, parse_resources
 from tpx.serving.shared_memory.regions import SharedMemoryLimits
 from tpx.serving.shared_memory.system import region_limit
 
@@ -44,14 +44,14 @@ def _memory_limit(config: ServeConfig) -> int:
     return config.model_memory_limit
 
 
-def limiter(config: ServeConfig) -> RateLimiter | None:
-    """The rate limiter, if it is on. Raises UsageError."""
+def limiter(config: ServeConfig) -> Limiter:
+    """Return the rate limiter, which does nothing if it is off. Raises UsageError."""
     resources = parse_resources(config.rate_limit_resource)
     if config.rate_limit != "off":
         return RateLimiter(resources)
     if resources:
         log.warning("--rate-limit-resource has no effect without --rate-limit execution_count")
-    return None
+    return NoLimiter()
 
 
 def backend_settings(config: ServeConfig) -> dict[str, dict[str, str]]:

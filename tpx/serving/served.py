@@ -27,7 +27,7 @@ class Served(Servant, Protocol):
         """Whether it can answer: processes that it is made of may have died."""
 
     @property
-    def opinionated(self) -> bool:
+    def has_readiness_hook(self) -> bool:
         """Whether `says_ready` asks the model itself."""
 
     async def says_ready(self) -> bool:
@@ -46,11 +46,11 @@ class Served(Servant, Protocol):
         """Sequences that have begun and not ended."""
 
     @property
-    def deserted(self) -> bool:
+    def abandoned(self) -> bool:
         """Whether nobody waits for any of what is in flight, and it can be ended all the same."""
 
     @property
-    def engaged(self) -> bool:
+    def busy(self) -> bool:
         """Whether it computes for somebody, or keeps the state of a sequence."""
 
     def bind(self, request: DecodedRequest) -> RequestHead:

@@ -89,7 +89,7 @@ class Shutdown:
 
 
 def _is_busy(model: Served) -> bool:
-    return model.sequences > 0 or (model.in_flight > 0 and not model.deserted)
+    return model.sequences > 0 or (model.in_flight > 0 and not model.abandoned)
 
 
 def _log_waiting(timeout_s: int, busy: Sequence[Served], changes: int) -> None:

@@ -21,6 +21,7 @@ from tpx.serving.repository.loading import Loader, LoadSettings
 from tpx.serving.repository.overrides import LoadParameter, override_of
 from tpx.serving.repository.table import ModelRepository
 from tpx.serving.request import InferRequest, InferResponse
+from tpx.serving.scheduling.limiter import Limiter, NoLimiter
 from tpx.serving.served import Served
 
 
@@ -100,7 +101,7 @@ async def ask(model: Served) -> float:
 @asynccontextmanager
 async def controlled(
     *paths: Place,
-    limiter: Any = None,
+    limiter: Limiter | None = None,
     agents: Any = Path("/nowhere"),
     namespaces: Any = False,
     **settings: Any,
@@ -110,7 +111,7 @@ async def controlled(
     loop = asyncio.get_running_loop()
     repository = ModelRepository(namespaces=namespaces)
     loading = LoadSettings(
-        backend_settings={}, limiter=limiter, agent_directory=agents, namespaces=namespaces
+        backend_settings={}, limiter=limiter or NoLimiter(), agent_directory=agents, namespaces=namespaces
     )
     loader = Loader(loading, Completions(loop), loop)
     chosen = ControlSettings(

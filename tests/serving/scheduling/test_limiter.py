@@ -20,19 +20,19 @@ class Hall:
 
     def turn(self, name: str, count: int = 1, priority: int = 1, resource: tuple[str, int] = R) -> Turn:
         needs = Needs(resources={resource: count} if count else {}, priority=priority)
-        turn = Turn(needs, lambda: self.called.append(name))
-        self.limiter.enter(turn)
+        turn = self.limiter.admission(needs, lambda: self.called.append(name))
+        turn.enter()
         return turn
 
     def run(self, turns: Mapping[str, Turn], rounds: int) -> list[str]:
         """All of them always have work; who computed, in order."""
         ran = []
         for turn in turns.values():
-            self.limiter.stage(turn)
+            turn.stage()
         for _ in range(rounds):
             [(name, turn)] = [(name, turn) for name, turn in turns.items() if turn.granted]
             ran.append(name)
-            self.limiter.done(turn, more=True)
+            turn.done(more=True)
         return ran
 
 
@@ -40,23 +40,23 @@ def test_who_needs_nothing_always_has_a_turn() -> None:
     hall = Hall()
     free = hall.turn("free", count=0)
     hungry = hall.turn("hungry", 2)
-    assert hall.limiter.stage(hungry)
-    assert hall.limiter.stage(free)
+    assert hungry.stage()
+    assert free.stage()
 
 
 def test_of_an_unknown_amount_there_is_as_much_as_the_neediest_takes() -> None:
     hall = Hall()
     big, small, other = hall.turn("big", 4), hall.turn("small", 2), hall.turn("other", 2)
-    assert hall.limiter.stage(small)
-    assert hall.limiter.stage(other)
-    assert not hall.limiter.stage(big)
+    assert small.stage()
+    assert other.stage()
+    assert not big.stage()
 
 
 def test_an_explicit_amount_limits_what_runs_at_the_same_time() -> None:
     hall = Hall({("R", GLOBAL): 3})
     turns = [hall.turn(str(n)) for n in range(5)]
-    assert [hall.limiter.stage(turn) for turn in turns] == [True, True, True, False, False]
-    hall.limiter.done(turns[0], more=False)
+    assert [turn.stage() for turn in turns] == [True, True, True, False, False]
+    turns[0].done(more=False)
     assert hall.called == ["3"]
     assert turns[3].granted
 
@@ -64,28 +64,28 @@ def test_an_explicit_amount_limits_what_runs_at_the_same_time() -> None:
 def test_the_one_in_front_holds_back_those_that_want_the_same() -> None:
     hall = Hall({R: 4})
     one, big, late = hall.turn("one"), hall.turn("big", 4), hall.turn("late")
-    assert hall.limiter.stage(one)
-    assert not hall.limiter.stage(big)
-    assert not hall.limiter.stage(late), "a stream of small ones would starve the big one"
-    hall.limiter.done(one, more=False)
+    assert one.stage()
+    assert not big.stage()
+    assert not late.stage(), "a stream of small ones would starve the big one"
+    one.done(more=False)
     assert hall.called == ["big"]
-    hall.limiter.done(big, more=False)
+    big.done(more=False)
     assert hall.called == ["big", "late"]
 
 
 def test_the_one_in_front_does_not_hold_back_those_that_want_something_else() -> None:
     hall = Hall({R: 1})
     one, two, other = hall.turn("one"), hall.turn("two"), hall.turn("other", resource=("Q", 0))
-    assert hall.limiter.stage(one)
-    assert not hall.limiter.stage(two)
-    assert hall.limiter.stage(other)
+    assert one.stage()
+    assert not two.stage()
+    assert other.stage()
 
 
 def test_devices_have_resources_of_their_own() -> None:
     hall = Hall({("R", GLOBAL): 1})
     first, second = hall.turn("0", resource=("R", 0)), hall.turn("1", resource=("R", 1))
-    assert hall.limiter.stage(first)
-    assert hall.limiter.stage(second)
+    assert first.stage()
+    assert second.stage()
 
 
 def test_turns_go_by_executions_times_priority() -> None:
@@ -107,28 +107,28 @@ def test_who_comes_later_is_not_owed_what_it_missed() -> None:
 def test_who_has_no_work_after_all_lets_the_next_one_go() -> None:
     hall = Hall()
     idle, busy = hall.turn("idle"), hall.turn("busy")
-    assert hall.limiter.stage(idle)
-    assert not hall.limiter.stage(busy)
-    hall.limiter.withdraw(idle)
+    assert idle.stage()
+    assert not busy.stage()
+    idle.withdraw()
     assert hall.called == ["busy"]
 
 
 def test_who_withdraws_from_the_row_is_not_called() -> None:
     hall = Hall()
     busy, bored = hall.turn("busy"), hall.turn("bored")
-    assert hall.limiter.stage(busy)
-    assert not hall.limiter.stage(bored)
-    hall.limiter.withdraw(bored)
-    hall.limiter.done(busy, more=False)
+    assert busy.stage()
+    assert not bored.stage()
+    bored.withdraw()
+    busy.done(more=False)
     assert not hall.called
 
 
 def test_what_an_ended_instance_held_is_free_again() -> None:
     hall = Hall()
     ended, next_one = hall.turn("ended"), hall.turn("next")
-    assert hall.limiter.stage(ended)
-    assert not hall.limiter.stage(next_one)
-    hall.limiter.leave(ended)
+    assert ended.stage()
+    assert not next_one.stage()
+    ended.leave()
     assert hall.called == ["next"]
 
 

@@ -148,6 +148,9 @@ class DecoupledExecutor(Protocol):
 class CompletionSink(Protocol):
     """Takes what comes of batches; every method is called on the event loop."""
 
+    def computed(self, batch: Batch) -> None:
+        """A batch was `released` and `answered` at once."""
+
     def answered(self, batch: Batch) -> None:
         """A batch has ended; it holds the responses of its requests, except for those that were `responded`.
 
@@ -173,12 +176,12 @@ class RemoteExecutor(Protocol):
 
     alive: bool
     """It takes batches now."""
-    doomed: str
+    failure: str
     """Why it will not be alive again; empty while it may be."""
-    opinionated: bool
+    has_readiness_hook: bool
     """`ready` asks the model."""
     on_change: Callable[[], None]
-    """Called when it has become alive, or doomed."""
+    """Called when it has become alive, or has failed."""
 
     def use(self, stacking: Stacking) -> None:
         """How batches are made of requests, before the first one comes."""

@@ -55,12 +55,12 @@ class Ensemble:
 
     healthy = True
     """Its composing models have a health of their own."""
-    opinionated = False
+    has_readiness_hook = False
 
     async def says_ready(self) -> bool:
         return True
 
-    deserted = False
+    abandoned = False
     pending = sequences = 0
     """Requests wait for the composing models, and sequences belong to them."""
 
@@ -70,7 +70,7 @@ class Ensemble:
         return self._in_flight
 
     @property
-    def engaged(self) -> bool:
+    def busy(self) -> bool:
         """Whether a request is under way."""
         return self._in_flight > 0
 

@@ -32,7 +32,7 @@ class GrpcMetadata:
 
     async def _model_ready(self, request: Any) -> Any:
         ready = self._plane.model_ready(request.name, request.version)
-        model = self._plane.opinionated(request.name, request.version)
+        model = self._plane.has_readiness_hook(request.name, request.version)
         if model is not None:
             ready = await model.says_ready()
         return messages.ModelReadyResponse(ready=ready)

@@ -51,7 +51,7 @@ class HttpMetadata:
         answer_json(request, asdict(self._plane.model_metadata(*of_model(match))))
 
     def _model_ready(self, request: HttpRequest, match: re.Match[str]) -> None:
-        model = self._plane.opinionated(*of_model(match))
+        model = self._plane.has_readiness_hook(*of_model(match))
         if model is not None:
             self._plane.control.tasks.start(answer_when_done(request, self._ask(request, model)))
             return

@@ -1,81 +1,145 @@
-"""An instance that computes in a thread of its own: its kernels release the interpreter lock."""
+"""Instances that compute in a thread of their own: their kernels release the interpreter lock."""
 
 import logging
 import threading
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
+from typing import Protocol
 
 from tpx.errors import ExecutionError, TpxError
-from tpx.serving.backends.contract import Executor
+from tpx.serving.backends.contract import CompletionSink, Executor
 from tpx.serving.batch import Batch
 from tpx.serving.instances.completions import Completions
 from tpx.serving.stacking.base import Stacking
 
 log = logging.getLogger(__name__)
 
+_clock = time.perf_counter_ns
 _cpu_clock = time.thread_time_ns
-
-
-Inbox = SimpleQueue[Batch | None]
-"""The batches that a model's instances take, whichever is free first; None ends one that is leaving."""
-
 _PASSED_ON_S = 0.001
 
+ThreadQueue = SimpleQueue[Batch | None]
+"""The batches of instances that share them, whichever is free first; None ends one that is leaving."""
 
-def pass_on(inbox: Inbox) -> None:
-    """A None is for another instance, which may be busy."""
-    inbox.put(None)
-    time.sleep(_PASSED_ON_S)
+
+class Work(Protocol):
+    """What a thread does with its batches."""
+
+    @property
+    def compute(self) -> Callable[[Batch], None] | None:
+        """Return what computes a batch at once, in the calling thread, if that can be."""
+
+    def run(self, batch: Batch, sink: CompletionSink, completions: Completions) -> None:
+        """Compute a batch in an instance's thread, and have `completions` tell the sink."""
+
+    def warm(self, batch: Batch) -> TpxError | None:
+        """Compute a batch of no client, and return what went wrong."""
+
+    def close(self) -> None: ...
 
 
 class ThreadInstance:
-    """Takes batches from the inbox that it shares with the other instances of its model.
-
-    While none of them has work, the event loop may compute a batch itself with `run`.
-    """
+    """Takes batches from the queue that it shares with other instances of its model."""
 
     alive = True
-    drained = True
-    __slots__ = ("_completions", "_executor", "_inbox", "_on_done", "_stacking", "_thread", "leaving", "name")
+    failure = ""
+    held = abandoned = 0
+    depth = 2
+    """One that it computes, and one in hand, so that it does not wait for the event loop."""
+    has_readiness_hook = False
+    __slots__ = ("_completions", "_queue", "_sink", "_thread", "_work", "compute", "left", "name")
 
-    def __init__(
-        self,
-        name: str,
-        executor: Executor,
-        inbox: Inbox,
-        completions: Completions,
-        on_done: Callable[[Batch], None],
-        stacking: Stacking,
-    ) -> None:
+    def __init__(self, name: str, work: Work, queue: ThreadQueue, completions: Completions) -> None:
         self.name = name
-        self._stacking = stacking
-        self._executor = executor
-        self._inbox = inbox
+        self.compute = work.compute
+        self.left = False
+        self._work = work
+        self._queue = queue
         self._completions = completions
-        self._on_done = on_done
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-        self.leaving = False
+        self._sink: CompletionSink | None = None
+        self._thread = threading.Thread(target=self._take_batches, name=name, daemon=True)
 
-    def begin(self) -> None:
+    def start(self) -> None:
+        """Nothing has to be waited for: an executor is complete when it is made."""
+
+    def warm(self, batch: Batch) -> TpxError | None:
+        return self._work.warm(batch)
+
+    def begin(self, sink: CompletionSink) -> None:
+        self._sink = sink
         self._thread.start()
 
-    def run(self, batch: Batch) -> None:
+    def submit(self, batch: Batch) -> None:
+        self._queue.put(batch)
+
+    def leave(self) -> None:
+        self.left = True
+        self._queue.put(None)
+
+    async def ready(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Wait for the thread, if it has begun."""
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._work.close()
+
+    def _take_batches(self) -> None:
+        assert self._sink is not None
+        queue, run, sink, completions = self._queue, self._work.run, self._sink, self._completions
+        while True:
+            batch = queue.get()
+            if batch is not None:
+                run(batch, sink, completions)
+                del batch  # while nothing comes, its tensors and their shared memory are not kept
+            elif self.left:
+                return
+            else:  # for another instance, which may be busy
+                queue.put(None)
+                time.sleep(_PASSED_ON_S)
+
+
+class BatchWork:
+    """Computes whole batches with an executor."""
+
+    __slots__ = ("_executor", "_name", "_stacking")
+
+    def __init__(self, name: str, executor: Executor, stacking: Stacking) -> None:
+        self._name = name
+        self._executor = executor
+        self._stacking = stacking
+
+    def compute(self, batch: Batch) -> None:
         """Compute a batch here and now; whatever the backend raises becomes an error of the requests.
 
         When a batch fails, each of its requests is tried alone: a bad one then harms only itself.
         """
+        stacking = self._stacking
         try:
-            stacking = self._stacking
-            stacking.scatter(batch, self._executor.execute(stacking.gather(batch)))
+            batch.started_ns = _clock()
+            inputs = stacking.gather(batch)
+            batch.gathered_ns = _clock()
+            outputs = self._executor.execute(inputs)
+            batch.computed_ns = _clock()
+            stacking.scatter(batch, outputs)
+            batch.ended_ns = _clock()
         except TpxError as exc:
             self._failed(batch, exc)
         except BaseException as exc:  # native code panics and exits with what is no Exception
-            log.error("instance %s failed", self.name, exc_info=exc)
+            log.error("instance %s failed", self._name, exc_info=exc)
             self._failed(batch, ExecutionError(f"{type(exc).__name__}: {exc}"))
 
+    def run(self, batch: Batch, sink: CompletionSink, completions: Completions) -> None:
+        began_ns = _cpu_clock()
+        self.compute(batch)
+        # of the thread's CPU time: waiting for the interpreter or for a core is not the batch's cost
+        batch.cost_ns = _cpu_clock() - began_ns
+        completions.push(sink.computed, batch)
+
     def warm(self, batch: Batch) -> TpxError | None:
-        self.run(batch)
+        self.compute(batch)
         return batch.error
 
     def _failed(self, batch: Batch, error: TpxError) -> None:
@@ -85,28 +149,9 @@ class ThreadInstance:
         batch.error = error
         batch.alone = [batch.single(index) for index in range(len(batch.requests))]
         for single in batch.alone:
-            self.run(single)
+            self.compute(single)
         batch.responses = [response for single in batch.alone for response in single.responses]
         batch.ended_ns = batch.alone[-1].ended_ns
 
     def close(self) -> None:
-        """Wait for the thread, for which a None must be in the inbox; not for the event loop."""
-        if self._thread.ident is not None:
-            self._thread.join()
         self._executor.close()
-
-    def _work(self) -> None:
-        push, done = self._completions.push, self._on_done
-        while True:
-            batch = self._inbox.get()
-            if batch is None:
-                if self.leaving:
-                    return
-                pass_on(self._inbox)
-                continue
-            began_ns = _cpu_clock()
-            self.run(batch)
-            # of the thread's CPU time: waiting for the interpreter or for a core is not the batch's cost
-            batch.cost_ns = _cpu_clock() - began_ns
-            push(done, batch)
-            del batch  # while nothing comes, its tensors and their shared memory are not kept

@@ -45,7 +45,7 @@ from tpx.serving.repository.overrides import relative_paths
 from tpx.serving.repository.scheduling import scheduler_of, stacking_of
 from tpx.serving.repository.table import Recipe
 from tpx.serving.repository.warmup import warm_up
-from tpx.serving.scheduling.limiter import RateLimiter
+from tpx.serving.scheduling.limiter import Limiter, NoLimiter
 from tpx.serving.signature import Signature
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class LoadSettings:
     latencies: LatencySettings = field(default_factory=LatencySettings)
     cache: ResponseCache | None = None
     """--cache-config: the cache of models that enable it."""
-    limiter: RateLimiter | None = None
+    limiter: Limiter = field(default_factory=NoLimiter)
     """--rate-limit: shared by all models."""
     backend_directory: Path | None = None
     """--backend-directory: python-based backends."""
@@ -244,8 +244,7 @@ class Loader:
         try:
             self._complete(opened, config)
             specs = instance_specs(config)
-            if self.settings.limiter is not None:
-                self.settings.limiter.check([spec.needs for spec in specs])
+            self.settings.limiter.check([spec.needs for spec in specs])
             signature = Signature.of(config, read_labels(config, source.directory))
             model = ServedModel(
                 config,
@@ -297,8 +296,7 @@ class Loader:
         config.instance_group.MergeFrom(written.instance_group)
         validate_instance_groups(config)
         wanted = instance_specs(config)
-        if self.settings.limiter is not None:
-            self.settings.limiter.check([spec.needs for spec in wanted])
+        self.settings.limiter.check([spec.needs for spec in wanted])
         add, end = plan_regroup(model.specs, wanted)
         return Regroup(model=model, config=config, join=self._instances(model, add, config, source), part=end)
 

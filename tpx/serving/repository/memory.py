@@ -201,7 +201,7 @@ class ModelMemory:
         idle = {
             each
             for each, versions in serving.items()
-            if each != model and not any(one.engaged for one in versions) and not self._is_held(each)
+            if each != model and not any(one.busy for one in versions) and not self._is_held(each)
         }
         out = []
         for each in idle:

@@ -108,7 +108,7 @@ class Retirement:
             await asyncio.wait(ending)
 
     async def _dismiss(self, model: ServedModel, instance: Instance) -> None:
-        while not (instance.leaving and instance.drained):
+        while not instance.left:
             if self.last and not model.in_flight:
                 model.give_up_sequences()
             await asyncio.sleep(_LOOK_EVERY_S)
@@ -157,7 +157,7 @@ class Retirement:
 
     def _is_needed(self, served: Served) -> bool:
         """Tell whether a version computes, or will for requests of an ensemble that is draining, too."""
-        return (served.in_flight > 0 and not served.deserted) or any(
+        return (served.in_flight > 0 and not served.abandoned) or any(
             one.in_flight and served.model_id in one.composed_of for one in self._draining
         )
 

@@ -51,9 +51,8 @@ class Scheduler(Protocol):
     def __len__(self) -> int: ...
 
 
-@runtime_checkable
-class SequenceScheduler(Scheduler, Protocol):
-    """Requests belong to one instance, the lane, and wait for those before them to be computed."""
+class Affinity(Protocol):
+    """Which requests have to go to one instance, its lane, and wait there for those before them."""
 
     slotted: bool
     """The rows of a batch are the slots of its instance."""
@@ -76,3 +75,26 @@ class SequenceScheduler(Scheduler, Protocol):
 
     def dropped(self, request: InferRequest, now_ns: int) -> Sequence[Refusal]:
         """What was taken will not be computed, nobody wants it any more; nor will what depends on it."""
+
+
+class NoAffinity:
+    """The affinity of requests that any instance may compute, in any order."""
+
+    slotted = False
+    live = 0
+
+    def open_lane(self, lane: int, now_ns: int) -> None: ...
+    def close_lane(self, lane: int) -> bool:  # noqa: ARG002
+        return True
+
+    def finished(self, requests: Sequence[InferRequest], now_ns: int) -> None: ...
+    def dropped(self, request: InferRequest, now_ns: int) -> Sequence[Refusal]:  # noqa: ARG002
+        return ()
+
+
+NO_AFFINITY = NoAffinity()
+
+
+@runtime_checkable
+class SequenceScheduler(Scheduler, Affinity, Protocol):
+    """Requests of a sequence are computed one after the other by the instance that has the sequence."""

@@ -8,6 +8,7 @@ same, so that nobody starves; the others go on.
 import bisect
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from tpx.errors import ConfigError, UsageError
 from tpx.serving.backends.contract import GLOBAL, Needs
@@ -16,12 +17,73 @@ Resource = tuple[str, int]
 """A name and a device."""
 
 
+class Admission(Protocol):
+    """Decides when the instances of a lane may compute."""
+
+    limited: bool
+    """`stage` may refuse: nothing is taken from the queue before it is granted."""
+
+    def enter(self) -> None:
+        """Count the instance from now on."""
+
+    def leave(self) -> None:
+        """Forget the instance, which has ended."""
+
+    def stage(self) -> bool:
+        """Ask for leave to compute, because there is work. Return whether it is granted now."""
+
+    def withdraw(self) -> None:
+        """Give up the leave, or the request for it: there is no work after all."""
+
+    def done(self, *, more: bool) -> None:
+        """End the leave after a batch; `more` tells that there may be further work."""
+
+
+class Free:
+    """The admission of instances that compute whenever they have work."""
+
+    limited = False
+
+    def enter(self) -> None: ...
+    def leave(self) -> None: ...
+    def stage(self) -> bool:
+        return True
+
+    def withdraw(self) -> None: ...
+    def done(self, *, more: bool) -> None: ...
+
+
+FREE = Free()
+
+
+class Limiter(Protocol):
+    """Admits the instances of all models."""
+
+    def check(self, instances: Sequence[Needs]) -> None:
+        """Raise ConfigError for what could never run. May be called from any thread."""
+
+    def admission(self, needs: Needs, on_granted: Callable[[], None]) -> Admission:
+        """Return the admission of one instance; `on_granted` is called when it may compute after all."""
+
+
+class NoLimiter:
+    """Admits every instance at once: --rate-limit is off."""
+
+    def check(self, instances: Sequence[Needs]) -> None:
+        """Anything can run."""
+
+    def admission(self, needs: Needs, on_granted: Callable[[], None]) -> Admission:  # noqa: ARG002
+        return FREE
+
+
 class Turn:
-    """An instance at the limiter."""
+    """The admission of an instance that takes turns with others."""
 
-    __slots__ = ("granted", "idle", "needs", "on_granted", "place", "share")
+    limited = True
+    __slots__ = ("_limiter", "granted", "idle", "needs", "on_granted", "place", "share")
 
-    def __init__(self, needs: Needs, on_granted: Callable[[], None]) -> None:
+    def __init__(self, limiter: "RateLimiter", needs: Needs, on_granted: Callable[[], None]) -> None:
+        self._limiter = limiter
         self.needs = needs
         self.on_granted = on_granted
         """Called when a staged instance may compute."""
@@ -33,6 +95,34 @@ class Turn:
         self.idle = True
         """It has had no work: it is not owed what it did not want."""
 
+    def enter(self) -> None:
+        self._limiter.turns.append(self)
+        self._limiter.recount()
+
+    def leave(self) -> None:
+        self._limiter.turns.remove(self)
+        self._limiter.recount()
+        self.withdraw()
+
+    def stage(self) -> bool:
+        if not self.granted and self.place is None:
+            self._limiter.line_up(self)
+            self._limiter.grant(self)
+        return self.granted
+
+    def withdraw(self) -> None:
+        self.idle = True
+        self._limiter.release(self)
+        self._limiter.grant(None)
+
+    def done(self, *, more: bool) -> None:
+        self.share += self.needs.priority
+        self.idle = not more
+        self._limiter.release(self)
+        if more:
+            self._limiter.line_up(self)
+        self._limiter.grant(None)
+
 
 class RateLimiter:
     """Grants turns, on the event loop.
@@ -43,19 +133,14 @@ class RateLimiter:
 
     def __init__(self, explicit: Mapping[Resource, int]) -> None:
         self._explicit = explicit
-        self._turns: list[Turn] = []
+        self.turns: list[Turn] = []
+        """The instances that take turns."""
         self._total: dict[Resource, int] = {}
         self._used: dict[Resource, int] = {}
         self._row: list[tuple[int, int, Turn]] = []
         self._numbers = 0
 
-    @property
-    def turns(self) -> int:
-        """Instances that take turns."""
-        return len(self._turns)
-
     def check(self, instances: Sequence[Needs]) -> None:
-        """Raise ConfigError for what could never run. May be called from any thread."""
         everywhere: dict[str, bool] = {}
         for needs in instances:
             for (name, device), count in needs.resources.items():
@@ -71,59 +156,31 @@ class RateLimiter:
                         "model configuration."
                     )
 
-    def enter(self, turn: Turn) -> None:
-        """An instance that will take turns."""
-        self._turns.append(turn)
-        self._recount()
+    def admission(self, needs: Needs, on_granted: Callable[[], None]) -> Turn:
+        return Turn(self, needs, on_granted)
 
-    def leave(self, turn: Turn) -> None:
-        """An instance has ended."""
-        self._turns.remove(turn)
-        self._recount()
-        self.withdraw(turn)
-
-    def stage(self, turn: Turn) -> bool:
-        """An instance has work. True: it may compute now; else `on_granted` is called when it may."""
-        if not turn.granted and turn.place is None:
-            self._line_up(turn)
-            self._grant(turn)
-        return turn.granted
-
-    def withdraw(self, turn: Turn) -> None:
-        """An instance has no work after all."""
-        turn.idle = True
-        if turn.place is not None:
-            self._row.remove(turn.place)
-            turn.place = None
-        self._release(turn)
-        self._grant(None)
-
-    def done(self, turn: Turn, *, more: bool) -> None:
-        """An instance has computed in its turn; `more` tells that it may have further work."""
-        turn.share += turn.needs.priority
-        turn.idle = not more
-        self._release(turn)
-        if more:
-            self._line_up(turn)
-        self._grant(None)
-
-    def _line_up(self, turn: Turn) -> None:
+    def line_up(self, turn: Turn) -> None:
+        """Put an instance that has work into the row."""
         if turn.idle:
             turn.idle = False
-            shares = [other.share for other in self._turns if _compete(other, turn)]
+            shares = [other.share for other in self.turns if _compete(other, turn)]
             turn.share = max(turn.share, min(shares, default=0))
         self._numbers += 1
         turn.place = (turn.share, self._numbers, turn)
         bisect.insort(self._row, turn.place)
 
-    def _release(self, turn: Turn) -> None:
+    def release(self, turn: Turn) -> None:
+        """Take an instance out of the row, or take back the resources that it was granted."""
+        if turn.place is not None:
+            self._row.remove(turn.place)
+            turn.place = None
         if turn.granted:
             turn.granted = False
             for resource, count in turn.needs.resources.items():
                 self._used[resource] -= count
 
-    def _grant(self, asking: Turn | None) -> None:
-        """Grant turns, as far as resources reach; the one that asks is not told."""
+    def grant(self, asking: Turn | None) -> None:
+        """Grant turns, as far as resources reach; the one that asks is not called."""
         held_back: set[Resource] = set()
         for place in tuple(self._row):
             turn = place[2]
@@ -151,9 +208,10 @@ class RateLimiter:
             return max((count for (known, _), count in self._explicit.items() if known == name), default=None)
         return self._explicit.get((name, device), self._explicit.get((name, GLOBAL)))
 
-    def _recount(self) -> None:
+    def recount(self) -> None:
+        """Add up the resources that there are for these instances."""
         total: dict[Resource, int] = {}
-        for turn in self._turns:
+        for turn in self.turns:
             for resource, count in turn.needs.resources.items():
                 limit = self._limit(*resource)
                 total[resource] = max(total.get(resource, 0), count) if limit is None else limit

@@ -6,7 +6,7 @@ from tpx.serving.batch import Arrays, Batch
 
 
 class Stacking(Protocol):
-    """Runs where the model computes, in an instance's thread; sets the times of the batch."""
+    """Runs where the model computes, in an instance's thread, which stamps the times of the batch."""
 
     def gather(self, batch: Batch) -> Arrays:
         """The inputs of the model. Raises InvalidRequest."""

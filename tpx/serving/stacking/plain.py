@@ -1,7 +1,6 @@
 """Requests stacked along the batch dimension, and split again."""
 
 import math
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,6 @@ from tpx.serving.batch import Arrays, Batch
 from tpx.serving.request import BoundInput, InferResponse, RequestHead, TensorSpec
 from tpx.serving.strings import elements_of, with_request_id
 
-_clock = time.perf_counter_ns
 _COPY_BELOW_BYTES = 64 << 10
 
 
@@ -26,7 +24,6 @@ class PlainStacking:
 
     def gather(self, batch: Batch) -> Arrays:
         """The inputs, stacked along the batch dimension: one copy, none for a single request."""
-        batch.started_ns = _clock()
         requests = batch.requests
         head = requests[0].head
         alone = len(requests) == 1
@@ -38,7 +35,6 @@ class PlainStacking:
                 data = b"".join([request.buffers[index] for request in requests])
                 shape = (batch.size, *bound.shape[1:])
             arrays[bound.spec.name] = array_of(head, bound, data, shape)
-        batch.gathered_ns = _clock()
         return arrays
 
     def scatter(self, batch: Batch, outputs: Arrays) -> None:
@@ -46,7 +42,6 @@ class PlainStacking:
 
         Raises ExecutionError for an output that is missing, or not what the configuration says.
         """
-        batch.computed_ns = _clock()
         tensor = RowOutputs(outputs, batch.size if self._batched else 0).tensor
         responses = batch.responses
         start = 0
@@ -59,7 +54,6 @@ class PlainStacking:
             else:
                 responses.append(InferResponse([tensor(bound.spec, start, count) for bound in wanted]))
             start += count
-        batch.ended_ns = _clock()
 
 
 class RowOutputs:

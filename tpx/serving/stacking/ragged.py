@@ -5,7 +5,6 @@ Triton: core's BatchInput and BatchOutput (common/protobuf/model_config.proto, b
 
 import itertools
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,6 @@ from tpx.serving.batch import Arrays, Batch
 from tpx.serving.request import BoundInput, BoundOutput, InferRequest, InferResponse
 from tpx.serving.stacking.plain import RowOutputs, array_of, checked_output
 
-_clock = time.perf_counter_ns
 _Array = npt.NDArray[Any]
 
 
@@ -53,7 +51,6 @@ class RaggedStacking:
         self._batched = batched
 
     def gather(self, batch: Batch) -> Arrays:
-        batch.started_ns = _clock()
         requests = batch.requests
         head = requests[0].head
         arrays: Arrays = {}
@@ -68,11 +65,9 @@ class RaggedStacking:
         for added in self._added:
             shapes = [_input(request, added.source).shape for request in requests]
             arrays[added.name] = added.tell(shapes, added.dtype)
-        batch.gathered_ns = _clock()
         return arrays
 
     def scatter(self, batch: Batch, outputs: Arrays) -> None:
-        batch.computed_ns = _clock()
         rows = RowOutputs(outputs, batch.size if self._batched else 0)
         used = dict.fromkeys(self._scattered, 0)
         start = 0
@@ -86,7 +81,6 @@ class RaggedStacking:
                     tensors.append(rows.tensor(bound.spec, start, head.batch_size))
             batch.responses.append(InferResponse(tensors))
             start += head.batch_size
-        batch.ended_ns = _clock()
 
     def _part(
         self, bound: BoundOutput, request: InferRequest, outputs: Arrays, used: dict[str, int]

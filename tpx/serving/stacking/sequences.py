@@ -4,7 +4,6 @@ Triton: core/src/sequence_batch_scheduler, core/src/sequence_state.cc.
 """
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,6 @@ from tpx.serving.batch import Arrays, Batch
 from tpx.serving.request import InferRequest, InferResponse
 from tpx.serving.stacking.base import Stacking
 
-_clock = time.perf_counter_ns
 _LENGTH_BYTES = 4
 """Of an empty string."""
 _FLAGS = {"START": "sequence_start", "END": "sequence_end"}
@@ -70,7 +68,6 @@ class SequenceStacking:
         self._batched = batched
 
     def gather(self, batch: Batch) -> Arrays:
-        began_ns = _clock()
         rows = batch.by_row(batch.requests)
         height = len(rows)
         arrays = self._inner.gather(_filled(batch))
@@ -79,19 +76,15 @@ class SequenceStacking:
             arrays[control.name] = array.reshape(height, 1) if self._batched else array
         for state in self.states:
             arrays[state.input_name] = self._state(state, rows)
-        batch.started_ns = began_ns
-        batch.gathered_ns = _clock()
         return arrays
 
     def scatter(self, batch: Batch, outputs: Arrays) -> None:
-        computed_ns = _clock()
         filled = _filled(batch)
         height = len(filled.requests)
         states = [(state, self._given(state, outputs, height)) for state in self.states]
         self._inner.scatter(filled, outputs)
         if filled is not batch:
             batch.responses += [filled.responses[slot] for slot in batch.slots or ()]
-        batch.computed_ns = computed_ns
         # nothing can fail any more: a sequence has all its new states, or none
         for state, array in states:
             for row, request in enumerate(batch.by_row(batch.requests)):
@@ -99,7 +92,6 @@ class SequenceStacking:
                     # a copy: the model may use its memory again, and a view would keep the other rows
                     kept = array[row] if self._batched else array
                     request.sequence.states[state.input_name] = kept.copy()
-        batch.ended_ns = _clock()
 
     def _state(self, state: State, rows: Sequence[InferRequest | None]) -> npt.NDArray[Any]:
         values = [(row, request, value_of(state, request)) for row, request in enumerate(rows) if request]

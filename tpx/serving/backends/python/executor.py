@@ -56,8 +56,8 @@ class PythonExecutor:
 
     def __init__(self, settings: InstanceSettings, host: Host, loop: asyncio.AbstractEventLoop) -> None:
         self.alive = False
-        self.doomed = ""
-        self.opinionated = False
+        self.failure = ""
+        self.has_readiness_hook = False
         self.on_change: Callable[[], None] = lambda: None
         self._settings = settings
         self._host = host
@@ -119,7 +119,7 @@ class PythonExecutor:
         if "error" in answer or not connection.open:
             connection.close()
             raise LoadError(answer.get("error", self._unhealthy))
-        self.opinionated = answer["asks_ready"]
+        self.has_readiness_hook = answer["asks_ready"]
         self.alive = True
         self.on_change()
 
@@ -203,11 +203,11 @@ class PythonExecutor:
                     await self._loop.run_in_executor(None, self._process.end, 1.0)
                 delay_s = self._restarts.died(time.perf_counter_ns())
                 if delay_s is None:
-                    self.doomed = (
+                    self.failure = (
                         f"Stub process '{name}' is not healthy: it has died again and again, and is not "
                         "restarted any more. Load the model again once its cause is removed."
                     )
-                    log.error("%s", self.doomed)
+                    log.error("%s", self.failure)
                     self.on_change()
                     return
                 if await self._closes_within(delay_s):
@@ -287,7 +287,7 @@ class PythonExecutor:
     async def ready(self) -> bool:
         if not self.alive or self._connection is None:
             return False
-        if not self.opinionated:
+        if not self.has_readiness_hook:
             return True
         if self._asked is None:
             self._asked = self._loop.create_future()

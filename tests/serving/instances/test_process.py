@@ -1,14 +1,20 @@
 """Which process gets a batch, and how many are handed over before they can be begun."""
 
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from tests.serving.fakes import request_of
 from tpx.errors import TpxError
-from tpx.serving.backends.contract import CompletionSink
-from tpx.serving.batch import Batch
-from tpx.serving.instances.remote import Outcomes, RemoteInbox, RemoteInstance
+from tpx.serving.backends.contract import CompletionSink, Needs
+from tpx.serving.batch import Batch, EarlyResponse
+from tpx.serving.dispatcher import Dispatcher
+from tpx.serving.instances.process import ProcessInstance
+from tpx.serving.request import InferRequest
+from tpx.serving.scheduling.direct import DirectScheduler
+from tpx.serving.scheduling.limiter import NoLimiter
 from tpx.serving.stacking.base import Stacking
 
 
@@ -17,8 +23,8 @@ class FakeRemote:
 
     def __init__(self) -> None:
         self.alive = True
-        self.doomed = ""
-        self.opinionated = False
+        self.failure = ""
+        self.has_readiness_hook = False
         self.on_change: Callable[[], None] = lambda: None
         self.given: list[Batch] = []
 
@@ -35,28 +41,41 @@ class FakeRemote:
     def close(self) -> None: ...
 
 
-def _nothing(_: object) -> None: ...
+class Kept:
+    """Implements Answers: keeps the errors."""
+
+    def __init__(self) -> None:
+        self.errors: list[tuple[Batch, TpxError | None]] = []
+
+    def answered(self, batch: Batch) -> None:
+        self.errors.append((batch, batch.error))
+
+    def responded(self, early: EarlyResponse) -> None: ...
+    def refused(self, request: InferRequest, error: TpxError) -> None: ...
 
 
 class Bench:
-    """Two processes, and what becomes of their batches."""
+    """Two processes in one lane, and what becomes of their batches."""
 
     def __init__(self) -> None:
-        self.refused: list[tuple[Batch, TpxError]] = []
-        self.inbox = RemoteInbox(lambda batch, error: self.refused.append((batch, error)))
+        loop = SimpleNamespace(call_soon_threadsafe=lambda _: None)
+        self.kept = Kept()
+        dispatcher = Dispatcher(
+            DirectScheduler(), cast("Any", loop), self.kept, NoLimiter(), inline_below_ns=0
+        )
+        self.lane = dispatcher.lane(Needs())
         self.remotes = [FakeRemote(), FakeRemote()]
-        outcomes = Outcomes(_nothing, _nothing, _nothing, _nothing)
-        loop: Any = None
         self.instances = [
-            RemoteInstance(f"m_0_{n}", remote, loop, outcomes, self.inbox)
+            ProcessInstance(f"m_0_{n}", remote, cast("Any", loop), self.lane.look)
             for n, remote in enumerate(self.remotes)
         ]
-        self.inbox.instances += self.instances
+        for instance in self.instances:
+            dispatcher.join(self.lane, instance)
 
     def put(self, count: int) -> list[Batch]:
-        batches = [Batch([]) for _ in range(count)]
+        batches = [Batch([request_of()]) for _ in range(count)]
         for batch in batches:
-            self.inbox.put(batch)
+            self.lane.submit(batch)
         return batches
 
     def compute(self, number: int, took_ns: int) -> None:
@@ -64,7 +83,7 @@ class Bench:
         batch = self.remotes[number].given.pop(0)
         batch.started_ns = batch.gathered_ns = 1
         batch.computed_ns = 1 + took_ns
-        self.instances[number].released(batch)
+        self.instances[number].computed(batch)
 
 
 def test_the_one_that_holds_fewest_gets_the_next() -> None:
@@ -77,30 +96,31 @@ def test_the_one_that_holds_fewest_gets_the_next() -> None:
     assert [instance.held for instance in bench.instances] == [1, 1]
 
 
-def test_batches_wait_while_nobody_is_alive_and_are_refused_when_all_are_doomed() -> None:
+def test_batches_wait_while_nobody_is_alive_and_are_refused_when_all_have_failed() -> None:
     bench = Bench()
     for remote in bench.remotes:
         remote.alive = False
     [batch] = bench.put(1)
-    assert not bench.refused
-    bench.remotes[0].doomed = "dead again and again"
-    bench.inbox.look()
-    assert not bench.refused
-    bench.remotes[1].doomed = "this one, too"
-    bench.inbox.look()
-    [(refused, error)] = bench.refused
+    bench.remotes[0].failure = "dead again and again"
+    bench.remotes[0].on_change()
+    assert not bench.kept.errors
+    bench.remotes[1].failure = "this one, too"
+    bench.remotes[1].on_change()
+    [(refused, error)] = bench.kept.errors
     assert refused is batch
+    assert error is not None
     assert error.message == "dead again and again"
+    assert not bench.lane.held
 
 
 @pytest.mark.parametrize(("took_ns", "depth"), [(20_000, 8), (1_000_000, 2), (50_000_000, 1)])
 def test_the_shorter_a_model_the_more_is_handed_over(took_ns: int, depth: int) -> None:
     bench = Bench()
-    assert bench.inbox.depth == 2
+    assert bench.instances[0].depth == 2
     for _ in range(40):
         bench.put(1)
         bench.compute(0, took_ns)
-    assert bench.inbox.depth == depth
+    assert bench.instances[0].depth == depth
 
 
 def test_what_a_dead_process_gives_back_goes_before_what_waits() -> None:
@@ -113,6 +133,6 @@ def test_what_a_dead_process_gives_back_goes_before_what_waits() -> None:
     for batch in (third, first):
         bench.instances[0].returned(batch)
     bench.remotes[1].alive = True
-    bench.inbox.look()
+    bench.remotes[1].on_change()
     assert bench.remotes[1].given == [second, first, third, fourth]
     assert (first.started_ns, bench.instances[0].held) == (0, 0)

@@ -1,0 +1,171 @@
+"""Instances that compute in another process: batches go out and answers come back on the event loop."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from tpx.errors import NotReady, TpxError
+from tpx.serving.backends.contract import CompletionSink, RemoteExecutor
+from tpx.serving.batch import Batch, EarlyResponse
+from tpx.serving.request import InferRequest
+
+_clock = time.perf_counter_ns
+_WARM_UP_S = 600
+_DEPTHS = ((300_000, 8), (3_000_000, 2))
+"""Batches for each process, in work or in hand, by what an execution takes at most: handing one over costs
+more than the execution of a short model. Of long models none is in hand: another process could have begun
+it."""
+_FIRST_GUESS_NS = 1_000_000
+
+
+class ProcessInstance:
+    """Hands batches to a remote executor, whose CompletionSink it is, and knows which of them that holds."""
+
+    compute = None
+    __slots__ = (
+        "_executor",
+        "_held",
+        "_leaving",
+        "_loop",
+        "_sink",
+        "_took_ns",
+        "again",
+        "answered",
+        "depth",
+        "name",
+        "responded",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        executor: RemoteExecutor,
+        loop: asyncio.AbstractEventLoop,
+        on_change: Callable[[], None],
+    ) -> None:
+        """`on_change` is called when it has become alive, or has failed."""
+        self.name = name
+        self.depth = 2
+        self._held: dict[Batch, None] = {}
+        """In order; the first is in work, as far as is known here."""
+        self._executor = executor
+        self._loop = loop
+        self._leaving = False
+        self._took_ns = _FIRST_GUESS_NS
+        executor.on_change = on_change
+
+    @property
+    def alive(self) -> bool:
+        return self._executor.alive
+
+    @property
+    def failure(self) -> str:
+        return self._executor.failure
+
+    @property
+    def held(self) -> int:
+        return len(self._held)
+
+    @property
+    def abandoned(self) -> int:
+        return sum(request.cancelled for batch in self._held for request in batch.requests)
+
+    @property
+    def has_readiness_hook(self) -> bool:
+        return self._executor.has_readiness_hook
+
+    @property
+    def left(self) -> bool:
+        return self._leaving and not self._held
+
+    def start(self) -> None:
+        self._executor.wait_until_started()
+
+    def warm(self, batch: Batch) -> TpxError | None:
+        done: Future[TpxError | None] = Future()
+        sink = _WarmUp(done, len(batch.requests))
+        self._loop.call_soon_threadsafe(self._executor.submit, batch, sink)
+        return done.result(_WARM_UP_S)
+
+    def begin(self, sink: CompletionSink) -> None:
+        self._sink = sink
+        self.answered = sink.answered
+        self.responded = sink.responded
+        self.again = sink.again
+
+    def submit(self, batch: Batch) -> None:
+        if not self._held:
+            batch.started_ns = _clock()
+        self._held[batch] = None
+        self._executor.submit(batch, self)
+
+    def leave(self) -> None:
+        self._leaving = True
+
+    async def ready(self) -> bool:
+        return await self._executor.ready()
+
+    def close(self) -> None:
+        self._executor.close()
+
+    # what the executor tells
+
+    def computed(self, batch: Batch) -> None:
+        self.released(batch)
+        self.answered(batch)
+
+    def released(self, batch: Batch) -> None:
+        held = self._held
+        del held[batch]
+        for following in held:
+            following.started_ns = following.started_ns or _clock()
+            break
+        if batch.gathered_ns:  # how many to hand over depends on how long one takes
+            self._took_ns += (batch.computed_ns - batch.gathered_ns - self._took_ns) >> 3
+            self.depth = next((depth for most_ns, depth in _DEPTHS if self._took_ns <= most_ns), 1)
+        self._sink.released(batch)
+
+    def returned(self, batch: Batch) -> None:
+        del self._held[batch]
+        batch.started_ns = 0
+        self._sink.returned(batch)
+
+
+class _WarmUp:
+    """Implements CompletionSink for a batch of no client."""
+
+    def __init__(self, done: "Future[TpxError | None]", requests: int) -> None:
+        self._done = done
+        self._left = requests
+        self._error: TpxError | None = None
+
+    def computed(self, batch: Batch) -> None:
+        self.answered(batch)
+
+    def answered(self, batch: Batch) -> None:
+        if batch.requests:  # none: each has its responses apart
+            self._finish(self._error or batch.error)
+
+    def released(self, batch: Batch) -> None:
+        """The instance has no other batch to wait for."""
+
+    def responded(self, early: EarlyResponse) -> None:
+        if early.request.pace is not None:
+            early.request.pace.delivered(early.size)
+        self._error = self._error or early.response.error
+        if early.response.final:
+            self._left -= 1
+            if not self._left:
+                self._finish(self._error)
+
+    def again(self, request: InferRequest) -> None:  # noqa: ARG002
+        """It would go on for ever: once is warm enough."""
+        self._finish(None)
+
+    def returned(self, batch: Batch) -> None:  # noqa: ARG002
+        self._finish(NotReady("the process has ended before it was warmed up"))
+
+    def _finish(self, error: TpxError | None) -> None:
+        if not self._done.done():
+            self._done.set_result(error)
