@@ -21,7 +21,7 @@ from tpx.serving.repository.loading import Loader, LoadSettings
 from tpx.serving.repository.overrides import LoadParameter, override_of
 from tpx.serving.repository.table import ModelRepository
 from tpx.serving.request import InferRequest, InferResponse
-from tpx.serving.scheduling.limiter import Limiter, NoLimiter
+from tpx.serving.scheduling.limiter import NoLimiter
 from tpx.serving.served import Served
 
 
@@ -101,7 +101,7 @@ async def ask(model: Served) -> float:
 @asynccontextmanager
 async def controlled(
     *paths: Place,
-    limiter: Limiter | None = None,
+    limiter: Any = None,
     agents: Any = Path("/nowhere"),
     namespaces: Any = False,
     **settings: Any,
