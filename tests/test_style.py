@@ -29,7 +29,7 @@ BOUNDARIES = {
     "tpx/serving/frontends/grpc_infer.py": 2,
     "tpx/serving/frontends/grpc_stream.py": 2,
     "tpx/serving/frontends/http_generate.py": 1,
-    "tpx/serving/model.py": 2,
+    "tpx/serving/model.py": 1,
     "tpx/serving/ensemble/model.py": 1,
     # one worker's loop: an instance computes on, the other models load, the other probes measure on
     "tpx/serving/frontends/metrics/sampler.py": 1,
