@@ -14,7 +14,7 @@ from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.runners.simulated import OfflineRunner, read_table, replayed
-from tpx.analyzer.trial import Bench
+from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import OutputRepository
 
 HEADLINE = Path(__file__).parent / "headline.csv"
@@ -49,7 +49,7 @@ def replay(tmp_path: Path) -> Replay:
             **{"profile_models": (ModelToProfile(name="alexnet"),), "export_path": tmp_path, **options}
         )
         runner = OfflineRunner({"alexnet": default or ALEXNET}, replayed(table))
-        bench = Bench(
+        trials = TrialRunner(
             runner, OutputRepository(tmp_path / "output", None, override=True), monitoring_interval_s=1
         )
         events: list[Event] = []
@@ -60,7 +60,7 @@ def replay(tmp_path: Path) -> Replay:
                 if stop_after is not None and len(events) > 2 * stop_after:
                     profile.stop()
 
-            profile = Profile(config, bench, journal, observe)
+            profile = Profile(config, trials, journal, observe)
             asyncio.run(profile.run(("tpx", "analyze", "profile")))
         return Run.from_records(read_last_run(tmp_path / "results" / "run.jsonl"))
 

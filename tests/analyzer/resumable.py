@@ -17,7 +17,7 @@ from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.results.measurement import Load, Measurement
 from tpx.analyzer.resume import Earlier
 from tpx.analyzer.runners.simulated import OfflineRunner, read_table, replayed
-from tpx.analyzer.trial import Bench
+from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import OutputRepository
 
 ALEXNET: dict[str, Any] = {
@@ -54,8 +54,8 @@ def run(directory: Path, pause_s: float) -> None:
         begun = path.stat().st_size > 0
         earlier = Earlier(read_last_run(path)) if begun else None
         repository = OutputRepository(directory / "output", None, keep=begun)
-        bench = Bench(SlowReplay(directory, pause_s), repository, monitoring_interval_s=1)
-        asyncio.run(Profile(config, bench, journal, _ignore, earlier).run(("tpx",)))
+        trials = TrialRunner(SlowReplay(directory, pause_s), repository, monitoring_interval_s=1)
+        asyncio.run(Profile(config, trials, journal, _ignore, earlier).run(("tpx",)))
 
 
 def _ignore(event: Event) -> None:

@@ -21,7 +21,7 @@ from tpx.analyzer.results.measurement import (
     Variant,
 )
 from tpx.analyzer.runners.base import VisibleServer
-from tpx.analyzer.trial import Bench
+from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import OutputRepository, configure
 from tpx.errors import MeasurementError
 
@@ -91,14 +91,16 @@ def served() -> Iterator[Server]:
 
 
 def outcome_of(runner: Runner, tmp_path: Path, *deltas: dict[str, Any]) -> list[Outcome]:
-    bench = Bench(runner, OutputRepository(tmp_path / "out", None, override=True), monitoring_interval_s=1)
+    trials = TrialRunner(
+        runner, OutputRepository(tmp_path / "out", None, override=True), monitoring_interval_s=1
+    )
 
     async def run() -> list[Outcome]:
         found = []
         for number, delta in enumerate(deltas):
             variant = Variant(model="m", name=f"m_config_{number}", delta=delta)
             trial = Trial(variant=variant, load=Load(value=1))
-            found.append(await bench.run(configure(variant, CONFIG), trial))
+            found.append(await trials.run(configure(variant, CONFIG), trial))
         return found
 
     return asyncio.run(run())
@@ -128,14 +130,14 @@ def test_a_variant_that_is_near_enough_is_measured(served: Server, tmp_path: Pat
 
 def test_a_verdict_on_a_variant_is_kept(served: Server, tmp_path: Path) -> None:
     runner = Runner(served, {"m_config_0": 1.5})
-    bench = Bench(runner, OutputRepository(tmp_path / "out", None), monitoring_interval_s=1)
+    trials = TrialRunner(runner, OutputRepository(tmp_path / "out", None), monitoring_interval_s=1)
     variant = Variant(model="m", name="m_config_0", delta=LEVEL)
 
     async def run() -> tuple[int, int]:
         configuration = configure(variant, CONFIG)
-        await bench.run(configuration, Trial(variant=variant, load=Load(value=1)))
+        await trials.run(configuration, Trial(variant=variant, load=Load(value=1)))
         asked = served.asked
-        await bench.run(configuration, Trial(variant=variant, load=Load(value=2)))
+        await trials.run(configuration, Trial(variant=variant, load=Load(value=2)))
         return asked, served.asked
 
     first, second = asyncio.run(run())

@@ -12,12 +12,12 @@ from tpx.analyzer.comparison import compare_runs
 from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options import ProfileConfig
 from tpx.analyzer.options.budget import seconds
-from tpx.analyzer.profile import Profile
+from tpx.analyzer.profile import Event, Observer, Profile, TrialStarted
 from tpx.analyzer.reports.verdict import Finding, judge
 from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.runners.simulated import Noise, OfflineRunner, SimulatedServer, Surface
-from tpx.analyzer.trial import Bench
+from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import ModelFacts, OutputRepository
 from tpx.errors import UsageError
 from tpx.perf.answers.compare import Strictness
@@ -42,13 +42,20 @@ def mode_of(given: ProfileConfig, **facts: Any) -> str:
     return spec_of(given, groups_of(given)[0], read)[0]
 
 
-def run(given: ProfileConfig, tmp_path: Path, surface: Surface | None = None) -> Run:
-    """The whole run on a simulated server."""
+def _ignore(event: Event) -> None:
+    """Nobody watches."""
+
+
+def run(
+    given: ProfileConfig, tmp_path: Path, surface: Surface | None = None, observe: Observer = _ignore
+) -> Run:
+    """The whole run on a simulated server, in its time."""
     server = SimulatedServer(surface or Surface(host_ms=9.0), noise=Noise(spread=0.005), seed=1)
     runner = OfflineRunner({"alexnet": ALEXNET, "b": BATCHING, "ens": ENSEMBLE}, server.measure)
-    bench = Bench(runner, OutputRepository(tmp_path / "output", None), monitoring_interval_s=1)
+    trials = TrialRunner(runner, OutputRepository(tmp_path / "output", None), monitoring_interval_s=1)
     with Journal(tmp_path / "run.jsonl") as journal:
-        asyncio.run(Profile(given, bench, journal, lambda _: None).run(("tpx",)))
+        profile = Profile(given, trials, journal, observe, clock=lambda: int(server.now_s * 1e9))
+        asyncio.run(profile.run(("tpx",)))
     return Run.from_records(read_last_run(tmp_path / "run.jsonl"))
 
 
@@ -196,3 +203,20 @@ def test_what_does_not_go_with_one_model_leaves_what_others_showed(tmp_path: Pat
     assert whole.outcome == "complete"
     with pytest.raises(UsageError, match="is no step of ensemble"):
         run(config("ens", "alexnet", ensemble_composing_models=stranger, **few), tmp_path / "first")
+
+
+def test_progress_counts_the_whole_run_over_all_models(tmp_path: Path) -> None:
+    given = config(
+        "alexnet", "b", run_config_search_max_instance_count=2, concurrency=(4,), final_rounds=0,
+        run_config_search_max_model_batch_size=1,
+    )  # fmt: skip
+    events: list[Event] = []
+    run(given, tmp_path, observe=events.append)
+    started = [event for event in events if isinstance(event, TrialStarted)]
+    places = [(e.model_number, e.models, e.number, e.configurations_at_most) for e in started]
+    assert places == [(1, 2, 1, 3), (1, 2, 2, 3), (1, 2, 3, 3), (2, 2, 1, 3), (2, 2, 2, 3), (2, 2, 3, 3)]
+    # 7 s a configuration, of which the one in progress counts half: 4.5 were left of six after the first
+    took_s = [7 * done / (done + 0.5) for done in range(1, 6)]
+    wanted = [left * each for left, each in zip((4.5, 3.5, 2.5, 1.5, 0.5), took_s, strict=True)]
+    assert started[0].remaining_ns is None
+    assert [(e.remaining_ns or 0) / 1e9 for e in started[1:]] == pytest.approx(wanted)

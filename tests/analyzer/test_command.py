@@ -114,6 +114,10 @@ def test_progress_tells_every_measurement_and_every_failure(capsys: pytest.Captu
             TrialEnded(trial=trial, outcome=failed),
             replace(started, trial=replace(trial, round=3)),
             TrialEnded(trial=trial, outcome=replace(measured, stable=True)),
+            replace(started, model_number=1, models=2),
+            TrialEnded(trial=trial, outcome=replace(measured, stable=True)),
+            replace(started, trial=replace(trial, round=3), model_number=2, models=2),
+            TrialEnded(trial=trial, outcome=replace(measured, stable=True)),
             Remark(text="no GPU"),
         ):
             progress.observe(event)
@@ -121,6 +125,8 @@ def test_progress_tells_every_measurement_and_every_failure(capsys: pytest.Captu
         "[2/6] m_config_0 at concurrency 8: 1001.8 infer/s, p99 8.27 ms  (not stable)",
         "[2/6] m_config_0 at concurrency 8: failed: the server [died]",
         "[final round 3] m_config_0 at concurrency 8: 1001.8 infer/s, p99 8.27 ms",
+        "[model 1/2, configuration 2/6] m_config_0 at concurrency 8: 1001.8 infer/s, p99 8.27 ms",
+        "[model 2/2, final round 3] m_config_0 at concurrency 8: 1001.8 infer/s, p99 8.27 ms",
         "note: no GPU",
     ]
 

@@ -18,7 +18,7 @@ from tpx.analyzer.results.goals import Objective
 from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.runners.simulated import OfflineRunner, replayed
-from tpx.analyzer.trial import Bench
+from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import OutputRepository
 from tpx.cli.analyze import main
 
@@ -28,9 +28,9 @@ PACE = pace_of(interval_ms=1000, max_windows=10, limit_s=600)
 def planned(tmp_path: Path, **options: Any) -> RunPlan:
     config = ProfileConfig(profile_models=(ModelToProfile(name="alexnet"),), **options)
     runner = PlanningRunner(OfflineRunner({"alexnet": options.pop("default", ALEXNET)}, replayed([])), PACE)
-    bench = Bench(runner, OutputRepository(tmp_path / "output", None), monitoring_interval_s=1)
+    trials = TrialRunner(runner, OutputRepository(tmp_path / "output", None), monitoring_interval_s=1)
     with Journal(tmp_path / "run.jsonl") as journal:
-        asyncio.run(Profile(config, bench, journal, lambda _: None, rehearsal=True).run(()))
+        asyncio.run(Profile(config, trials, journal, lambda _: None, rehearsal=True).run(()))
     return plan_of(Run.from_records(read_last_run(tmp_path / "run.jsonl")))
 
 
@@ -55,13 +55,13 @@ def test_listed_loads_are_planned_as_listed(tmp_path: Path) -> None:
 
 def test_a_model_that_cannot_be_read_is_told_with_its_reason(tmp_path: Path) -> None:
     config = ProfileConfig(profile_models=(ModelToProfile(name="other"),))
-    bench = Bench(
+    trials = TrialRunner(
         PlanningRunner(OfflineRunner({}, replayed([])), PACE),
         OutputRepository(tmp_path / "output", None),
         monitoring_interval_s=1,
     )
     with Journal(tmp_path / "run.jsonl") as journal:
-        asyncio.run(Profile(config, bench, journal, lambda _: None, rehearsal=True).run(()))
+        asyncio.run(Profile(config, trials, journal, lambda _: None, rehearsal=True).run(()))
     [model] = plan_of(Run.from_records(read_last_run(tmp_path / "run.jsonl"))).models
     assert "is not known" in model.nothing
     assert model.measurements == 0

@@ -15,7 +15,7 @@ from tpx.analyzer.results.measurement import Failure, Latency, Load, Measurement
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.resume import Earlier
 from tpx.analyzer.runners.simulated import OfflineRunner, replayed
-from tpx.analyzer.trial import Bench
+from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import OutputRepository
 from tpx.cli.analyze import main
 
@@ -63,11 +63,11 @@ def profile(
                 search.stop()
 
     repository = OutputRepository(directory / "output", None, keep=earlier is not None)
-    bench = Bench(
+    trials = TrialRunner(
         OfflineRunner({"alexnet": BATCHING}, replayed(recorded)), repository, monitoring_interval_s=1
     )
     with Journal(path) as journal:
-        search = Profile(config, bench, journal, observe, earlier)
+        search = Profile(config, trials, journal, observe, earlier)
         asyncio.run(search.run(("tpx",)))
     return Run.from_records(read_last_run(path)), events
 

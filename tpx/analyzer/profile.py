@@ -1,9 +1,10 @@
-"""The life of a search: the default read, trials asked for, carried out, written down and told."""
+"""A run over all its models: defaults read, trials asked for, carried out, written down and told."""
 
 import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 from tpx.analyzer.asking import ModelGroup, groups_of, members_of, spec_of
@@ -21,7 +22,6 @@ from tpx.analyzer.results.journal import (
     Measured,
     ModelFailed,
     ModelRead,
-    Prepared,
     RunEnded,
     RunResumed,
     RunStarted,
@@ -29,7 +29,6 @@ from tpx.analyzer.results.journal import (
 )
 from tpx.analyzer.results.measurement import (
     Configuration,
-    Decision,
     Failure,
     Measurement,
     Outcome,
@@ -37,23 +36,25 @@ from tpx.analyzer.results.measurement import (
     Variant,
 )
 from tpx.analyzer.resume import Earlier
-from tpx.analyzer.runners.base import Preparation
 from tpx.analyzer.search.driver import Done, SearchDriver
-from tpx.analyzer.trial import Bench
+from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import ModelFacts, configure, effective, facts_of
 from tpx.errors import ServerLost, TpxError, UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStarted:
-    """A measurement begins: the `number`th configuration of at most `configurations_at_most`."""
+    """A measurement begins: the `number`th configuration of at most `configurations_at_most` of its model."""
 
     trial: Trial
     number: int
     configurations_at_most: int
+    model_number: int = 1
+    models: int = 1
+    """Of the run; models that are measured together count as one."""
     elapsed_ns: int
     remaining_ns: int | None
-    """At most, judged by the pace so far; None until one configuration is finished."""
+    """Of the whole run at most, judged by the pace so far; None until one configuration is finished."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,31 +83,37 @@ Event = TrialStarted | TrialEnded | ModelStarted | Remark
 Observer = Callable[[Event], None]
 
 
+Read = dict[str, tuple[ModelFacts, dict[str, Any]]]
+"""By model what a search must know of it, and JSON of its effective default configuration."""
+
+
 class Profile:
     """One run over all its models. Everything found is in the journal when `run` returns or is cut off."""
 
     def __init__(
         self,
         config: ProfileConfig,
-        bench: Bench,
+        trials: TrialRunner,
         journal: Journal,
         observe: Observer,
         earlier: Earlier | None = None,
         *,
         rehearsal: bool = False,
+        clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         """`earlier` is the run in the same journal that goes on with this one; without it one begins. Of a
         rehearsal the measurements are made up, and lack figures that real ones have."""
         self._config = config
-        self._earlier = earlier or Earlier()
-        self._rehearsal = rehearsal
-        self._bench = bench
+        self._groups = groups_of(config)
+        self._trials = trials
         self._journal = journal
         self._observe = observe
+        self._earlier = earlier or Earlier()
+        self._rehearsal = rehearsal
         self._named: list[Variant] = []
         self._measured = False
         self._stop = asyncio.Event()
-        self._started_ns = time.perf_counter_ns()
+        self._progress = _Progress(len(self._groups), clock)
 
     def stop(self) -> None:
         """End the run after the measurement in progress."""
@@ -118,18 +125,19 @@ class Profile:
         try:
             self._journal.append(self._start(command))
             await self._measure_server()
-            for group in groups_of(self._config):
-                if not self._stop.is_set():
-                    await self._search_group(group)
+            for number, group in enumerate(self._groups, 1):
+                if not self._stop.is_set() and group.name not in self._earlier.unavailable:
+                    self._progress.begin(number)
+                    await self._profile(group)
         except ServerLost as exc:
             reason = exc.message
             self._observe(Remark(text=f"the run ends here: {reason}"))
         finally:
-            await self._bench.close()
+            await self._trials.close()
         self._journal.append(
             RunEnded(
                 outcome="interrupted" if reason or self._stop.is_set() else "complete",
-                elapsed_ns=self._earlier.elapsed_ns + time.perf_counter_ns() - self._started_ns,
+                elapsed_ns=self._earlier.elapsed_ns + self._progress.elapsed_ns,
                 reason=reason,
             )
         )
@@ -140,7 +148,7 @@ class Profile:
             return RunResumed(provenance=provenance(command), retry=self._earlier.retries)
         return RunStarted(
             schema=SCHEMA,
-            models=tuple(group.name for group in groups_of(config)),
+            models=tuple(group.name for group in self._groups),
             goals=config.goals,
             top=config.num_configs_per_model,
             tolerance_percent=config.stability_percentage,
@@ -153,7 +161,7 @@ class Profile:
         if self._earlier.server_measured:
             return
         try:
-            server = await self._bench.server_only(self._config.duration_seconds)
+            server = await self._trials.server_only(self._config.duration_seconds)
         except (UsageError, ServerLost):
             raise
         except TpxError as exc:
@@ -162,39 +170,26 @@ class Profile:
         if server is not None:
             self._journal.append(ServerMeasured(server=server))
 
-    async def _search_group(self, group: ModelGroup) -> None:
-        if group.name in self._earlier.unavailable:
-            return
-        try:
-            await self._profile(group)
-        except UsageError as exc:
-            if not self._measured:
-                raise
-            self._give_up(group, exc)  # what does not go with one model is no end of what others showed
-
-    def _give_up(self, group: ModelGroup, error: TpxError) -> None:
-        tail = self._bench.log_tail()
-        self._journal.append(ModelFailed(model=group.name, reason=error.message, log_tail=tail))
-        self._observe(Remark(text=f"model '{group.name}' cannot be profiled: {error.message}"))
-
     async def _profile(self, group: ModelGroup) -> None:
+        """Search one group. Where it cannot be read, or does not fit the options once others were measured,
+        the run goes on with the next."""
+        read: Read = {}
         try:
             read = await self._read_all(group)
-        except (UsageError, ServerLost):
-            raise
+            mode, spec = spec_of(self._config, group, read)
+            spec = replace(spec, named=(*self._earlier.named, *self._named))
+            await self._search(group, SearchDriver(mode, spec), read)
         except TpxError as exc:
-            self._give_up(group, exc)
-            return
-        mode, spec = spec_of(self._config, group, read)
-        spec = replace(spec, named=(*self._earlier.named, *self._named))
-        defaults = {name: config for name, (_, config) in read.items()}
-        walk = _Walk(SearchDriver(mode, spec), self._started_ns)
-        await self._search(walk, defaults)
-        self._keep_decisions(group.name, walk)
+            unreadable = not read and not isinstance(exc, UsageError | ServerLost)
+            if not unreadable and not (isinstance(exc, UsageError) and self._measured):
+                raise
+            failed = ModelFailed(model=group.name, reason=exc.message, log_tail=self._trials.log_tail())
+            self._journal.append(failed)
+            self._observe(Remark(text=f"model '{group.name}' cannot be profiled: {exc.message}"))
 
-    async def _read_all(self, group: ModelGroup) -> dict[str, tuple[ModelFacts, dict[str, Any]]]:
+    async def _read_all(self, group: ModelGroup) -> Read:
         """Facts and default of every model that a search is about, and of those that they are composed of."""
-        found: dict[str, tuple[ModelFacts, dict[str, Any]]] = {}
+        found: Read = {}
         names = [model.name for model in group.models]
         while names:
             name = names.pop(0)
@@ -212,20 +207,21 @@ class Profile:
         if known is not None:
             return known
         self._observe(ModelStarted(model=model))
-        config = effective(await self._bench.default_config(model))
+        config = effective(await self._trials.default_config(model))
+        repository = self._config.model_repository
         read = ModelRead(
-            model=model, config=config, gpu=bool(gpu_names()), fingerprint=self._fingerprint(model)
+            model=model,
+            config=config,
+            gpu=bool(gpu_names()),
+            fingerprint="" if repository is None else fingerprint(repository / model),
         )
         self._journal.append(read)
         return read
 
-    def _fingerprint(self, model: str) -> str:
-        repository = self._config.model_repository
-        return "" if repository is None else fingerprint(repository / model)
-
-    async def _search(self, walk: "_Walk", defaults: dict[str, dict[str, Any]]) -> None:
-        search = walk.search
+    async def _search(self, group: ModelGroup, search: SearchDriver, read: Read) -> None:
+        defaults = {name: default for name, (_, default) in read.items()}
         configurations: dict[str, Configuration] = {}
+        decided = 0
         while not self._stop.is_set():
             trial = search.ask()
             if isinstance(trial, Done):
@@ -237,15 +233,23 @@ class Profile:
                 self._named.append(trial.variant)  # a name stands for one change, whichever search tries it
                 if not self._earlier.knows(configuration):
                     self._journal.append(Configured(configuration=configuration))
-            started = walk.started(trial)
             outcome = self._earlier.outcome(trial)
             if outcome is None:
-                self._observe(started)
+                event = self._progress.started(trial, len(configurations), search.configurations_at_most)
+                self._observe(event)
                 outcome = await self._measure(configuration, trial)
-            self._check_objectives(trial.variant.model, outcome)
+            self._check_objectives(group.name, outcome)
             self._measured = self._measured or isinstance(outcome, Measurement)
             search.tell(trial, outcome)
-            self._keep_decisions(trial.variant.model, walk)
+            decided = self._keep_decisions(group.name, search, decided)
+        self._keep_decisions(group.name, search, decided)
+
+    def _keep_decisions(self, model: str, search: SearchDriver, kept: int) -> int:
+        """Write down the decisions from `kept` on that the journal lacks; return how many there are."""
+        for decision in search.decisions[kept:]:
+            if not self._earlier.skips_decision(model):
+                self._journal.append(Decided(model=model, decision=decision))
+        return len(search.decisions)
 
     def _check_objectives(self, model: str, outcome: Outcome) -> None:
         """Raise UsageError for an objective that nothing measures: by it no configuration is better."""
@@ -258,68 +262,63 @@ class Profile:
                 f"objective {lacking[0]} of model '{model}': nothing measured it{why}; leave it out"
             )
 
-    def _keep_decisions(self, model: str, walk: "_Walk") -> None:
-        for decision in walk.new_decisions():
-            if not self._earlier.skips_decision(model):
-                self._journal.append(Decided(model=model, decision=decision))
-
     async def _measure(self, configuration: Configuration, trial: Trial) -> Outcome:
-        outcome = await self._bench.run(configuration, trial)
-        preparation = self._bench.take_preparation()
-        if preparation is not None:
-            self._journal.append(_prepared(configuration, preparation))
-        self._keep(trial.variant.model, outcome)
-        self._observe(TrialEnded(trial=trial, outcome=outcome))
-        return outcome
-
-    def _keep(self, model: str, outcome: Outcome) -> None:
+        outcome = await self._trials.run(configuration, trial)
+        if self._trials.prepared is not None:
+            self._journal.append(self._trials.prepared)
+        model = trial.variant.model
         if isinstance(outcome, Failure):
             self._journal.append(Failed(model=model, failure=outcome))
         else:
             self._journal.append(Measured(model=model, measurement=outcome))
+        self._observe(TrialEnded(trial=trial, outcome=outcome))
+        return outcome
 
 
-def _prepared(configuration: Configuration, preparation: Preparation) -> Prepared:
-    return Prepared(
-        model=configuration.variant.model,
-        variant=configuration.variant.name,
-        how=preparation.how,
-        why=preparation.why,
-        duration_ns=preparation.duration_ns,
-    )
+class _Progress:
+    """How far a run over several models is, and how long the rest may take."""
 
+    def __init__(self, models: int, clock: Callable[[], int]) -> None:
+        self._models = models
+        self._model_number = 0
+        self._clock = clock
+        self._began_ns = clock()
+        self._measured: list[str] = []
+        """Configurations that this run measured itself, in their order."""
+        self._first_ns: int | None = None
+        """When the first of them began."""
+        self._sizes: dict[int, int] = {}
+        """By model begun the configurations that its search has at most."""
 
-class _Walk:
-    """A search with what its progress line needs: how far it is and how long the rest may take."""
+    def begin(self, model_number: int) -> None:
+        """Go on with another model, from 1."""
+        self._model_number = model_number
 
-    def __init__(self, search: SearchDriver, started_ns: int) -> None:
-        self.search = search
-        self._started_ns = started_ns
-        self._walk_started_ns = time.perf_counter_ns()
-        self._variants: list[str] = []
-        self._decisions_seen = 0
+    @property
+    def elapsed_ns(self) -> int:
+        return self._clock() - self._began_ns
 
-    def started(self, trial: Trial) -> TrialStarted:
-        if trial.variant.name not in self._variants:
-            self._variants.append(trial.variant.name)
-        now_ns = time.perf_counter_ns()
+    def started(self, trial: Trial, number: int, configurations_at_most: int) -> TrialStarted:
+        """Return the event for a measurement of the model's `number`th configuration."""
+        now_ns = self._clock()
+        self._first_ns = now_ns if self._first_ns is None else self._first_ns
+        if trial.variant.name not in self._measured:
+            self._measured.append(trial.variant.name)
+        self._sizes[self._model_number] = configurations_at_most
         return TrialStarted(
             trial=trial,
-            number=len(self._variants),
-            configurations_at_most=self.search.configurations_at_most,
-            elapsed_ns=now_ns - self._started_ns,
-            remaining_ns=self._remaining_ns(now_ns),
+            number=number,
+            configurations_at_most=configurations_at_most,
+            model_number=self._model_number,
+            models=self._models,
+            elapsed_ns=now_ns - self._began_ns,
+            remaining_ns=self._remaining_ns(now_ns - self._first_ns, configurations_at_most - number + 1),
         )
 
-    def new_decisions(self) -> list[Decision]:
-        fresh = list(self.search.decisions[self._decisions_seen :])
-        self._decisions_seen += len(fresh)
-        return fresh
-
-    def _remaining_ns(self, now_ns: int) -> int | None:
-        finished = len(self._variants) - 1
+    def _remaining_ns(self, took_ns: int, left: int) -> int | None:
+        """Models that have not begun count with as many configurations as those that have, on average."""
+        finished = len(self._measured) - 1
         if finished < 1:
             return None
-        left = self.search.configurations_at_most - finished
-        per_configuration_ns = (now_ns - self._walk_started_ns) / (finished + 0.5)
-        return round(per_configuration_ns * (left - 0.5))
+        later = (self._models - self._model_number) * fmean(self._sizes.values())
+        return round(took_ns / (finished + 0.5) * (left - 0.5 + later))

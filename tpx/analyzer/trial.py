@@ -10,14 +10,15 @@ from tpx.analyzer.accuracy import Answers, Gate, ask, difference, may_answer_oth
 from tpx.analyzer.monitors.base import Probe, Watch
 from tpx.analyzer.monitors.host import HostWatch
 from tpx.analyzer.monitors.probes import open_probes
+from tpx.analyzer.results.journal import Prepared
 from tpx.analyzer.results.measurement import Configuration, Failure, Outcome, ServerOnly, Trial
-from tpx.analyzer.runners.base import Preparation, Runner
+from tpx.analyzer.runners.base import Runner
 from tpx.analyzer.variants import OutputRepository
 from tpx.errors import MeasurementError, ServerLost, TpxError, UsageError
 
 
-class Bench:
-    """Where trials are carried out, one by one; a configuration stays served until another is asked for."""
+class TrialRunner:
+    """Carries out trials one by one; a configuration stays served until another is asked for."""
 
     def __init__(
         self,
@@ -39,12 +40,8 @@ class Bench:
         self._repository = repository
         self._interval_s = monitoring_interval_s
         self._served = ""
-        self._preparation: Preparation | None = None
-
-    def take_preparation(self) -> Preparation | None:
-        """How the last configuration came onto the server, once; None where it was there already."""
-        preparation, self._preparation = self._preparation, None
-        return preparation
+        self.prepared: Prepared | None = None
+        """How the last trial's configuration came onto the server; None where it was there already."""
 
     async def default_config(self, model: str) -> dict[str, Any]:
         """JSON of the model's effective default configuration; TpxError when the model cannot be served."""
@@ -58,6 +55,7 @@ class Bench:
     async def run(self, configuration: Configuration, trial: Trial) -> Outcome:
         """Measure a configuration. Raises UsageError and ServerLost alone: every trial would fail alike."""
         started_ns = time.perf_counter_ns()
+        self.prepared = None
         variant, load = configuration.variant.name, trial.load
         try:
             await self._serve(configuration)
@@ -117,8 +115,15 @@ class Bench:
         self._served = ""
         started_ns = time.perf_counter_ns()
         done = await self._runner.prepare(configuration, self._repository.write(configuration))
-        self._preparation = done and replace(done, duration_ns=time.perf_counter_ns() - started_ns)
         self._served = name
+        if done is not None:
+            self.prepared = Prepared(
+                model=configuration.variant.model,
+                variant=name,
+                how=done.how,
+                why=done.why,
+                duration_ns=time.perf_counter_ns() - started_ns,
+            )
 
     async def _compare(self, configuration: Configuration) -> None:
         """Raise MeasurementError where a variant answers otherwise than the default."""

@@ -176,6 +176,9 @@ class Progress:
                 place = f"final round {event.trial.round}"
                 if not event.trial.round:
                     place = f"{event.number}/{event.configurations_at_most}"
+                    place = f"configuration {place}" if event.models > 1 else place
+                if event.models > 1:
+                    place = f"model {event.model_number}/{event.models}, {place}"
                 self._place = f"[{place}] {event.trial.variant.name}"
                 self._show(f"{self._place} at {event.trial.load}  {_times(event)}")
             case TrialEnded(trial=trial, outcome=outcome):

@@ -23,7 +23,7 @@ from tpx.analyzer.reports.page import duration
 from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.results.measurement import Load
 from tpx.analyzer.results.run import Run
-from tpx.analyzer.trial import Bench
+from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import OutputRepository
 from tpx.cli.analyze_runs import read_with_warnings
 from tpx.cli.exits import Exit
@@ -63,21 +63,21 @@ def _planned(config: ProfileConfig, pace: Pace) -> RunPlan:
 
 async def _follow(config: ProfileConfig, pace: Pace, place: Path) -> None:
     """The search over made up measurements, its journal in `place`."""
-    trials = 0
+    count = 0
 
     def observe(event: Event) -> None:
-        nonlocal trials
-        trials += isinstance(event, TrialEnded)
-        if trials >= MOST_TRIALS:
+        nonlocal count
+        count += isinstance(event, TrialEnded)
+        if count >= MOST_TRIALS:
             search.stop()
 
-    bench = Bench(
+    trials = TrialRunner(
         PlanningRunner(open_runner(config), pace),
         OutputRepository(place / "output", None),
         monitoring_interval_s=config.monitoring_interval,
     )
     with Journal(place / "run.jsonl") as journal:
-        search = Profile(config, bench, journal, observe, rehearsal=True)
+        search = Profile(config, trials, journal, observe, rehearsal=True)
         await search.run(("tpx", "analyze", "plan"))
 
 

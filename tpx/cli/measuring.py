@@ -9,7 +9,7 @@ from tpx.analyzer.options import ProfileConfig
 from tpx.analyzer.profile import Observer, Profile
 from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.resume import Earlier, check_same_run
-from tpx.analyzer.trial import Bench
+from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import OutputRepository
 from tpx.cli.launching import open_runner
 
@@ -38,14 +38,14 @@ async def measure(config: ProfileConfig, command: tuple[str, ...], observe: Obse
             seed=config.seed,
             shapes={shape.name: shape.dims for shape in config.shape},
         )
-        bench = Bench(
+        trials = TrialRunner(
             open_runner(config),
             repository,
             monitoring_interval_s=config.monitoring_interval,
             gate=gate,
             gpus=config.chosen_gpus,
         )
-        search = Profile(config, bench, journal, observe, earlier)
+        search = Profile(config, trials, journal, observe, earlier)
         work = asyncio.ensure_future(search.run(command))
         interrupts = Interrupts(search, work, say)
         interrupts.listen()

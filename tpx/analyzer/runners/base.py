@@ -86,7 +86,6 @@ class Preparation:
     """`loaded` on the server that ran already; `found`: nothing had to be done."""
     why: str = ""
     """Of a restart: what made it necessary."""
-    duration_ns: int = 0
 
 
 class Runner(Protocol):
