@@ -22,7 +22,7 @@ BOUNDARIES = {
     # one request: whatever happens, it is answered, and so are the others
     "tpx/serving/frontends/http.py": 1,
     "tpx/serving/frontends/http_answers.py": 3,
-    "tpx/serving/frontends/http_documentation.py": 1,
+    "tpx/serving/frontends/openapi.py": 1,
     "tpx/serving/frontends/http_infer.py": 1,
     "tpx/serving/frontends/grpc_verbs.py": 2,
     "tpx/serving/frontends/grpc_reflection.py": 1,

@@ -6,7 +6,7 @@ import pytest
 
 from tests.e2e.child import tpx
 from tpx.cli import doctor
-from tpx.serving.inspection.base import Finding, Inspection, Machine, State
+from tpx.serving.inspection.inspect import Finding, Inspection, Machine, State
 
 FOUND = Inspection(
     machine=Machine(

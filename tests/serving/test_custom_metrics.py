@@ -4,7 +4,7 @@ import pytest
 
 from tpx.errors import AlreadyExists, InvalidRequest
 from tpx.serving.custom_metrics import CustomMetrics
-from tpx.serving.frontends.metrics.custom import CustomFamilies
+from tpx.serving.frontends.metrics.endpoint import CustomFamilies
 from tpx.serving.frontends.metrics.text import render
 
 

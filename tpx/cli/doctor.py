@@ -13,8 +13,7 @@ from rich.text import Text
 
 from tpx.errors import TpxError, UsageError
 from tpx.options import from_argv, nearest, option
-from tpx.serving.inspection.base import Finding, Inspection, Machine, State
-from tpx.serving.inspection.inspect import inspect
+from tpx.serving.inspection.inspect import Finding, Inspection, Machine, State, inspect
 
 _STYLES = {State.USABLE: "green", State.MISSING: "dim", State.UNUSABLE: "yellow", State.BROKEN: "red"}
 _GIB = 2**30

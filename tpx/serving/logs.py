@@ -1,29 +1,50 @@
-"""What is logged: the settings, which clients may change while the server runs."""
+"""Log settings, which clients may change while the server runs."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Final, Literal, get_args
+
+from tpx.errors import InvalidRequest, NotReady, Unsupported
 
 LogFormat = Literal["default", "ISO8601"]
 LOG_FORMATS: Final[tuple[LogFormat, ...]] = get_args(LogFormat)
+LogValue = str | bool | int
+Protocol = Literal["HTTP", "GRPC"]
+
+_KINDS: dict[str, type] = {
+    "log_info": bool,
+    "log_warning": bool,
+    "log_error": bool,
+    "log_verbose_level": int,
+    "log_format": str,
+}
+_WORDS: dict[tuple[Protocol, type], str] = {
+    ("HTTP", bool): "attempt to access JSON non-boolean as boolean",
+    ("HTTP", int): "attempt to access JSON non-unsigned-integer as unsigned-integer",
+    ("HTTP", str): "attempt to access JSON non-string as string",
+    ("GRPC", bool): "expect boolean for '{}'",
+    ("GRPC", int): "expect int32 for '{}'",
+    ("GRPC", str): "expect string for '{}'",
+}
+_UINT32_MAX = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """All of them, in the order of Triton's answers."""
+    """The settings, in the order of Triton's answers."""
 
     log_file: str = ""
-    """Instead of the console."""
+    """Path to log to instead of the console."""
     log_info: bool = True
     log_warning: bool = True
     log_error: bool = True
     log_verbose_level: int = 0
-    """1 and more: every request."""
+    """1 and more logs every request."""
     log_format: LogFormat = "default"
 
 
 class LogControl:
-    """The settings in force. Whoever carries them out watches."""
+    """The settings in force; watchers carry them out."""
 
     def __init__(self, settings: LogSettings) -> None:
         self.settings = settings
@@ -43,3 +64,30 @@ class LogControl:
         self.settings = settings
         for watcher in self._watchers:
             watcher(settings)
+
+    def change(self, given: Mapping[str, LogValue | None], protocol: Protocol) -> None:
+        """Put the changes of a client in force, all or none.
+
+        Raises InvalidRequest, NotReady in the words of the protocol.
+        """
+        for name, value in given.items():
+            if name not in _KINDS:
+                known = ", ".join(asdict(self.settings))
+                raise InvalidRequest(f"unknown log setting '{name}', expected one of {known}")
+            kind = _KINDS[name]
+            if type(value) is not kind or (isinstance(value, int) and value < 0):
+                raise InvalidRequest(_WORDS[protocol, kind].format(name))
+        level = given.get("log_verbose_level")
+        if isinstance(level, int) and level > _UINT32_MAX:
+            raise InvalidRequest(f"'log_verbose_level' must be at most {_UINT32_MAX}, got {level}")
+        wanted = given.get("log_format", "default")
+        if wanted not in LOG_FORMATS:
+            if protocol == "HTTP":
+                raise NotReady(f"invalid argument for --log_format, got: {wanted}")
+            raise InvalidRequest(f"invalid argument for log_format, got: {wanted}")
+        self.update(replace(self.settings, **given))  # type: ignore[arg-type]
+
+
+def refuse_log_file() -> None:
+    """Raise Unsupported: clients must not choose where the server writes."""
+    raise Unsupported("log file location can not be updated through network protocol")

@@ -23,15 +23,12 @@ from tpx.serving.frontends.access_log import AccessLog
 from tpx.serving.frontends.forwarding import parse_forwarding
 from tpx.serving.frontends.grpc import GrpcFrontend
 from tpx.serving.frontends.http import HttpFrontend
-from tpx.serving.frontends.metrics.base import Probe, Source
-from tpx.serving.frontends.metrics.cache import CacheFamilies
-from tpx.serving.frontends.metrics.cpu import CpuProbe
-from tpx.serving.frontends.metrics.custom import CustomFamilies
-from tpx.serving.frontends.metrics.endpoint import MetricsFrontend
+from tpx.serving.frontends.metrics.endpoint import CacheFamilies, CustomFamilies, MetricsFrontend
 from tpx.serving.frontends.metrics.gpu import open_gpus
+from tpx.serving.frontends.metrics.machine import CpuProbe, ProcessProbe
 from tpx.serving.frontends.metrics.models import ModelFamilies
-from tpx.serving.frontends.metrics.process import ProcessProbe
 from tpx.serving.frontends.metrics.sampler import Sampler
+from tpx.serving.frontends.metrics.text import Probe, Source
 from tpx.serving.heap import MemoryWatch, available_bytes
 from tpx.serving.instances.completions import Completions
 from tpx.serving.limits import check_ports, grpc_limits, http_limits
@@ -45,8 +42,7 @@ from tpx.serving.shared_memory import cuda
 from tpx.serving.shared_memory.regions import SharedMemory
 from tpx.serving.shutdown import Shutdown
 from tpx.serving.tls import grpc_tls, http_tls
-from tpx.serving.tracing.base import open_sink
-from tpx.serving.tracing.tracer import Tracer
+from tpx.serving.tracing.tracer import Tracer, open_sink
 
 log = logging.getLogger(__name__)
 

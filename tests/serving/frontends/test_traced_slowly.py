@@ -9,10 +9,9 @@ from tests.serving.tracing.requests import request_for
 from tpx.protocol.http1.server import HttpRequest
 from tpx.serving.frontends.traced import trace_http
 from tpx.serving.request import InferResponse
-from tpx.serving.tracing.base import TraceGroup
 from tpx.serving.tracing.settings import TraceSetting
 from tpx.serving.tracing.trace import Trace
-from tpx.serving.tracing.tracer import Tracer
+from tpx.serving.tracing.tracer import TraceGroup, Tracer
 
 
 class Kept:

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.serving.inspection.conftest import Site
-from tpx.serving.inspection.base import Finding, State
-from tpx.serving.inspection.inspect import inspect
+from tpx.serving.inspection.inspect import Finding, State, inspect
 
 MINE = """
 class Mine:

@@ -8,10 +8,9 @@ import pytest
 
 from tests.serving.tracing.requests import request_for
 from tpx.errors import InvalidRequest
-from tpx.serving.tracing.base import open_sink
 from tpx.serving.tracing.settings import TraceSetting, parse_update
 from tpx.serving.tracing.trace import Trace
-from tpx.serving.tracing.tracer import Tracer
+from tpx.serving.tracing.tracer import Tracer, open_sink
 
 
 class Traced:

@@ -7,20 +7,47 @@ response are called as core's pull request #474 calls them.
 import logging
 import math
 import time
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 from tpx.errors import ConfigError
 from tpx.options import nearest
-from tpx.serving.distributions.base import Distribution
-from tpx.serving.distributions.histogram import Histogram
+from tpx.serving.distributions.quantiles import Summary
 from tpx.serving.distributions.settings import LatencySettings
-from tpx.serving.distributions.summary import Summary
 
 if TYPE_CHECKING:
     from tpx.serving.batch import Batch
+
+
+class Histogram:
+    """Counts of durations by buckets; one falls into the first bucket whose bound it does not exceed."""
+
+    __slots__ = ("_bounds_ns", "_counts", "bounds", "count", "total_ns")
+
+    def __init__(self, bounds: Sequence[float], unit_ns: int) -> None:
+        """`bounds` are finite and rise; they count units of `unit_ns`."""
+        self.bounds = tuple(bounds)
+        self.count = 0
+        self.total_ns = 0
+        self._bounds_ns = [math.floor(bound * unit_ns) for bound in bounds]
+        self._counts = [0] * (len(bounds) + 1)
+
+    def observe(self, ns: int, count: int, now_ns: int) -> None:  # noqa: ARG002 (the seam's signature)
+        self.count += count
+        self.total_ns += ns * count
+        self._counts[bisect_left(self._bounds_ns, ns)] += count
+
+    def cumulative(self) -> list[int]:
+        """Return how many durations did not exceed each of `bounds`."""
+        return list(accumulate(self._counts[:-1]))
+
+
+Distribution = Histogram | Summary
+"""Durations as they come, used on the event loop only."""
+
 
 log = logging.getLogger(__name__)
 

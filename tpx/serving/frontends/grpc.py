@@ -11,10 +11,7 @@ from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.grpc_control import GrpcControl
 from tpx.serving.frontends.grpc_health import GrpcHealth
 from tpx.serving.frontends.grpc_infer import GrpcInference
-from tpx.serving.frontends.grpc_metadata import GrpcMetadata
 from tpx.serving.frontends.grpc_reflection import GrpcReflection
-from tpx.serving.frontends.grpc_settings import GrpcSettings
-from tpx.serving.frontends.grpc_shared_memory import GrpcSharedMemory
 from tpx.serving.frontends.grpc_stream import GrpcStreams
 
 
@@ -34,10 +31,7 @@ class GrpcFrontend:
             inference,
             GrpcStreams(plane, inference),
             GrpcHealth(plane),
-            GrpcMetadata(plane),
             GrpcControl(plane),
-            GrpcSharedMemory(plane),
-            GrpcSettings(plane),
         )
         self._rpcs = [rpc for extension in extensions for rpc in extension.rpcs()]
         self._rpcs += GrpcReflection(self._rpcs).rpcs()

@@ -1,26 +1,91 @@
-"""The model repository over gRPC: what there is, loading and unloading."""
+"""Every verb over gRPC but inference: health, metadata, statistics, repository, shared memory, settings."""
 
+from dataclasses import asdict
 from typing import Any
 
 from tpx.errors import InvalidRequest, Unsupported
 from tpx.protocol import messages
-from tpx.serving.dataplane import DataPlane
-from tpx.serving.frontends.grpc_verbs import Rpc, rpc_later
+from tpx.serving.dataplane import DataPlane, TensorMetadata
+from tpx.serving.frontends.grpc_verbs import Rpc, rpc, rpc_later
+from tpx.serving.logs import LogValue, refuse_log_file
+from tpx.serving.shared_memory.regions import CudaRegion, Region, SystemRegion
+from tpx.serving.tracing.settings import parse_update
 
 
 class GrpcControl:
-    """Index, load and unload."""
+    """Decodes requests, calls the data plane and encodes its plain values."""
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
+        self._regions = plane.shared_memory
 
     def rpcs(self) -> list[Rpc]:
+        """Return the methods, each with its part of the API."""
         tasks, explicit = self._plane.control.tasks, self._plane.control.check_explicit
+        regions = {
+            "SystemSharedMemoryStatus": self._system_status,
+            "SystemSharedMemoryRegister": self._system_register,
+            "SystemSharedMemoryUnregister": self._system_unregister,
+            "CudaSharedMemoryStatus": self._cuda_status,
+            "CudaSharedMemoryRegister": self._cuda_register,
+            "CudaSharedMemoryUnregister": self._cuda_unregister,
+        }
         return [
+            rpc("ServerLive", "health", self._live),
+            rpc_later("ServerReady", "health", self._ready, tasks),
+            rpc_later("ModelReady", "health", self._model_ready, tasks),
+            rpc("ServerMetadata", "metadata", self._server_metadata),
+            rpc("ModelMetadata", "metadata", self._model_metadata),
+            rpc("ModelConfig", "model-config", self._model_config),
+            rpc("ModelStatistics", "statistics", self._statistics),
             rpc_later("RepositoryIndex", "model-repository", self._index, tasks),
             rpc_later("RepositoryModelLoad", "model-repository", self._load, tasks, explicit),
             rpc_later("RepositoryModelUnload", "model-repository", self._unload, tasks, explicit),
+            *(rpc(name, "shared-memory", verb) for name, verb in regions.items()),
+            rpc("TraceSetting", "trace", self._trace),
+            rpc("LogSettings", "logging", self._log),
         ]
+
+    # health, metadata, statistics
+
+    def _live(self, request: Any) -> Any:  # noqa: ARG002
+        return messages.ServerLiveResponse(live=self._plane.live())
+
+    async def _ready(self, request: Any) -> Any:  # noqa: ARG002
+        return messages.ServerReadyResponse(ready=await self._plane.says_ready())
+
+    async def _model_ready(self, request: Any) -> Any:
+        ready = self._plane.model_ready(request.name, request.version)
+        model = self._plane.has_readiness_hook(request.name, request.version)
+        if model is not None:
+            ready = await model.says_ready()
+        return messages.ModelReadyResponse(ready=ready)
+
+    def _server_metadata(self, request: Any) -> Any:  # noqa: ARG002
+        metadata = self._plane.server_metadata()
+        return messages.ServerMetadataResponse(
+            name=metadata.name, version=metadata.version, extensions=metadata.extensions
+        )
+
+    def _model_metadata(self, request: Any) -> Any:
+        metadata = self._plane.model_metadata(request.name, request.version)
+        return messages.ModelMetadataResponse(
+            name=metadata.name,
+            versions=metadata.versions,
+            platform=metadata.platform,
+            inputs=[_tensor(tensor) for tensor in metadata.inputs],
+            outputs=[_tensor(tensor) for tensor in metadata.outputs],
+        )
+
+    def _model_config(self, request: Any) -> Any:
+        return messages.ModelConfigResponse(config=self._plane.model_config(request.name, request.version))
+
+    def _statistics(self, request: Any) -> Any:
+        return messages.ModelStatisticsResponse(
+            model_stats=self._plane.statistics(request.name, request.version)
+        )
+
+    # the model repository
 
     async def _index(self, request: Any) -> Any:
         _refuse_repository(request)
@@ -52,10 +117,83 @@ class GrpcControl:
         await self._plane.unload(request.model_name, unload_dependents=dependents)
         return messages.RepositoryModelUnloadResponse()
 
+    # shared memory
+
+    def _system_status(self, request: Any) -> Any:
+        return self._status(request, SystemRegion, messages.SystemSharedMemoryStatusResponse())
+
+    def _cuda_status(self, request: Any) -> Any:
+        return self._status(request, CudaRegion, messages.CudaSharedMemoryStatusResponse())
+
+    def _status(self, request: Any, kind: type[Region], response: Any) -> Any:
+        for region in self._regions.status(request.name, kind):
+            response.regions[region.name].MergeFrom(response.RegionStatus(**asdict(region)))
+        return response
+
+    def _system_register(self, request: Any) -> Any:
+        self._regions.register_system(
+            SystemRegion(
+                name=request.name, key=request.key, offset=request.offset, byte_size=request.byte_size
+            )
+        )
+        return messages.SystemSharedMemoryRegisterResponse()
+
+    def _cuda_register(self, request: Any) -> Any:
+        region = CudaRegion(name=request.name, device_id=request.device_id, byte_size=request.byte_size)
+        self._regions.register_cuda(region, request.raw_handle)
+        return messages.CudaSharedMemoryRegisterResponse()
+
+    def _system_unregister(self, request: Any) -> Any:
+        self._regions.unregister(request.name, SystemRegion)
+        return messages.SystemSharedMemoryUnregisterResponse()
+
+    def _cuda_unregister(self, request: Any) -> Any:
+        self._regions.unregister(request.name, CudaRegion)
+        return messages.CudaSharedMemoryUnregisterResponse()
+
+    # settings
+
+    def _trace(self, request: Any) -> Any:
+        """Answer the trace settings after changing them; an empty list of values clears one."""
+        model = self._plane.traced_model(request.model_name) if request.model_name else ""
+        if request.settings:
+            given = {name: list(setting.value) or None for name, setting in request.settings.items()}
+            tracer = self._plane.tracer
+            tracer.update(parse_update(given, tracer.setting().fixed), model)
+        response = messages.TraceSettingResponse()
+        for name, texts in self._plane.tracer.setting(model).as_texts().items():
+            response.settings[name].value.extend(texts)
+        return response
+
+    def _log(self, request: Any) -> Any:
+        if "log_file" in request.settings:
+            refuse_log_file()
+        if request.settings:
+            given: dict[str, LogValue | None] = {
+                name: _value(setting) for name, setting in request.settings.items()
+            }
+            self._plane.logs.change(given, "GRPC")
+        response = messages.LogSettingsResponse()
+        for name, value in asdict(self._plane.logs.settings).items():
+            setting = response.settings[name]
+            if isinstance(value, bool):
+                setting.bool_param = value
+            elif isinstance(value, int):
+                setting.uint32_param = value
+            else:
+                setting.string_param = value
+        return response
+
 
 def _value(parameter: Any) -> Any:
+    """Return the value of a parameter or setting, None if it has none."""
     choice = parameter.WhichOneof("parameter_choice")
     return None if choice is None else getattr(parameter, choice)
+
+
+def _tensor(tensor: TensorMetadata) -> dict[str, Any]:
+    # as fields: the class is inside another one, where only protobuf's compiled half has it
+    return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
 
 
 def _refuse_repository(request: Any) -> None:

@@ -14,8 +14,7 @@ from tpx.protocol import messages
 from tpx.protocol.grpc.server_call import Method, ServerCall
 from tpx.protocol.tensors import Buffer
 from tpx.serving.dataplane import DataPlane
-from tpx.serving.frontends.grpc_answers import fail
-from tpx.serving.frontends.grpc_verbs import Rpc, unary_later
+from tpx.serving.frontends.grpc_verbs import Rpc, fail, unary_later
 
 _SERVICE = "/grpc.health.v1.Health/"
 _LOOK_EVERY_S = 0.25

@@ -24,11 +24,9 @@ from tpx.protocol.v2_protobuf import (
     split_raw_inputs,
 )
 from tpx.serving.dataplane import DataPlane
-from tpx.serving.frontends.classification import with_classes
 from tpx.serving.frontends.forwarding import HeaderForwarding
-from tpx.serving.frontends.grpc_answers import fail, fail_internally, when_loaded
-from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc
-from tpx.serving.frontends.placing import put_into_place, takes_long
+from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc, fail, fail_internally, when_loaded
+from tpx.serving.frontends.outputs import put_into_place, takes_long, with_classes
 from tpx.serving.frontends.traced import trace_grpc
 from tpx.serving.offload import LONG_BYTES, Postponed
 from tpx.serving.repository.on_demand import NotLoaded

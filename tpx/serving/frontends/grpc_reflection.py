@@ -14,8 +14,7 @@ from tpx.protocol import messages
 from tpx.protocol.grpc.server_call import Method, ServerCall
 from tpx.protocol.grpc.status import from_code
 from tpx.protocol.tensors import Buffer
-from tpx.serving.frontends.grpc_answers import fail, fail_internally
-from tpx.serving.frontends.grpc_verbs import Rpc
+from tpx.serving.frontends.grpc_verbs import Rpc, fail, fail_internally
 
 _SERVICES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
 

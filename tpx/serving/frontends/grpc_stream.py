@@ -19,10 +19,9 @@ from tpx.protocol.tensors import Buffer
 from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.protocol.v2_protobuf import request_id_of
 from tpx.serving.dataplane import DataPlane
-from tpx.serving.frontends.grpc_answers import fail_internally
 from tpx.serving.frontends.grpc_infer import FINAL, NOT_FINAL, GrpcInference, encode_response
-from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc
-from tpx.serving.frontends.placing import takes_long
+from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc, fail_internally
+from tpx.serving.frontends.outputs import takes_long
 from tpx.serving.frontends.traced import trace_stream
 from tpx.serving.offload import Postponed
 from tpx.serving.pace import Pace

@@ -1,6 +1,7 @@
-"""The methods of the gRPC API: each extension of the protocol brings its own."""
+"""The methods of the gRPC API: how verbs are called, and how they answer with messages and statuses."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
@@ -11,11 +12,40 @@ from google.protobuf.message import DecodeError
 from tpx.errors import InvalidRequest, TpxError
 from tpx.protocol import messages
 from tpx.protocol.grpc.server_call import Method, ServerCall
+from tpx.protocol.grpc.status import Status, from_code
 from tpx.protocol.tensors import Buffer
 from tpx.serving.frontends.access import Category
-from tpx.serving.frontends.grpc_answers import answer, fail, fail_internally, when_loaded
 from tpx.serving.repository.on_demand import NotLoaded
 from tpx.serving.repository.retirement import Tasks
+
+log = logging.getLogger(__name__)
+
+
+def answer(call: ServerCall, message: Any) -> None:
+    """Answer with one protobuf message."""
+    data = message.SerializeToString()
+    call.respond((data,), len(data))
+
+
+def when_loaded(call: ServerCall, absent: NotLoaded, work: Callable[[], None]) -> None:
+    """Do what was asked of a model once it is loaded. `work` answers whatever happens, and fails where the
+    model is gone again."""
+    try:
+        call.on_gone = absent.then(work, partial(fail, call))
+    except TpxError as exc:
+        fail(call, exc)
+
+
+def fail(call: ServerCall, error: TpxError) -> None:
+    """Answer with the status of the error's code."""
+    call.fail(from_code(error.code), error.message)
+
+
+def fail_internally(call: ServerCall, what: str, error: Exception) -> None:
+    """An error of our own: the log has the traceback, the client learns that it is not its fault."""
+    log.error("%s failed", what, exc_info=error)
+    call.fail(Status.INTERNAL, "internal error: see the log of the server")
+
 
 SERVICE = "/inference.GRPCInferenceService/"
 

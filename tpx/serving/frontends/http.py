@@ -14,13 +14,10 @@ from tpx.serving.frontends.access import Key, Restrictions
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.http_answers import answer_error, answer_failure, when_loaded
 from tpx.serving.frontends.http_control import HttpControl
-from tpx.serving.frontends.http_documentation import HttpDocumentation
 from tpx.serving.frontends.http_generate import HttpGeneration
 from tpx.serving.frontends.http_infer import HttpInference
-from tpx.serving.frontends.http_metadata import HttpMetadata
 from tpx.serving.frontends.http_routes import Meaning, Refusal
-from tpx.serving.frontends.http_settings import HttpSettings
-from tpx.serving.frontends.http_shared_memory import HttpSharedMemory
+from tpx.serving.frontends.openapi import HttpDocumentation
 from tpx.serving.repository.discovery import check_name
 from tpx.serving.repository.on_demand import NotLoaded
 
@@ -40,11 +37,8 @@ class HttpFrontend:
         self._restrictions = restrictions
         extensions = (
             HttpInference(plane, max_input_bytes, inflater, forwarding),
-            HttpMetadata(plane),
             HttpControl(plane),
             HttpGeneration(plane, forwarding),
-            HttpSharedMemory(plane),
-            HttpSettings(plane),
             HttpDocumentation(plane, lambda: self.routes),
         )
         self.routes = [route for extension in extensions for route in extension.routes()]

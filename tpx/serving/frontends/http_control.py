@@ -1,36 +1,109 @@
-"""The model repository over HTTP: what there is, loading and unloading."""
+"""Every verb over HTTP but inference: health, metadata, statistics, repository, shared memory, settings."""
 
 import asyncio
+import base64
 import binascii
 import re
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from tpx.errors import InvalidRequest, Unsupported
+from tpx.errors import InvalidRequest, NotReady, Unsupported
+from tpx.protocol import model_config
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.serving.dataplane import DataPlane, IndexEntry
 from tpx.serving.frontends.http_answers import answer_json, answer_when_done
-from tpx.serving.frontends.http_routes import Route, json_object, route
+from tpx.serving.frontends.http_routes import MODEL, Route, json_object, of_model, route
+from tpx.serving.logs import refuse_log_file
 from tpx.serving.repository.overrides import LoadParameter
+from tpx.serving.served import Served
+from tpx.serving.shared_memory.regions import CudaRegion, Region, SystemRegion
+from tpx.serving.tracing.settings import parse_update
 
 _REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]+))?"
+_REPOSITORY_MODEL = _REPOSITORY + r"/models/(?P<model>[^/]*)"
+_REGION = r"/v2/(?P<kind>system|cuda)sharedmemory(?:/region/(?P<region>[^/]+))?"
+_TRACED_MODEL = r"/v2/models/(?P<model>[^/]+)/trace/setting"
+"""For all versions of a model: a path with a version has no meaning."""
+_REGION_KINDS: dict[str, type[Region]] = {"system": SystemRegion, "cuda": CudaRegion}
 _SHORT_BYTES = 64 << 10
-_TOLD = ("name", "version", "state", "reason")
+_INDEX_KEYS = ("name", "version", "state", "reason")
 
 
 class HttpControl:
-    """Index, load and unload."""
+    """Decodes requests, calls the data plane and encodes its plain values."""
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
+        self._regions = plane.shared_memory
 
     def routes(self) -> list[Route]:
-        model = _REPOSITORY + "/models/(?P<model>[^/]*)"
+        """Return the paths, each with its part of the API."""
         return [
+            route(r"/v2/?", "metadata", GET=self._server_metadata),
+            route(r"/v2/health/live", "health", GET=self._live),
+            route(r"/v2/health/ready", "health", GET=self._ready),
+            route(r"/v2/models/stats", "statistics", GET=self._all_statistics),
+            route(MODEL, "metadata", GET=self._model_metadata),
+            route(MODEL + "/ready", "health", GET=self._model_ready),
+            route(MODEL + "/config", "model-config", GET=self._model_config),
+            route(MODEL + "/stats", "statistics", GET=self._statistics),
             route(_REPOSITORY + "/index", "model-repository", POST=self._index),
-            route(model + "/load", "model-repository", POST=self._load),
-            route(model + "/unload", "model-repository", POST=self._unload),
+            route(_REPOSITORY_MODEL + "/load", "model-repository", POST=self._load),
+            route(_REPOSITORY_MODEL + "/unload", "model-repository", POST=self._unload),
+            route(_REGION + "/status", "shared-memory", GET=self._status),
+            route(_REGION + "/register", "shared-memory", POST=self._register),
+            route(_REGION + "/unregister", "shared-memory", POST=self._unregister),
+            route(r"/v2/logging", "logging", GET=self._get_log, POST=self._set_log),
+            route(r"/v2/trace/setting", "trace", GET=self._get_trace, POST=self._set_trace),
+            route(_TRACED_MODEL, "trace", GET=self._get_model_trace, POST=self._set_model_trace),
         ]
+
+    def _later(self, request: HttpRequest, work: Coroutine[Any, Any, None]) -> None:
+        self._plane.control.tasks.start(answer_when_done(request, work))
+
+    # health, metadata, statistics
+
+    def _server_metadata(self, request: HttpRequest, _: re.Match[str]) -> None:
+        answer_json(request, asdict(self._plane.server_metadata()))
+
+    def _live(self, request: HttpRequest, _: re.Match[str]) -> None:
+        request.respond(200 if self._plane.live() else 400, b"")
+
+    def _ready(self, request: HttpRequest, _: re.Match[str]) -> None:
+        if self._plane.exiting:
+            raise NotReady("Server exiting")
+        if self._plane.has_opinions:
+            self._later(request, self._ask_all(request))
+        else:
+            request.respond(200 if self._plane.ready() else 400, b"")
+
+    async def _ask_all(self, request: HttpRequest) -> None:
+        request.respond(200 if await self._plane.says_ready() else 400, b"")
+
+    def _model_metadata(self, request: HttpRequest, match: re.Match[str]) -> None:
+        answer_json(request, asdict(self._plane.model_metadata(*of_model(match))))
+
+    def _model_ready(self, request: HttpRequest, match: re.Match[str]) -> None:
+        model = self._plane.has_readiness_hook(*of_model(match))
+        if model is not None:
+            self._later(request, self._ask(request, model))
+        else:
+            _answer_ready(request, ready=self._plane.model_ready(*of_model(match)))
+
+    async def _ask(self, request: HttpRequest, model: Served) -> None:
+        _answer_ready(request, ready=await model.says_ready())
+
+    def _model_config(self, request: HttpRequest, match: re.Match[str]) -> None:
+        answer_json(request, model_config.to_json(self._plane.model_config(*of_model(match))))
+
+    def _statistics(self, request: HttpRequest, match: re.Match[str]) -> None:
+        answer_json(request, {"model_stats": self._plane.statistics(*of_model(match))})
+
+    def _all_statistics(self, request: HttpRequest, _: re.Match[str]) -> None:
+        answer_json(request, {"model_stats": self._plane.statistics("", "")})
+
+    # the model repository
 
     def _index(self, request: HttpRequest, match: re.Match[str]) -> None:
         _refuse_repository(match)
@@ -40,7 +113,7 @@ class HttpControl:
         if ready:
             _answer_index(request, self._plane.index(ready_only=True))
         else:
-            self._answer(request, self._answer_complete_index(request))
+            self._later(request, self._answer_complete_index(request))
 
     async def _answer_complete_index(self, request: HttpRequest) -> None:
         _answer_index(request, await self._plane.complete_index())
@@ -48,14 +121,13 @@ class HttpControl:
     def _load(self, request: HttpRequest, match: re.Match[str]) -> None:
         _refuse_repository(match)
         self._plane.control.check_explicit()
-        self._answer(request, self._answer_load(request, match["model"]))
+        self._later(request, self._answer_load(request, match["model"]))
 
     async def _answer_load(self, request: HttpRequest, name: str) -> None:
         if len(request.body) <= _SHORT_BYTES:
             parameters = _load_parameters(request)
         else:  # files: what takes long to decode must not hold up others
-            loop = asyncio.get_running_loop()
-            parameters = await loop.run_in_executor(None, _load_parameters, request)
+            parameters = await asyncio.to_thread(_load_parameters, request)
         await self._plane.load(name, parameters)
         request.respond(200, JSON_TYPE)
 
@@ -71,20 +143,92 @@ class HttpControl:
                     "Unable to parse 'unload_dependents': attempt to access JSON non-boolean as boolean"
                 )
             dependents = value
-        self._answer(request, self._answer_unload(request, match["model"], unload_dependents=dependents))
+        self._later(request, self._answer_unload(request, match["model"], unload_dependents=dependents))
 
     async def _answer_unload(self, request: HttpRequest, name: str, *, unload_dependents: bool) -> None:
         await self._plane.unload(name, unload_dependents=unload_dependents)
         request.respond(200, JSON_TYPE)
 
-    def _answer(self, request: HttpRequest, work: Coroutine[Any, Any, None]) -> None:
-        self._plane.control.tasks.start(answer_when_done(request, work))
+    # shared memory
+
+    def _status(self, request: HttpRequest, match: re.Match[str]) -> None:
+        regions = self._regions.status(match["region"] or "", _REGION_KINDS[match["kind"]])
+        answer_json(request, [asdict(region) for region in regions])
+
+    def _register(self, request: HttpRequest, match: re.Match[str]) -> None:
+        name = match["region"] or ""
+        self._regions.check_registrable(name, _REGION_KINDS[match["kind"]])
+        body = json_object(request)
+        if match["kind"] == "system":
+            region = SystemRegion(
+                name=name,
+                key=_text(body, "key"),
+                offset=_number(body, "offset") if "offset" in body else 0,
+                byte_size=_number(body, "byte_size"),
+            )
+            self._regions.register_system(region)
+        else:
+            handle = _decode_handle(_field(body, "raw_handle"))
+            gpu = CudaRegion(
+                name=name, device_id=_number(body, "device_id"), byte_size=_number(body, "byte_size")
+            )
+            self._regions.register_cuda(gpu, handle)
+        request.respond(200, b"")
+
+    def _unregister(self, request: HttpRequest, match: re.Match[str]) -> None:
+        self._regions.unregister(match["region"] or "", _REGION_KINDS[match["kind"]])
+        request.respond(200, b"")
+
+    # settings
+
+    def _get_log(self, request: HttpRequest, _: re.Match[str]) -> None:
+        answer_json(request, asdict(self._plane.logs.settings))
+
+    def _set_log(self, request: HttpRequest, match: re.Match[str]) -> None:
+        given = {name: value for name, value in _changes(request).items() if value is not None}
+        if "log_file" in given:
+            refuse_log_file()
+        self._plane.logs.change(given, "HTTP")
+        self._get_log(request, match)
+
+    def _get_trace(self, request: HttpRequest, _: re.Match[str]) -> None:
+        self._answer_trace(request, "")
+
+    def _set_trace(self, request: HttpRequest, _: re.Match[str]) -> None:
+        self._update_trace(request, "")
+
+    def _get_model_trace(self, request: HttpRequest, match: re.Match[str]) -> None:
+        self._answer_trace(request, self._plane.traced_model(match["model"]))
+
+    def _set_model_trace(self, request: HttpRequest, match: re.Match[str]) -> None:
+        self._update_trace(request, self._plane.traced_model(match["model"]))
+
+    def _update_trace(self, request: HttpRequest, model: str) -> None:
+        given = {name: _texts(name, value) for name, value in _changes(request).items()}
+        tracer = self._plane.tracer
+        tracer.update(parse_update(given, tracer.setting().fixed, got="got:"), model)
+        self._answer_trace(request, model)
+
+    def _answer_trace(self, request: HttpRequest, model: str) -> None:
+        texts = self._plane.tracer.setting(model).as_texts()
+        answer_json(request, {name: t if name == "trace_level" else ",".join(t) for name, t in texts.items()})
+
+
+def _answer_ready(request: HttpRequest, *, ready: bool) -> None:
+    if not ready:
+        raise InvalidRequest("Model version not ready")
+    request.respond(200, b"")
 
 
 def _answer_index(request: HttpRequest, entries: Sequence[IndexEntry]) -> None:
     answer_json(
-        request, [{key: value for key in _TOLD if (value := getattr(entry, key))} for entry in entries]
+        request, [{key: value for key in _INDEX_KEYS if (value := getattr(entry, key))} for entry in entries]
     )
+
+
+def _refuse_repository(match: re.Match[str]) -> None:
+    if match["repository"]:
+        raise Unsupported("'repository_name' specification is not supported")
 
 
 def _parameters(request: HttpRequest) -> Mapping[str, Any]:
@@ -95,11 +239,11 @@ def _parameters(request: HttpRequest) -> Mapping[str, Any]:
 
 
 def _load_parameters(request: HttpRequest) -> dict[str, LoadParameter]:
-    """The parameters of a load request, files out of their base64. Raises InvalidRequest."""
+    """Return the parameters of a load request, files out of their base64. Raises InvalidRequest."""
     out: dict[str, LoadParameter] = {}
     for key, value in _parameters(request).items():
         if key.startswith("file:"):
-            out[key] = _decoded(key, value)
+            out[key] = _decode_file(key, value)
         elif key != "config":
             raise InvalidRequest(
                 f"unexpected error on creating Triton parameter: unrecognized load parameter '{key}'."
@@ -111,7 +255,7 @@ def _load_parameters(request: HttpRequest) -> dict[str, LoadParameter]:
     return out
 
 
-def _decoded(key: str, value: Any) -> bytes:
+def _decode_file(key: str, value: Any) -> bytes:
     if not isinstance(value, str):
         raise InvalidRequest(f"load parameter '{key}': attempt to access JSON non-string as string")
     try:
@@ -120,6 +264,53 @@ def _decoded(key: str, value: Any) -> bytes:
         raise InvalidRequest(f"load parameter '{key}' is no base64: {exc}") from exc
 
 
-def _refuse_repository(match: re.Match[str]) -> None:
-    if match["repository"]:
-        raise Unsupported("'repository_name' specification is not supported")
+def _field(body: dict[str, Any], key: str) -> Any:
+    if key not in body:
+        raise InvalidRequest(f"Shared memory register request has no '{key}' field")
+    return body[key]
+
+
+def _text(body: dict[str, Any], key: str) -> str:
+    value = _field(body, key)
+    if not isinstance(value, str):
+        raise InvalidRequest(f"Unable to parse '{key}': attempt to access JSON non-string as string")
+    return value
+
+
+def _number(body: dict[str, Any], key: str) -> int:
+    value = _field(body, key)
+    if type(value) is not int or value < 0:
+        raise InvalidRequest(
+            f"Unable to parse '{key}': attempt to access JSON non-unsigned-integer as unsigned-integer"
+        )
+    return value
+
+
+def _decode_handle(handle: Any) -> bytes:
+    text = handle.get("b64") if isinstance(handle, dict) else None
+    try:
+        return base64.b64decode(text or "", validate=True)
+    except (binascii.Error, TypeError, ValueError) as exc:
+        raise InvalidRequest("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t") from exc
+
+
+def _changes(request: HttpRequest) -> dict[str, Any]:
+    """Return a body, which must not be empty. Raises InvalidRequest."""
+    if not len(request.body):
+        raise InvalidRequest("failed to parse the request JSON buffer: The document is empty. at 0")
+    return json_object(request)
+
+
+def _texts(name: str, value: Any) -> Sequence[str] | None:
+    """Return a trace setting as texts, None for null. Raises InvalidRequest."""
+    if value is None or name == "trace_file":
+        return None
+    if name == "trace_level":
+        if not isinstance(value, list):
+            raise InvalidRequest("attempt to access JSON non-array as array")
+        values = value
+    else:
+        values = [value]
+    if not all(isinstance(item, str) for item in values):
+        raise InvalidRequest("attempt to access JSON non-string as string")
+    return values

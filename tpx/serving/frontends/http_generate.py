@@ -14,7 +14,7 @@ from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.generate_json import decode, encode
 from tpx.serving.frontends.http_answers import STATUS_OF_CODE, answer_error, go_on
 from tpx.serving.frontends.http_routes import MODEL, Route, of_model, route
-from tpx.serving.frontends.placing import takes_long
+from tpx.serving.frontends.outputs import takes_long
 from tpx.serving.frontends.traced import trace_http
 from tpx.serving.offload import LONG_BYTES
 from tpx.serving.pace import Pace

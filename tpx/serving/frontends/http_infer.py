@@ -4,6 +4,7 @@ A client that repeats a request sends the same JSON head before other tensors. A
 validated once is found again by its bytes; the tensors behind it are then cut out by the sizes that it names.
 """
 
+import math
 import re
 from collections import deque
 from functools import partial
@@ -13,15 +14,15 @@ import orjson
 
 from tpx.errors import InvalidRequest, TpxError, Unsupported
 from tpx.protocol.compression import ENCODINGS, inflate_if_short
+from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.http1.head import Head
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.protocol.inflation import Inflater
 from tpx.protocol.json_values import json_data
-from tpx.protocol.tensors import Buffer, Tensor
+from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
 from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.protocol.v2_json import decode_infer_request
 from tpx.serving.dataplane import DataPlane
-from tpx.serving.frontends.classification import with_classes
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.http_answers import (
     answer_compressed,
@@ -32,13 +33,14 @@ from tpx.serving.frontends.http_answers import (
     go_on,
     when_loaded,
 )
-from tpx.serving.frontends.http_raw import raw_request
 from tpx.serving.frontends.http_routes import MODEL, Route, of_model
-from tpx.serving.frontends.placing import put_into_place, takes_long
+from tpx.serving.frontends.outputs import put_into_place, takes_long, with_classes
 from tpx.serving.frontends.traced import trace_http
 from tpx.serving.offload import LONG_BYTES, Postponed
 from tpx.serving.repository.on_demand import NotLoaded
-from tpx.serving.request import InferRequest, InferResponse, RequestHead, rendering_key
+from tpx.serving.request import InferRequest, InferResponse, RequestHead, TensorSpec, rendering_key
+from tpx.serving.signature import Signature
+from tpx.serving.strings import with_request_id
 
 _BINARY_TYPE = b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
 _HOLE = b"\0"  # in no JSON text: escaped in strings
@@ -306,3 +308,53 @@ def _render(head: RequestHead, outputs: list[Tensor], parameters: dict[str, Para
     pieces = orjson.dumps(answer).split(_HOLE)
     tail = any(len(tensor.data) for tensor, bound in zip(outputs, head.outputs, strict=True) if bound.binary)
     return _Rendered(_BINARY_TYPE % len(pieces[0]) if tail else JSON_TYPE, pieces)
+
+
+def raw_request(signature: Signature, version: str, body: Buffer) -> DecodedRequest:
+    """The request that a body without a head stands for; all outputs come back as bytes, too.
+
+    Raises InvalidRequest where the model has not exactly one input, or its shape does not follow.
+    """
+    try:
+        tensor = _only_input(signature, body)
+    except InvalidRequest as exc:
+        raise with_request_id(exc, "") from exc
+    return DecodedRequest(
+        model_name=signature.name, model_version=version, inputs=[tensor], default_binary=True
+    )
+
+
+def _only_input(signature: Signature, body: Buffer) -> Tensor:
+    specs = list(signature.inputs.values())
+    if len(specs) != 1:
+        raise InvalidRequest(
+            f"Raw request must only have 1 input (found 1) to be deduced but got {len(specs)} inputs in "
+            f"'{signature.name}' model configuration"
+        )
+    spec = specs[0]
+    if spec.datatype == "BYTES":
+        if spec.dims != (1,):
+            raise InvalidRequest(
+                f"For BYTE datatype raw input '{spec.name}', the model must have input shape [1]"
+            )
+        shape, body = [1], encode_bytes([bytes(body)])
+    else:
+        shape = _deduced(spec, len(body))
+    if signature.max_batch_size > 0:
+        shape.insert(0, 1)
+    return Tensor(spec.name, spec.datatype, shape, body)
+
+
+def _deduced(spec: TensorSpec, size_bytes: int) -> list[int]:
+    """The dims of an input with its one variable dimension, if it has one, as the data fills it."""
+    shape = list(spec.dims)
+    free = [index for index, dim in enumerate(shape) if dim == -1]
+    if len(free) > 1:
+        raise InvalidRequest(
+            f"The shape of the raw input '{spec.name}' can not be deduced because there are more than one "
+            "variable-sized dimension"
+        )
+    if free:
+        row = BY_NAME[spec.datatype].size * math.prod(dim for dim in shape if dim != -1)
+        shape[free[0]] = size_bytes // row if row else 0
+    return shape

@@ -1,13 +1,20 @@
-"""The OpenAPI document of the HTTP API: of the routes that there are, in the words of `schema/http.yaml`."""
+"""The OpenAPI document of the HTTP API, made of its routes and `schema/http.yaml`, and the page of it."""
 
+import asyncio
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any
 
+import orjson
+
 from tpx import __version__
-from tpx.serving.frontends.http_routes import Route
+from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
+from tpx.serving.dataplane import DataPlane
+from tpx.serving.frontends import api_page
+from tpx.serving.frontends.http_answers import answer_failure
+from tpx.serving.frontends.http_routes import Route, route
 
 _OPENAPI = "3.1.0"
 _PARAMETER = re.compile(r"\{(\w+)\}")
@@ -18,12 +25,12 @@ def document(routes: Iterable[Route], models: Sequence[str]) -> dict[str, Any]:
     words = description()
     told = described()
     paths: dict[str, dict[str, Any]] = {}
-    for route in routes:
-        for path in paths_of(route.pattern.pattern):
+    for each in routes:
+        for path in paths_of(each.pattern.pattern):
             item = paths.setdefault(path, {})
-            for verb in route.verbs:
+            for verb in each.verbs:
                 key = verb.decode(), path
-                operation = told.get(key, {"operationId": _anonymous(*key), "tag": route.category})
+                operation = told.get(key, {"operationId": _anonymous(*key), "tag": each.category})
                 item[verb.decode().lower()] = _operation(path, operation)
     parameters = {name: _parameter(name, parameter) for name, parameter in words["parameters"].items()}
     if models:
@@ -178,3 +185,57 @@ def _parameter(name: str, told: dict[str, Any]) -> dict[str, Any]:
 
 def _ref(schema: str) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{schema}"}
+
+
+_MOST_EXAMPLES = 100
+
+_Made = tuple[bytes, bytes]
+"""Headers and a body."""
+
+
+class HttpDocumentation:
+    """Serves /v2/openapi.json and /v2/docs about all routes that there are when somebody asks."""
+
+    def __init__(self, plane: DataPlane, all_routes: Callable[[], Iterable[Route]]) -> None:
+        self._plane = plane
+        self._all_routes = all_routes
+
+    def routes(self) -> list[Route]:
+        return [
+            route(r"/v2/openapi\.json", "metadata", GET=self._document),
+            route(r"/v2/docs/?", "metadata", GET=self._page),
+        ]
+
+    def _document(self, request: HttpRequest, _: re.Match[str]) -> None:
+        self._make(request, lambda document: (JSON_TYPE, orjson.dumps(document)))
+
+    def _page(self, request: HttpRequest, _: re.Match[str]) -> None:
+        self._make(request, _rendered)
+
+    def _make(self, request: HttpRequest, form: Callable[[dict[str, Any]], _Made]) -> None:
+        """Answer with a form of the document; it is made in another thread, for it takes a while."""
+        models = sorted({entry.name for entry in self._plane.index(ready_only=True)})
+        routes = list(self._all_routes())
+
+        def work() -> _Made:
+            return form(document(routes, models[:_MOST_EXAMPLES]))
+
+        def done(future: asyncio.Future[_Made]) -> None:
+            try:
+                headers, body = future.result()
+            except Exception as exc:  # noqa: BLE001 (one request's boundary)
+                answer_failure(request, "describing the API", exc)
+                return
+            request.respond(200, headers, (body,))
+
+        asyncio.get_running_loop().run_in_executor(None, work).add_done_callback(done)
+
+
+def _rendered(document: dict[str, Any]) -> _Made:
+    page = api_page.render(document)
+    headers = (
+        "Content-Type: text/html; charset=utf-8\r\n"
+        f"Content-Security-Policy: {page.content_security_policy}\r\n"
+        "X-Content-Type-Options: nosniff\r\n"
+    )
+    return headers.encode(), page.html.encode()

@@ -1,18 +1,85 @@
 """Finds out what of tpx can be used here. Nothing heavy is imported in this process."""
 
+import os
+import platform
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from importlib.util import find_spec
 from pathlib import Path
 
+import psutil
+
+from tpx import __version__
 from tpx.errors import LoadError
 from tpx.serving.backends.contract import Description
 from tpx.serving.backends.table import BACKENDS, KNOWN, python_based
 from tpx.serving.extensions import names, offer_of
-from tpx.serving.inspection.base import Finding, Inspection, State
 from tpx.serving.inspection.features import FEATURES
 from tpx.serving.inspection.looking import Failure, Looks, Part
-from tpx.serving.inspection.machine import machine
+
+
+class State(Enum):
+    """Whether something can be used here."""
+
+    USABLE = "usable"
+    MISSING = "missing"
+    """Its package is not installed."""
+    UNUSABLE = "unusable"
+    """It is installed, but lacks something on this machine."""
+    BROKEN = "broken"
+    """It is installed, but fails, crashes or hangs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A backend or a feature, and whether it can be used."""
+
+    name: str
+    state: State
+    what: str = ""
+    """Of a feature: what it is for."""
+    origin: str = ""
+    """Of a backend: who brings it, if it is not tpx."""
+    version: str = ""
+    providers: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    why: str = ""
+    """It cannot be used."""
+    remedy: str = ""
+    """The command that would enable it, or tell more of what is wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What tpx runs on."""
+
+    tpx: str
+    python: str
+    executable: str
+    system: str
+    processor: str
+    cores: int
+    """That this process may use."""
+    memory_bytes: int
+    memory_available_bytes: int
+    gpus: tuple[str, ...] = ()
+    gpu_note: str = ""
+    """Why none is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """Everything that was found."""
+
+    machine: Machine
+    backends: tuple[Finding, ...]
+    features: tuple[Finding, ...]
+
+    def finding(self, name: str) -> Finding | None:
+        """A backend or a feature."""
+        return next((each for each in (*self.backends, *self.features) if each.name == name), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,3 +167,40 @@ def _found(subject: _Subject, told: Description | Failure) -> Finding:
         why=told.lacks,
         remedy=told.remedy if told.lacks else "",
     )
+
+
+_DRIVER = Path("/proc/driver/nvidia/version")
+
+
+def machine(gpu: Finding) -> Machine:
+    """This one; `gpu` is what was found of the feature."""
+    memory = psutil.virtual_memory()
+    return Machine(
+        tpx=__version__,
+        python=platform.python_version(),
+        executable=sys.executable,
+        system=platform.platform(),
+        processor=_processor(),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        memory_bytes=memory.total,
+        memory_available_bytes=memory.available,
+        gpus=gpu.devices,
+        gpu_note="" if gpu.devices else _why_none(gpu),
+    )
+
+
+def _why_none(gpu: Finding) -> str:
+    if gpu.state is State.MISSING:
+        if _DRIVER.exists():
+            return f"there is an NVIDIA driver; to see its GPUs: {gpu.remedy}"
+        return "no NVIDIA driver"
+    return gpu.why
+
+
+def _processor() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")]
+    return names[0] if names else platform.processor()

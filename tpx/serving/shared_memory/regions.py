@@ -2,15 +2,25 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from tpx.errors import AlreadyExists, Code, InvalidRequest, NotFound, Overloaded, Unsupported
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import SharedMemoryRange
 from tpx.serving.request import InferRequest, InferResponse
-from tpx.serving.shared_memory.base import Memory
 from tpx.serving.shared_memory.cuda import HANDLE_BYTES
 from tpx.serving.shared_memory.system import SystemMemory
+
+
+class Memory(Protocol):
+    """The bytes of a region, open until the last reference is gone. Ranges lie within it."""
+
+    def read(self, offset: int, size: int) -> Buffer:
+        """A copy of `size` bytes. Raises InvalidRequest where they are not there any more."""
+
+    def write(self, offset: int, data: Buffer) -> None:
+        """Put bytes there. Raises InvalidRequest where there is no room any more."""
+
 
 _MAX_BYTES = 2**63 - 1
 _MAX_DEVICE = 2**31 - 1
@@ -39,7 +49,7 @@ class CudaRegion:
 Region = SystemRegion | CudaRegion
 Reply = Callable[[InferRequest, InferResponse], None]
 
-_RegionT = TypeVar("_RegionT", SystemRegion, CudaRegion)
+_RegionT = TypeVar("_RegionT", bound=Region)
 _KINDS: dict[type[object], str] = {SystemRegion: "system", CudaRegion: "CUDA"}
 
 

@@ -7,12 +7,45 @@ what was traced before it belongs to the setting it was traced under (Triton: se
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
+from typing import Protocol
 
 from tpx.errors import InvalidRequest
-from tpx.serving.tracing.base import TraceGroup, TraceSink
 from tpx.serving.tracing.caller import Caller, place_below
-from tpx.serving.tracing.settings import NAMES, TraceSetting, TraceUpdate, TraceValues
+from tpx.serving.tracing.settings import NAMES, Mode, TraceSetting, TraceUpdate, TraceValues
 from tpx.serving.tracing.trace import Trace
+
+_SINKS: dict[Mode, str] = {
+    "triton": "tpx.serving.tracing.writer:open_files",
+    "opentelemetry": "tpx.serving.tracing.export:open_export",
+}
+
+
+class TraceGroup(Protocol):
+    """The traces of one setting."""
+
+    def add(self, trace: Trace, *, complete: bool) -> None:
+        """Take a trace, the last one of its setting if `complete`. Never waits."""
+
+    def end(self) -> None:
+        """Nothing more comes. Never waits."""
+
+
+class TraceSink(Protocol):
+    """Takes what was traced, on the event loop."""
+
+    def group(self, setting: TraceSetting) -> TraceGroup:
+        """For the traces of a setting."""
+
+    def close(self) -> None:
+        """Let go of everything that was taken; blocks, but not for ever."""
+
+
+def open_sink(setting: TraceSetting) -> TraceSink:
+    """The sink of the setting's mode. Raises UsageError where a package is missing."""
+    module, _, function = _SINKS[setting.trace_mode].partition(":")
+    sink: TraceSink = getattr(import_module(module), function)(setting)
+    return sink
 
 
 class _Scope:

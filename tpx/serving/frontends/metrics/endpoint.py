@@ -1,13 +1,81 @@
-"""GET /metrics."""
+"""GET /metrics: the page, and the families of the cache and of metrics that models make themselves."""
 
 import time
 from collections.abc import Sequence
+from itertools import accumulate
 
 from tpx.protocol.http1.server import HttpRequest
+from tpx.serving.cache import ResponseCache
+from tpx.serving.custom_metrics import CustomFamily, CustomMetrics
 from tpx.serving.dataplane import DataPlane
-from tpx.serving.frontends.metrics.base import Source
 from tpx.serving.frontends.metrics.models import ModelFamilies
-from tpx.serving.frontends.metrics.text import render
+from tpx.serving.frontends.metrics.text import Family, Line, Source, bound, labels, render
+
+
+class CustomFamilies:
+    """Implements Source."""
+
+    def __init__(self, metrics: CustomMetrics) -> None:
+        self._metrics = metrics
+
+    def families(self) -> Sequence[Family]:
+        return [
+            Family(name=family.name, kind=family.kind, help=_help(family.help), lines=_lines(family))
+            for _, family in sorted(self._metrics.families.items())
+        ]
+
+
+def _help(text: str) -> str:
+    return text.replace("\\", r"\\").replace("\n", r"\n")
+
+
+def _lines(family: CustomFamily) -> list[Line]:
+    lines: list[Line] = []
+    for key, series in family.series.items():
+        inner = labels(dict(key))
+        if family.kind != "histogram":
+            lines.append((f"{{{inner}}}" if inner else "", series.value))
+            continue
+        comma = "," if inner else ""
+        counts = list(accumulate(series.counts))
+        braced = f"{{{inner}}}" if inner else ""
+        lines.append((f"_count{braced}", counts[-1]))
+        lines.append((f"_sum{braced}", series.sum))
+        for limit, count in zip((*map(bound, series.bounds), "+Inf"), counts, strict=True):
+            lines.append((f'_bucket{{{inner}{comma}le="{limit}"}}', count))
+    return lines
+
+
+class CacheFamilies:
+    """Gauges of the whole cache; each model has counters of its own."""
+
+    def __init__(self, cache: ResponseCache) -> None:
+        self._cache = cache
+
+    def families(self) -> Sequence[Family]:
+        cache = self._cache
+        values = (
+            ("nv_cache_util", "Cache utilization [0.0 - 1.0]", cache.used_bytes / cache.size_bytes),
+            ("nv_cache_num_entries", "Number of responses stored in response cache", len(cache)),
+            ("nv_cache_num_lookups", "Number of cache lookups in response cache", cache.hits + cache.misses),
+            ("nv_cache_num_hits", "Number of cache hits in response cache", cache.hits),
+            ("nv_cache_num_misses", "Number of cache misses in response cache", cache.misses),
+            ("nv_cache_num_evictions", "Number of cache evictions in response cache", cache.evictions),
+            (
+                "nv_cache_lookup_duration",
+                "Total cache lookup duration (hit and miss), in microseconds",
+                cache.lookup_ns // 1000,
+            ),
+            (
+                "nv_cache_insertion_duration",
+                "Total cache insertion duration, in microseconds",
+                cache.insertion_ns // 1000,
+            ),
+        )
+        return [
+            Family(name=name, kind="gauge", help=text, lines=(("", value),)) for name, text, value in values
+        ]
+
 
 _TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
 _PATHS = (b"/metrics", b"/metrics/")

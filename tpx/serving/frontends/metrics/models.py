@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from tpx.serving.distributions.histogram import Histogram
-from tpx.serving.distributions.latencies import HISTOGRAMS, SUMMARIES, LatencyFamily
+from tpx.serving.distributions.latencies import HISTOGRAMS, SUMMARIES, Histogram, LatencyFamily
+from tpx.serving.distributions.quantiles import Summary
 from tpx.serving.distributions.settings import LatencySettings
-from tpx.serving.distributions.summary import Summary
 from tpx.serving.frontends.metrics.text import Family, Kind, Line, bound, labels
 from tpx.serving.served import Served
 from tpx.serving.statistics import Duration

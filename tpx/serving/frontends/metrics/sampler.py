@@ -5,8 +5,7 @@ import logging
 import threading
 from collections.abc import Sequence
 
-from tpx.serving.frontends.metrics.base import Probe
-from tpx.serving.frontends.metrics.text import Family
+from tpx.serving.frontends.metrics.text import Family, Probe
 
 log = logging.getLogger(__name__)
 

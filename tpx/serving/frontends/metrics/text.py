@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 Kind = Literal["counter", "gauge", "summary", "histogram"]
 
@@ -71,3 +71,18 @@ def escape(value: str) -> str:
 def _label_name(name: str) -> str:
     """Without what no name may have; two underscores at the beginning are Prometheus' own."""
     return re.sub(r"^_+", "_", re.sub(r"[^0-9A-Za-z_]", "_", name))
+
+
+class Source(Protocol):
+    """Something that has families for the page. Asked on the event loop: it answers from memory."""
+
+    def families(self) -> Sequence[Family]: ...
+
+
+class Probe(Protocol):
+    """Something of the machine that is measured every now and then, by one thread."""
+
+    def sample(self) -> Sequence[Family]:
+        """Measure now."""
+
+    def close(self) -> None: ...

@@ -11,7 +11,7 @@ from tpx.errors import InvalidRequest
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import RequestedOutput
-from tpx.serving.frontends.classification import with_classes
+from tpx.serving.frontends.outputs import with_classes
 from tpx.serving.request import RequestHead
 
 
