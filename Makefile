@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOAK_SECONDS ?= 600
 
-.PHONY: help demo test test-measuring test-serving test-newest soak memory churn fuzz differential onnx check format bench schema clean
+.PHONY: help demo test test-measuring test-serving test-newest test-dali soak memory churn fuzz differential onnx check format bench schema clean
 
 help:
 	@echo "make demo    serve the example models, measure one, search its best configuration (under 3 minutes)"
 	@echo "make test    everything that must hold, with real servers and real clients"
+	@echo "make test-dali  the DALI backend, with DALI installed (1 GB), which make test does without"
 	@echo "make fuzz    everything that reads bytes of strangers, a minute each; FUZZ='--seconds 600 http2' make fuzz"
 	@echo "make soak    all kinds of clients at once for ten minutes; SOAK_SECONDS=7200 make soak: longer"
 	@echo "make memory  a model of 200 MB loaded and unloaded a hundred times: what is resident in between"
@@ -59,6 +60,11 @@ test-serving:
 test-newest:
 	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target .cache/newest 'protobuf<8'
 	PYTHONPATH=.cache/newest $(BIN)/python -m pytest -q --hypothesis-profile=ci -p no:cacheprovider tests/protocol/test_*.py
+
+# DALI takes a gigabyte: its tests skip themselves where it is not installed
+test-dali: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet -e '.[dali]' pillow
+	$(BIN)/python -m pytest -q -p no:cacheprovider tests/serving/backends/dali
 
 # coverage guides it where atheris has a wheel; else hypothesis tries without
 fuzz: $(VENV)/.test

@@ -33,8 +33,8 @@ BENCHES = (
     "pytorch",
     "start",
 )
-LONG = ("analyzers",)
-"""Run only where they are named."""
+LONG = ("analyzers", "dali")
+"""Run only where they are named: they take long, or need what `make test` does not install."""
 CACHE = Path(".cache")
 PEERS_VARIABLE = "TPX_BENCH_PEERS"
 README = Path(__file__).parent / "README.md"

@@ -55,6 +55,10 @@ def goals() -> Iterator[Goal]:
     yield from _agreement()
     yield from _few_in_flight()
     yield from _analyzers()
+    for size in ("640x480", "1920x1080"):
+        yield Goal(
+            bench="dali", cell=f"JPEG {size} http c=32", figure="throughput", over="direct", at_least=0.95
+        )
     for figure, bound in (("ready_s", 2.0), ("beside_mb", 120.0)):
         yield Goal(bench="start", cell="the four examples", figure=figure, at_most=bound)
 

@@ -21,6 +21,9 @@ class QuickstartConfig:
     models: tuple[str, ...] = option(
         (), "only these and the models that they call, comma separated", comma=True, metavar="NAMES"
     )
+    dali: bool = option(
+        False, "only the example of a DALI pipeline: photo_ensemble and the models that it calls"
+    )
     overwrite: bool = option(False, "replace models that are there already")
 
 
@@ -30,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
 
     try:
         config = from_argv(QuickstartConfig, argv)
-        names = config.models or examples.servable()
+        names = (*config.models, *(("photo_ensemble",) if config.dali else ())) or examples.servable()
         written = examples.write(config.directory, names, overwrite=config.overwrite)
     except TpxError as exc:
         print(f"Error: {exc}", file=sys.stderr)

@@ -20,12 +20,13 @@ from tpx.examples.elementwise import ADD_SUB, IDENTITY
 from tpx.examples.example import Example
 from tpx.examples.image import IMAGE
 from tpx.examples.mnist import MNIST
+from tpx.examples.photo import PHOTO
 from tpx.examples.python_models import PYTHON
 from tpx.examples.pytorch import MNIST_TORCH
 
 EXAMPLES = {
     example.name: example
-    for example in (ALEXNET, MNIST, ADD_SUB, IDENTITY, ACCUMULATOR, *IMAGE, *PYTHON, MNIST_TORCH)
+    for example in (ALEXNET, MNIST, ADD_SUB, IDENTITY, ACCUMULATOR, *IMAGE, *PYTHON, MNIST_TORCH, *PHOTO)
 }
 ALL: tuple[str, ...] = tuple(name for name, example in EXAMPLES.items() if not example.needs)
 """Those that can be served wherever they can be written."""
@@ -64,7 +65,15 @@ def default_directory() -> Path:
 
 def servable() -> tuple[str, ...]:
     """All examples but those that need a package which is not installed."""
-    return tuple(name for name, each in EXAMPLES.items() if not each.needs or find_spec(each.needs))
+    return tuple(name for name, each in EXAMPLES.items() if _is_installed(each.needs))
+
+
+def _is_installed(package: str) -> bool:
+    """Return whether `package` can be imported; "" is no package."""
+    try:
+        return not package or find_spec(package) is not None
+    except ModuleNotFoundError:  # of `a.b` not even `a` is there
+        return False
 
 
 def write(directory: Path, names: Sequence[str] = ALL, *, overwrite: bool = False) -> list[WrittenModel]:

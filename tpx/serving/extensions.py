@@ -123,7 +123,7 @@ def made(origin: str, found: object, needs: Sequence[str]) -> object:
 
 
 def _made(kind: Kind, name: str, known: Known) -> object:
-    if known.package and find_spec(known.package) is None:
+    if known.package and not _is_installed(known.package):
         raise LoadError(f"{kind.noun} '{name}' needs the package {known.package}: {known.install}")
     try:
         found = imported(known.target)
@@ -159,3 +159,11 @@ def _named(distribution: Distribution | None) -> tuple[str, str]:
         return told.get_all("Name", ["?"])[0], told.get_all("Version", [""])[0]
     except (KeyError, TypeError, ValueError, OSError):
         return "?", ""
+
+
+def _is_installed(package: str) -> bool:
+    """Return whether a package can be imported; of `a.b` not even `a` may be there."""
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:
+        return False

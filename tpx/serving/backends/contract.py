@@ -257,6 +257,18 @@ class MakesResponses(Protocol):
 
 
 @runtime_checkable
+class TakesSamples(Protocol):
+    """An open model that takes a batch as samples of different shapes.
+
+    Inputs are arrays [n, *dims] where all samples have one shape, or else object arrays with one array per
+    sample. Outputs may be either; those of a request must have one shape.
+    """
+
+    joined_outputs: frozenset[str]
+    """Outputs whose samples are laid end to end along their first dimension."""
+
+
+@runtime_checkable
 class OnGpus(Protocol):
     """A backend that computes on GPUs: where it has some KIND_AUTO is KIND_GPU, and no `gpus` are all of
     them."""

@@ -13,6 +13,7 @@ from tpx.serving.backends.contract import Backend
 from tpx.serving.extensions import Kind, Known, imported, make, names, offer_of, unknown
 
 KNOWN: Mapping[str, Known] = {
+    "dali": Known("tpx.serving.backends.dali.backend:DaliBackend", "nvidia.dali", "pip install 'tpx[dali]'"),
     "onnxruntime": Known(
         "tpx.serving.backends.onnxruntime:OnnxRuntimeBackend", "onnxruntime", "pip install 'tpx[onnx]'"
     ),
@@ -47,7 +48,7 @@ BACKEND_OF_PLATFORM = {platform: backend for backend, platform in PLATFORM_OF_BA
 
 _MEANT = {"onnx": "onnxruntime", "libtorch": "pytorch", "torch": "pytorch", "trt": "tensorrt"}
 """What people call them."""
-_OTHERS = frozenset({"dali", "fil", "tensorrtllm"})
+_OTHERS = frozenset({"fil", "tensorrtllm"})
 """Backends of Triton's that are native libraries."""
 
 RECOGNISED_FILES = {
@@ -58,6 +59,7 @@ RECOGNISED_FILES = {
     "model.xml": ("openvino", ""),
     "model.pt": ("pytorch", "pytorch_libtorch"),
     "model.pt2": ("pytorch", "torch_aoti"),
+    "model.dali": ("dali", ""),
     "model.py": ("python", ""),
 }
 """In the order in which Triton looks for them (core/src/model_config_utils.cc)."""

@@ -252,7 +252,7 @@ class Loader:
                 Parts(
                     signature=signature,
                     scheduler=scheduler_of(config),
-                    stacking=stacking_of(config, source.directory),
+                    stacking=stacking_of(config, source.directory, opened),
                     opened=opened,
                     cache=self.settings.cache if config.response_cache.enable else None,
                     preserve_ordering=config.dynamic_batching.preserve_ordering,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tpx.errors import ConfigError, InvalidRequest
 from tpx.protocol.datatypes import BY_NUMBER, DataType
 from tpx.protocol.tensors import as_array
-from tpx.serving.backends.contract import inside
+from tpx.serving.backends.contract import TakesSamples, inside
 from tpx.serving.scheduling.base import Scheduler, SequenceScheduler
 from tpx.serving.scheduling.direct import DirectScheduler
 from tpx.serving.scheduling.dynamic import DynamicBatcher
@@ -23,6 +23,7 @@ from tpx.serving.scheduling.strategies import DirectSequences, OldestSequences
 from tpx.serving.stacking.base import Stacking
 from tpx.serving.stacking.plain import PlainStacking
 from tpx.serving.stacking.ragged import RaggedStacking, added_inputs_of
+from tpx.serving.stacking.samples import SampleStacking
 from tpx.serving.stacking.sequences import SequenceStacking, State, check_correlation_id, controls_of
 
 
@@ -36,9 +37,11 @@ def scheduler_of(config: Any) -> Scheduler:
     return DirectScheduler()
 
 
-def stacking_of(config: Any, directory: Path) -> Stacking:
-    """How its requests become arrays; `directory` is the model's. Raises ConfigError."""
+def stacking_of(config: Any, directory: Path, model: object = None) -> Stacking:
+    """Return how requests become arrays of an opened model; `directory` is its own. Raises ConfigError."""
     batched = config.max_batch_size > 0
+    if isinstance(model, TakesSamples):
+        return SampleStacking(batched=batched, joined=model.joined_outputs)
     stacking = _stacking_of_inputs(config, batched=batched)
     if not config.HasField("sequence_batching"):
         return stacking

@@ -1,0 +1,193 @@
+"""Models that are DALI pipelines: a serialized one, or Python that defines one (Triton: dali_backend).
+
+A batch is a list of samples, whose shapes may differ from request to request.
+"""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import nvidia.dali as dali
+from nvidia.dali import plugin_manager
+
+from tpx.cuda_driver import CudaDriver
+from tpx.errors import ConfigError, LoadError
+from tpx.protocol.datatypes import BY_NAME, BY_NUMBER
+from tpx.protocol.messages import DataType, ModelConfig, ModelInput, ModelOutput
+from tpx.serving.backends.contract import Description, Executor, InstanceSpec, ModelFiles, inside, no_file
+from tpx.serving.backends.dali.definition import (
+    PipelineDefinition,
+    PipelineTensor,
+    read_definition,
+    serialize,
+)
+from tpx.serving.backends.dali.execution import ERRORS, PipelineExecutor, reason
+
+FALLBACK_FILENAME = "dali.py"
+_THREADS = "num_threads"
+_JOINED = "split_along_outer_axis"
+
+
+class DaliBackend:
+    """Opens `model.dali`, or the `dali.py` that serializes itself."""
+
+    default_filename = "model.dali"
+    gpus_only = False
+
+    def open(self, files: ModelFiles, config: ModelConfig) -> "DaliModel":
+        for library in filter(None, files.settings.get("plugin_libs", "").split(":")):
+            try:
+                plugin_manager.load_library(library)
+            except ERRORS as exc:
+                raise LoadError(f"dali cannot load the plugin '{library}': {reason(exc)}") from exc
+        return DaliModel(
+            files, config, _definition(files, config.default_model_filename or self.default_filename)
+        )
+
+    def default_instance_count(self, kind: str) -> int:  # noqa: ARG002 (one on every device)
+        return 1
+
+    def gpus(self) -> list[int]:
+        return CudaDriver.devices()
+
+    def describe(self) -> Description:
+        devices = ("cpu", *(f"cuda:{index}" for index in self.gpus()))
+        return Description(version=dali.__version__, devices=devices)
+
+
+def _definition(files: ModelFiles, name: str) -> PipelineDefinition:
+    path = inside(files.directory, name, "default_model_filename")
+    fallback = files.directory / FALLBACK_FILENAME
+    if path.suffix != ".py" and path.exists():
+        return read_definition(path)
+    module = path if path.exists() else fallback
+    if not module.exists():
+        raise no_file(path, files.model_name)
+    with tempfile.TemporaryDirectory(prefix="tpx_dali_") as directory:
+        target = Path(directory) / "model.dali"
+        serialize(module, target)
+        return read_definition(target)
+
+
+class DaliModel:
+    """One open version; every instance builds a pipeline of its own."""
+
+    inline = False
+
+    def __init__(self, files: ModelFiles, config: ModelConfig, definition: PipelineDefinition) -> None:
+        self._name = files.model_name
+        self._definition = definition
+        self._releases = files.settings.get("release_after_unload", "") == "true"
+        self._threads = self._thread_count(config)
+        listed = config.parameters[_JOINED].string_value if _JOINED in config.parameters else ""
+        self.joined_outputs = frozenset(filter(None, listed.split(":")))
+        """Outputs whose samples are laid end to end."""
+
+    def complete(self, config: ModelConfig, *, default_max_batch_size: int) -> None:  # noqa: ARG002
+        """Fill in the pipeline's batch size, and what it declares of its inputs and outputs."""
+        config.max_batch_size = config.max_batch_size or self._definition.batch_size
+        configured = {item.name: item for item in config.input}
+        inputs = [tensor.name for tensor in self._definition.inputs]
+        if not configured.keys() <= set(inputs):
+            raise self._misnamed(list(configured), inputs)
+        for tensor in self._definition.inputs:
+            item = configured.get(tensor.name) or config.input.add(name=tensor.name)
+            self._fill(item, tensor, 0)
+            item.allow_ragged_batch = True
+        for index, tensor in enumerate(self._definition.outputs):
+            if index == len(config.output):
+                config.output.add(name=tensor.name)
+            output = config.output[index]
+            self._fill(output, tensor, 1 if output.name in self.joined_outputs else 0)
+
+    def check(self, config: ModelConfig) -> None:
+        """Raise ConfigError where the configuration does not fit the pipeline."""
+        if config.HasField("sequence_batching") or config.batch_input or config.batch_output:
+            raise ConfigError(
+                f"model '{self._name}': a DALI pipeline keeps no state and takes no batch inputs: remove "
+                "sequence_batching, batch_input and batch_output"
+            )
+        self._check_names(config)
+        tensors = {tensor.name: tensor for tensor in self._definition.inputs}
+        for item in config.input:
+            self._check(item, tensors[item.name], 0)
+        for output, tensor in zip(config.output, self._definition.outputs, strict=True):
+            self._check(output, tensor, 1 if output.name in self.joined_outputs else 0)
+        unknown = sorted(self.joined_outputs - {output.name for output in config.output})
+        if unknown:
+            raise ConfigError(f"model '{self._name}': {_JOINED} names '{unknown[0]}', which is no output")
+
+    def executor(self, spec: InstanceSpec, config: ModelConfig) -> Executor:
+        try:
+            return PipelineExecutor(
+                self._definition.serialized,
+                [output.name for output in config.output],
+                batch_size=max(1, config.max_batch_size),
+                device_id=spec.device_id if spec.kind == "KIND_GPU" else None,
+                threads=self._threads,
+            )
+        except LoadError as exc:
+            raise LoadError(f"model '{self._name}', instance {spec.name}: {exc.message}") from exc
+
+    def close(self) -> None:
+        """Give memory back where that is wanted; pipelines were closed by their instances."""
+        if self._releases:
+            dali.backend.ReleaseUnusedMemory()
+
+    def _thread_count(self, config: ModelConfig) -> int:
+        text = config.parameters[_THREADS].string_value if _THREADS in config.parameters else ""
+        if text and not (text.isascii() and text.isdigit() and int(text) > 0):
+            raise ConfigError(
+                f"model '{self._name}': {_THREADS} must be a whole number above 0, got '{text}'"
+            )
+        return int(text or 0)
+
+    def _fill(self, item: ModelInput | ModelOutput, tensor: PipelineTensor, joined: int) -> None:
+        if not item.data_type:
+            if not tensor.datatype:
+                raise self._undeclared(item, "dtype", "data_type")
+            item.data_type = cast("DataType", BY_NAME[tensor.datatype].number)
+        if not item.dims:
+            if tensor.ndim is None:
+                raise self._undeclared(item, "ndim", "dims")
+            item.dims.extend([-1] * (tensor.ndim - joined) or [1])
+            if tensor.ndim == joined:
+                item.reshape.SetInParent()  # a scalar for each sample
+
+    def _undeclared(self, item: ModelInput | ModelOutput, declared: str, field: str) -> ConfigError:
+        return ConfigError(
+            f"unable to autofill for '{self._name}': the pipeline does not declare the {declared} of "
+            f"'{item.name}': give its {field} in config.pbtxt, or declare it in the pipeline"
+        )
+
+    def _misnamed(self, given: Sequence[str], inputs: Sequence[str]) -> ConfigError:
+        return ConfigError(
+            f"model '{self._name}': the pipeline's inputs are {', '.join(inputs) or 'none'}, the "
+            f"configuration has {', '.join(given) or 'none'}"
+        )
+
+    def _check_names(self, config: ModelConfig) -> None:
+        inputs = [tensor.name for tensor in self._definition.inputs]
+        given = [item.name for item in config.input]
+        if sorted(given) != sorted(inputs):
+            raise self._misnamed(given, inputs)
+        if len(config.output) != len(self._definition.outputs):
+            raise ConfigError(
+                f"model '{self._name}': the pipeline has {len(self._definition.outputs)} outputs, the "
+                f"configuration {len(config.output)}: they are matched by position"
+            )
+
+    def _check(self, item: ModelInput | ModelOutput, tensor: PipelineTensor, joined: int) -> None:
+        datatype = BY_NUMBER[item.data_type]
+        if datatype.name in ("BYTES", "BF16") or (tensor.datatype and tensor.datatype != datatype.name):
+            raise ConfigError(
+                f"model '{self._name}': '{item.name}' is {datatype.config_name} in the configuration, the "
+                f"pipeline has {tensor.datatype or 'no such type'}"
+            )
+        dims = item.reshape.shape if item.HasField("reshape") else item.dims
+        if tensor.ndim is not None and len(dims) != tensor.ndim - joined:
+            raise ConfigError(
+                f"model '{self._name}': '{item.name}' has {len(dims)} dimensions in the configuration, "
+                f"{tensor.ndim - joined} in the pipeline"
+            )
