@@ -12,7 +12,6 @@ from tests.analyzer.conftest import ALEXNET
 from tpx import examples
 from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options import ProfileConfig
-from tpx.analyzer.plan import PlanningRunner, RunPlan, pace_of, plan_of
 from tpx.analyzer.profile import Profile
 from tpx.analyzer.results.goals import Objective
 from tpx.analyzer.results.journal import Journal, read_last_run
@@ -21,36 +20,37 @@ from tpx.analyzer.runners.simulated import OfflineRunner, replayed
 from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import OutputRepository
 from tpx.cli.analyze import main
+from tpx.cli.analyze_plan import PlanningRunner, pace_of, repetitions
 
 PACE = pace_of(interval_ms=1000, max_windows=10, limit_s=600)
 
 
-def planned(tmp_path: Path, **options: Any) -> RunPlan:
+def planned(tmp_path: Path, **options: Any) -> Run:
     config = ProfileConfig(profile_models=(ModelToProfile(name="alexnet"),), **options)
     runner = PlanningRunner(OfflineRunner({"alexnet": options.pop("default", ALEXNET)}, replayed([])), PACE)
     trials = TrialRunner(runner, OutputRepository(tmp_path / "output", None), monitoring_interval_s=1)
     with Journal(tmp_path / "run.jsonl") as journal:
         asyncio.run(Profile(config, trials, journal, lambda _: None, rehearsal=True).run(()))
-    return plan_of(Run.from_records(read_last_run(tmp_path / "run.jsonl")))
+    return Run.from_records(read_last_run(tmp_path / "run.jsonl"))
 
 
 def test_the_whole_space_is_counted_where_nothing_ends_it_early(tmp_path: Path) -> None:
     found = planned(tmp_path, run_config_search_max_concurrency=8, run_config_search_max_instance_count=2)
     [model] = found.models
-    assert [each.configuration.variant.name for each in model.configurations] == [
+    assert [each.configuration.variant.name for each in model.variants] == [
         "alexnet_config_default",
         "alexnet_config_0",
         "alexnet_config_1",
     ]
-    assert model.measurements == 3 * 4
-    assert found.measurements == model.measurements + model.repetitions
-    assert found.complete
+    assert model.measurement_count == 3 * 4
+    assert repetitions(model) == 5 * 3
+    assert found.outcome == "complete"
 
 
 def test_listed_loads_are_planned_as_listed(tmp_path: Path) -> None:
     found = planned(tmp_path, concurrency=(4, 16), run_config_search_max_instance_count=1, final_rounds=0)
-    assert [load.value for load in found.models[0].configurations[0].loads] == [4, 16]
-    assert found.measurements == 4
+    assert [m.load.value for m in found.models[0].variants[0].measurements] == [4, 16]
+    assert found.models[0].measurement_count == 4
 
 
 def test_a_model_that_cannot_be_read_is_told_with_its_reason(tmp_path: Path) -> None:
@@ -62,20 +62,20 @@ def test_a_model_that_cannot_be_read_is_told_with_its_reason(tmp_path: Path) -> 
     )
     with Journal(tmp_path / "run.jsonl") as journal:
         asyncio.run(Profile(config, trials, journal, lambda _: None, rehearsal=True).run(()))
-    [model] = plan_of(Run.from_records(read_last_run(tmp_path / "run.jsonl"))).models
-    assert "is not known" in model.nothing
-    assert model.measurements == 0
+    [model] = Run.from_records(read_last_run(tmp_path / "run.jsonl")).models
+    assert "is not known" in model.why_nothing
+    assert not model.measured
 
 
 def test_a_plan_without_a_measurement_says_why(tmp_path: Path) -> None:
     [model] = planned(tmp_path, batch_sizes=(4,)).models
-    assert model.nothing == "batch size 4 left out: max_batch_size is 0"
+    assert model.why_nothing == "batch size 4 left out: max_batch_size is 0"
 
 
 def test_a_plan_needs_no_figures_that_only_a_measurement_has(tmp_path: Path) -> None:
     asked = (Objective(tag="gpu_used_memory"),)
     found = planned(tmp_path, objectives=asked, concurrency=(1,), final_rounds=0)
-    assert found.measurements == 6
+    assert found.models[0].measurement_count == 6
 
 
 @pytest.mark.parametrize("words", [["plan"], ["profile", "--dry-run"]])

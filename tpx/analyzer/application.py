@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tpx.analyzer.editing import edited, newline_of
-from tpx.analyzer.fingerprint import fingerprint
+from tpx.analyzer.provenance import fingerprint
 from tpx.analyzer.results.measurement import Configuration
 from tpx.analyzer.variants import CONFIG_FILE, merge
 from tpx.errors import MeasurementError, UsageError

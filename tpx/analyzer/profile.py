@@ -8,11 +8,10 @@ from statistics import fmean
 from typing import Any
 
 from tpx.analyzer.asking import ModelGroup, groups_of, members_of, spec_of
-from tpx.analyzer.fingerprint import fingerprint
 from tpx.analyzer.monitors.gpu import gpu_names
 from tpx.analyzer.objectives import unmeasured
 from tpx.analyzer.options import ProfileConfig
-from tpx.analyzer.provenance import provenance
+from tpx.analyzer.provenance import fingerprint, provenance
 from tpx.analyzer.results.journal import (
     SCHEMA,
     Configured,

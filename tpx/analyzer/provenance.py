@@ -1,9 +1,10 @@
-"""Where a run's figures come from: versions, machine, command."""
+"""Where a run's figures come from: versions, machine, command, and what a model's directory held."""
 
+import hashlib
 import importlib.metadata
 import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,6 +15,13 @@ from tpx.analyzer.monitors.gpu import gpu_names
 from tpx.analyzer.results.journal import Provenance
 
 _PACKAGES = ("numpy", "onnxruntime", "onnxruntime-gpu", "torch", "tensorrt", "protobuf", "uvloop")
+
+WHOLE_BYTES = 16 << 20
+"""Larger files are judged by their size, their first and their last megabyte."""
+END_BYTES = 1 << 20
+
+OWN_FILES = "config.pbtxt.backup-"
+"""Backups that `tpx analyze apply` makes do not count."""
 
 
 def provenance(command: Iterable[str]) -> Provenance:
@@ -58,3 +66,33 @@ def _processor() -> str:
         lines = []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(named, platform.processor() or platform.machine())
+
+
+def fingerprint(directory: Path, instead: Mapping[str, str | None] | None = None) -> str:
+    """SHA-256 of the names, sizes and contents of all files below; empty where there is no directory.
+
+    `instead` are texts that count in the place of files that are there, by name; None is no file.
+    """
+    if not directory.is_dir():
+        return ""
+    digest = hashlib.sha256()
+    for path in sorted(directory.rglob("*")):
+        if not path.is_file() or path.name.startswith(OWN_FILES):
+            continue
+        name = str(path.relative_to(directory))
+        if instead is not None and name in instead:
+            text = instead[name]
+            if text is not None:
+                digest.update(f"{name}\0{len(text.encode())}\0".encode() + text.encode())
+            continue
+        size = path.stat().st_size
+        digest.update(f"{name}\0{size}\0".encode())
+        with path.open("rb") as file:
+            if size <= WHOLE_BYTES:
+                while block := file.read(END_BYTES):
+                    digest.update(block)
+            else:
+                digest.update(file.read(END_BYTES))
+                file.seek(-END_BYTES, 2)
+                digest.update(file.read(END_BYTES))
+    return digest.hexdigest()

@@ -8,8 +8,7 @@ from typing import Any
 
 from tpx.analyzer.accuracy import Answers, Gate, ask, difference, may_answer_otherwise, requests_of
 from tpx.analyzer.monitors.base import Probe, Watch
-from tpx.analyzer.monitors.host import HostWatch
-from tpx.analyzer.monitors.probes import open_probes
+from tpx.analyzer.monitors.machine import HostWatch, open_probes
 from tpx.analyzer.results.journal import Prepared
 from tpx.analyzer.results.measurement import Configuration, Failure, Outcome, ServerOnly, Trial
 from tpx.analyzer.runners.base import Runner

@@ -1,28 +1,25 @@
-"""`tpx analyze plan`, and `profile --dry-run`: what would be measured, how much of it, and for how long."""
+"""`tpx analyze plan`, and `profile --dry-run`: what would be measured, how much of it, and for how long.
+
+It is the run itself over a runner that says that more is always better, so that the search takes every step
+that it might take.
+"""
 
 import asyncio
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from tpx.analyzer.options import ProfileConfig
-from tpx.analyzer.plan import (
-    MOST_TRIALS,
-    ModelPlan,
-    Pace,
-    Planned,
-    PlanningRunner,
-    RunPlan,
-    pace_of,
-    plan_of,
-)
 from tpx.analyzer.profile import Event, Profile, TrialEnded
 from tpx.analyzer.reports.page import duration
 from tpx.analyzer.results.journal import Journal, read_last_run
-from tpx.analyzer.results.measurement import Load
-from tpx.analyzer.results.run import Run
+from tpx.analyzer.results.measurement import Configuration, Latency, Load, Measurement, Range
+from tpx.analyzer.results.run import ModelRun, Run, VariantRun
+from tpx.analyzer.runners.base import Runner
 from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import OutputRepository
 from tpx.cli.analyze_runs import read_with_warnings
@@ -31,6 +28,23 @@ from tpx.cli.launching import open_runner
 from tpx.perf.run import event_loop
 
 CONFIGURATIONS_SHOWN = 60
+MOST_TRIALS = 3000
+"""A plan goes no further; what would follow is said to follow."""
+GROWTH = 1.1
+P99_NS = 1_000_000
+STABLE_WINDOWS = 3
+WINDOW_SHARE = 1.2
+"""A window lasts so many times its interval, as perf_analyzer's do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How long one measurement takes, by its windows."""
+
+    stable_ns: int
+    """Where the first three windows agree."""
+    longest_ns: int
+    """Where they never do."""
 
 
 def plan(argv: Sequence[str]) -> int:
@@ -50,15 +64,15 @@ def show_plan(config: ProfileConfig) -> int:
     for model in found.models:
         print(_model_text(model))
     print(_summary(config, found, pace))
-    return Exit.FAILED if any(model.nothing for model in found.models) else Exit.OK
+    return Exit.OK if all(model.measured for model in found.models) else Exit.FAILED
 
 
-def _planned(config: ProfileConfig, pace: Pace) -> RunPlan:
+def _planned(config: ProfileConfig, pace: Pace) -> Run:
     with tempfile.TemporaryDirectory(prefix="tpx-plan-") as scratch:
         place = Path(scratch)
         with asyncio.Runner(loop_factory=event_loop) as loop:
             loop.run(_follow(config, pace, place))
-        return plan_of(Run.from_records(read_last_run(place / "run.jsonl")))
+        return Run.from_records(read_last_run(place / "run.jsonl"))
 
 
 async def _follow(config: ProfileConfig, pace: Pace, place: Path) -> None:
@@ -81,30 +95,80 @@ async def _follow(config: ProfileConfig, pace: Pace, place: Path) -> None:
         await search.run(("tpx", "analyze", "plan"))
 
 
-def _model_text(model: ModelPlan) -> str:
-    if model.nothing:
-        return f"{model.model} cannot be profiled: {model.nothing}\n"
-    count = len(model.configurations)
+def pace_of(*, interval_ms: int, max_windows: int, limit_s: float) -> Pace:
+    """Return the pace of measurements with these windows, which are cut off after `limit_s`."""
+    window_ns = interval_ms * WINDOW_SHARE * 1e6
+    limit_ns = limit_s * 1e9
+    return Pace(
+        stable_ns=round(min(limit_ns, min(STABLE_WINDOWS, max_windows) * window_ns)),
+        longest_ns=round(min(limit_ns, max_windows * window_ns)),
+    )
+
+
+class PlanningRunner:
+    """Implements Runner: configurations are those of a real runner, measurements are made up."""
+
+    def __init__(self, runner: Runner, pace: Pace) -> None:
+        self._runner = runner
+        self._pace = pace
+        self._throughput = 1.0
+
+    @property
+    def server(self) -> None:
+        return None
+
+    async def default_config(self, model: str) -> dict[str, Any]:
+        return await self._runner.default_config(model)
+
+    async def prepare(self, configuration: Configuration | None, directory: Path) -> None:
+        """Load nothing."""
+
+    async def measure(self, load: Load) -> Measurement:
+        """Better than all before it."""
+        self._throughput *= GROWTH
+        value = self._throughput
+        return Measurement(
+            variant="",
+            load=load,
+            throughput=value,
+            latency=Latency(avg_ns=P99_NS, p50_ns=P99_NS, p90_ns=P99_NS, p95_ns=P99_NS, p99_ns=P99_NS),
+            throughput_range=Range(low=value * 0.99, high=value * 1.01),
+            duration_ns=self._pace.stable_ns,
+            cost_ns=self._pace.stable_ns,
+        )
+
+    async def close(self) -> None:
+        await self._runner.close()
+
+
+def repetitions(model: ModelRun) -> int:
+    """Return the number of measurements of the final rounds."""
+    return sum(len(variant.repetitions) for variant in model.variants)
+
+
+def _model_text(model: ModelRun) -> str:
+    if not model.measured:
+        return f"{model.model} cannot be profiled: {model.why_nothing}\n"
+    count = len(model.variants)
     lines = [
-        f"{model.model}: at most {model.measurements} measurements of {count} "
-        f"configuration{'s' if count != 1 else ''}, and {model.repetitions} final repetitions"
+        f"{model.model}: at most {model.measurement_count} measurements of {count} "
+        f"configuration{'s' if count != 1 else ''}, and {repetitions(model)} final repetitions"
     ]
-    loads = {_loads_text(each.loads) for each in model.configurations}
+    loads = {_loads_text(each) for each in model.variants}
     alike = loads.pop() if len(loads) == 1 else ""
     if alike:
         lines.append(f"  each under {alike}")
-    width = max((len(each.configuration.variant.name) for each in model.configurations), default=0)
-    for each in model.configurations[:CONFIGURATIONS_SHOWN]:
-        name = each.configuration.variant.name.ljust(width)
-        own = "" if alike else _loads_text(each.loads)
-        lines.append(f"  {name}  {_configuration_text(each):<48}  {own}".rstrip())
+    width = max((len(each.variant.name) for each in model.variants), default=0)
+    for each in model.variants[:CONFIGURATIONS_SHOWN]:
+        name = each.variant.name.ljust(width)
+        own = "" if alike else _loads_text(each)
+        lines.append(f"  {name}  {_configuration_text(each.configuration):<48}  {own}".rstrip())
     if count > CONFIGURATIONS_SHOWN:
         lines.append(f"  ... and {count - CONFIGURATIONS_SHOWN} more")
     return "\n".join(lines) + "\n"
 
 
-def _configuration_text(planned: Planned) -> str:
-    configuration = planned.configuration
+def _configuration_text(configuration: Configuration) -> str:
     parts = [configuration.instance_group, f"batches of up to {configuration.max_batch_size}"]
     if not configuration.max_batch_size:
         parts[1] = "no batches"
@@ -113,10 +177,10 @@ def _configuration_text(planned: Planned) -> str:
     return ", ".join(parts)
 
 
-def _loads_text(loads: Sequence[Load]) -> str:
+def _loads_text(variant: VariantRun) -> str:
     """`concurrency 1, 2, 4`, of each batch size."""
     groups: dict[tuple[str, tuple[int, ...]], list[str]] = {}
-    for load in loads:
+    for load in (measured.load for measured in variant.measurements):
         groups.setdefault((load.kind.replace("_", " "), load.batch_sizes), []).append(
             "+".join(str(part.value) for part in load.members or (load,))
         )
@@ -126,8 +190,8 @@ def _loads_text(loads: Sequence[Load]) -> str:
     )
 
 
-def _summary(config: ProfileConfig, found: RunPlan, pace: Pace) -> str:
-    count = found.measurements
+def _summary(config: ProfileConfig, found: Run, pace: Pace) -> str:
+    count = sum(model.measurement_count + repetitions(model) for model in found.models)
     stable, longest = (duration(count * each) for each in (pace.stable_ns, pace.longest_ns))
     lines = [
         f"In all: at most {count} measurements, {stable} where they are stable at once, {longest} where none "
@@ -136,7 +200,7 @@ def _summary(config: ProfileConfig, found: RunPlan, pace: Pace) -> str:
     ]
     if config.budget is not None:
         lines.append(f"The budget of {duration(round(config.budget * 1e9))} for each model ends it before.")
-    if not found.complete:
+    if found.outcome != "complete":
         lines.append(f"The plan was followed for {MOST_TRIALS} measurements only: more would come.")
     return "\n".join(lines)
 

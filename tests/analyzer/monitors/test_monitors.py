@@ -12,11 +12,8 @@ import pytest
 
 from tests.answering import answering, no_http
 from tpx.analyzer.monitors.base import Usage, Watch
-from tpx.analyzer.monitors.gpu import GpuProbe, open_gpu_probe
-from tpx.analyzer.monitors.page import PageProbe
-from tpx.analyzer.monitors.probes import open_probes
-from tpx.analyzer.monitors.process import ProcessProbe, family
-from tpx.analyzer.monitors.rapl import RaplProbe, open_rapl_probe
+from tpx.analyzer.monitors.gpu import GpuProbe, PageProbe, open_gpu_probe
+from tpx.analyzer.monitors.machine import ProcessProbe, RaplProbe, family, open_probes, open_rapl_probe
 from tpx.analyzer.results.measurement import EnergyUse, GpuUse, MemoryUse
 
 

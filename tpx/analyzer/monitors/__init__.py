@@ -1,1 +1,1 @@
-"""What the server uses while it is measured: memory of its processes, and its GPUs where there are any."""
+"""Watch a server through a measurement: the seam and the watch in `base`, probes in `machine` and `gpu`."""

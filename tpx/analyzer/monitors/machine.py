@@ -1,0 +1,212 @@
+"""This machine while something is measured: the server's processes and everything else, by psutil, and the
+energy of the processor packages, by the counters that Linux calls RAPL."""
+
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from tpx.analyzer.monitors.base import Probe, Usage
+from tpx.analyzer.monitors.gpu import PageProbe, open_gpu_probe
+from tpx.analyzer.results.measurement import EnergyUse, HostUse, MemoryUse
+
+FEWEST_NS = 200_000_000
+"""Processor time is counted in hundredths of a second; of less than this a share means nothing."""
+RAPL_ROOT = Path("/sys/class/powercap")
+RAPL_PACKAGES = "intel-rapl:[0-9]*"
+"""Whole packages, those of AMD too; what has a second colon is a part of one and would count twice."""
+
+
+def open_probes(
+    pid: int | None, metrics_url: str = "", gpus: Sequence[str] | None = None
+) -> tuple[Probe, ...]:
+    """Return all that can watch a server; `gpus` are those that count, None is every one.
+
+    A server elsewhere (`pid` is None) is seen by its metrics page alone. On this machine the page stands in
+    where NVML does not answer.
+    """
+    page: tuple[Probe, ...] = (PageProbe(metrics_url),) if metrics_url else ()
+    if pid is None:
+        return page
+    found: list[Probe] = [ProcessProbe(pid)]
+    gpu = open_gpu_probe(gpus, lambda: family(pid)) if gpus is None or gpus else None
+    if gpu is not None:
+        found.append(gpu)
+    elif gpus is None or gpus:
+        found += page
+    rapl = open_rapl_probe()
+    if rapl is not None:
+        found.append(rapl)
+    return tuple(found)
+
+
+def _family(pid: int | None) -> list[psutil.Process]:
+    """A process and its children; none where it has ended, or is None."""
+    if pid is None:
+        return []
+    try:
+        server = psutil.Process(pid)
+        return [server, *server.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def family(pid: int) -> frozenset[int]:
+    """Return the ids of a process and its children; empty where it has ended."""
+    return frozenset(process.pid for process in _family(pid))
+
+
+class ProcessProbe:
+    """A process and its children together: of each kind of memory the most that was seen, and the mean
+    share of a processor."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._most: dict[str, int] = {}
+        self._available_bytes: int | None = None
+        self._began_ns = self._looked_ns = 0
+        self._cpu_s: dict[int, list[float]] = {}
+
+    def sample(self) -> None:
+        self._looked_ns = time.perf_counter_ns()
+        self._began_ns = self._began_ns or self._looked_ns
+        sums: dict[str, int] = {}
+        unknown: set[str] = set()
+        for process in _family(self._pid):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self._look(process, sums, unknown)
+        if not sums.get("rss"):
+            return
+        for kind in sums.keys() - unknown:
+            self._most[kind] = max(self._most.get(kind, 0), sums[kind])
+        available = psutil.virtual_memory().available
+        self._available_bytes = min(self._available_bytes or available, available)
+
+    def usage(self) -> Usage:
+        rss = self._most.get("rss")
+        if not rss:
+            return Usage()
+        memory = MemoryUse(
+            rss_bytes=rss,
+            uss_bytes=self._most.get("uss"),
+            host_available_bytes=self._available_bytes,
+            pss_bytes=self._most.get("pss"),
+        )
+        took_ns = self._looked_ns - self._began_ns
+        if took_ns < FEWEST_NS:
+            return Usage(memory=memory)
+        used_s = sum(last - first for first, last in self._cpu_s.values())
+        return Usage(memory=memory, cpu_percent=used_s * 1e11 / took_ns)
+
+    def close(self) -> None:
+        return
+
+    def _look(self, process: psutil.Process, sums: dict[str, int], unknown: set[str]) -> None:
+        times = process.cpu_times()
+        used_s = times.user + times.system
+        # a process that came meanwhile has used all of its time since
+        began = 0.0 if self._looked_ns > self._began_ns else used_s
+        self._cpu_s.setdefault(process.pid, [began, used_s])[1] = used_s
+        sums["rss"] = sums.get("rss", 0) + process.memory_info().rss
+        try:
+            full = process.memory_full_info()
+        except psutil.AccessDenied:
+            unknown |= {"uss", "pss"}
+            return
+        for kind in ("uss", "pss"):
+            if hasattr(full, kind):
+                sums[kind] = sums.get(kind, 0) + getattr(full, kind)
+            else:
+                unknown.add(kind)
+
+
+class HostWatch:
+    """The processors' time between its making and `use`, less that of the server and of this process."""
+
+    def __init__(self, server_pid: int | None) -> None:
+        """`server_pid` None is a server elsewhere: then all but this process counts as other programs."""
+        self._server_pid = server_pid
+        self._before = psutil.cpu_times()
+        self._own_before_s = self._own_s()
+
+    def use(self) -> HostUse | None:
+        """None where too little time has passed."""
+        before, after = self._before, psutil.cpu_times()
+        total_s = sum(after[:8]) - sum(before[:8])  # guests' time is in that of users already
+        if total_s * 1e9 < FEWEST_NS:
+            return None
+        steal_s = getattr(after, "steal", 0.0) - getattr(before, "steal", 0.0)
+        idle_s = after.idle - before.idle + getattr(after, "iowait", 0.0) - getattr(before, "iowait", 0.0)
+        busy_s = total_s - idle_s - steal_s
+        other_s = max(0.0, busy_s - (self._own_s() - self._own_before_s))
+        return HostUse(
+            load_average=os.getloadavg()[0],
+            cores=psutil.cpu_count() or 1,
+            steal_percent=max(0.0, steal_s) / total_s * 100,
+            other_percent=other_s / total_s * 100,
+        )
+
+    def _own_s(self) -> float:
+        """Processor time of this process and of the server with its children, those that ended included."""
+        total_s = 0.0
+        for process in (psutil.Process(), *_family(self._server_pid)):
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                total_s += times.user + times.system
+                if process.pid == self._server_pid:
+                    total_s += times.children_user + times.children_system
+        return total_s
+
+
+class RaplProbe:
+    """Microjoules of all packages, each counter wrapping around at its own maximum.
+
+    A counter must be read at least once in the time in which it goes round, a minute or more.
+    """
+
+    def __init__(self, packages: list[Path]) -> None:
+        self._counters = [
+            (package / "energy_uj", _read(package / "max_energy_range_uj")) for package in packages
+        ]
+        self._last: list[int] = []
+        self._total_uj = 0
+        self._began_ns = self._looked_ns = 0
+
+    def sample(self) -> None:
+        self._looked_ns = time.perf_counter_ns()
+        now = [_read(counter) for counter, _ in self._counters]
+        if not self._last:
+            self._began_ns = self._looked_ns
+        for before, after, (_, most) in zip(self._last, now, self._counters, strict=False):
+            self._total_uj += after - before if after >= before else after - before + most
+        self._last = now
+
+    def usage(self) -> Usage:
+        took_ns = self._looked_ns - self._began_ns
+        if not took_ns:
+            return Usage()
+        return Usage(energy=EnergyUse(duration_ns=took_ns, cpu_j=self._total_uj / 1e6))
+
+    def close(self) -> None:
+        return
+
+
+def open_rapl_probe(root: Path = RAPL_ROOT) -> RaplProbe | None:
+    """A probe of this machine's packages, or None where there are none or they may not be read.
+
+    Since 2020 Linux lets only root read them, because they give away what others compute.
+    """
+    packages = [path for path in sorted(root.glob(RAPL_PACKAGES)) if path.name.count(":") == 1]
+    try:
+        for package in packages:
+            _read(package / "energy_uj"), _read(package / "max_energy_range_uj")
+    except (OSError, ValueError):
+        return None
+    return RaplProbe(packages) if packages else None
+
+
+def _read(path: Path) -> int:
+    return int(path.read_text(encoding="ascii"))
