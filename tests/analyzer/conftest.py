@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tpx.analyzer.models import ModelToProfile
-from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.profile import Event, Profile
 from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.results.measurement import Measurement
@@ -16,6 +16,7 @@ from tpx.analyzer.results.run import Run
 from tpx.analyzer.runners.simulated import OfflineRunner, read_table, replayed
 from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import OutputRepository
+from tpx.options import build
 
 HEADLINE = Path(__file__).parent / "headline.csv"
 """Triton's published walkthrough of AlexNet: its four published rows and the concurrencies of its default are
@@ -45,8 +46,9 @@ def replay(tmp_path: Path) -> Replay:
         **options: Any,
     ) -> Run:
         table = read_table(HEADLINE) if recorded is None else list(recorded)
-        config = ProfileConfig(
-            **{"profile_models": (ModelToProfile(name="alexnet"),), "export_path": tmp_path, **options}
+        config = build(
+            ProfileSpec,
+            {"profile_models": (ModelToProfile(name="alexnet"),), "export_path": tmp_path, **options},
         )
         runner = OfflineRunner({"alexnet": default or ALEXNET}, replayed(table))
         trials = TrialRunner(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tpx.analyzer.models import ModelToProfile
-from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.profile import Event, Profile
 from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.results.measurement import Load, Measurement
@@ -19,6 +19,7 @@ from tpx.analyzer.resume import Earlier
 from tpx.analyzer.runners.simulated import OfflineRunner, read_table, replayed
 from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import OutputRepository
+from tpx.options import build
 
 ALEXNET: dict[str, Any] = {
     "name": "alexnet",
@@ -49,7 +50,9 @@ class SlowReplay(OfflineRunner):
 def run(directory: Path, pause_s: float) -> None:
     """Begin the run of this directory, or go on with it."""
     path = directory / "run.jsonl"
-    config = ProfileConfig(profile_models=(ModelToProfile(name="alexnet"),), export_path=directory)
+    config = build(
+        ProfileSpec, {"profile_models": (ModelToProfile(name="alexnet"),), "export_path": directory}
+    )
     with Journal(path) as journal:
         begun = path.stat().st_size > 0
         earlier = Earlier(read_last_run(path)) if begun else None

@@ -10,8 +10,8 @@ from tests.analyzer.conftest import ALEXNET
 from tpx.analyzer.asking import groups_of, spec_of
 from tpx.analyzer.comparison import compare_runs
 from tpx.analyzer.models import ModelToProfile
-from tpx.analyzer.options import ProfileConfig
-from tpx.analyzer.options.budget import seconds
+from tpx.analyzer.options import ProfileSpec
+from tpx.analyzer.options.search import seconds
 from tpx.analyzer.profile import Event, Observer, Profile, TrialStarted
 from tpx.analyzer.reports.verdict import Finding, judge
 from tpx.analyzer.results.journal import Journal, read_last_run
@@ -20,6 +20,7 @@ from tpx.analyzer.runners.simulated import Noise, OfflineRunner, SimulatedServer
 from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import ModelFacts, OutputRepository
 from tpx.errors import UsageError
+from tpx.options import build
 from tpx.perf.answers.compare import Strictness
 
 BATCHING = {**ALEXNET, "name": "b", "max_batch_size": 8, "dynamic_batching": {}}
@@ -31,12 +32,12 @@ ENSEMBLE: dict[str, Any] = {
 }
 
 
-def config(*names: str, **options: Any) -> ProfileConfig:
+def config(*names: str, **options: Any) -> ProfileSpec:
     models = tuple(ModelToProfile(name=name) for name in names or ("alexnet",))
-    return ProfileConfig(profile_models=models, **options)
+    return build(ProfileSpec, {"profile_models": models, **options})
 
 
-def mode_of(given: ProfileConfig, **facts: Any) -> str:
+def mode_of(given: ProfileSpec, **facts: Any) -> str:
     found = ModelFacts(model="alexnet", max_batch_size=0, **facts)
     read: dict[str, tuple[ModelFacts, dict[str, Any]]] = {n: (found, {}) for n in ("alexnet", "a", "b")}
     return spec_of(given, groups_of(given)[0], read)[0]
@@ -47,7 +48,7 @@ def _ignore(event: Event) -> None:
 
 
 def run(
-    given: ProfileConfig, tmp_path: Path, surface: Surface | None = None, observe: Observer = _ignore
+    given: ProfileSpec, tmp_path: Path, surface: Surface | None = None, observe: Observer = _ignore
 ) -> Run:
     """The whole run on a simulated server, in its time."""
     server = SimulatedServer(surface or Surface(host_ms=9.0), noise=Noise(spread=0.005), seed=1)
@@ -113,11 +114,14 @@ def test_every_mode_runs_from_options_to_verdict(mode: Any, tmp_path: Path) -> N
 
 def test_models_profiled_together_are_one_search_with_weights(tmp_path: Path) -> None:
     models = (ModelToProfile(name="alexnet", weighting=3.0), ModelToProfile(name="b"))
-    given = ProfileConfig(
-        profile_models=models,
-        run_config_profile_models_concurrently_enable=True,
-        run_config_search_mode="quick",
-        run_config_search_max_model_batch_size=8,
+    given = build(
+        ProfileSpec,
+        {
+            "profile_models": models,
+            "run_config_profile_models_concurrently_enable": True,
+            "run_config_search_mode": "quick",
+            "run_config_search_max_model_batch_size": 8,
+        },
     )
     whole = run(given, tmp_path)
     (model,) = whole.models

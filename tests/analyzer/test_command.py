@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tpx.analyzer.options.goals import Gate
+from tpx.analyzer.options.measuring import Gate
 from tpx.analyzer.profile import Remark, TrialEnded, TrialStarted
 from tpx.analyzer.reports.verdict import Finding, judge
 from tpx.analyzer.results.measurement import Failure, Latency, Load, Measurement, Trial, Variant

@@ -4,11 +4,12 @@ import pytest
 
 from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.objectives import metric
-from tpx.analyzer.options import ProfileConfig
-from tpx.analyzer.options.genai_flags import language_model, language_warnings
+from tpx.analyzer.options import ProfileSpec
+from tpx.analyzer.options.perf_flags import language_model, language_warnings
 from tpx.analyzer.results.costs import Prices, joules_per_inference
 from tpx.analyzer.results.measurement import Answers, EnergyUse, Load, Measurement, Spread
 from tpx.errors import UsageError
+from tpx.options import build
 
 
 def spread(first_ns: int) -> Spread:
@@ -46,7 +47,7 @@ def test_an_inference_has_its_joules_and_its_price() -> None:
 def test_flags_of_genai_perf_are_those_of_tpx_perf() -> None:
     asked = language_model({"url": ("host:9000",), "endpoint-type": ("completions",), "streaming": ("true",)})
     assert asked.endpoint == "v1/completions"
-    assert asked.words == ("--url=host:9000",)
+    assert asked.values == {"url": "host:9000"}
     assert language_model({}).endpoint == "v1/chat/completions"
     assert language_model({"endpoint": ("v2/chat",), "endpoint-type": ("chat",)}).endpoint == "v2/chat"
 
@@ -77,11 +78,12 @@ def test_what_changes_nothing_is_said() -> None:
 
 def test_a_language_model_is_asked_over_the_openai_api() -> None:
     models = (ModelToProfile(name="llm", genai_perf_flags={"url": ("host:9000",)}),)
-    settings = ProfileConfig(profile_models=models, model_type="LLM").load_settings
-    assert settings.endpoint == "v1/chat/completions"
-    assert settings.words["llm"] == ("--url=host:9000", "--endpoint=v1/chat/completions")
+    session = build(ProfileSpec, {"profile_models": models, "model_type": "LLM"}).sessions["llm"]
+    assert (session.address, session.target.protocol) == ("host:9000", "http")
+    assert (session.service.service_kind, session.service.endpoint) == ("openai", "v1/chat/completions")
+    assert session.wire.streaming
 
 
 def test_a_price_is_above_nothing() -> None:
     with pytest.raises(UsageError, match="--price-per-hour must be above 0"):
-        ProfileConfig(price_per_hour=0.0)
+        build(ProfileSpec, {"price_per_hour": 0.0})

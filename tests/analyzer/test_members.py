@@ -10,7 +10,7 @@ from tests.analyzer.reports.rendered import render
 from tests.analyzer.test_asking import ENSEMBLE, run
 from tpx.analyzer.asking import groups_of, spec_of
 from tpx.analyzer.objectives import rank
-from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.file import merge_options
 from tpx.analyzer.reports.files import junit_text
 from tpx.analyzer.reports.tables import inference_table
@@ -25,13 +25,13 @@ FEW = "run_config_search_max_instance_count: 2\nrun_config_search_max_model_batc
 TOGETHER = FEW + "run_config_profile_models_concurrently_enable: true\n"
 
 
-def read(tmp_path: Path, text: str) -> ProfileConfig:
+def read(tmp_path: Path, text: str) -> ProfileSpec:
     path = tmp_path / "config.yml"
     path.write_text(text, encoding="utf-8")
     return merge_options(["-f", str(path)])
 
 
-def grid_of(given: ProfileConfig, *, kind: str = "KIND_GPU") -> Grid:
+def grid_of(given: ProfileSpec, *, kind: str = "KIND_GPU") -> Grid:
     """The grid of the first subject; every model batches, and `ens` is made of `a` and `b`."""
     known: dict[str, tuple[ModelFacts, dict[str, Any]]] = {
         name: (ModelFacts(model=name, max_batch_size=8, instance_kind=kind), {}) for name in ("a", "b", "net")

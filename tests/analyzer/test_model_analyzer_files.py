@@ -10,15 +10,17 @@ from typing import Any
 import pytest
 
 from tpx import examples
-from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.file import merge_options
 from tpx.analyzer.results.journal import read_last_run
 from tpx.analyzer.results.run import Run
+from tpx.options import given
+from tpx.perf.settings import Shape
 
 FILES = Path(__file__).parent / "model_analyzer"
 
 
-def read(name: str, *words: str) -> ProfileConfig:
+def read(name: str, *words: str) -> ProfileSpec:
     return merge_options(["-f", str(FILES / f"{name}.yml"), *words])
 
 
@@ -26,13 +28,13 @@ def test_every_file_is_read() -> None:
     names = sorted(path.stem for path in FILES.glob("*.yml"))
     assert len(names) >= 14
     for name in names:
-        assert read(name).profile_models
+        assert read(name).models.profile_models
 
 
 def test_the_automatic_search_is_the_whole_space() -> None:
     config = read("automatic")
-    space = config.space_of(config.profile_models[0])
-    assert config.model_names == ("add_sub", "resnet")
+    space = config.space_of(config.models.profile_models[0])
+    assert config.models.names == ("add_sub", "resnet")
     assert (len(space.instances.steps()), len(space.max_batch_sizes.doublings())) == (5, 8)
     assert space.loads.values[-1] == 1024
     assert space.loads.until_plateau
@@ -46,7 +48,7 @@ def test_a_smaller_space_is_as_small_as_the_file_says() -> None:
 
 
 def test_listed_configurations_are_combined() -> None:
-    [model] = read("manual").profile_models
+    [model] = read("manual").models.profile_models
     deltas = list(model.sweep.deltas())
     assert len(deltas) == 2 * 3 * 2 * 2
     assert deltas[0] == {
@@ -59,7 +61,7 @@ def test_listed_configurations_are_combined() -> None:
 
 
 def test_groups_as_alternatives_are_not_groups_side_by_side() -> None:
-    [model] = read("alternatives").profile_models
+    [model] = read("alternatives").models.profile_models
     deltas = list(model.sweep.deltas())
     assert len(deltas) == 3 * 2 * 2
     assert {len(delta["instance_group"]) for delta in deltas} == {1}
@@ -75,7 +77,7 @@ def test_goals_of_a_model_replace_those_of_the_run() -> None:
     ]
     assert [limit.tag for limit in run.constraints] == ["perf_latency_p99", "gpu_used_memory"]
     assert [(limit.tag, limit.bound) for limit in own.constraints] == [("perf_throughput", "min")]
-    assert (config.num_configs_per_model, config.num_top_model_configs) == (2, 5)
+    assert (config.goal.num_configs_per_model, config.goal.num_top_model_configs) == (2, 5)
 
 
 @pytest.mark.parametrize(
@@ -103,19 +105,19 @@ def test_goals_of_a_model_replace_those_of_the_run() -> None:
                 "triton_http_endpoint": "triton:8000",
                 "monitoring_interval": 0.5,
                 "dcgm_disable": True,
-                "model_names": ("add_sub", "resnet"),
             },
         ),
     ],
 )
 def test_values_are_those_of_the_file(name: str, expected: dict[str, Any]) -> None:
     config = read(name)
-    assert {key: getattr(config, key) for key in expected} == expected
+    told = given(config)
+    assert {key: told[key] for key in expected} == expected
 
 
 def test_composing_models_are_models() -> None:
-    assert [model.name for model in read("bls").bls_composing_models] == ["add_sub"]
-    assert [model.name for model in read("ensemble").ensemble_composing_models] == ["add", "sub"]
+    assert [model.name for model in read("bls").models.bls_composing_models] == ["add_sub"]
+    assert [model.name for model in read("ensemble").models.ensemble_composing_models] == ["add", "sub"]
 
 
 def test_weights_are_of_their_model() -> None:
@@ -129,19 +131,16 @@ def test_rates_are_loads_of_their_own_kind() -> None:
 
 def test_flags_reach_whom_they_are_for_and_what_changes_nothing_is_said() -> None:
     config = read("flags")
-    own, other = config.profile_models
+    own, other = config.models.profile_models
     assert own.triton_server_flags == {"strict-model-config": ("false",), "log-verbose": ("true",)}
     assert other.triton_server_flags is None
-    assert config.triton_server_flags == {"exit-timeout-secs": ("120",)}
+    assert config.server.triton_server_flags == {"exit-timeout-secs": ("120",)}
     assert own.parameters.batch_sizes == (4, 5, 6, 7, 8, 9)
-    assert config.load_settings.words == {
-        "add_sub": ("--percentile=95",),
-        "resnet": (
-            "--shape=INPUT0:1024,1024",
-            "--shape=INPUT1:1024,1024",
-            "--measurement-mode=time_windows",
-        ),
-    }
+    assert config.sessions["add_sub"].windows.percentile == 95
+    assert config.sessions["resnet"].inputs.shape == (
+        Shape("INPUT0", (1024, 1024)),
+        Shape("INPUT1", (1024, 1024)),
+    )
     assert [line.split(" changes nothing")[0] for line in config.warnings] == [
         "--perf-analyzer-cpu-util",
         "--perf-analyzer-path",

@@ -32,7 +32,7 @@ profile_models:
 def models_of(tmp_path: Path, text: str, *words: str) -> tuple[ModelToProfile, ...]:
     path = tmp_path / "config.yml"
     path.write_text(text)
-    return merge_options(["-f", str(path), *words]).profile_models
+    return merge_options(["-f", str(path), *words]).models.profile_models
 
 
 def test_every_setting_of_a_model_is_read(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_goals_and_loads_of_a_model_replace_those_of_the_run(tmp_path: Path) -> 
         "profile_models: {a: {constraints: {perf_latency_p90: {max: 3}}, parameters: {concurrency: 8}}, b: }"
     )
     config = merge_options(["-f", str(path)])
-    a, b = config.profile_models
+    a, b = config.models.profile_models
     assert [c.tag for c in config.goals.of("a").constraints] == ["perf_latency_p90", "perf_latency_p99"]
     assert [c.tag for c in config.goals.of("b").constraints] == ["perf_throughput", "perf_latency_p99"]
     assert (config.space_of(a).loads.values, config.space_of(b).loads.values) == ((8,), (1, 2))
@@ -127,14 +127,14 @@ def test_goals_may_stand_on_the_command_line() -> None:
     config = merge_options(
         ["--objectives", "perf_throughput,perf_latency_p99", "--constraints", "perf_latency_p99<=7.5"]
     )
-    assert [(aim.tag, aim.weight) for aim in config.objectives] == [
+    assert [(aim.tag, aim.weight) for aim in config.goal.objectives] == [
         ("perf_throughput", 10),
         ("perf_latency_p99", 10),
     ]
-    assert config.constraints == (Constraint(tag="perf_latency_p99", bound="max", limit=7.5),)
+    assert config.goal.constraints == (Constraint(tag="perf_latency_p99", bound="max", limit=7.5),)
     mapped = merge_options(["--objectives={perf_throughput: 3}", "--constraints={perf_latency: {max: 1}}"])
-    assert mapped.objectives == (Objective(tag="perf_throughput", weight=3),)
-    assert mapped.constraints[0].tag == "perf_latency_p99"
+    assert mapped.goal.objectives == (Objective(tag="perf_throughput", weight=3),)
+    assert mapped.goal.constraints[0].tag == "perf_latency_p99"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.file import merge_options
 from tpx.cli.launching import launch_of
 from tpx.errors import UsageError
@@ -13,7 +13,7 @@ QUICK = "run_config_search_mode: quick\n"
 TOGETHER = "run_config_profile_models_concurrently_enable: true\n"
 
 
-def read(tmp_path: Path, text: str, *words: str) -> ProfileConfig:
+def read(tmp_path: Path, text: str, *words: str) -> ProfileSpec:
     path = tmp_path / "config.yml"
     path.write_text(text, encoding="utf-8")
     return merge_options(["-f", str(path), *words])
@@ -90,7 +90,11 @@ def test_what_goes_together_is_taken(tmp_path: Path, text: str) -> None:
 
 def test_falsy_values_of_a_file_are_values(tmp_path: Path) -> None:
     config = read(tmp_path, "num_configs_per_model: 0\nduration_seconds: 0\nlatency_budget: 0.5\n")
-    assert (config.num_configs_per_model, config.duration_seconds, config.latency_budget) == (0, 0.0, 0.5)
+    assert (config.goal.num_configs_per_model, config.watch.duration_seconds, config.goal.latency_budget) == (
+        0,
+        0.0,
+        0.5,
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,12 @@ import pytest
 
 from tpx.analyzer.asking import groups_of, spec_of
 from tpx.analyzer.models import ModelToProfile
-from tpx.analyzer.options import ProfileConfig, read_options
+from tpx.analyzer.options import ProfileSpec, read_options
 from tpx.analyzer.results.goals import Constraint
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.variants import ModelFacts
 from tpx.errors import UsageError
+from tpx.options import build
 
 
 @pytest.fixture
@@ -35,13 +36,13 @@ def test_model_analyzers_flags_are_understood(models: Path) -> None:
             *("--override-output-model-repository", "-d", "1", "-i", "0.2", "-r", "10"),
         ]
     )
-    assert config.model_names == ("alexnet", "mnist")
+    assert config.models.names == ("alexnet", "mnist")
     assert config.space.loads.values == (2, 8)
     assert config.space.loads.batch_sizes == (1, 4)
     assert not config.space.loads.until_plateau
     assert config.space.instances.steps() == (1, 2)
     assert config.goals.constraints == (Constraint(tag="perf_latency_p99", bound="max", limit=0.5),)
-    assert (config.client_protocol, config.collect_cpu_metrics) == ("http", True)
+    assert (config.server.client_protocol, config.watch.collect_cpu_metrics) == ("http", True)
 
 
 def test_concurrency_doubles_up_to_1024_unless_told_otherwise(models: Path) -> None:
@@ -58,11 +59,11 @@ def test_the_command_line_wins_over_the_file(models: Path, tmp_path: Path) -> No
         "run_config_search_max_instance_count: 3\nduration_seconds: 0\ncollect_cpu_metrics: true\n",
     )
     config = read_options(["-f", str(file), "--profile-models", "mnist", "-c", "16"])
-    assert config.model_names == ("mnist",)
-    assert config.concurrency == (16,)
-    assert config.run_config_search_max_instance_count == 3
-    assert config.duration_seconds == 0
-    assert config.collect_cpu_metrics
+    assert config.models.names == ("mnist",)
+    assert config.loads.concurrency == (16,)
+    assert config.strategy.run_config_search_max_instance_count == 3
+    assert config.watch.duration_seconds == 0
+    assert config.watch.collect_cpu_metrics
 
 
 def test_a_minimum_of_the_file_may_be_raised_with_a_maximum_of_the_command_line(
@@ -88,7 +89,7 @@ def test_numbers_of_the_file_may_be_lists_ranges_or_text(
     models: Path, tmp_path: Path, text: str, values: tuple[int, ...]
 ) -> None:
     file = written(tmp_path / "config.yml", f"profile_models: {{alexnet: }}\nconcurrency: {text}\n")
-    assert read_options(["-f", str(file), "-m", str(models)]).concurrency == values
+    assert read_options(["-f", str(file), "-m", str(models)]).loads.concurrency == values
 
 
 @pytest.mark.parametrize(
@@ -148,8 +149,13 @@ def test_what_is_missing_is_named(models: Path) -> None:
 
 
 def test_settings_hold_what_was_changed_as_plain_values() -> None:
-    config = ProfileConfig(
-        profile_models=(ModelToProfile(name="alexnet"),), export_path=Path("/tmp/out"), concurrency=(1, 2)
+    config = build(
+        ProfileSpec,
+        {
+            "profile_models": (ModelToProfile(name="alexnet"),),
+            "export_path": Path("/tmp/out"),
+            "concurrency": (1, 2),
+        },
     )
     assert config.as_settings() == {
         "profile_models": ["alexnet"],

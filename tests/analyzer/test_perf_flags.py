@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from tpx.analyzer.models import Flags, ModelParameters, ModelToProfile
-from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.perf_flags import DECIDED, LOADS, OBEYED, flag_loads, perf_warnings, perf_words
 from tpx.errors import UsageError
-from tpx.options import fields_of
+from tpx.options import build, fields_of, given
 from tpx.perf.options import SessionSpec
 
 MODEL_ANALYZERS = """
@@ -72,20 +72,22 @@ def test_what_cannot_be_told_is_refused_by_name(name: str, message: str) -> None
 def test_a_bad_value_is_refused_before_anything_starts() -> None:
     model = ModelToProfile(name="m", perf_analyzer_flags={"percentile": ("300",)})
     with pytest.raises(UsageError, match=r"perf_analyzer_flags: .*percentile"):
-        ProfileConfig(profile_models=(model,))
+        build(ProfileSpec, {"profile_models": (model,)})
 
 
 def test_flags_of_a_model_replace_those_of_the_run() -> None:
     own = ModelToProfile(name="own", perf_analyzer_flags={"percentile": ("95",)})
-    config = ProfileConfig(
-        profile_models=(own, ModelToProfile(name="other")),
-        perf_analyzer_flags={"string-length": ("4",), "max-trials": ("3",)},
-        export_path=Path("out"),
+    config = build(
+        ProfileSpec,
+        {
+            "profile_models": (own, ModelToProfile(name="other")),
+            "perf_analyzer_flags": {"string-length": ("4",), "max-trials": ("3",)},
+            "export_path": Path("out"),
+        },
     )
-    assert config.load_settings.words == {
-        "own": ("--percentile=95",),
-        "other": ("--string-length=4", "--max-trials=3"),
-    }
+    told = {name: given(session) for name, session in config.sessions.items()}
+    assert (told["own"]["percentile"], "string_length" in told["own"]) == (95, False)
+    assert (told["other"]["string_length"], told["other"]["max_trials"]) == (4, 3)
 
 
 def test_what_a_model_may_have_otherwise_is_what_the_run_decides() -> None:
@@ -105,4 +107,4 @@ def test_what_a_model_may_have_otherwise_is_what_the_run_decides() -> None:
 )
 def test_loads_that_flags_do_not_give_are_refused(flags: Flags, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        ProfileConfig(profile_models=(ModelToProfile(name="m", perf_analyzer_flags=flags),))
+        build(ProfileSpec, {"profile_models": (ModelToProfile(name="m", perf_analyzer_flags=flags),)})

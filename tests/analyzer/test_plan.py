@@ -11,7 +11,7 @@ import pytest
 from tests.analyzer.conftest import ALEXNET
 from tpx import examples
 from tpx.analyzer.models import ModelToProfile
-from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.profile import Profile
 from tpx.analyzer.results.goals import Objective
 from tpx.analyzer.results.journal import Journal, read_last_run
@@ -21,12 +21,13 @@ from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import OutputRepository
 from tpx.cli.analyze import main
 from tpx.cli.analyze_plan import PlanningRunner, pace_of, repetitions
+from tpx.options import build
 
 PACE = pace_of(interval_ms=1000, max_windows=10, limit_s=600)
 
 
 def planned(tmp_path: Path, **options: Any) -> Run:
-    config = ProfileConfig(profile_models=(ModelToProfile(name="alexnet"),), **options)
+    config = build(ProfileSpec, {"profile_models": (ModelToProfile(name="alexnet"),), **options})
     runner = PlanningRunner(OfflineRunner({"alexnet": options.pop("default", ALEXNET)}, replayed([])), PACE)
     trials = TrialRunner(runner, OutputRepository(tmp_path / "output", None), monitoring_interval_s=1)
     with Journal(tmp_path / "run.jsonl") as journal:
@@ -54,7 +55,7 @@ def test_listed_loads_are_planned_as_listed(tmp_path: Path) -> None:
 
 
 def test_a_model_that_cannot_be_read_is_told_with_its_reason(tmp_path: Path) -> None:
-    config = ProfileConfig(profile_models=(ModelToProfile(name="other"),))
+    config = build(ProfileSpec, {"profile_models": (ModelToProfile(name="other"),)})
     trials = TrialRunner(
         PlanningRunner(OfflineRunner({}, replayed([])), PACE),
         OutputRepository(tmp_path / "output", None),

@@ -9,11 +9,12 @@ import pytest
 
 from tests.answering import no_http
 from tpx.analyzer.models import ModelToProfile
-from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.preflight import NOBODY, Check, State, check_machine, check_models, check_remote
 from tpx.analyzer.runners.control import ModelState
 from tpx.cli.analyze import main
 from tpx.errors import MeasurementError
+from tpx.options import build
 
 
 class FakeControl:
@@ -50,8 +51,8 @@ class FakeReader:
         return {"max_batch_size": 8}
 
 
-def config(**options: Any) -> ProfileConfig:
-    return ProfileConfig(profile_models=(ModelToProfile(name="net"),), **options)
+def config(**options: Any) -> ProfileSpec:
+    return build(ProfileSpec, {"profile_models": (ModelToProfile(name="net"),), **options})
 
 
 def by_name(checks: list[Check]) -> dict[str, Check]:
@@ -120,7 +121,7 @@ def test_a_missing_model_is_told_the_nearest(repository: Path) -> None:
 
 
 def test_models_are_served_to_know_that_they_can_be() -> None:
-    both = ProfileConfig(profile_models=(ModelToProfile(name="net"), ModelToProfile(name="broken")))
+    both = build(ProfileSpec, {"profile_models": (ModelToProfile(name="net"), ModelToProfile(name="broken"))})
     net, broken = asyncio.run(check_models(both, FakeReader()))
     assert (net.state, net.found) == (State.OK, "max_batch_size 8")
     assert (broken.state, broken.found) == (State.FAILED, "it does not load")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.report.reading import pdf_text
-from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.file import OF_REPORT, merge_options
 from tpx.analyzer.results.run import Run
 from tpx.cli.analyze import main
@@ -66,7 +66,7 @@ def test_one_file_may_be_for_profile_and_report(run_path: Path, capsys: pytest.C
         f"output_formats: [csv]\nplots: {{rate: {RATE}}}\n"
     )
     assert main(["report", "-f", str(path)]) == 0
-    assert merge_options(["-f", str(path)]).model_names == ("alexnet",)
+    assert merge_options(["-f", str(path)]).models.names == ("alexnet",)
     path.write_text(path.read_text() + "report_model_confgs: a\n")
     assert main(["report", "-f", str(path)]) == 1
     assert (
@@ -77,9 +77,7 @@ def test_one_file_may_be_for_profile_and_report(run_path: Path, capsys: pytest.C
 
 
 def test_the_keys_of_report_alone_are_known_to_profile() -> None:
-    own = {field.name for field in fields_of(ReportConfig)} - {
-        field.name for field in fields_of(ProfileConfig)
-    }
+    own = {field.name for field in fields_of(ReportConfig)} - {field.name for field in fields_of(ProfileSpec)}
     assert own == OF_REPORT
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.analyzer.conftest import ALEXNET
 from tpx.analyzer.models import ModelToProfile
-from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.profile import Event, Profile, TrialEnded
 from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.results.measurement import Failure, Latency, Load, Measurement
@@ -18,6 +18,7 @@ from tpx.analyzer.runners.simulated import OfflineRunner, replayed
 from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import OutputRepository
 from tpx.cli.analyze import main
+from tpx.options import build
 
 BATCHING = {**ALEXNET, "max_batch_size": 4}
 LOADS = (1, 2)
@@ -42,13 +43,16 @@ def profile(
     directory: Path, recorded: list[Measurement], *, retry: bool = False, stop_after: int | None = None
 ) -> tuple[Run, list[TrialEnded]]:
     """The run in this directory, begun or gone on with; and the trials that were carried out."""
-    config = ProfileConfig(
-        profile_models=(ModelToProfile(name="alexnet"),),
-        export_path=directory,
-        concurrency=LOADS,
-        early_exit_enable=True,
-        run_config_search_max_instance_count=2,
-        run_config_search_max_model_batch_size=4,
+    config = build(
+        ProfileSpec,
+        {
+            "profile_models": (ModelToProfile(name="alexnet"),),
+            "export_path": directory,
+            "concurrency": LOADS,
+            "early_exit_enable": True,
+            "run_config_search_max_instance_count": 2,
+            "run_config_search_max_model_batch_size": 4,
+        },
     )
     path = directory / "run.jsonl"
     earlier = Earlier(read_last_run(path)) if path.exists() else None

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args, get_origin
 
-from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.options import ProfileSpec
 from tpx.cli.analyze import COMMANDS
 from tpx.options import Field, fields_of
 
@@ -35,7 +35,7 @@ def values_of(field: Field) -> str:
 
 
 def rows() -> Iterator[str]:
-    fields = fields_of(ProfileConfig)
+    fields = fields_of(ProfileSpec)
     sections = list(dict.fromkeys(field.option.section for field in fields))
     for section in sections:
         yield f"\n### {section}\n\n| option | default | |\n| --- | --- | --- |\n"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.file import merge_options
 from tpx.errors import UsageError
 from tpx.options import Field, fields_of, given_in_argv, given_in_mapping
@@ -44,7 +44,7 @@ class Row:
 
 with (Path(__file__).parent / "model_analyzer_options.csv").open(encoding="utf-8", newline="") as lines:
     ROWS = [Row(**line) for line in csv.DictReader(lines)]
-FIELDS = {field.name: field for field in fields_of(ProfileConfig)}
+FIELDS = {field.name: field for field in fields_of(ProfileSpec)}
 
 every = pytest.mark.parametrize("row", ROWS, ids=str)
 
@@ -59,7 +59,7 @@ def field_of(row: Row) -> Field:
 
 
 def given(row: Row, *words: str) -> Any:
-    return given_in_argv(ProfileConfig, words)[row.field]
+    return given_in_argv(ProfileSpec, words)[row.field]
 
 
 def test_the_list_has_every_field_once() -> None:
@@ -71,7 +71,7 @@ def test_the_list_has_every_field_once() -> None:
 @every
 def test_both_forms_of_the_flag_and_the_key_of_a_file_mean_the_same(row: Row) -> None:
     joined, apart = given(row, f"{row.flag}={row.sample}"), given(row, row.flag, row.sample)
-    mapped = given_in_mapping(ProfileConfig, {row.field: yaml.safe_load(row.sample)})[row.field]
+    mapped = given_in_mapping(ProfileSpec, {row.field: yaml.safe_load(row.sample)})[row.field]
     assert joined == apart == mapped
     assert joined != field_of(row).default
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tpx.analyzer.config_sweep import ConfigSweep
 from tpx.analyzer.models import ModelToProfile
-from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.search.spec import Member, Mode, OptunaTrials, SearchSpace, SearchSpec
 from tpx.analyzer.variants import ModelFacts
 from tpx.errors import UsageError
@@ -24,22 +24,22 @@ class ModelGroup:
         return ",".join(model.name for model in self.models)
 
 
-def groups_of(config: ProfileConfig) -> tuple[ModelGroup, ...]:
+def groups_of(config: ProfileSpec) -> tuple[ModelGroup, ...]:
     """The searches of a run, in their order."""
-    if config.run_config_profile_models_concurrently_enable and len(config.profile_models) > 1:
-        return (ModelGroup(models=config.profile_models),)
-    return tuple(ModelGroup(models=(model,)) for model in config.profile_models)
+    if config.models.run_config_profile_models_concurrently_enable and len(config.models.profile_models) > 1:
+        return (ModelGroup(models=config.models.profile_models),)
+    return tuple(ModelGroup(models=(model,)) for model in config.models.profile_models)
 
 
-def members_of(config: ProfileConfig, group: ModelGroup, facts: ModelFacts) -> tuple[str, ...]:
+def members_of(config: ProfileSpec, group: ModelGroup, facts: ModelFacts) -> tuple[str, ...]:
     """The models that are varied in place of the group: of an ensemble or of business logic, or those that
     are measured together."""
     if len(group.models) > 1:
         return tuple(model.name for model in group.models)
-    if config.bls_composing_models:
-        return (facts.model, *(model.name for model in config.bls_composing_models))
-    if facts.steps and config.ensemble_composing_models:
-        chosen = tuple(model.name for model in config.ensemble_composing_models)
+    if config.models.bls_composing_models:
+        return (facts.model, *(model.name for model in config.models.bls_composing_models))
+    if facts.steps and config.models.ensemble_composing_models:
+        chosen = tuple(model.name for model in config.models.ensemble_composing_models)
         strangers = [name for name in chosen if name not in facts.steps]
         if strangers:
             raise UsageError(
@@ -51,7 +51,7 @@ def members_of(config: ProfileConfig, group: ModelGroup, facts: ModelFacts) -> t
 
 
 def spec_of(
-    config: ProfileConfig, group: ModelGroup, read: Mapping[str, tuple[ModelFacts, Mapping[str, Any]]]
+    config: ProfileSpec, group: ModelGroup, read: Mapping[str, tuple[ModelFacts, Mapping[str, Any]]]
 ) -> tuple[Mode, SearchSpec]:
     """Return the strategy and the spec of a model group.
 
@@ -61,43 +61,43 @@ def spec_of(
     first = group.models[0]
     facts, default = read[first.name]
     together = len(group.models) > 1
-    as_it_is = config.reload_model_disable and not together
+    as_it_is = config.server.reload_model_disable and not together
     names = () if as_it_is else members_of(config, group, facts)
     members = tuple(
         replace(_member(config, read[name][0], together=together), default=read[name][1]) for name in names
     )
-    searched = members or config.run_config_search_mode in ("quick", "optuna")
+    searched = members or config.strategy.run_config_search_mode in ("quick", "optuna")
     spec = SearchSpec(
         facts=replace(_placed(config, facts), model=group.name),
         default=default,
-        space=replace(_space(config, group), extras=config.extras),
+        space=replace(_space(config, group), extras=config.axes.extras),
         goals=config.goals.of(group.name),
         limits=replace(
-            config.limits,
-            refine_steps=config.run_config_search_max_binary_search_steps,
-            sweep_best=not config.concurrency_sweep_disable,
+            config.budget.limits,
+            refine_steps=config.strategy.run_config_search_max_binary_search_steps,
+            sweep_best=not config.strategy.concurrency_sweep_disable,
         ),
         deltas=() if as_it_is else None if searched else _listed(config, first),
         members=members,
         sweep=ConfigSweep() if together or first.name in names else first.sweep,
-        in_ranges=not config.run_config_search_disable,
-        early_exit=config.early_exit_enable,
-        pareto=config.pareto,
+        in_ranges=not config.strategy.run_config_search_disable,
+        early_exit=config.strategy.early_exit_enable,
+        pareto=config.budget.pareto,
         trials=OptunaTrials(
-            min_percent=config.min_percentage_of_search_space,
-            max_percent=config.max_percentage_of_search_space,
-            minimum=config.optuna_min_trials,
-            maximum=config.optuna_max_trials,
-            patience=config.optuna_early_exit_threshold,
-            by_formula=config.use_concurrency_formula,
-            sweep_best=not config.concurrency_sweep_disable,
+            min_percent=config.optuna.min_percentage_of_search_space,
+            max_percent=config.optuna.max_percentage_of_search_space,
+            minimum=config.optuna.optuna_min_trials,
+            maximum=config.optuna.optuna_max_trials,
+            patience=config.optuna.optuna_early_exit_threshold,
+            by_formula=config.optuna.use_concurrency_formula,
+            sweep_best=not config.strategy.concurrency_sweep_disable,
         ),
     )
     return "manual" if as_it_is else _mode(config, spec), spec
 
 
-def _mode(config: ProfileConfig, spec: SearchSpec) -> Mode:
-    chosen = config.run_config_search_mode
+def _mode(config: ProfileSpec, spec: SearchSpec) -> Mode:
+    chosen = config.strategy.run_config_search_mode
     if chosen == "brute":
         if spec.facts.steps:
             raise UsageError(
@@ -107,9 +107,9 @@ def _mode(config: ProfileConfig, spec: SearchSpec) -> Mode:
         return "brute" if spec.deltas is None else "manual"
     if chosen is not None:
         return chosen
-    if config.pareto:
+    if config.budget.pareto:
         return "pareto"
-    if config.budget is not None or config.max_measurements is not None:
+    if config.budget.budget is not None or config.budget.max_measurements is not None:
         return "budgeted"
     if spec.members:  # every combination of what is searched in several models would take days
         return "quick" if spec.in_ranges else "manual"
@@ -118,14 +118,14 @@ def _mode(config: ProfileConfig, spec: SearchSpec) -> Mode:
     return "budgeted" if spec.space.extras.any else "brute"
 
 
-def _listed(config: ProfileConfig, model: ModelToProfile) -> tuple[Mapping[str, Any], ...] | None:
+def _listed(config: ProfileSpec, model: ModelToProfile) -> tuple[Mapping[str, Any], ...] | None:
     """Exactly the configurations to measure, where they are not searched for."""
     if model.sweep:
         return tuple(model.sweep.deltas())
-    return () if config.run_config_search_disable else None
+    return () if config.strategy.run_config_search_disable else None
 
 
-def _space(config: ProfileConfig, group: ModelGroup) -> SearchSpace:
+def _space(config: ProfileSpec, group: ModelGroup) -> SearchSpace:
     """Of one model its own; of several the loads are those of all together, which each takes a part of."""
     spaces = [config.space_of(model) for model in group.models]
     free = [space for space in spaces if not space.loads.listed]
@@ -134,7 +134,7 @@ def _space(config: ProfileConfig, group: ModelGroup) -> SearchSpace:
     return replace(chosen, loads=replace(chosen.loads, until_plateau=plateau))
 
 
-def _member(config: ProfileConfig, facts: ModelFacts, *, together: bool) -> Member:
+def _member(config: ProfileSpec, facts: ModelFacts, *, together: bool) -> Member:
     own = _settings(config, facts.model)
     return Member(
         facts=_placed(config, facts),
@@ -143,13 +143,17 @@ def _member(config: ProfileConfig, facts: ModelFacts, *, together: bool) -> Memb
     )
 
 
-def _settings(config: ProfileConfig, name: str) -> ModelToProfile:
+def _settings(config: ProfileSpec, name: str) -> ModelToProfile:
     """What the user says of a model, wherever it is named."""
-    named = (*config.profile_models, *config.bls_composing_models, *config.ensemble_composing_models)
+    named = (
+        *config.models.profile_models,
+        *config.models.bls_composing_models,
+        *config.models.ensemble_composing_models,
+    )
     return next((model for model in named if model.name == name), ModelToProfile(name=name))
 
 
-def _placed(config: ProfileConfig, facts: ModelFacts) -> ModelFacts:
+def _placed(config: ProfileSpec, facts: ModelFacts) -> ModelFacts:
     """The facts, with instances on the CPU where the user says so."""
-    on_cpu = _settings(config, facts.model).cpu_only or facts.model in config.cpu_only_composing_models
+    on_cpu = _settings(config, facts.model).cpu_only or facts.model in config.models.cpu_only_composing_models
     return replace(facts, instance_kind="KIND_CPU") if on_cpu else facts

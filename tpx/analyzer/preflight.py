@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.output import unwritable
 from tpx.analyzer.runners.control import ModelControl
 from tpx.errors import MeasurementError, TpxError, Unsupported
@@ -55,7 +55,7 @@ class Reader(Protocol):
     async def default_config(self, model: str) -> dict[str, Any]: ...
 
 
-def check_machine(config: ProfileConfig) -> Iterator[Check]:
+def check_machine(config: ProfileSpec) -> Iterator[Check]:
     """Models, directories, programs, packages, and how busy the machine is."""
     yield from _repository(config)
     yield from _directories(config)
@@ -64,10 +64,10 @@ def check_machine(config: ProfileConfig) -> Iterator[Check]:
     yield _busy()
 
 
-async def check_models(config: ProfileConfig, reader: Reader) -> list[Check]:
+async def check_models(config: ProfileSpec, reader: Reader) -> list[Check]:
     """Whether each model can be served at all, by serving it."""
     checks = []
-    for model in config.model_names:
+    for model in config.models.names:
         what = f"model {model} can be served"
         try:
             default = await reader.default_config(model)
@@ -80,11 +80,11 @@ async def check_models(config: ProfileConfig, reader: Reader) -> list[Check]:
     return checks
 
 
-async def check_remote(config: ProfileConfig, control: ModelControl) -> list[Check]:
+async def check_remote(config: ProfileSpec, control: ModelControl) -> list[Check]:
     """Whether the running server answers, loads models by request, and tells its metrics."""
-    address = config.triton_grpc_endpoint
-    if config.client_protocol == "http":
-        address = config.triton_http_endpoint
+    address = config.server.triton_grpc_endpoint
+    if config.server.client_protocol == "http":
+        address = config.server.triton_http_endpoint
     if not await control.live():
         remedy = "start it, or say where it is with --triton-http-endpoint and --triton-grpc-endpoint"
         found = f"nothing answers at {address}"
@@ -94,13 +94,13 @@ async def check_remote(config: ProfileConfig, control: ModelControl) -> list[Che
         Check(what="server", state=State.OK, found=f"answers at {address}"),
         await _control_mode(config, control),
         _others(config, served),
-        _metrics(config.triton_metrics_url),
+        _metrics(config.server.triton_metrics_url),
     ]
 
 
-async def _control_mode(config: ProfileConfig, control: ModelControl) -> Check:
+async def _control_mode(config: ProfileSpec, control: ModelControl) -> Check:
     what = "models are loaded by request"
-    if config.reload_model_disable:
+    if config.server.reload_model_disable:
         return Check(what=what, state=State.OK, found="not needed with --reload-model-disable")
     try:
         await control.load(NOBODY, None, METRICS_TIMEOUT_S)
@@ -111,8 +111,8 @@ async def _control_mode(config: ProfileConfig, control: ModelControl) -> Check:
     return Check(what=what, state=State.OK, found="explicit model control")
 
 
-def _others(config: ProfileConfig, served: list[str]) -> Check:
-    others = [name for name in served if name not in config.model_names]
+def _others(config: ProfileSpec, served: list[str]) -> Check:
+    others = [name for name in served if name not in config.models.names]
     if not others:
         return Check(what="other models on the server", state=State.OK, found="none")
     return Check(
@@ -134,15 +134,15 @@ def _metrics(url: str) -> Check:
     return Check(what="metrics", state=State.OK, found=f"{count} figures at {url}")
 
 
-def _repository(config: ProfileConfig) -> Iterator[Check]:
-    repository = config.model_repository
+def _repository(config: ProfileSpec) -> Iterator[Check]:
+    repository = config.models.model_repository
     if repository is None:
         return
     if not repository.is_dir():
         yield Check(what="model repository", state=State.FAILED, found=f"{repository}: no such directory")
         return
     models = sorted(entry.name for entry in repository.iterdir() if entry.is_dir())
-    for model in config.model_names:
+    for model in config.models.names:
         path = repository / model / "config.pbtxt"
         what = f"configuration of {model}"
         if model not in models:
@@ -162,12 +162,15 @@ def _configuration(what: str, path: Path) -> Check:
     return Check(what=what, state=State.OK, found=str(path))
 
 
-def _directories(config: ProfileConfig) -> Iterator[Check]:
-    for what, path in (("export path", config.export_path), ("run.jsonl", config.journal_path.parent)):
+def _directories(config: ProfileSpec) -> Iterator[Check]:
+    for what, path in (
+        ("export path", config.output.export_path),
+        ("run.jsonl", config.output.journal_path.parent),
+    ):
         yield _writable(what, path)
-    output = config.output_model_repository_path
+    output = config.models.output_model_repository_path
     used = output.is_dir() and any(output.iterdir())
-    if used and not config.override_output_model_repository:
+    if used and not config.models.override_output_model_repository:
         yield Check(
             what="output model repository",
             state=State.FAILED,
@@ -193,13 +196,13 @@ def _writable(what: str, path: Path) -> Check:
     return Check(what=what, state=State.OK, found=str(path.absolute()))
 
 
-def _programs(config: ProfileConfig) -> Iterator[Check]:
-    mode = config.triton_launch_mode
-    if mode == "local" and config.triton_server_path:
-        yield _program("server program", config.triton_server_path, "--triton-server-path names it")
+def _programs(config: ProfileSpec) -> Iterator[Check]:
+    mode = config.server.triton_launch_mode
+    if mode == "local" and config.server.triton_server_path:
+        yield _program("server program", config.server.triton_server_path, "--triton-server-path names it")
     if mode == "docker":
         yield _program("docker", "docker", "install it: https://docs.docker.com/engine/install")
-    if config.run_config_search_mode == "optuna":
+    if config.strategy.run_config_search_mode == "optuna":
         there = find_spec("optuna") is not None
         yield Check(
             what="optuna",
@@ -216,11 +219,11 @@ def _program(what: str, name: str, remedy: str) -> Check:
     return Check(what=what, state=State.OK, found=found)
 
 
-def _pdf(config: ProfileConfig) -> Check:
+def _pdf(config: ProfileSpec) -> Check:
     try:
         require_typst()
     except Unsupported as exc:
-        state = State.DOUBTFUL if config.pdf is None else State.FAILED
+        state = State.DOUBTFUL if config.output.pdf is None else State.FAILED
         return Check(what="PDF", state=state, found=exc.message)
     return Check(what="PDF", state=State.OK, found="typst")
 

@@ -10,7 +10,7 @@ from typing import Any
 from tpx.analyzer.asking import ModelGroup, groups_of, members_of, spec_of
 from tpx.analyzer.monitors.gpu import gpu_names
 from tpx.analyzer.objectives import unmeasured
-from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.provenance import fingerprint, provenance
 from tpx.analyzer.results.journal import (
     SCHEMA,
@@ -91,7 +91,7 @@ class Profile:
 
     def __init__(
         self,
-        config: ProfileConfig,
+        config: ProfileSpec,
         trials: TrialRunner,
         journal: Journal,
         observe: Observer,
@@ -149,10 +149,10 @@ class Profile:
             schema=SCHEMA,
             models=tuple(group.name for group in self._groups),
             goals=config.goals,
-            top=config.num_configs_per_model,
-            tolerance_percent=config.stability_percentage,
+            top=config.goal.num_configs_per_model,
+            tolerance_percent=config.measurement.stability_percentage,
             settings=config.as_settings(),
-            final_rounds=config.final_rounds,
+            final_rounds=config.budget.final_rounds,
             provenance=provenance(command),
         )
 
@@ -160,7 +160,7 @@ class Profile:
         if self._earlier.server_measured:
             return
         try:
-            server = await self._trials.server_only(self._config.duration_seconds)
+            server = await self._trials.server_only(self._config.watch.duration_seconds)
         except (UsageError, ServerLost):
             raise
         except TpxError as exc:
@@ -207,7 +207,7 @@ class Profile:
             return known
         self._observe(ModelStarted(model=model))
         config = effective(await self._trials.default_config(model))
-        repository = self._config.model_repository
+        repository = self._config.models.model_repository
         read = ModelRead(
             model=model,
             config=config,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Self, cast
 
 from rich.console import Console
 
-from tpx.analyzer.options import ProfileConfig
-from tpx.analyzer.options.goals import Gate
+from tpx.analyzer.options import ProfileSpec
+from tpx.analyzer.options.measuring import Gate
 from tpx.analyzer.profile import Event, ModelStarted, Remark, TrialEnded, TrialStarted
 from tpx.analyzer.reports.export import CsvFiles, tables_of, write_csv
 from tpx.analyzer.reports.files import ReportFiles, write_reports
@@ -58,19 +58,19 @@ def main(argv: Sequence[str]) -> int:
 def profile(argv: Sequence[str]) -> int:
     """`tpx analyze profile`: measure models under many configurations and report the best of them."""
     config = read_with_warnings(argv)
-    if config.dry_run:
+    if config.output.dry_run:
         from tpx.cli.analyze_plan import show_plan  # late: a run does not need it
 
         return show_plan(config)
-    if config.pdf is not None:
+    if config.output.pdf is not None:
         require_typst()
     fault = _measured(config, ("tpx", "analyze", "profile", *argv))
-    run = Run.from_records(read_last_run(config.journal_path))
+    run = Run.from_records(read_last_run(config.output.journal_path))
     verdicts = [judge(model, run.started.goals) for model in run.models]
     _print_results(run, verdicts, _csv_files(config))
     if fault is None:
         _write_reports(run, config)
-        return exit_status(run, verdicts, config.require, allow_partial=config.allow_partial)
+        return exit_status(run, verdicts, config.goal.require, allow_partial=config.goal.allow_partial)
     print(f"Error: {fault}", file=sys.stderr)
     print("Everything measured before is kept: --resume goes on from there.", file=sys.stderr)
     try:
@@ -80,16 +80,16 @@ def profile(argv: Sequence[str]) -> int:
     return Exit.FAILED
 
 
-def _measured(config: ProfileConfig, command: tuple[str, ...]) -> MeasurementError | None:
+def _measured(config: ProfileSpec, command: tuple[str, ...]) -> MeasurementError | None:
     """Run it; what is returned kept the run from its end, but the journal has what was measured before."""
     try:
         with (
-            Progress(quiet=config.quiet) as progress,
+            Progress(quiet=config.output.quiet) as progress,
             asyncio.Runner(loop_factory=event_loop) as runner,
         ):
             runner.run(measure(config, command, progress.observe, progress.say))
     except MeasurementError as exc:
-        if not holds_run(config.journal_path):
+        if not holds_run(config.output.journal_path):
             raise
         return exc
     return None
@@ -238,39 +238,39 @@ def _wrapped(text: str, width: int | None) -> str:
     return textwrap.fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
-def _csv_files(config: ProfileConfig) -> CsvFiles:
+def _csv_files(config: ProfileSpec) -> CsvFiles:
     return CsvFiles(
-        directory=config.results_path,
-        inference=config.filename_model_inference,
-        gpu=config.filename_model_gpu,
-        server_only=config.filename_server_only,
-        with_memory=config.collect_cpu_metrics,
-        inference_fields=config.inference_output_fields,
-        gpu_fields=config.gpu_output_fields,
-        server_fields=config.server_output_fields,
+        directory=config.output.results_path,
+        inference=config.output.filename_model_inference,
+        gpu=config.output.filename_model_gpu,
+        server_only=config.output.filename_server_only,
+        with_memory=config.watch.collect_cpu_metrics,
+        inference_fields=config.output.inference_output_fields,
+        gpu_fields=config.output.gpu_output_fields,
+        server_fields=config.output.server_output_fields,
     )
 
 
-def _write_reports(run: Run, config: ProfileConfig) -> None:
+def _write_reports(run: Run, config: ProfileSpec) -> None:
     write_csv(run, _csv_files(config))
-    summary = step_summary_path() if config.step_summary else None
-    if config.step_summary and summary is None:
+    summary = step_summary_path() if config.output.step_summary else None
+    if config.output.step_summary and summary is None:
         print(f"note: no step summary: {STEP_SUMMARY} is not set", file=sys.stderr)
     written = write_reports(
         run,
         ReportFiles(
-            export_path=config.export_path,
-            repository=config.output_model_repository_path,
-            html=config.html_path,
-            pdf=config.pdf,
-            markdown=config.markdown,
-            json=config.json,
-            junit=config.junit,
+            export_path=config.output.export_path,
+            repository=config.models.output_model_repository_path,
+            html=config.output.html_path,
+            pdf=config.output.pdf,
+            markdown=config.output.markdown,
+            json=config.output.json,
+            junit=config.output.junit,
             step_summary=summary,
-            summaries=not config.skip_summary_reports,
-            detailed=not config.skip_detailed_reports,
+            summaries=not config.output.skip_summary_reports,
+            detailed=not config.output.skip_detailed_reports,
         ),
     )
     show_written(written)
-    print(f"Results: {config.results_path}")
-    print(f"Configurations: {config.output_model_repository_path}")
+    print(f"Results: {config.output.results_path}")
+    print(f"Configurations: {config.models.output_model_repository_path}")

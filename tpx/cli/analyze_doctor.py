@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.file import merge_options
 from tpx.analyzer.preflight import Check, State, check_machine, check_models, check_remote
 from tpx.cli.launching import open_control, open_runner, remote_addresses
@@ -28,17 +28,17 @@ def doctor(argv: Sequence[str]) -> int:
     return 1 if any(check.state is State.FAILED for check in checks) else 0
 
 
-def _options(config: ProfileConfig) -> list[Check]:
-    if config.model_repository is None and config.triton_launch_mode != "remote":
+def _options(config: ProfileSpec) -> list[Check]:
+    if config.models.model_repository is None and config.server.triton_launch_mode != "remote":
         remedy = "name the directory of the models with --model-repository"
         return [Check(what="options", state=State.FAILED, found="no model repository", remedy=remedy)]
-    if not config.profile_models:
+    if not config.models.profile_models:
         remedy = "name models with --profile-models to have them looked at"
         return [Check(what="options", state=State.DOUBTFUL, found="no models", remedy=remedy)]
     return [Check(what="options", state=State.OK, found="they go together")]
 
 
-def _served(config: ProfileConfig) -> list[Check]:
+def _served(config: ProfileSpec) -> list[Check]:
     """What only a server can tell."""
     try:
         with asyncio.Runner(loop_factory=event_loop) as loop:
@@ -47,14 +47,14 @@ def _served(config: ProfileConfig) -> list[Check]:
         return [Check(what="server", state=State.FAILED, found=exc.message)]
 
 
-async def _asked(config: ProfileConfig) -> list[Check]:
-    if config.triton_launch_mode == "remote":
+async def _asked(config: ProfileSpec) -> list[Check]:
+    if config.server.triton_launch_mode == "remote":
         checks = await check_remote(config, open_control(config, remote_addresses(config)))
         if any(check.state is State.FAILED for check in checks):
             return checks
     else:
         checks = []
-    if config.model_repository is None and config.triton_launch_mode != "remote":
+    if config.models.model_repository is None and config.server.triton_launch_mode != "remote":
         return checks
     runner = open_runner(config)
     try:

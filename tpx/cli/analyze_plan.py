@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.profile import Event, Profile, TrialEnded
 from tpx.analyzer.reports.page import duration
 from tpx.analyzer.results.journal import Journal, read_last_run
@@ -52,12 +52,12 @@ def plan(argv: Sequence[str]) -> int:
     return show_plan(read_with_warnings(argv))
 
 
-def show_plan(config: ProfileConfig) -> int:
+def show_plan(config: ProfileSpec) -> int:
     """Print the plan of a run: 0, or 1 where there is nothing to measure of some model."""
     pace = pace_of(
-        interval_ms=config.measurement_interval,
-        max_windows=config.max_trials,
-        limit_s=config.perf_analyzer_timeout,
+        interval_ms=config.measurement.measurement_interval,
+        max_windows=config.measurement.max_trials,
+        limit_s=config.measurement.perf_analyzer_timeout,
     )
     with Console(stderr=True).status("Reading the models' own configurations"):
         found = _planned(config, pace)
@@ -67,7 +67,7 @@ def show_plan(config: ProfileConfig) -> int:
     return Exit.OK if all(model.measured for model in found.models) else Exit.FAILED
 
 
-def _planned(config: ProfileConfig, pace: Pace) -> Run:
+def _planned(config: ProfileSpec, pace: Pace) -> Run:
     with tempfile.TemporaryDirectory(prefix="tpx-plan-") as scratch:
         place = Path(scratch)
         with asyncio.Runner(loop_factory=event_loop) as loop:
@@ -75,7 +75,7 @@ def _planned(config: ProfileConfig, pace: Pace) -> Run:
         return Run.from_records(read_last_run(place / "run.jsonl"))
 
 
-async def _follow(config: ProfileConfig, pace: Pace, place: Path) -> None:
+async def _follow(config: ProfileSpec, pace: Pace, place: Path) -> None:
     """The search over made up measurements, its journal in `place`."""
     count = 0
 
@@ -88,7 +88,7 @@ async def _follow(config: ProfileConfig, pace: Pace, place: Path) -> None:
     trials = TrialRunner(
         PlanningRunner(open_runner(config), pace),
         OutputRepository(place / "output", None),
-        monitoring_interval_s=config.monitoring_interval,
+        monitoring_interval_s=config.watch.monitoring_interval,
     )
     with Journal(place / "run.jsonl") as journal:
         search = Profile(config, trials, journal, observe, rehearsal=True)
@@ -190,7 +190,7 @@ def _loads_text(variant: VariantRun) -> str:
     )
 
 
-def _summary(config: ProfileConfig, found: Run, pace: Pace) -> str:
+def _summary(config: ProfileSpec, found: Run, pace: Pace) -> str:
     count = sum(model.measurement_count + repetitions(model) for model in found.models)
     stable, longest = (duration(count * each) for each in (pace.stable_ns, pace.longest_ns))
     lines = [
@@ -198,21 +198,23 @@ def _summary(config: ProfileConfig, found: Run, pace: Pace) -> str:
         "ever is; fewer where more load or larger batches bring nothing.",
         _server_text(config),
     ]
-    if config.budget is not None:
-        lines.append(f"The budget of {duration(round(config.budget * 1e9))} for each model ends it before.")
+    if config.budget.budget is not None:
+        lines.append(
+            f"The budget of {duration(round(config.budget.budget * 1e9))} for each model ends it before."
+        )
     if found.outcome != "complete":
         lines.append(f"The plan was followed for {MOST_TRIALS} measurements only: more would come.")
     return "\n".join(lines)
 
 
-def _server_text(config: ProfileConfig) -> str:
-    if config.triton_launch_mode == "remote":
-        if config.reload_model_disable:
+def _server_text(config: ProfileSpec) -> str:
+    if config.server.triton_launch_mode == "remote":
+        if config.server.reload_model_disable:
             return "The running server is measured as it is; nothing is loaded."
         return "Every configuration is loaded into the running server, which is never restarted."
     launches = {
         repr((model.triton_server_flags, model.triton_server_environment, model.triton_docker_args))
-        for model in config.profile_models
+        for model in config.models.profile_models
     }
     times = "once" if len(launches) == 1 else f"{len(launches)} times, as models have options of their own"
     return (

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.file import read_yaml
 from tpx.analyzer.options.values import from_yaml_text, mapping, truth, words
 from tpx.analyzer.reports.detail import build_detail
@@ -172,7 +172,7 @@ def _read(argv: Sequence[str]) -> ReportConfig:
     path = given.get("config_file")
     if path is not None:
         own = {field.name for field in fields_of(ReportConfig)}
-        others = {field.name for field in fields_of(ProfileConfig)} - own  # one file may be for both commands
+        others = {field.name for field in fields_of(ProfileSpec)} - own  # one file may be for both commands
         content = {k: value for k, value in read_yaml(path).items() if str(k).replace("-", "_") not in others}
         base = given_in_mapping(ReportConfig, content, source=str(path))
         given = {**base, **given}

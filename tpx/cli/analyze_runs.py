@@ -4,13 +4,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tpx.analyzer.options import ProfileConfig, read_options
+from tpx.analyzer.options import ProfileSpec, read_options
 from tpx.analyzer.options.output import JOURNAL
 from tpx.analyzer.reports.verdict import plural
 from tpx.errors import UsageError
 
 
-def read_with_warnings(argv: Sequence[str]) -> ProfileConfig:
+def read_with_warnings(argv: Sequence[str]) -> ProfileSpec:
     """The options of a run, once stderr has a line for each that changes nothing."""
     config = read_options(argv)
     for line in config.warnings:

@@ -58,7 +58,7 @@ _PAGES = {
         PERF_COMPARE,
     ),
     ("analyze", "profile"): _Page(
-        "tpx.analyzer.options:ProfileConfig",
+        "tpx.analyzer.options:ProfileSpec",
         "Measure models under many configurations and report the best of them.\n\n"
         "Options and YAML files are Model Analyzer's.\n\n"
         "Examples:  tpx analyze profile --model-repository models --profile-models mnist --budget 10m   |   "
@@ -66,12 +66,12 @@ _PAGES = {
         ANALYZE,
     ),
     ("analyze", "plan"): _Page(
-        "tpx.analyzer.options:ProfileConfig",
+        "tpx.analyzer.options:ProfileSpec",
         "Tell what `profile` with these options would measure, how much of it, and for how long.\n\n"
         "Example:  tpx analyze plan --model-repository models --profile-models mnist",
     ),
     ("analyze", "doctor"): _Page(
-        "tpx.analyzer.options:ProfileConfig",
+        "tpx.analyzer.options:ProfileSpec",
         "Tell whether `profile` with these options can be made; every model is served once.\n\n"
         "Example:  tpx analyze doctor --triton-launch-mode remote --profile-models mnist",
     ),
@@ -97,7 +97,7 @@ _PAGES = {
         "Example:  tpx analyze rollback mnist -m models",
     ),
     ("analyze", "analyze"): _Page(
-        "tpx.analyzer.options:ProfileConfig",
+        "tpx.analyzer.options:ProfileSpec",
         "The same as `profile`; Model Analyzer's former name for it.",
         ANALYZE,
     ),

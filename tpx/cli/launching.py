@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tpx.analyzer.monitors.gpu import gpu_names
-from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.runners.base import Addresses, Launch, Runner, StartServer
 from tpx.analyzer.runners.control import GrpcModelControl, HttpModelControl, ModelControl, RemoteServer
 from tpx.analyzer.runners.docker import Container, find_docker
@@ -18,98 +18,98 @@ from tpx.analyzer.runners.served import ServedRunner
 IN_PROCESS = "tpx.cli.inprocess"
 
 
-def open_runner(config: ProfileConfig) -> Runner:
+def open_runner(config: ProfileSpec) -> Runner:
     """Return the runner of a launch mode. Raises UsageError where it cannot be had here."""
-    if config.triton_launch_mode == "inprocess":
+    if config.server.triton_launch_mode == "inprocess":
         return InProcessRunner(
-            (config.model_repository or Path()).absolute(),
+            (config.models.model_repository or Path()).absolute(),
             replace(_load_settings(config), in_process=IN_PROCESS),
-            limit_s=config.perf_analyzer_timeout,
+            limit_s=config.measurement.perf_analyzer_timeout,
         )
 
     def control(addresses: Addresses) -> ModelControl:
         return open_control(config, addresses)
 
     return ServedRunner(
-        ModelLoader(_starter(config), control, timeout_s=config.client_max_retries),
+        ModelLoader(_starter(config), control, timeout_s=config.server.client_max_retries),
         _load_settings(config),
         launch=lambda model: launch_of(config, model),
-        limit_s=config.perf_analyzer_timeout,
-        reloads=not config.reload_model_disable,
+        limit_s=config.measurement.perf_analyzer_timeout,
+        reloads=not config.server.reload_model_disable,
     )
 
 
-def open_control(config: ProfileConfig, addresses: Addresses) -> ModelControl:
+def open_control(config: ProfileSpec, addresses: Addresses) -> ModelControl:
     """Return the model control of a server; one that is started here always speaks HTTP, too."""
-    if config.triton_launch_mode == "remote" and config.client_protocol == "grpc":
+    if config.server.triton_launch_mode == "remote" and config.server.client_protocol == "grpc":
         return GrpcModelControl(addresses.grpc)
     return HttpModelControl(addresses.http)
 
 
-def remote_addresses(config: ProfileConfig) -> Addresses:
+def remote_addresses(config: ProfileSpec) -> Addresses:
     """Return where the server is that runs already."""
     return Addresses(
-        http=config.triton_http_endpoint,
-        grpc=config.triton_grpc_endpoint,
-        metrics_url=config.triton_metrics_url,
+        http=config.server.triton_http_endpoint,
+        grpc=config.server.triton_grpc_endpoint,
+        metrics_url=config.server.triton_metrics_url,
     )
 
 
-def _load_settings(config: ProfileConfig) -> LoadSettings:
+def _load_settings(config: ProfileSpec) -> LoadSettings:
     """How load is made, and where every level is reported."""
-    file = config.perf_output_path
-    if file is None and not config.perf_output:
-        return config.load_settings
+    file = config.measurement.perf_output_path
+    if file is None and not config.measurement.perf_output:
+        return LoadSettings(sessions=config.sessions)
 
     def tell(text: str) -> None:
-        if config.perf_output:
+        if config.measurement.perf_output:
             print(text, file=sys.stderr, flush=True)
         if file is not None:
             with file.open("a", encoding="utf-8") as written:
                 written.write(text + "\n")
 
-    return replace(config.load_settings, tell=tell)
+    return LoadSettings(sessions=config.sessions, tell=tell)
 
 
-def launch_of(config: ProfileConfig, name: str) -> Launch:
+def launch_of(config: ProfileSpec, name: str) -> Launch:
     """Return what the server of a model is started with, or of several (`a,b`): their own settings where they
     have any, not merged."""
-    models = [model for model in config.profile_models if model.name in name.split(",")]
+    models = [model for model in config.models.profile_models if model.name in name.split(",")]
     flags = [model.triton_server_flags for model in models if model.triton_server_flags is not None]
     variables = [m.triton_server_environment for m in models if m.triton_server_environment is not None]
     arguments = [model.triton_docker_args for model in models if model.triton_docker_args is not None]
     return Launch(
-        flags=next(iter(flags), config.triton_server_flags),
-        environment=next(iter(variables), config.triton_server_environment),
-        docker_args=next(iter(arguments), config.triton_docker_args),
+        flags=next(iter(flags), config.server.triton_server_flags),
+        environment=next(iter(variables), config.server.triton_server_environment),
+        docker_args=next(iter(arguments), config.docker.triton_docker_args),
     )
 
 
-def _starter(config: ProfileConfig) -> StartServer:
+def _starter(config: ProfileSpec) -> StartServer:
     """How the server of a launch mode is started, or found."""
-    if config.triton_launch_mode == "remote":
+    if config.server.triton_launch_mode == "remote":
         addresses = remote_addresses(config)
         control = open_control(config, addresses)
-        return RemoteServer(addresses, control, addresses.of(config.client_protocol)).start
-    models = (config.model_repository or Path()).absolute()
-    interval_ms = round(config.monitoring_interval * 1000)
-    if config.triton_launch_mode == "docker":
-        none_here = config.chosen_gpus is None and not gpu_names()
+        return RemoteServer(addresses, control, addresses.of(config.server.client_protocol)).start
+    models = (config.models.model_repository or Path()).absolute()
+    interval_ms = round(config.watch.monitoring_interval * 1000)
+    if config.server.triton_launch_mode == "docker":
+        none_here = config.server.chosen_gpus is None and not gpu_names()
         return Container(
             docker=find_docker(),
-            image=config.triton_docker_image,
+            image=config.docker.triton_docker_image,
             models=models,
-            mounts=config.triton_docker_mounts,
-            labels=config.triton_docker_labels,
-            shm_size=config.triton_docker_shm_size,
-            gpus=() if none_here else config.chosen_gpus,
+            mounts=config.docker.triton_docker_mounts,
+            labels=config.docker.triton_docker_labels,
+            shm_size=config.docker.triton_docker_shm_size,
+            gpus=() if none_here else config.server.chosen_gpus,
             metrics_interval_ms=interval_ms,
-            log=config.triton_output_path,
+            log=config.server.triton_output_path,
         ).start
     return LocalServers(
         models=models,
-        program=config.triton_server_path and find_program(config.triton_server_path),
-        log=config.triton_output_path,
-        gpus=config.chosen_gpus,
+        program=config.server.triton_server_path and find_program(config.server.triton_server_path),
+        log=config.server.triton_output_path,
+        gpus=config.server.chosen_gpus,
         metrics_interval_ms=interval_ms,
     ).start

@@ -5,7 +5,7 @@ import signal
 from collections.abc import Callable
 
 from tpx.analyzer.accuracy import Gate
-from tpx.analyzer.options import ProfileConfig
+from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.profile import Observer, Profile
 from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.resume import Earlier, check_same_run
@@ -19,31 +19,31 @@ AT_ONCE = 3
 """So many interrupts end a run without waiting for anything, as in Model Analyzer."""
 
 
-async def measure(config: ProfileConfig, command: tuple[str, ...], observe: Observer, say: Say) -> None:
+async def measure(config: ProfileSpec, command: tuple[str, ...], observe: Observer, say: Say) -> None:
     """Everything that is still to be measured; what is found is in the journal, whatever ends the run."""
-    earlier = _earlier(config, say) if config.resume or config.retry_failed else None
+    earlier = _earlier(config, say) if config.output.resume or config.output.retry_failed else None
     if earlier is not None and earlier.complete:
         hint = "; --retry-failed tries again what failed" if earlier.failures else ""
         say(f"the run is complete: there is nothing to resume{hint}")
         return
     repository = OutputRepository(
-        config.output_model_repository_path,
-        None if config.triton_launch_mode == "remote" else config.model_repository,
-        override=config.override_output_model_repository,
+        config.models.output_model_repository_path,
+        None if config.server.triton_launch_mode == "remote" else config.models.model_repository,
+        override=config.models.override_output_model_repository,
         keep=earlier is not None,
     )
-    with Journal(config.journal_path) as journal:
+    with Journal(config.output.journal_path) as journal:
         gate = Gate(
-            tolerance=config.accuracy_tolerance,
-            seed=config.seed,
-            shapes={shape.name: shape.dims for shape in config.shape},
+            tolerance=config.axes.accuracy_tolerance,
+            seed=config.budget.seed,
+            shapes={shape.name: shape.dims for shape in config.measurement.shape},
         )
         trials = TrialRunner(
             open_runner(config),
             repository,
-            monitoring_interval_s=config.monitoring_interval,
+            monitoring_interval_s=config.watch.monitoring_interval,
             gate=gate,
-            gpus=config.chosen_gpus,
+            gpus=config.server.chosen_gpus,
         )
         search = Profile(config, trials, journal, observe, earlier)
         work = asyncio.ensure_future(search.run(command))
@@ -58,10 +58,12 @@ async def measure(config: ProfileConfig, command: tuple[str, ...], observe: Obse
             interrupts.ignore()
 
 
-def _earlier(config: ProfileConfig, say: Say) -> Earlier:
-    earlier = Earlier(read_last_run(config.journal_path) if config.journal_path.exists() else ())
-    check_same_run(earlier, config.as_settings(), config.journal_path)
-    if config.retry_failed:
+def _earlier(config: ProfileSpec, say: Say) -> Earlier:
+    earlier = Earlier(
+        read_last_run(config.output.journal_path) if config.output.journal_path.exists() else ()
+    )
+    check_same_run(earlier, config.as_settings(), config.output.journal_path)
+    if config.output.retry_failed:
         failures = earlier.failures
         say(f"failed before, and tried again: {failures}" if failures else "nothing failed before")
         if failures:

@@ -1,7 +1,6 @@
-"""What `tpx analyze` can be told: a module for each group of options, the YAML file, and the rules between
-them."""
+"""What `tpx analyze` can be told: groups of options, which `ProfileSpec` composes, and the YAML file."""
 
-from tpx.analyzer.options.config import ProfileConfig
 from tpx.analyzer.options.file import read_options
+from tpx.analyzer.options.spec import ProfileSpec
 
-__all__ = ["ProfileConfig", "read_options"]
+__all__ = ["ProfileSpec", "read_options"]

@@ -1,4 +1,4 @@
-"""The command line and its YAML file, read into a ProfileConfig."""
+"""The command line and its YAML file, read into a ProfileSpec."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ from typing import Any
 
 from tpx.analyzer.config_sweep import BadField
 from tpx.analyzer.models import ModelToProfile
-from tpx.analyzer.options.config import ProfileConfig
 from tpx.analyzer.options.output import unwritable
+from tpx.analyzer.options.spec import ProfileSpec
 from tpx.errors import UsageError
 from tpx.options import build, given_in_argv, given_in_mapping, nearest
 
@@ -18,46 +18,46 @@ MODELS_SHOWN = 20
 """So many names an error lists at most."""
 
 
-def read_options(argv: Sequence[str]) -> ProfileConfig:
+def read_options(argv: Sequence[str]) -> ProfileSpec:
     """The options of a command line and of the YAML file that it names; the command line wins.
 
     Raises UsageError, also for what only the whole shows: missing options, and a minimum above its maximum.
     """
     config = merge_options(argv)
     for flag, path in (
-        ("--export-path", config.export_path),
-        ("--checkpoint-directory", config.journal_path.parent),
+        ("--export-path", config.output.export_path),
+        ("--checkpoint-directory", config.output.journal_path.parent),
     ):
         fault = unwritable(path)
         if fault:
             raise UsageError(f"{flag} {path}: {fault}")
-    if not config.profile_models:
+    if not config.models.profile_models:
         raise UsageError("missing: --profile-models, the model to profile (several with commas)")
-    repository = config.model_repository
+    repository = config.models.model_repository
     if repository is None:
-        if config.triton_launch_mode != "remote":
+        if config.server.triton_launch_mode != "remote":
             raise UsageError("missing: --model-repository, the directory that holds the models")
         return config
     if not repository.is_dir():
         raise UsageError(f"--model-repository {repository}: no such directory")
-    if config.triton_launch_mode != "remote":
-        for model in config.model_names:
+    if config.server.triton_launch_mode != "remote":
+        for model in config.models.names:
             _check_model(repository, model)
     return config
 
 
-def merge_options(argv: Sequence[str]) -> ProfileConfig:
+def merge_options(argv: Sequence[str]) -> ProfileSpec:
     """Command line over file over defaults.
 
     A model that the command line names keeps the settings that the file has for it.
     """
-    given = given_in_argv(ProfileConfig, argv)
+    given = given_in_argv(ProfileSpec, argv)
     path = given.get("config_file")
     if path is not None:
         base = _from_file(path)
         models = _with_settings(given.get("profile_models", ()), base.get("profile_models", ()))
         given = {**base, **given, **({"profile_models": models} if models else {})}
-    return build(ProfileConfig, given)
+    return build(ProfileSpec, given)
 
 
 def _with_settings(
@@ -130,7 +130,7 @@ def _from_file(path: Path) -> dict[str, Any]:
         if str(key).replace("-", "_") in OF_REPORT:
             continue
         try:
-            values |= given_in_mapping(ProfileConfig, {key: value}, source=str(path))
+            values |= given_in_mapping(ProfileSpec, {key: value}, source=str(path))
         except UsageError as exc:
             raise _placed(exc, path, str(key)) from exc
     return values

@@ -1,6 +1,8 @@
-"""`profile_models` and the models that others are composed of, in every form that the file may have."""
+"""The options of the models: which are profiled, in every form that the file may have, and where they lie."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tpx.analyzer.config_sweep import read_sweep
@@ -18,7 +20,7 @@ from tpx.analyzer.options.values import (
     within,
     words,
 )
-from tpx.options import nearest
+from tpx.options import nearest, option
 
 Reader = Callable[[Any], Any]
 
@@ -105,3 +107,55 @@ _SETTINGS: Mapping[str, tuple[str, Reader]] = {
     "triton_server_environment": ("triton_server_environment", environment),
     "triton_docker_args": ("triton_docker_args", docker_args),
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelsSpec:
+    """Models, alone or together, and what they are composed of."""
+
+    config_file: Path | None = option(
+        None,
+        "YAML file with these options as keys; the command line wins",
+        "-f",
+        metavar="FILE",
+    )
+    model_repository: Path | None = option(None, "directory that holds the models", "-m", metavar="DIR")
+    profile_models: tuple[ModelToProfile, ...] = option(
+        (),
+        "models to profile, one after the other; in the file each may have settings of its own",
+        metavar="A,B",
+        parse=parse_models,
+        read=read_models,
+    )
+    run_config_profile_models_concurrently_enable: bool = option(
+        False, "profile all models together, each under a load of its own"
+    )
+    bls_composing_models: tuple[ModelToProfile, ...] = option(
+        (),
+        "models that the profiled one calls by itself, whose configurations are varied too",
+        metavar="A,B",
+        parse=parse_models,
+        read=read_models,
+    )
+    ensemble_composing_models: tuple[ModelToProfile, ...] = option(
+        (),
+        "settings of an ensemble's models, as for profile_models",
+        metavar="A,B",
+        parse=parse_models,
+        read=read_models,
+    )
+    cpu_only_composing_models: tuple[str, ...] = option(
+        (), "composing models that stay on the CPU", metavar="A,B", comma=True, read=words
+    )
+    output_model_repository_path: Path = option(
+        Path("output_model_repository"),
+        "directory for the config.pbtxt of every variant, beside links to its model",
+        metavar="DIR",
+    )
+    override_output_model_repository: bool = option(
+        False, "replace the variants that an earlier run left there"
+    )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(model.name for model in self.profile_models)

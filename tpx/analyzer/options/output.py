@@ -11,7 +11,6 @@ from tpx.analyzer.results.fields import BACKEND_PARAMETER, COLUMNS
 from tpx.errors import UsageError
 from tpx.options import nearest, option
 
-_OUTPUT = "Output"
 JOURNAL = "run.jsonl"
 
 
@@ -25,76 +24,69 @@ def unwritable(path: Path) -> str:
     return "" if os.access(there, os.W_OK | os.X_OK) else f"{there} cannot be written to"
 
 
-@dataclass(frozen=True, kw_only=True)
-class OutputOptions:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputSpec:
     """Directories, files, columns."""
 
     mode: Literal["online", "offline"] = option(
         "online",
         "what reports look at: online latency and memory, offline throughput and batches",
-        section=_OUTPUT,
     )
-    export_path: Path = option(
-        Path(), "directory for results and reports", "-e", section=_OUTPUT, metavar="DIR"
-    )
+    export_path: Path = option(Path(), "directory for results and reports", "-e", metavar="DIR")
     checkpoint_directory: Path | None = option(
         None,
         "directory of run.jsonl, which every report is made from (results in the export path when not given)",
         "-s",
-        section=_OUTPUT,
         metavar="DIR",
     )
-    resume: bool = option(
-        False, "go on with the run in run.jsonl: nothing is measured twice", section=_OUTPUT
-    )
+    resume: bool = option(False, "go on with the run in run.jsonl: nothing is measured twice")
     retry_failed: bool = option(
         False,
         "go on with the run in run.jsonl, also a complete one, and try again what failed: as --resume, "
         "with new final rounds",
-        section=_OUTPUT,
     )
     filename_model_inference: str = option(
-        "metrics-model-inference.csv", "name of the CSV file of inferences", section=_OUTPUT
+        "metrics-model-inference.csv", "name of the CSV file of inferences"
     )
-    filename_model_gpu: str = option("metrics-model-gpu.csv", "name of the CSV file of GPUs", section=_OUTPUT)
+    filename_model_gpu: str = option("metrics-model-gpu.csv", "name of the CSV file of GPUs")
     filename_server_only: str = option(
-        "metrics-server-only.csv", "name of the CSV file of the server without models", section=_OUTPUT
+        "metrics-server-only.csv", "name of the CSV file of the server without models"
     )
     inference_output_fields: tuple[str, ...] = option(
-        (), "columns of the table of inferences", section=_OUTPUT, metavar="TAG,TAG", comma=True, read=words
+        (), "columns of the table of inferences", metavar="TAG,TAG", comma=True, read=words
     )
     gpu_output_fields: tuple[str, ...] = option(
-        (), "columns of the table of GPUs", section=_OUTPUT, metavar="TAG,TAG", comma=True, read=words
+        (), "columns of the table of GPUs", metavar="TAG,TAG", comma=True, read=words
     )
     server_output_fields: tuple[str, ...] = option(
         (),
         "columns of the table of the bare server",
-        section=_OUTPUT,
         metavar="TAG,TAG",
         comma=True,
         read=words,
     )
-    skip_summary_reports: bool = option(
-        False, "no report of the whole run but those that are named", section=_OUTPUT
-    )
-    skip_detailed_reports: bool = option(False, "no reports of single configurations", section=_OUTPUT)
+    skip_summary_reports: bool = option(False, "no report of the whole run but those that are named")
+    skip_detailed_reports: bool = option(False, "no reports of single configurations")
     html: Path | None = option(
-        None, "HTML report (report.html in the export path when not given)", section=_OUTPUT, metavar="FILE"
+        None, "HTML report (report.html in the export path when not given)", metavar="FILE"
     )
-    pdf: Path | None = option(None, "the same report as PDF (tpx[report])", section=_OUTPUT, metavar="FILE")
-    markdown: Path | None = option(
-        None, "the verdict and a table as Markdown", section=_OUTPUT, metavar="FILE"
-    )
-    json: Path | None = option(None, "every figure as JSON", section=_OUTPUT, metavar="FILE")
-    junit: Path | None = option(
-        None, "verdicts and constraints as JUnit's XML", section=_OUTPUT, metavar="FILE"
-    )
-    step_summary: bool = option(
-        False, "add the Markdown to $GITHUB_STEP_SUMMARY, the page of a GitHub job", section=_OUTPUT
-    )
-    dry_run: bool = option(False, "tell what would be measured and for how long, and end", section=_OUTPUT)
-    quiet: bool = option(False, "no progress on stderr", "-q", section=_OUTPUT)
-    verbose: bool = option(False, "tell every step on stderr", "-v", section=_OUTPUT)
+    pdf: Path | None = option(None, "the same report as PDF (tpx[report])", metavar="FILE")
+    markdown: Path | None = option(None, "the verdict and a table as Markdown", metavar="FILE")
+    json: Path | None = option(None, "every figure as JSON", metavar="FILE")
+    junit: Path | None = option(None, "verdicts and constraints as JUnit's XML", metavar="FILE")
+    step_summary: bool = option(False, "add the Markdown to $GITHUB_STEP_SUMMARY, the page of a GitHub job")
+    dry_run: bool = option(False, "tell what would be measured and for how long, and end")
+    quiet: bool = option(False, "no progress on stderr", "-q")
+    verbose: bool = option(False, "tell every step on stderr", "-v")
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a column that there is none of."""
+        for name in ("inference_output_fields", "gpu_output_fields", "server_output_fields"):
+            for tag in getattr(self, name):
+                known = (*COLUMNS, *METRICS)
+                if tag not in known and not tag.startswith(BACKEND_PARAMETER):
+                    flag = f"--{name.replace('_', '-')}"
+                    raise UsageError(f"{flag}: there is no column '{tag}'{nearest(tag, known)}")
 
     @property
     def results_path(self) -> Path:
@@ -108,12 +100,3 @@ class OutputOptions:
     def html_path(self) -> Path | None:
         """None where no report of the whole run is wanted."""
         return self.html or (None if self.skip_summary_reports else self.export_path / "report.html")
-
-    def check_output(self) -> None:
-        """Raise UsageError for a column that there is none of."""
-        for name in ("inference_output_fields", "gpu_output_fields", "server_output_fields"):
-            for tag in getattr(self, name):
-                known = (*COLUMNS, *METRICS)
-                if tag not in known and not tag.startswith(BACKEND_PARAMETER):
-                    flag = f"--{name.replace('_', '-')}"
-                    raise UsageError(f"{flag}: there is no column '{tag}'{nearest(tag, known)}")

@@ -1,16 +1,17 @@
-"""`perf_analyzer_flags`: options of perf_analyzer by name, as words for `tpx perf`.
+"""`perf_analyzer_flags` and `genai_perf_flags`: options of other load generators as those of `tpx perf`.
 
 What the analyzer decides itself changes nothing, as in Model Analyzer, but is warned of with the option that
 decides it.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from tpx.analyzer.models import Flags, ModelParameters
 from tpx.analyzer.options.values import numbers
 from tpx.errors import UsageError
-from tpx.options import TRUE_WORDS, fields_of, from_argv, nearest
+from tpx.options import TRUE_WORDS, fields_of, given_in_argv, nearest
 from tpx.perf.levels import parse_intervals
 from tpx.perf.options import SessionSpec
 from tpx.perf.options.sequences import length_warning
@@ -128,11 +129,90 @@ def perf_warnings(flags: Flags) -> tuple[str, ...]:
     return tuple(f"perf_analyzer_flags: {line}" for line in lines)
 
 
-def checked_perf_words(flags: Flags, protocol: str) -> tuple[str, ...]:
-    """The words of `perf_words`, which tpx perf takes for a model over this protocol."""
-    words = perf_words(flags)
-    try:
-        from_argv(SessionSpec, words, {"model": "model", "protocol": protocol})
-    except UsageError as exc:
-        raise UsageError(f"perf_analyzer_flags: {exc.message}") from exc
-    return words
+def perf_values(flags: Flags) -> dict[str, Any]:
+    """Options of `tpx perf` by name, with their values. Raises UsageError for what it does not have."""
+    return given_in_argv(SessionSpec, perf_words(flags))
+
+
+ENDPOINTS: Mapping[str, str] = {
+    "": "v1/chat/completions",
+    "chat": "v1/chat/completions",
+    "completions": "v1/completions",
+    "embeddings": "v1/embeddings",
+}
+"""genai-perf's `endpoint-type` -> the path of the OpenAI API."""
+GENAI_RENAMED: Mapping[str, str] = {"random-seed": "seed", "url": "url"}
+GENAI_INSTEAD: Mapping[str, str] = {
+    "input-dataset": "give the requests as perf_analyzer_flags: input-data",
+    "input-type": "give the requests as perf_analyzer_flags: input-data",
+    "input-tokens-mean": "give the requests as perf_analyzer_flags: input-data",
+    "input-tokens-stddev": "give the requests as perf_analyzer_flags: input-data",
+    "expected-output-tokens": "give max_tokens in the requests of perf_analyzer_flags: input-data",
+    "num-of-output-prompts": "give the requests as perf_analyzer_flags: input-data",
+}
+"""What genai-perf does by itself -> what to do with tpx."""
+GENAI_NEEDLESS: Mapping[str, str] = {
+    "tokenizer": "the service counts its tokens",
+    "backend": "models are asked through the OpenAI API, whatever runs them",
+}
+"""What tpx does without -> why."""
+
+
+GENAI_SERVICE = ("endpoint", "endpoint-type", "service-kind", "streaming")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageModel:
+    """How one is asked."""
+
+    endpoint: str
+    values: Mapping[str, Any]
+    """Further options of tpx perf by name."""
+
+
+def language_model(flags: Flags) -> LanguageModel:
+    """Reads the flags. Raises UsageError naming the flag and what to do instead."""
+    endpoint, words = "", []
+    for name, values in flags.items():
+        value = values[-1] if values else ""
+        if name in GENAI_INSTEAD:
+            raise UsageError(f"genai_perf_flags: {name}: {GENAI_INSTEAD[name]}")
+        if name == "service-kind" and value != "openai":
+            raise UsageError(f"genai_perf_flags: service-kind {value}: tpx measures openai alone")
+        if name == "streaming" and value.lower() in ("false", "0", "off"):
+            raise UsageError(
+                "genai_perf_flags: streaming: false: without a stream there are no tokens to time"
+            )
+        if name == "endpoint-type" and value not in ENDPOINTS:
+            raise UsageError(
+                f"genai_perf_flags: endpoint-type: unknown type '{value}'{nearest(value, ENDPOINTS)}"
+            )
+        if name == "endpoint-type":
+            endpoint = endpoint or ENDPOINTS[value]
+        elif name == "endpoint":
+            endpoint = value
+        elif name in GENAI_RENAMED:
+            words.append(f"--{GENAI_RENAMED[name]}={value}")
+        elif name not in (*GENAI_SERVICE, *GENAI_NEEDLESS):
+            known = (
+                *GENAI_RENAMED,
+                *GENAI_INSTEAD,
+                *GENAI_NEEDLESS,
+                "endpoint",
+                "endpoint-type",
+                "service-kind",
+                "streaming",
+            )
+            raise UsageError(f"genai_perf_flags: unknown option '{name}'{nearest(name, known)}")
+    return LanguageModel(endpoint=endpoint or ENDPOINTS[""], values=given_in_argv(SessionSpec, words))
+
+
+def language_warnings(flags: Flags, model_type: str) -> tuple[str, ...]:
+    """A line for each flag that changes nothing."""
+    if model_type != "LLM":
+        return ("genai_perf_flags change nothing: they are for model_type LLM",) if flags else ()
+    return tuple(
+        f"genai_perf_flags: {name} changes nothing: {GENAI_NEEDLESS[name]}"
+        for name in flags
+        if name in GENAI_NEEDLESS
+    )

@@ -1,53 +1,113 @@
-"""The rules between options of different groups: Model Analyzer's, and those that it lacks."""
+"""The rules between groups of options: Model Analyzer's and those that it lacks, and what changes nothing."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from tpx.analyzer.models import ModelToProfile
 from tpx.errors import UsageError
-from tpx.options import fields_of, nearest
+from tpx.options import fields_of, given, nearest
 
 if TYPE_CHECKING:
-    from tpx.analyzer.options.config import ProfileConfig
+    from tpx.analyzer.options.spec import ProfileSpec
 
-
+_OF_THE_SERVER = ("triton_server_flags", "triton_server_environment", "triton_docker_args")
 _OF_THE_LOAD = (
     *("weighting", "parameters", "objectives", "constraints", "perf_analyzer_flags", "genai_perf_flags"),
-    *("triton_server_flags", "triton_server_environment", "triton_docker_args"),
+    *_OF_THE_SERVER,
 )
 """Settings of ModelToProfile that a composing model has no use for."""
-_OF_THE_SERVER = ("triton_server_flags", "triton_server_environment", "triton_docker_args")
+_OF_MODES: Mapping[str, tuple[str, ...]] = {
+    "triton_http_endpoint": ("remote",),
+    "triton_grpc_endpoint": ("remote",),
+    "triton_metrics_url": ("remote",),
+    "triton_server_path": ("local",),
+    "triton_output_path": ("local", "docker"),
+    "triton_server_flags": ("local", "docker", "remote"),
+    "triton_server_environment": ("local", "docker", "remote"),
+}
+"""Option -> the launch modes that take it, if only to refuse it."""
+_NO_AXES = ("cores", "accuracy_tolerance")
+"""Options beside the axes that say something of them."""
+_SEARCHES_ALL = ("quick", "optuna")
+"""Modes in which listed fields are axes beside the others."""
 
 
-def check_together(config: "ProfileConfig") -> None:
+def _composing(spec: "ProfileSpec") -> tuple[ModelToProfile, ...]:
+    return (*spec.models.bls_composing_models, *spec.models.ensemble_composing_models)
+
+
+def _together(spec: "ProfileSpec") -> bool:
+    return spec.models.run_config_profile_models_concurrently_enable
+
+
+def _mode(spec: "ProfileSpec", mode: str) -> bool:
+    return spec.strategy.run_config_search_mode == mode
+
+
+_BRUTE = (
+    "brute search does not vary several models; leave --run-config-search-mode out, or choose quick or optuna"
+)
+RULES: Mapping[str, Callable[["ProfileSpec"], object]] = {
+    "--bls-composing-models belong to one model: profile that one alone": (
+        lambda s: s.models.bls_composing_models and len(s.models.profile_models) > 1
+    ),
+    "--bls-composing-models and models profiled together do not go together": (
+        lambda s: s.models.bls_composing_models and _together(s)
+    ),
+    "--cpu-only-composing-models needs --bls-composing-models or --ensemble-composing-models": (
+        lambda s: s.models.cpu_only_composing_models and not _composing(s)
+    ),
+    "--run-config-search-mode quick and --run-config-search-disable do not go together": (
+        lambda s: _mode(s, "quick") and s.strategy.run_config_search_disable
+    ),
+    "--concurrency: quick search chooses the concurrency itself": (
+        lambda s: _mode(s, "quick") and s.loads.concurrency
+    ),
+    "--batch-sizes: quick search sends single inferences": (
+        lambda s: _mode(s, "quick") and s.loads.batch_sizes != (1,)
+    ),
+    f"--run-config-profile-models-concurrently-enable: {_BRUTE}": (
+        lambda s: _mode(s, "brute") and _together(s)
+    ),
+    f"--bls-composing-models: {_BRUTE}": lambda s: _mode(s, "brute") and s.models.bls_composing_models,
+    "--dcgm-disable goes with --triton-launch-mode remote only": (
+        lambda s: s.watch.dcgm_disable and s.server.triton_launch_mode != "remote"
+    ),
+}
+"""By message: what is not allowed between groups; what depends on single models is below."""
+
+
+def check_together(spec: "ProfileSpec") -> None:
     """Raise UsageError, naming both, for options that do not go together."""
-    _distinct(config.model_names)
-    _one_kind_of_load(config)
-    _composing(config)
-    _known_server_flags(config)
-    _one_server(config)
-    if config.run_config_search_mode == "quick":
-        _quick(config)
-    if config.run_config_search_mode == "brute":
-        _brute(config)
-    if config.dcgm_disable and config.triton_launch_mode != "remote":
-        raise UsageError("--dcgm-disable goes with --triton-launch-mode remote only")
-    _ = config.goals, config.space, config.concurrencies, config.request_rates
-    for model in config.profile_models:
-        _ = config.space_of(model)
+    for faults in (_of_loads, _of_rules, _of_server_flags, _of_one_server, _of_quick):
+        for message in faults(spec):
+            raise UsageError(message)
 
 
-def member_warnings(config: "ProfileConfig") -> Iterator[str]:
-    """A line for each setting of a composing model that only a model under load of its own has a use for."""
-    for model in (*config.bls_composing_models, *config.ensemble_composing_models):
-        plain = ModelToProfile(name=model.name)
-        for name in _OF_THE_LOAD:
-            if getattr(model, name) != getattr(plain, name):
-                yield f"composing model '{model.name}': {name} changes nothing: it has no load of its own"
+def _of_rules(spec: "ProfileSpec") -> Iterator[str]:
+    return (message for message, broken in RULES.items() if broken(spec))
 
 
-def _known_server_flags(config: "ProfileConfig") -> None:
-    sets = [config.triton_server_flags, *(model.triton_server_flags for model in config.profile_models)]
+def _of_loads(spec: "ProfileSpec") -> Iterator[str]:
+    names = spec.models.names
+    if len(set(names)) < len(names):
+        yield f"--profile-models names a model twice: {','.join(names)}"
+    told = given(spec.loads)
+    rate = next((_flag(name) for name in told if "request_rate" in name), "")
+    flight = next((_flag(name) for name in told if "concurrency" in name), "")
+    if rate and flight:
+        yield f"{rate} and {flight} do not go together: a load is either of them"
+    for model in spec.models.profile_models:
+        if model.parameters.request_rate and model.parameters.concurrency:
+            yield f"model '{model.name}' has both concurrency and request_rate: a load is either"
+    kinds = {spec.space_of(model).loads.kind for model in spec.models.profile_models}
+    if _together(spec) and len(kinds) > 1:
+        yield "models profiled together all have a concurrency, or all a request rate"
+
+
+def _of_server_flags(spec: "ProfileSpec") -> Iterator[str]:
+    models = spec.models.profile_models
+    sets = [spec.server.triton_server_flags, *(model.triton_server_flags for model in models)]
     names = [name for flags in sets for name in flags or ()]
     if not names:
         return
@@ -56,94 +116,66 @@ def _known_server_flags(config: "ProfileConfig") -> None:
     known = {spelling.lstrip("-") for field in fields_of(ServeConfig) for spelling in field.spellings}
     for name in names:
         if name not in known:
-            raise UsageError(f"triton_server_flags: unknown option '{name}'{nearest(name, known)}")
+            yield f"triton_server_flags: unknown option '{name}'{nearest(name, known)}"
 
 
-def _one_server(config: "ProfileConfig") -> None:
+def _of_one_server(spec: "ProfileSpec") -> Iterator[str]:
     """Models that are profiled together share a server, which is started in one way."""
-    if not config.run_config_profile_models_concurrently_enable:
-        return
-    for name in _OF_THE_SERVER:
-        said = [model for model in config.profile_models if getattr(model, name) is not None]
+    for name in _OF_THE_SERVER if _together(spec) else ():
+        said = [model for model in spec.models.profile_models if getattr(model, name) is not None]
         for model in said[1:]:
             if getattr(model, name) != getattr(said[0], name):
-                raise UsageError(
+                yield (
                     f"{name} of models '{said[0].name}' and '{model.name}' differ: models that are profiled "
                     "together share one server"
                 )
 
 
-def _distinct(names: tuple[str, ...]) -> None:
-    if len(set(names)) < len(names):
-        raise UsageError(f"--profile-models names a model twice: {','.join(names)}")
-
-
-def _one_kind_of_load(config: "ProfileConfig") -> None:
-    rates = {
-        "--request-rate": bool(config.request_rate),
-        "--request-rate-search-enable": config.request_rate_search_enable,
-        "--run-config-search-min-request-rate": config.run_config_search_min_request_rate != 16,
-        "--run-config-search-max-request-rate": config.run_config_search_max_request_rate != 8192,
-    }
-    flights = {
-        "--concurrency": bool(config.concurrency),
-        "--run-config-search-min-concurrency": config.run_config_search_min_concurrency != 1,
-        "--run-config-search-max-concurrency": config.run_config_search_max_concurrency != 1024,
-    }
-    rate = next((flag for flag, given in rates.items() if given), "")
-    flight = next((flag for flag, given in flights.items() if given), "")
-    if rate and flight:
-        raise UsageError(f"{rate} and {flight} do not go together: a load is either of them")
-    for model in config.profile_models:
-        if model.parameters.request_rate and model.parameters.concurrency:
-            raise UsageError(f"model '{model.name}' has both concurrency and request_rate: a load is either")
-    kinds = {config.space_of(model).loads.kind for model in config.profile_models}
-    if config.run_config_profile_models_concurrently_enable and len(kinds) > 1:
-        raise UsageError("models profiled together all have a concurrency, or all a request rate")
-
-
-def _composing(config: "ProfileConfig") -> None:
-    together = config.run_config_profile_models_concurrently_enable
-    if config.bls_composing_models:
-        if len(config.profile_models) > 1:
-            raise UsageError("--bls-composing-models belong to one model: profile that one alone")
-        if together:
-            raise UsageError("--bls-composing-models and models profiled together do not go together")
-    composing = (*config.bls_composing_models, *config.ensemble_composing_models)
-    if config.cpu_only_composing_models and not composing:
-        raise UsageError(
-            "--cpu-only-composing-models needs --bls-composing-models or --ensemble-composing-models"
-        )
-
-
-def _brute(config: "ProfileConfig") -> None:
-    for name in ("run_config_profile_models_concurrently_enable", "bls_composing_models"):
-        if getattr(config, name):
-            raise UsageError(
-                f"--{name.replace('_', '-')}: brute search does not vary several models; leave "
-                "--run-config-search-mode out, or choose quick or optuna"
+def _of_quick(spec: "ProfileSpec") -> Iterator[str]:
+    for model in spec.models.profile_models if _mode(spec, "quick") else ():
+        if model.parameters.concurrency:
+            yield f"model '{model.name}': concurrency: quick search chooses it itself"
+        for axis in model.sweep.axes:
+            if axis.path[0] in ("max_batch_size", "instance_group") and len(axis.values) > 1:
+                yield f"model '{model.name}': {axis.label}: quick search varies it itself"
+        combinations = model.sweep.combinations
+        if combinations > 1:
+            yield (
+                f"model '{model.name}': model_config_parameters have {combinations} combinations; quick "
+                "search takes one"
             )
 
 
-def _quick(config: "ProfileConfig") -> None:
-    if config.run_config_search_disable:
-        raise UsageError("--run-config-search-mode quick and --run-config-search-disable do not go together")
-    if config.concurrency:
-        raise UsageError("--concurrency: quick search chooses the concurrency itself")
-    if config.batch_sizes != (1,):
-        raise UsageError("--batch-sizes: quick search sends single inferences")
-    for model in config.profile_models:
-        _quick_model(model)
+def member_warnings(spec: "ProfileSpec") -> Iterator[str]:
+    """A line for each setting of a composing model that only a model under load of its own has a use for."""
+    for model in _composing(spec):
+        plain = ModelToProfile(name=model.name)
+        for name in _OF_THE_LOAD:
+            if getattr(model, name) != getattr(plain, name):
+                yield f"composing model '{model.name}': {name} changes nothing: it has no load of its own"
 
 
-def _quick_model(model: ModelToProfile) -> None:
-    if model.parameters.concurrency:
-        raise UsageError(f"model '{model.name}': concurrency: quick search chooses it itself")
-    for axis in model.sweep.axes:
-        if axis.path[0] in ("max_batch_size", "instance_group") and len(axis.values) > 1:
-            raise UsageError(f"model '{model.name}': {axis.label}: quick search varies it itself")
-    if model.sweep.combinations > 1:
-        raise UsageError(
-            f"model '{model.name}': model_config_parameters have {model.sweep.combinations} combinations; "
-            "quick search takes one"
-        )
+def idle_warnings(spec: "ProfileSpec") -> Iterator[str]:
+    """A line for each option that was set and changes nothing."""
+    launch, search = spec.server.triton_launch_mode, spec.strategy.run_config_search_mode
+    taken = {**_OF_MODES, **dict.fromkeys(given(spec.docker), ("docker",))}
+    for name in (*given(spec.server), *given(spec.docker)):
+        if launch not in taken.get(name, (launch,)):
+            modes = " and ".join(taken[name])
+            yield f"{_flag(name)} changes nothing with --triton-launch-mode {launch}: it is for {modes}"
+    for name in given(spec.optuna) if search != "optuna" else ():
+        yield f"{_flag(name)} changes nothing: it is for --run-config-search-mode optuna"
+    if spec.budget.pareto and search not in (None, "pareto"):
+        yield f"--pareto changes nothing with --run-config-search-mode {search}"
+    listed = spec.strategy.run_config_search_disable or any(m.sweep for m in spec.models.profile_models)
+    for name in given(spec.axes):
+        if name in _NO_AXES:
+            continue
+        if listed and search not in _SEARCHES_ALL:
+            yield f"{_flag(name)} changes nothing where configurations are listed: list its values there"
+        elif search == "brute":
+            yield f"{_flag(name)} changes nothing with --run-config-search-mode brute"
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

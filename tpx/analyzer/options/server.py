@@ -11,8 +11,6 @@ from tpx.analyzer.options.values import environment, flags, from_yaml_text, word
 from tpx.errors import UsageError
 from tpx.options import nearest, option
 
-_SERVER = "Server"
-_DOCKER = "Docker"
 _MAP = "{KEY: VALUE}"
 
 LaunchMode = Literal["local", "remote", "inprocess", "docker"]
@@ -33,59 +31,34 @@ def parse_launch_mode(text: object) -> LaunchMode:
     return _MODES[word.lower()]
 
 
-def _no_flags() -> Flags:
-    return {}
-
-
-def _no_variables() -> Mapping[str, str]:
-    return {}
-
-
-def _no_arguments() -> Mapping[str, object]:
-    return {}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServerOptions:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSpec:
     """Launch mode, addresses, and what the server is told when it starts."""
 
     triton_launch_mode: LaunchMode = option(
         "local",
         "local: a child server on this machine; remote: one that runs already, under explicit model "
         "control; inprocess (c_api): the engine in this process; docker: a container",
-        section=_SERVER,
         metavar="local|remote|inprocess|docker",
         parse=parse_launch_mode,
         read=parse_launch_mode,
     )
     triton_server_path: str = option(
-        "", "local: the server program; `tpx serve` when not given", section=_SERVER, metavar="PROGRAM"
+        "", "local: the server program; `tpx serve` when not given", metavar="PROGRAM"
     )
-    triton_http_endpoint: str = option(
-        "localhost:8000", "remote: where HTTP is served", section=_SERVER, metavar="HOST:PORT"
-    )
-    triton_grpc_endpoint: str = option(
-        "localhost:8001", "remote: where gRPC is served", section=_SERVER, metavar="HOST:PORT"
-    )
+    triton_http_endpoint: str = option("localhost:8000", "remote: where HTTP is served", metavar="HOST:PORT")
+    triton_grpc_endpoint: str = option("localhost:8001", "remote: where gRPC is served", metavar="HOST:PORT")
     triton_metrics_url: str = option(
         "http://localhost:8002/metrics",
         "remote: page of the server's metrics",
-        section=_SERVER,
         metavar="URL",
     )
-    client_protocol: Literal["http", "grpc"] = option(
-        "grpc", "protocol of the load", section=_SERVER, metavar="http|grpc"
-    )
-    client_max_retries: int = option(
-        50, "seconds that a server and its model have to become ready", "-r", section=_SERVER
-    )
-    reload_model_disable: bool = option(
-        False, "remote: never load or unload, measure what is loaded", section=_SERVER
-    )
+    client_protocol: Literal["http", "grpc"] = option("grpc", "protocol of the load", metavar="http|grpc")
+    client_max_retries: int = option(50, "seconds that a server and its model have to become ready", "-r")
+    reload_model_disable: bool = option(False, "remote: never load or unload, measure what is loaded")
     triton_server_flags: Flags = option(
         {},
         "options of the server by name",
-        section=_SERVER,
         metavar=_MAP,
         parse=from_yaml_text(flags),
         read=flags,
@@ -93,45 +66,22 @@ class ServerOptions:
     triton_server_environment: Mapping[str, str] = option(
         {},
         "variables of its environment",
-        section=_SERVER,
         metavar=_MAP,
         parse=from_yaml_text(environment),
         read=environment,
     )
-    triton_output_path: Path | None = option(
-        None, "file for the server's log", section=_SERVER, metavar="FILE"
-    )
+    triton_output_path: Path | None = option(None, "file for the server's log", metavar="FILE")
     triton_install_path: Path = option(
-        Path("/opt/tritonserver"), "tpx has its engine with it", section=_SERVER, metavar="DIR", inert=True
+        Path("/opt/tritonserver"), "tpx has its engine with it", metavar="DIR", inert=True
     )
     gpus: tuple[str, ...] = option(
         ("all",),
         "GPUs to use, by UUID or number; all, or [] for none",
-        section=_SERVER,
         metavar="A,B",
         parse=words,
     )
 
-    triton_docker_image: str = option(
-        "nvcr.io/nvidia/tritonserver:26.04-py3", "image to run", section=_DOCKER, metavar="IMAGE"
-    )
-    triton_docker_args: Mapping[str, object] = option(
-        {},
-        "arguments of the container",
-        section=_DOCKER,
-        metavar=_MAP,
-        parse=from_yaml_text(docker_args),
-        read=docker_args,
-    )
-    triton_docker_labels: Mapping[str, str] = option(
-        {}, "labels of it", section=_DOCKER, metavar=_MAP, parse=from_yaml_text(environment), read=environment
-    )
-    triton_docker_mounts: tuple[str, ...] = option(
-        (), "further mounts of it", section=_DOCKER, metavar="HOST:DEST:MODE", comma=True, read=words
-    )
-    triton_docker_shm_size: str = option("", "size of its /dev/shm", section=_DOCKER, metavar="SIZE")
-
-    def check_server(self) -> None:
+    def __post_init__(self) -> None:
         """Raise UsageError for a value out of range, or one that the launch mode has no use for."""
         if self.client_max_retries < 1:
             raise UsageError(f"--client-max-retries must be at least 1, not {self.client_max_retries}")
@@ -140,9 +90,6 @@ class ServerOptions:
                 "--reload-model-disable goes with --triton-launch-mode remote only: a server that is started "
                 "here has no models by itself"
             )
-        for mount in self.triton_docker_mounts:
-            if mount.count(":") != 2 or not all(mount.split(":")):
-                raise UsageError(f"--triton-docker-mounts: '{mount}' is not HOST:DEST:MODE")
         for flag, address in (("http", self.triton_http_endpoint), ("grpc", self.triton_grpc_endpoint)):
             if not address.rpartition(":")[2].isdecimal():
                 raise UsageError(f"--triton-{flag}-endpoint: '{address}' is not HOST:PORT")
@@ -156,3 +103,32 @@ class ServerOptions:
         """UUIDs or numbers; None is every GPU, an empty tuple none."""
         words_ = tuple(word for word in self.gpus if word != "[]")
         return None if words_ == ("all",) else words_
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DockerSpec:
+    """What the container of a server is made with."""
+
+    triton_docker_image: str = option(
+        "nvcr.io/nvidia/tritonserver:26.04-py3", "image to run", metavar="IMAGE"
+    )
+    triton_docker_args: Mapping[str, object] = option(
+        {},
+        "arguments of the container",
+        metavar=_MAP,
+        parse=from_yaml_text(docker_args),
+        read=docker_args,
+    )
+    triton_docker_labels: Mapping[str, str] = option(
+        {}, "labels of it", metavar=_MAP, parse=from_yaml_text(environment), read=environment
+    )
+    triton_docker_mounts: tuple[str, ...] = option(
+        (), "further mounts of it", metavar="HOST:DEST:MODE", comma=True, read=words
+    )
+    triton_docker_shm_size: str = option("", "size of its /dev/shm", metavar="SIZE")
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a mount that is none."""
+        for mount in self.triton_docker_mounts:
+            if mount.count(":") != 2 or not all(mount.split(":")):
+                raise UsageError(f"--triton-docker-mounts: '{mount}' is not HOST:DEST:MODE")

@@ -9,7 +9,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ class InProcessRunner:
         """`load` names the module that connects the load generator to the engine."""
         self._models = model_repository.absolute()
         self._scratch = Path(tempfile.mkdtemp(prefix="tpx-analyze-"))
-        self._load = replace(load, repository=self._scratch)
+        self._load = load.over(self._scratch)
         self._limit_s = limit_s
         self._configuration: Configuration | None = None
 

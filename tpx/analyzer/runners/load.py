@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tpx.analyzer.results.measurement import (
     Answers,
@@ -18,14 +18,12 @@ from tpx.analyzer.results.measurement import (
     Variant,
 )
 from tpx.errors import MeasurementError
-from tpx.options import from_argv
 from tpx.perf.latency import LatencySummary
 from tpx.perf.levels import Level
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.level_text import Shown, level_block
 from tpx.perf.results import ClientTimes, Estimates, LevelResult, ServerBreakdown, Streaming, Verdict
 from tpx.perf.session import Session
-from tpx.perf.settings import Shape
 from tpx.perf.statistics.intervals import Interval
 
 
@@ -33,24 +31,40 @@ from tpx.perf.statistics.intervals import Interval
 class LoadSettings:
     """How load is made and when a level counts as measured; the same for every trial of a run."""
 
-    protocol: Literal["http", "grpc"] = "grpc"
-    interval_ms: int = 1000
-    stability_percentage: float = 10.0
-    max_windows: int = 10
-    shapes: tuple[Shape, ...] = ()
-    input_data: Literal["zero", "random"] = "random"
-    words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By model: further options of tpx perf, as its command line has them; they win over those above."""
-    endpoint: str = ""
-    """Of a language model the path of the OpenAI API, such as v1/chat/completions; empty is the v2 API."""
+    sessions: Mapping[str, SessionSpec]
+    """By model: how it is measured, but for its address and its load."""
     in_process: str = ""
     """The module that connects to the engine in this process, which only the command line knows."""
     decoupled: frozenset[str] = frozenset()
     """Models that may send several responses, for which requests go over streams."""
-    repository: Path | None = None
-    """What the engine in this process serves; None is a server over the network."""
     tell: Callable[[str], None] | None = None
     """Is told every level as tpx perf prints it."""
+
+    @property
+    def plain(self) -> SessionSpec:
+        """How any of the models is measured: all have the same kind of service and the same protocol."""
+        return next(iter(self.sessions.values()))
+
+    def over(self, repository: Path) -> "LoadSettings":
+        """The same for the engine in this process, which serves this repository."""
+        sessions = {
+            name: replace(
+                spec,
+                service=replace(spec.service, service_kind="inprocess", model_repository=(repository,)),
+            )
+            for name, spec in self.sessions.items()
+        }
+        return replace(self, sessions=sessions)
+
+    def session(self, model: str, address: str, load: Load) -> SessionSpec:
+        """How a model at host:port is measured under a load."""
+        spec = self.sessions[model]
+        return replace(
+            spec,
+            target=replace(spec.target, url=spec.target.url or address),
+            inputs=replace(spec.inputs, batch_size=load.batch_size),
+            wire=replace(spec.wire, streaming=spec.wire.streaming or model in self.decoupled),
+        )
 
 
 async def measure_load(
@@ -62,7 +76,10 @@ async def measure_load(
     """
     parts = (configuration, *configuration.members)
     decoupled = frozenset(part.variant.model for part in parts if "decoupled: true" in part.text)
-    if decoupled and settings.protocol == "http" and not settings.endpoint and settings.repository is None:
+    plain = (
+        s.target.protocol == "http" and s.service.service_kind == "triton" for s in settings.sessions.values()
+    )
+    if decoupled and any(plain):
         raise MeasurementError(
             f"model '{min(decoupled)}' is decoupled, which takes streams: use --client-protocol grpc"
         )
@@ -80,24 +97,7 @@ async def measure_level(
     Raises MeasurementError when no request succeeds, WireError when nothing answers, UsageError when the
     model's inputs need a shape.
     """
-    base: dict[str, Any] = {
-        "model": model,
-        "url": address,
-        "protocol": settings.protocol,
-        "batch_size": load.batch_size,
-        "measurement_interval": settings.interval_ms,
-        "stability_percentage": settings.stability_percentage,
-        "max_trials": settings.max_windows,
-        "shape": settings.shapes,
-        "input_data": (settings.input_data,),
-    }
-    if settings.endpoint:
-        base |= {"service_kind": "openai", "endpoint": settings.endpoint, "protocol": "http"}
-    if settings.endpoint or model in settings.decoupled:
-        base["streaming"] = True
-    if settings.repository is not None:
-        base |= {"service_kind": "inprocess", "model_repository": (settings.repository,)}
-    config = from_argv(SessionSpec, settings.words.get(model, ()), base)
+    config = settings.session(model, address, load)
     async with Session(config, in_process=settings.in_process) as session:
         level = await session.measure(level_of(config, load))
     if settings.tell is not None:

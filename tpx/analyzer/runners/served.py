@@ -68,7 +68,7 @@ class ServedRunner:
         running, configuration = self._loader.running, self._configuration
         if running is None or configuration is None:
             raise MeasurementError("no configuration is prepared")
-        address = running.addresses.http if self._load.endpoint else running.addresses.of(self._load.protocol)
+        address = running.addresses.of(self._load.plain.target.protocol)
         level = asyncio.create_task(measure_load(self._load, address, configuration, load))
         try:
             await self._loader.guard(level, self._limit_s)
