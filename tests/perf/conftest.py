@@ -12,7 +12,7 @@ import numpy as np
 
 from tpx.errors import WireError
 from tpx.options import build
-from tpx.perf.clients.base import PLAIN, Failure, Lane, OnResponse, RequestFields
+from tpx.perf.clients.base import PLAIN, Failure, OnResponse, RequestFields, Slot
 from tpx.perf.clients.model import (
     ModelCounters,
     ModelDescription,
@@ -65,7 +65,7 @@ class FakeConnection:
     def __init__(self, client: "FakeClient") -> None:
         self._client = client
         self._timer: asyncio.TimerHandle | None = None
-        self.lane: Lane | None = None
+        self.slot: Slot | None = None
         self.broken = False
 
     def send(self, request: Any, on_response: OnResponse) -> int:
@@ -91,8 +91,8 @@ class FakeConnection:
         if self._timer is not None:
             self._timer.cancel()
         self._client.in_flight -= 1
-        if self.lane is not None:
-            self.lane.on_lost(WireError("connection lost"))
+        if self.slot is not None:
+            self.slot.on_lost(WireError("connection lost"))
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class FakeClient:
 
     success = 200
     streams = False
-    lanes_per_connection = math.inf
+    slots_per_connection = math.inf
 
     def __init__(self, service_s: float = 0.001, answer: Callable[[int], int | None] = lambda _: 200) -> None:
         self.service_s = service_s
@@ -118,7 +118,7 @@ class FakeClient:
         self.sent: list[Any] = []
         self.in_flight = 0
         self.most_in_flight = 0
-        self.lanes: list[Lane] = []
+        self.slots: list[Slot] = []
         self.renewed = 0
         self.refusals = 0
         """How many renewals fail before one works."""
@@ -130,23 +130,23 @@ class FakeClient:
     async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> "FakeTemplate":
         return FakeTemplate(await self.prepare(tensors, fields))
 
-    async def open(self, count: int) -> Sequence[Lane]:
-        del self.lanes[count:]
-        while len(self.lanes) < count:
+    async def open(self, count: int) -> Sequence[Slot]:
+        del self.slots[count:]
+        while len(self.slots) < count:
             connection = FakeConnection(self)
-            lane = Lane(connection, connection.send)
-            connection.lane = lane
-            self.lanes.append(lane)
-        return self.lanes
+            slot = Slot(connection, connection.send)
+            connection.slot = slot
+            self.slots.append(slot)
+        return self.slots
 
-    async def renew(self, lane: Lane, call: object) -> None:
+    async def renew(self, slot: Slot, call: object) -> None:
         if self.refusals:
             self.refusals -= 1
             raise WireError("cannot connect")
         self.renewed += 1
         connection = FakeConnection(self)
-        connection.lane = lane
-        lane.connection, lane.send = connection, connection.send
+        connection.slot = slot
+        slot.connection, slot.send = connection, connection.send
 
     def failure(self, response: Any) -> Failure:
         return Failure(f"HTTP {response.status}", f"the server said {response.status}")

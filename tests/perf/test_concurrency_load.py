@@ -8,13 +8,13 @@ import pytest
 from tests.perf.conftest import FakeClient
 from tpx.perf.clients.base import LOST, TIMED_OUT
 from tpx.perf.inputs.feed import RoundRobin
-from tpx.perf.loads.concurrency import ConcurrencyLoad
+from tpx.perf.loads.closed import ClosedLoop
 
 
 async def load_of(
     client: FakeClient, concurrency: int, requests: tuple[str, ...] = ("a",), timeout_s: float = 0.0
-) -> ConcurrencyLoad:
-    return ConcurrencyLoad(client, await client.open(concurrency), RoundRobin(requests), timeout_s)
+) -> ClosedLoop:
+    return ClosedLoop(client, await client.open(concurrency), RoundRobin(requests), timeout_s)
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -54,7 +54,7 @@ def test_a_count_is_sent_exactly_and_finished_means_answered() -> None:
     asyncio.run(scene())
 
 
-def test_steps_are_walked_round_robin_by_all_lanes_together() -> None:
+def test_steps_are_walked_round_robin_by_all_slots_together() -> None:
     async def scene() -> list[str]:
         client = FakeClient()
         load = await load_of(client, 2, ("a", "b", "c"))
@@ -95,13 +95,13 @@ def test_failures_are_recorded_by_status_and_the_first_text_of_each_is_kept() ->
     asyncio.run(scene())
 
 
-def test_a_request_on_a_broken_connection_fails_and_the_lane_goes_on_over_a_new_one() -> None:
+def test_a_request_on_a_broken_connection_fails_and_the_slot_goes_on_over_a_new_one() -> None:
     async def scene() -> None:
         client = FakeClient(service_s=0.002)
         load = await load_of(client, 2)
         load.start()
         await asyncio.sleep(0.001)
-        client.lanes[0].connection.lose()
+        client.slots[0].connection.lose()
         await until(lambda: client.in_flight == 2)
         assert client.renewed == 1
         await load.stop(1)
@@ -116,7 +116,7 @@ def test_a_connection_closed_between_requests_loses_none() -> None:
     async def scene() -> None:
         client = FakeClient()
         load = await load_of(client, 1)
-        client.lanes[0].connection.broken = True
+        client.slots[0].connection.broken = True
         load.start(3)
         await load.finished()
         await load.stop(1)
@@ -132,7 +132,7 @@ def test_a_server_that_stays_away_is_a_failure_an_attempt() -> None:
         load = await load_of(client, 1)
         load.start()
         await asyncio.sleep(0.001)
-        client.lanes[0].connection.lose()
+        client.slots[0].connection.lose()
         await until(lambda: client.in_flight == 1)
         assert load.failed == 3
         await load.stop(1)
@@ -144,7 +144,7 @@ def answers_all_but(number: int) -> Callable[[int], int | None]:
     return lambda n: None if n == number else 200
 
 
-def test_a_request_that_outlives_the_timeout_fails_and_its_lane_is_renewed() -> None:
+def test_a_request_that_outlives_the_timeout_fails_and_its_slot_is_renewed() -> None:
     async def scene() -> None:
         client = FakeClient(answer=answers_all_but(2))
         load = await load_of(client, 1, timeout_s=0.02)
@@ -184,7 +184,7 @@ def test_stopping_gives_up_what_is_not_answered_in_time_without_counting_it() ->
 
 
 @pytest.mark.parametrize("concurrency", [1, 7])
-def test_a_lane_can_serve_load_after_load(concurrency: int) -> None:
+def test_a_slot_can_serve_load_after_load(concurrency: int) -> None:
     async def scene() -> None:
         client = FakeClient()
         for _ in range(3):

@@ -195,7 +195,7 @@ def test_the_garbage_collector_rests_while_a_level_is_measured_and_works_again_a
     assert gc.isenabled()
 
 
-def test_levels_reuse_the_lanes_of_the_session() -> None:
+def test_levels_reuse_the_slots_of_the_session() -> None:
     async def scene() -> None:
         client = FakeClient()
         async with make_session(client) as session:

@@ -147,7 +147,7 @@ def test_a_slow_answer_counts_as_a_timeout_and_the_load_goes_on(protocol: str) -
     assert level.requests == 11
 
 
-def test_levels_share_connections_and_many_lanes_open_at_once() -> None:
+def test_levels_share_connections_and_many_slots_open_at_once() -> None:
     async def scene(config: SessionSpec) -> list[LevelResult]:
         async with Session(config) as session:
             settings = replace(config.level_settings, request_count=200)

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from time import perf_counter_ns
 
 from tpx.errors import MeasurementError, NotFound, TpxError, UsageError
-from tpx.perf.clients.base import PLAIN, Failure, Lane, OnResponse, RequestFields
+from tpx.perf.clients.base import PLAIN, Failure, OnResponse, RequestFields, Slot
 from tpx.perf.clients.catalogue import index_entries, instead
 from tpx.perf.clients.endpoint import Connections, Endpoint
 from tpx.perf.clients.model import (
@@ -116,13 +116,13 @@ class EngineClient:
     """Implements Client."""
 
     success = ANSWERED
-    lanes_per_connection = math.inf
+    slots_per_connection = math.inf
 
     def __init__(self, engine: Engine, endpoint: Endpoint) -> None:
         self._engine = engine
         self._model = endpoint.model
         self.streams = endpoint.wire.streaming
-        self._lanes: list[Lane] = []
+        self._slots: list[Slot] = []
 
     async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> Prepared:
         if fields.shared_inputs or any(output.shared_memory for output in fields.outputs):
@@ -142,7 +142,7 @@ class EngineClient:
     async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> PreparedSequence:
         return PreparedSequence(await self.prepare(tensors, replace(fields, sequence=1)))
 
-    async def open(self, count: int) -> Sequence[Lane]:
+    async def open(self, count: int) -> Sequence[Slot]:
         infer = (await self._engine.server()).plane.infer
         call_soon = asyncio.get_running_loop().call_soon
 
@@ -160,12 +160,12 @@ class EngineClient:
                 call_soon(on_response, answer)
             return request
 
-        while len(self._lanes) < count:
-            self._lanes.append(Lane(None, send))
-        del self._lanes[count:]
-        return self._lanes
+        while len(self._slots) < count:
+            self._slots.append(Slot(None, send))
+        del self._slots[count:]
+        return self._slots
 
-    async def renew(self, lane: Lane, call: object) -> None:  # noqa: ARG002 (no lane is ever lost)
+    async def renew(self, slot: Slot, call: object) -> None:  # noqa: ARG002 (no slot is ever lost)
         """Nobody waits for a request that was given up."""
         if isinstance(call, InferRequest):
             call.cancel()

@@ -14,10 +14,10 @@ from tpx.perf.clients.base import (
     PLAIN,
     Client,
     Failure,
-    Lane,
     OnResponse,
     Prepared,
     RequestFields,
+    Slot,
     Template,
 )
 from tpx.perf.clients.outputs import Parts, parts_of
@@ -110,7 +110,7 @@ class Capture:
 
 
 class _Send:
-    """A lane's `send` that keeps what comes back."""
+    """A slot's `send` that keeps what comes back."""
 
     __slots__ = ("_capture", "_send")
 
@@ -150,10 +150,10 @@ class CapturingClient:
     def __init__(self, client: Client, capture: Capture) -> None:
         self._client = client
         self._capture = capture
-        self._lanes: Sequence[Lane] = ()
+        self._slots: Sequence[Slot] = ()
         self.success = client.success
         self.streams = client.streams
-        self.lanes_per_connection = client.lanes_per_connection
+        self.slots_per_connection = client.slots_per_connection
 
     async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> Prepared:
         request = await self._client.prepare(tensors, fields)
@@ -164,13 +164,13 @@ class CapturingClient:
         template = await self._client.template(tensors, fields)
         return _NotedTemplate(template, self._capture, self._capture.note(template, tensors))
 
-    async def open(self, count: int) -> Sequence[Lane]:
-        self._lanes = await self._client.open(count)
+    async def open(self, count: int) -> Sequence[Slot]:
+        self._slots = await self._client.open(count)
         self._listen()
-        return self._lanes
+        return self._slots
 
-    async def renew(self, lane: Lane, call: object) -> None:
-        await self._client.renew(lane, call)
+    async def renew(self, slot: Slot, call: object) -> None:
+        await self._client.renew(slot, call)
         self._listen()
 
     def failure(self, response: Any) -> Failure:
@@ -180,7 +180,7 @@ class CapturingClient:
         await self._client.close()
 
     def _listen(self) -> None:
-        """Lanes are renewed together where they share a connection."""
-        for lane in self._lanes:
-            if not isinstance(lane.send, _Send):
-                lane.send = _Send(self._capture, lane.send)
+        """Slots are renewed together where they share a connection."""
+        for slot in self._slots:
+            if not isinstance(slot.send, _Send):
+                slot.send = _Send(self._capture, slot.send)

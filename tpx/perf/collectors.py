@@ -9,12 +9,10 @@ import numpy as np
 
 from tpx.perf.connecting import ConnectedModel, Member
 from tpx.perf.inputs.conversations import Conversation
-from tpx.perf.inputs.feed import Feed
 from tpx.perf.latency import summarize
 from tpx.perf.ledger import Measured
 from tpx.perf.loads.base import Load
-from tpx.perf.loads.endings import unfinished
-from tpx.perf.loads.figures import open_loop_figures
+from tpx.perf.loads.rate import open_loop_figures
 from tpx.perf.metrics.scraper import Scraper
 from tpx.perf.recording import LevelRecords, Recorder, response_times
 from tpx.perf.records import SUCCESS, Records, models_of, succeeded
@@ -88,7 +86,7 @@ def collectors_of(connected: ConnectedModel, address: str, scenario: str) -> lis
     """Return the collectors that a model, or a scenario of MLPerf, brings with it."""
     sections: list[Callable[[Load, Measured], Sections]] = [_streaming, _open_loop]
     if connected.sequences:
-        sections.append(lambda load, measured: _sequences(connected.feed, load, measured))
+        sections.append(_sequences)
     if connected.conversations:
         sections.append(lambda _, measured: _sessions(connected.conversations, measured))
     if connected.members:
@@ -134,8 +132,8 @@ def _open_loop(load: Load, measured: Measured) -> Sections:
     return {"open_loop": open_loop_figures(measured.rows, measured.merged.duration_ns, load)}
 
 
-def _sequences(feed: Feed, load: Load, measured: Measured) -> Sections:
-    return {"sequences": ended_sequences(measured.records, measured.kept, unfinished(feed, load))}
+def _sequences(load: Load, measured: Measured) -> Sections:
+    return {"sequences": ended_sequences(measured.records, measured.kept, load.unfinished)}
 
 
 def ended_sequences(records: Records, kept: range, cut_short: Set[int]) -> int:

@@ -61,7 +61,7 @@ class LoadKind:
 
 CONCURRENCY = LoadKind(
     name="concurrency",
-    opener="concurrency:open_load",
+    opener="closed:open_load",
     option="concurrency_range",
     rival="Concurrency",
     label="Concurrency",
@@ -126,13 +126,13 @@ FIXED_SCHEDULE = LoadKind(
 )
 SINGLE_STREAM = LoadKind(
     name="single_stream",
-    opener="concurrency:open_load",
+    opener="closed:open_load",
     label="Single stream",
     unit="queries in flight",
 )
 MULTI_STREAM = LoadKind(
     name="multi_stream",
-    opener="together:open_load",
+    opener="queries:open_load",
     label="Multi stream",
     unit="samples a query",
     queries=True,

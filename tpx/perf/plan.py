@@ -1,11 +1,19 @@
-"""How load is put on, whatever its level: arrivals, their seed, what late requests become, connections."""
+"""How load is put on, whatever its level: arrivals, their seed, what late requests become, connections, and
+each worker's share of it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 Distribution = Literal["constant", "poisson", "gamma", "burst"]
 LatePolicy = Literal["send", "skip"]
+
+Item = TypeVar("Item")
 
 LATE_NS = 1_000_000
 """A request sent later than this after its time is delayed; perf_analyzer tolerates as much."""
@@ -85,3 +93,38 @@ class LoadPlan:
     most_workers: int = 0
     samples_per_query: int = 8
     """Requests of one query of the MultiStream scenario."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One of `of` workers among which a load is dealt out; number 0 of 1 is all of it."""
+
+    number: int = 0
+    of: int = 1
+
+    def part(self, whole: int) -> int:
+        """This one's of `whole` equal things: the first ones get what is over."""
+        return whole // self.of + (self.number < whole % self.of)
+
+    def of_all(self, items: Iterator[Item]) -> Iterator[Item]:
+        """This one's items, every `of`-th."""
+        return islice(items, self.number, None, self.of) if self.of > 1 else items
+
+    def part_in_turn(self, whole: int, things: int = 0) -> int:
+        """This one's of `whole` requests of which `things`, dealt out like this too, have one after the
+        other; 0 where each of the sharers is one."""
+        things = things or self.of
+        return whole // things * self.part(things) + self.part(whole % things)
+
+    def picks(self, first: int, count: int, things: int = 0) -> npt.NDArray[np.bool_]:
+        """Which of `count` such requests, numbered from `first`, are this one's."""
+        turns = np.arange(first, first + count) % (things or self.of)
+        return np.asarray(turns % self.of == self.number)
+
+    def part_by(self, whole: int, things: int) -> int:
+        """This one's of `whole` requests where each of `things`, dealt out like this too, sends as many."""
+        before = sum(Share(i, self.of).part(things) for i in range(self.number))
+        return whole * (before + self.part(things)) // things - whole * before // things
+
+
+ALL = Share()

@@ -10,7 +10,7 @@ from tpx.perf.clients.model import ModelDescription, TensorSpec
 from tpx.perf.clients.outputs import parts_of, read_outputs
 from tpx.perf.connecting import ConnectedModel
 from tpx.perf.levels import Level
-from tpx.perf.loads.endings import end_sequences
+from tpx.perf.loads.senders import end_sequences
 from tpx.perf.options import SessionSpec
 from tpx.protocol.tensors import Tensor
 
@@ -48,7 +48,7 @@ async def probe(connected: ConnectedModel, spec: SessionSpec) -> Probe:
 
     Raises MeasurementError where no answer comes in the timeout, or a minute where there is none.
     """
-    (lane,) = await connected.client.open(1)
+    (slot,) = await connected.client.open(1)
     connected.feed.begin(Level("concurrency", 1))
     source = connected.feed.source(0)
     done: asyncio.Future[Probe] = asyncio.get_running_loop().create_future()
@@ -63,8 +63,8 @@ async def probe(connected: ConnectedModel, spec: SessionSpec) -> Probe:
         if not done.done():
             done.set_exception(error)
 
-    lane.on_lost = lost
-    lane.send(source.next(), answered)
+    slot.on_lost = lost
+    slot.send(source.next(), answered)
     patience_s = spec.target.timeout or PATIENCE_S
     try:
         async with asyncio.timeout(patience_s):
@@ -72,7 +72,7 @@ async def probe(connected: ConnectedModel, spec: SessionSpec) -> Probe:
     except TimeoutError as exc:
         raise MeasurementError(f"the probe request was not answered within {patience_s:g} s") from exc
     finally:
-        await end_sequences([(lane, source)], patience_s)
+        await end_sequences([(slot, source)], patience_s)
 
 
 def _judged(connected: ConnectedModel, batch_size: int, response: Any, step: int, latency_ns: int) -> Probe:

@@ -17,7 +17,7 @@ from tpx.perf.clients.endpoint import Endpoint, connect
 from tpx.perf.clients.model import ModelKey
 from tpx.perf.inputs.feed import RoundRobin
 from tpx.perf.loads.base import Load
-from tpx.perf.loads.concurrency import ConcurrencyLoad
+from tpx.perf.loads.closed import ClosedLoop
 from tpx.perf.loads.rate import OpenLoopSettings, RateLoad
 from tpx.perf.loads.schedules import evenly
 from tpx.protocol.tensors import Tensor
@@ -118,9 +118,9 @@ async def null_server(protocol: str) -> AsyncIterator[int]:
 async def _ceiling(
     client: Client, feed: RoundRobin, protocol: str, concurrency: int, seconds: float
 ) -> Ceiling:
-    lanes = await client.open(concurrency)
-    await _played(ConcurrencyLoad(client, lanes, feed), seconds / 4)
-    load = ConcurrencyLoad(client, lanes, feed)
+    slots = await client.open(concurrency)
+    await _played(ClosedLoop(client, slots, feed), seconds / 4)
+    load = ClosedLoop(client, slots, feed)
     begun_ns, cpu_ns = perf_counter_ns(), load.processor_ns
     await _played(load, seconds)
     elapsed_ns, cpu_ns = perf_counter_ns() - begun_ns, load.processor_ns - cpu_ns

@@ -15,8 +15,7 @@ from tpx.perf.connecting import ConnectedModel, open_model
 from tpx.perf.inputs.conversations import check_conversations
 from tpx.perf.levels import Level
 from tpx.perf.loads.base import Load, LoadRequest, open_load
-from tpx.perf.loads.dealing import workers_for
-from tpx.perf.loads.limits import check_openable
+from tpx.perf.loads.limits import check_openable, workers_for
 from tpx.perf.loads.rate import check_timestamps
 from tpx.perf.loops import waiting
 from tpx.perf.measure import LevelMeasurement, quiet_memory, warm_up
@@ -164,7 +163,7 @@ class Session:
 
     async def _open_load(self, level: Level, settings: LevelSettings, *, warming: bool = False) -> Load:
         processes = 1 if self._workers is None else self._workers.count
-        check_openable(level, settings, self.connected.client.lanes_per_connection, processes)
+        check_openable(level, settings, self.connected.client.slots_per_connection, processes)
         if self._workers is not None:
             return await self._workers.open_load(level, settings, warming=warming)
         asked = LoadRequest(target=self.connected, level=level, settings=settings, warming=warming)
@@ -177,8 +176,8 @@ class Session:
             self.spec.windows.latency_threshold or self.spec.answers.slo
         )
         highest = Level(levels.mode, levels.start if ends_early else levels.highest or levels.start)
-        lanes = self.connected.client.lanes_per_connection
-        check_openable(highest, self.settings, lanes, self._processes)
+        slots = self.connected.client.slots_per_connection
+        check_openable(highest, self.settings, slots, self._processes)
 
 
 def _undivided(spec: SessionSpec) -> str:

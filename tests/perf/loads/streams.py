@@ -4,7 +4,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from tests.perf.conftest import FakeClient
-from tpx.perf.clients.base import Lane, OnResponse
+from tpx.perf.clients.base import OnResponse, Slot
 from tpx.perf.inputs.feed import RoundRobin
 from tpx.perf.loads.periodic import PeriodicLoad
 from tpx.perf.plan import PeriodicRange
@@ -21,7 +21,7 @@ class StreamedAnswer:
 
 
 class FakeStream:
-    """What many lanes have as their connection."""
+    """What many slots have as their connection."""
 
     def __init__(self) -> None:
         self.on_arrival: Any = None
@@ -45,7 +45,7 @@ class FakeStream:
 
 
 def periodic(stream: FakeStream, start: int, end: int, step: int, period: int) -> PeriodicLoad:
-    """A load whose lanes are all on that stream."""
-    lanes = [Lane(stream, stream.send) for _ in range(end)]
+    """A load whose slots are all on that stream."""
+    slots = [Slot(stream, stream.send) for _ in range(end)]
     plan = PeriodicRange(start=start, end=end, step=step, period=period)
-    return PeriodicLoad(FakeClient(), lanes, RoundRobin((b"request",)), plan)
+    return PeriodicLoad(FakeClient(), slots, RoundRobin((b"request",)), plan)

@@ -1,7 +1,7 @@
 """What each of several workers sends, without processes."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -10,12 +10,12 @@ from tests.perf.inputs.test_sequences import FakeWriter, Sent
 from tpx.errors import UsageError
 from tpx.perf.inputs.base import InputSpec
 from tpx.perf.inputs.dataset import open_data
-from tpx.perf.inputs.feed import Source
+from tpx.perf.inputs.feed import Feed, RoundRobin, Source
+from tpx.perf.inputs.mix import MixedFeed
 from tpx.perf.inputs.requests import FeedSettings, make_requests
 from tpx.perf.inputs.sequences import SequenceFeed, SequenceSettings
 from tpx.perf.levels import Level
-from tpx.perf.loads.dealing import deal
-from tpx.perf.loads.schedules import Share
+from tpx.perf.plan import ALL, Share
 
 SEQUENTIAL = model(1, scheduler="sequence")
 
@@ -34,11 +34,10 @@ def sources(settings: SequenceSettings, slots: int, workers: int, active: int | 
     found: dict[int, Source] = {}
     for number in range(active):
         feed = feed_of(settings)
-        feed.divide(number, workers)
+        feed.divide(Share(number, workers))
         share = Share(number, active)
-        part = deal(feed, share)
-        part.begin(Level("concurrency", slots))
-        found |= {number + i * active: part.source(i) for i in range(share.part(slots))}
+        feed.begin(Level("concurrency", slots), share)
+        found |= {number + i * active: feed.source(i) for i in range(share.part(slots))}
     return [found[slot] for slot in range(slots)]
 
 
@@ -83,3 +82,25 @@ def test_as_many_ids_as_slots_are_enough_and_fewer_are_not(workers: int) -> None
     assert sorted(open_at_once) == [1, 2, 3, 4, 5]
     with pytest.raises(UsageError, match=r"1:6: .* open at a time \(5 ids\)"):
         sources(exactly, 6, workers)
+
+
+def walked(feed: Feed, share: Share, count: int) -> list[tuple[int, str]]:
+    """The next steps and requests of a feed whose two slots take turns, at a level of its own."""
+    feed.begin(Level("concurrency", 2), share)
+    slots = [feed.source(0), feed.source(1)]
+    return [(slots[i % 2].next(), slots[i % 2].step)[::-1] for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: RoundRobin(("a", "b", "c", "d", "e")),
+        lambda: MixedFeed([RoundRobin(("a", "b", "c")), RoundRobin(("d", "e"))], [2, 1], seed=5),
+    ],
+)
+def test_all_workers_together_walk_through_the_data_as_one_does(make: Callable[[], Feed]) -> None:
+    whole = walked(make(), ALL, 300)
+    for workers in (2, 3):
+        for number in range(workers):
+            part = walked(make(), Share(number, workers), 300 // workers)
+            assert part == whole[number::workers]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.perf.conftest import FakeClient, make_session, measure
 from tpx.errors import UsageError
-from tpx.perf.clients.grpc_pool import LANES_PER_CONNECTION
+from tpx.perf.clients.grpc_pool import SLOTS_PER_CONNECTION
 from tpx.perf.levels import Level
 from tpx.perf.loads.limits import FILES_BESIDE, check_openable, connection_limits, memory_limit
 from tpx.perf.plan import LoadPlan
@@ -33,18 +33,18 @@ def test_more_requests_in_flight_than_open_files_are_refused_with_the_limits_nam
     assert f"(RLIMIT_NOFILE {FILES}, see ulimit -n)" in said
 
 
-def test_lanes_that_share_connections_are_counted_by_these() -> None:
-    check_openable(Level("concurrency", FILES - FILES_BESIDE + 1), SETTINGS, LANES_PER_CONNECTION)
-    said = refused(Level("concurrency", HUGE), each=float(LANES_PER_CONNECTION))
+def test_slots_that_share_connections_are_counted_by_these() -> None:
+    check_openable(Level("concurrency", FILES - FILES_BESIDE + 1), SETTINGS, SLOTS_PER_CONNECTION)
+    said = refused(Level("concurrency", HUGE), each=float(SLOTS_PER_CONNECTION))
     assert "99999999999999 requests in flight over 6250000000000 connections" in said
 
 
-def test_lanes_without_connections_of_their_own_are_held_against_memory() -> None:
+def test_slots_without_connections_of_their_own_are_held_against_memory() -> None:
     assert "MiB of memory" in refused(Level("concurrency", HUGE), each=math.inf)
     check_openable(Level("concurrency", memory_limit().most), SETTINGS, math.inf)
 
 
-def test_loads_that_open_all_lanes_at_once_are_held_against_the_limits() -> None:
+def test_loads_that_open_all_slots_at_once_are_held_against_the_limits() -> None:
     sequences = replace(SETTINGS, load=LoadPlan(sequences=HUGE))
     assert "RLIMIT_NOFILE" in refused(Level("request_rate", 1), sequences)
     assert "RLIMIT_NOFILE" in refused(Level("periodic_concurrency", HUGE))
@@ -64,7 +64,7 @@ def test_ports_are_a_limit_of_all_processes_together(tmp_path: Path) -> None:
 
 def test_a_level_that_cannot_be_opened_is_refused_before_anything_is() -> None:
     client = FakeClient()
-    client.lanes_per_connection = 1.0
+    client.slots_per_connection = 1.0
     with pytest.raises(UsageError, match="RLIMIT_NOFILE"):
         measure(make_session(client), Level("concurrency", HUGE), SETTINGS)
-    assert client.lanes == []
+    assert client.slots == []

@@ -11,13 +11,13 @@ import pytest
 
 from tests.perf.conftest import FakeClient
 from tpx.errors import WireError
-from tpx.perf.clients.base import LOST, TIMED_OUT, Lane
+from tpx.perf.clients.base import LOST, TIMED_OUT, Slot
 from tpx.perf.inputs.feed import Check, RoundRobin
 from tpx.perf.levels import Level
 from tpx.perf.loads import rate
-from tpx.perf.loads.rate import OpenLoopSettings, RateLoad, lanes_ahead
+from tpx.perf.loads.rate import OpenLoopSettings, RateLoad, slots_ahead
 from tpx.perf.loads.schedules import Offsets, evenly, in_bursts
-from tpx.perf.plan import Arrivals, LoadPlan
+from tpx.perf.plan import ALL, Arrivals, LoadPlan, Share
 from tpx.perf.run import event_loop
 
 PLAIN = OpenLoopSettings()
@@ -27,10 +27,10 @@ async def load_of(
     client: FakeClient,
     schedule: Iterator[Offsets],
     settings: OpenLoopSettings = PLAIN,
-    lanes: int = 4,
+    slots: int = 4,
     requests: tuple[str, ...] = ("a",),
 ) -> RateLoad:
-    return RateLoad(client, await client.open(lanes), RoundRobin(requests), schedule, settings)
+    return RateLoad(client, await client.open(slots), RoundRobin(requests), schedule, settings)
 
 
 def at(*milliseconds: float) -> Iterator[Offsets]:
@@ -46,9 +46,9 @@ def sent(client: FakeClient, schedule: Iterator[Offsets], count: int | None, **c
     """A load that was played to its end."""
 
     async def scene() -> RateLoad:
-        lanes = changes.pop("lanes", 4)
+        slots = changes.pop("slots", 4)
         settings = replace(PLAIN, **changes)  # type: ignore[arg-type]
-        load = await load_of(client, schedule, settings, lanes)  # type: ignore[arg-type]
+        load = await load_of(client, schedule, settings, slots)  # type: ignore[arg-type]
         load.start(count)
         await load.finished()
         await load.stop(1)
@@ -78,7 +78,7 @@ def test_half_of_the_requests_leave_within_a_tenth_of_a_millisecond_of_their_tim
 
 def test_the_rate_is_kept_however_slow_the_server_is() -> None:
     client = FakeClient(service_s=0.05)
-    load = sent(client, evenly(500.0), 50, lanes=2)
+    load = sent(client, evenly(500.0), 50, slots=2)
     rows = load.records.since(0)
     assert client.most_in_flight > 15
     assert load.connections > 15
@@ -87,7 +87,7 @@ def test_the_rate_is_kept_however_slow_the_server_is() -> None:
 
 
 def test_what_finds_no_connection_waits_with_its_intended_time() -> None:
-    load = sent(FakeClient(service_s=0.01), at(0, 0, 0, 0), None, lanes=1, max_connections=1)
+    load = sent(FakeClient(service_s=0.01), at(0, 0, 0, 0), None, slots=1, max_connections=1)
     rows = load.records.since(0)
     assert load.connections == 1
     assert len(set(rows["intended_ns"].tolist())) == 1
@@ -102,7 +102,7 @@ def test_what_finds_no_connection_waits_with_its_intended_time() -> None:
 def test_late_requests_are_skipped_and_counted_where_the_user_wants_it() -> None:
     client = FakeClient(service_s=0.02)
     times = (0, 1, 2, 3, *range(30, 480, 30))
-    load = sent(client, at(*times), None, lanes=1, max_connections=1, late="skip")
+    load = sent(client, at(*times), None, slots=1, max_connections=1, late="skip")
     intended_ns = load.records.since(0)["intended_ns"]
     sent_ms = ((intended_ns - intended_ns[0]) / 1e6).tolist()
     assert {1, 2, 3}.isdisjoint(sent_ms)
@@ -110,7 +110,7 @@ def test_late_requests_are_skipped_and_counted_where_the_user_wants_it() -> None
     assert len(sent_ms) + load.skipped == len(times)
 
 
-def test_a_load_whose_last_request_is_skipped_while_its_lanes_are_free_is_over() -> None:
+def test_a_load_whose_last_request_is_skipped_while_its_slots_are_free_is_over() -> None:
     async def scene() -> None:
         client = FakeClient()
         load = await load_of(client, at(0, 500), replace(PLAIN, late="skip"), 1)
@@ -197,7 +197,7 @@ def test_a_broken_connection_fails_its_request_and_carries_the_next() -> None:
         client = FakeClient(service_s=0.005)
         load = await load_of(client, at(0, 12), PLAIN, 1)
         load.start()
-        client.lanes[0].connection.lose()
+        client.slots[0].connection.lose()
         await load.finished()
         await load.stop(1)
         assert load.records.since(0)["status"].tolist() == [LOST, 0]
@@ -209,7 +209,7 @@ def test_a_connection_closed_between_requests_loses_none() -> None:
     async def scene() -> None:
         client = FakeClient()
         load = await load_of(client, at(0, 1, 2), replace(PLAIN, max_connections=1), 1)
-        client.lanes[0].connection.broken = True
+        client.slots[0].connection.broken = True
         load.start()
         await load.finished()
         await load.stop(1)
@@ -223,7 +223,7 @@ def test_a_server_that_stays_away_costs_one_request_an_attempt() -> None:
         client = FakeClient()
         client.refusals = 3
         load = await load_of(client, evenly(1000.0), replace(PLAIN, max_connections=1), 1)
-        client.lanes[0].connection.broken = True
+        client.slots[0].connection.broken = True
         load.start(10)
         await load.finished()
         await load.stop(1)
@@ -237,14 +237,14 @@ def test_a_server_that_stays_away_costs_one_request_an_attempt() -> None:
 class Stubborn(FakeClient):
     """Opens no connection beyond the first ones."""
 
-    async def open(self, count: int) -> Sequence[Lane]:
-        if self.lanes and count > len(self.lanes):
+    async def open(self, count: int) -> Sequence[Slot]:
+        if self.slots and count > len(self.slots):
             raise WireError("too many open files")
         return await super().open(count)
 
 
 def test_connections_that_cannot_be_opened_are_done_without() -> None:
-    load = sent(Stubborn(service_s=0.002), at(0, 0, 0, 0, 0), None, lanes=2)
+    load = sent(Stubborn(service_s=0.002), at(0, 0, 0, 0, 0), None, slots=2)
     assert (load.connections, len(load.records), load.failed) == (2, 5, 0)
 
 
@@ -252,8 +252,9 @@ class Sequences:
     """Implements Feed: slot i sends requests named after its sequence, and ends it with one more."""
 
     check: Check | None = None
+    unfinished: frozenset[int] = frozenset()
 
-    def begin(self, level: Level) -> None:
+    def begin(self, level: Level, share: Share = ALL) -> None:
         """One sequence, whatever the level."""
 
     def source(self, slot: int) -> "OneSequence":
@@ -306,10 +307,10 @@ def test_sequences_are_kept_open_and_ended_when_the_load_stops(serial: bool) -> 
         assert steps == [f"{number}:{i + 1}" for i in range(len(steps))]
 
 
-def test_lanes_are_opened_before_those_held_ready_are_used_up() -> None:
+def test_slots_are_opened_before_those_held_ready_are_used_up() -> None:
     async def scene() -> None:
         client = FakeClient(answer=lambda _: None)  # a server that stalls for good
-        load = await load_of(client, at(*[0] * 5), replace(PLAIN, ahead=8), lanes=8)
+        load = await load_of(client, at(*[0] * 5), replace(PLAIN, ahead=8), slots=8)
         load.start()
         async with asyncio.timeout(5):
             while load.in_flight < 5 or load.connections - load.in_flight < 8:  # noqa: ASYNC110
@@ -319,34 +320,34 @@ def test_lanes_are_opened_before_those_held_ready_are_used_up() -> None:
     asyncio.run(scene())
 
 
-def test_lanes_are_opened_again_some_time_after_one_could_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_are_opened_again_some_time_after_one_could_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rate, "GROWTH_RETRY_S", 0.01)
     client = Refusing(service_s=0.002)
-    load = sent(client, at(*[0] * 100), None, lanes=2)
+    load = sent(client, at(*[0] * 100), None, slots=2)
     assert client.refused == 1
     assert (load.connections > 2, len(load.records), load.failed) == (True, 100, 0)
 
 
 class Refusing(FakeClient):
-    """Fails to open further lanes once."""
+    """Fails to open further slots once."""
 
     refused = 0
 
-    async def open(self, count: int) -> Sequence[Lane]:
-        if self.lanes and not self.refused:
+    async def open(self, count: int) -> Sequence[Slot]:
+        if self.slots and not self.refused:
             self.refused = 1
             raise WireError("connection refused")
         return await super().open(count)
 
 
-def test_lanes_are_held_ready_for_what_is_due_within_a_second() -> None:
+def test_slots_are_held_ready_for_what_is_due_within_a_second() -> None:
     plan = LoadPlan()
-    assert lanes_ahead(Level("request_rate", 500), plan) == 500
-    assert lanes_ahead(Level("request_rate", 1), plan) == 16
-    assert lanes_ahead(Level("request_rate", 1e9), plan) == 512
-    assert lanes_ahead(Level("request_rate", 500), replace(plan, max_connections=7)) == 7
+    assert slots_ahead(Level("request_rate", 500), plan) == 500
+    assert slots_ahead(Level("request_rate", 1), plan) == 16
+    assert slots_ahead(Level("request_rate", 1e9), plan) == 512
+    assert slots_ahead(Level("request_rate", 500), replace(plan, max_connections=7)) == 7
     bursts = replace(plan, arrivals=Arrivals(distribution="burst", burst=300))
-    assert lanes_ahead(Level("request_rate", 10), bursts) == 300
+    assert slots_ahead(Level("request_rate", 10), bursts) == 300
     second = 1_000_000_000
     times_ns = (0, *range(10 * second, 10 * second + 40), 20 * second)
-    assert lanes_ahead(Level("fixed_schedule", 0), plan, times_ns) == 40
+    assert slots_ahead(Level("fixed_schedule", 0), plan, times_ns) == 40

@@ -12,7 +12,6 @@ from tpx.perf.levels import Level
 from tpx.perf.loads.schedules import (
     BLOCK,
     Offsets,
-    Share,
     at_once,
     at_random,
     evenly,
@@ -21,7 +20,7 @@ from tpx.perf.loads.schedules import (
     offsets,
     repeated,
 )
-from tpx.perf.plan import Arrivals, Intervals, LoadPlan
+from tpx.perf.plan import Arrivals, Intervals, LoadPlan, Share
 from tpx.perf.seeds import level_seed
 
 RATE = Level("request_rate", 1000.0)
@@ -144,13 +143,13 @@ def test_all_at_once_is_split_by_floor_and_remainder() -> None:
     assert [sum(map(len, at_once(10, Share(i, 4)))) for i in range(4)] == [3, 3, 2, 2]
 
 
-@pytest.mark.parametrize(("count", "lanes", "workers"), [(60, 3, 2), (7, 5, 3), (100, 4, 4), (3, 8, 3)])
-def test_requests_are_split_by_the_lanes_that_send_them(count: int, lanes: int, workers: int) -> None:
-    parts = [Share(i, workers).part_by(count, lanes) for i in range(workers)]
-    own = [Share(i, workers).part(lanes) for i in range(workers)]
+@pytest.mark.parametrize(("count", "slots", "workers"), [(60, 3, 2), (7, 5, 3), (100, 4, 4), (3, 8, 3)])
+def test_requests_are_split_by_the_slots_that_send_them(count: int, slots: int, workers: int) -> None:
+    parts = [Share(i, workers).part_by(count, slots) for i in range(workers)]
+    own = [Share(i, workers).part(slots) for i in range(workers)]
     assert sum(parts) == count
-    for part, lane_count in zip(parts, own, strict=True):
-        assert abs(part - count * lane_count / lanes) < 1
+    for part, slot_count in zip(parts, own, strict=True):
+        assert abs(part - count * slot_count / slots) < 1
 
 
 def test_a_schedule_costs_no_more_than_is_asked_for() -> None:

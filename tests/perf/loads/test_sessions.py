@@ -82,7 +82,7 @@ def test_a_turn_that_fails_ends_its_conversation_alone() -> None:
     assert figures(load, all_of_them) == Sessions(total=2, finished=1, unsent_turns=1)
 
 
-def test_a_turn_without_an_answer_is_given_up_and_the_next_conversation_has_its_lane() -> None:
+def test_a_turn_without_an_answer_is_given_up_and_the_next_conversation_has_its_slot() -> None:
     client = FakeClient(answer=lambda n: None if n == 1 else 200)
     load = played(client, talks("ab", "cd"), timeout_s=0.02)
     assert client.sent == ["a", "c", "d"]
@@ -92,7 +92,7 @@ def test_a_turn_without_an_answer_is_given_up_and_the_next_conversation_has_its_
 
 def test_a_broken_connection_ends_the_conversation_on_it() -> None:
     client, all_of_them = FakeClient(service_s=0.005), talks("ab", "cd")
-    load = played(client, all_of_them, 2, meddle=lambda c: c.lanes[1].connection.lose())
+    load = played(client, all_of_them, 2, meddle=lambda c: c.slots[1].connection.lose())
     rows = load.records.since(0)
     assert sorted(zip(rows["step"].tolist(), rows["status"].tolist(), strict=True)) == [
         (0, 0),
@@ -104,7 +104,7 @@ def test_a_broken_connection_ends_the_conversation_on_it() -> None:
 
 def test_a_connection_closed_between_two_turns_loses_none() -> None:
     def close(client: FakeClient) -> None:
-        client.lanes[0].connection.broken = True
+        client.slots[0].connection.broken = True
 
     client = FakeClient()
     load = played(client, talks("abc"), meddle=close)
@@ -114,7 +114,7 @@ def test_a_connection_closed_between_two_turns_loses_none() -> None:
 def test_a_server_that_stays_away_costs_a_conversation_an_attempt() -> None:
     client, all_of_them = FakeClient(service_s=0.005), talks("ab", "cd", "e")
     client.refusals = 1
-    load = played(client, all_of_them, meddle=lambda c: c.lanes[0].connection.lose())
+    load = played(client, all_of_them, meddle=lambda c: c.slots[0].connection.lose())
     assert client.sent == ["a", "e"]
     assert load.records.since(0)["status"].tolist() == [LOST, LOST, 0]
     assert figures(load, all_of_them) == Sessions(total=3, finished=1, unsent_turns=2)
@@ -123,7 +123,7 @@ def test_a_server_that_stays_away_costs_a_conversation_an_attempt() -> None:
 def test_a_server_that_never_comes_back_ends_the_load() -> None:
     client = FakeClient(service_s=0.005)
     client.refusals = 100
-    load = played(client, talks("ab", "cd"), meddle=lambda c: c.lanes[0].connection.lose())
+    load = played(client, talks("ab", "cd"), meddle=lambda c: c.slots[0].connection.lose())
     assert (client.sent, load.failed) == (["a"], 2)
 
 

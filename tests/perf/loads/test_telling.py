@@ -5,9 +5,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from tpx.perf.loads.gathering import Gathering
-from tpx.perf.loads.ring import Ring
-from tpx.perf.loads.telling import Telling
+from tpx.perf.loads.ring import Gathering, Ring, Telling
 from tpx.perf.recording import response_times
 from tpx.perf.records import Records
 

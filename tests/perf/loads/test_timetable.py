@@ -4,8 +4,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from tpx.perf.loads.schedules import Offsets
-from tpx.perf.loads.timetable import NEVER, Timetable
+from tpx.perf.loads.schedules import NEVER, Offsets, Timetable
 
 
 def blocks(*of: Iterable[int]) -> Iterator[Offsets]:

@@ -16,7 +16,7 @@ from tpx.options import from_argv
 from tpx.perf.inputs.feed import RoundRobin
 from tpx.perf.levels import Level, LevelRange
 from tpx.perf.loads.base import Loadable
-from tpx.perf.loads.dealing import workers_for
+from tpx.perf.loads.limits import workers_for
 from tpx.perf.loads.workers import WorkerPool
 from tpx.perf.observer import Progress, Silent
 from tpx.perf.options import SessionSpec

@@ -44,12 +44,12 @@ OnResponse = Callable[[Any], None]
 """Called with a Response from within the read that completed it."""
 
 
-class Lane:
-    """Room for one request in flight, on a connection of its own or on one that several lanes share.
+class Slot:
+    """Room for one request in flight, on a connection of its own or on one that several slots share.
 
     `send` is the connection's own method, so that nothing of ours stands between the load and the wire;
     what it returns names the request for `Client.renew`. When the connection breaks the client calls
-    `on_lost`; the owner then asks the client to renew the lane.
+    `on_lost`; the owner then asks the client to renew the slot.
     """
 
     __slots__ = ("connection", "on_lost", "send")
@@ -61,7 +61,7 @@ class Lane:
 
 
 def nobody_listens(_: WireError) -> None:
-    """A lane between two levels has no owner."""
+    """A slot between two levels has no owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +133,14 @@ class Client(Writer, Protocol):
     """The status of a response that succeeded."""
     streams: bool
     """Whether a request may have several responses: what comes back is a StreamedResponse then."""
-    lanes_per_connection: float
-    """How many lanes share a connection; infinite where their number does not add connections."""
+    slots_per_connection: float
+    """How many slots share a connection; infinite where their number does not add connections."""
 
-    async def open(self, count: int) -> Sequence[Lane]:
-        """Exactly `count` lanes: connections are added, kept, or closed."""
+    async def open(self, count: int) -> Sequence[Slot]:
+        """Exactly `count` slots: connections are added, kept, or closed."""
 
-    async def renew(self, lane: Lane, call: object) -> None:
-        """Make a lane able to send again after its request `call` was lost or given up; no answer to it
+    async def renew(self, slot: Slot, call: object) -> None:
+        """Make a slot able to send again after its request `call` was lost or given up; no answer to it
         comes."""
 
     def failure(self, response: Any) -> Failure:

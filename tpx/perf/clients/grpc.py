@@ -3,7 +3,7 @@
 import ssl
 from collections.abc import Sequence
 
-from tpx.perf.clients.base import PLAIN, Failure, Lane, RequestFields
+from tpx.perf.clients.base import PLAIN, Failure, RequestFields, Slot
 from tpx.perf.clients.endpoint import Connections, Endpoint
 from tpx.perf.clients.grpc_control import GrpcControl
 from tpx.perf.clients.grpc_encoding import (
@@ -14,7 +14,7 @@ from tpx.perf.clients.grpc_encoding import (
     header_block,
     infer_message,
 )
-from tpx.perf.clients.grpc_pool import LANES_PER_CONNECTION, GrpcLanes, call_failure
+from tpx.perf.clients.grpc_pool import SLOTS_PER_CONNECTION, GrpcSlots, call_failure
 from tpx.perf.clients.tls import tls_context
 from tpx.protocol.grpc.client_call import GrpcResponse, PreparedCall
 from tpx.protocol.grpc.status import Status
@@ -40,11 +40,11 @@ class GrpcClient:
 
     success = int(Status.OK)
     streams = False
-    lanes_per_connection = float(LANES_PER_CONNECTION)
+    slots_per_connection = float(SLOTS_PER_CONNECTION)
 
     def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> None:
         self._endpoint = endpoint
-        self._lanes = GrpcLanes(endpoint, tls)
+        self._slots = GrpcSlots(endpoint, tls)
 
     async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> PreparedCall:
         endpoint = self._endpoint
@@ -58,14 +58,14 @@ class GrpcClient:
         block = header_block(endpoint, SERVICE + "ModelInfer")
         return GrpcTemplate(block, message, endpoint.wire.compression)
 
-    async def open(self, count: int) -> Sequence[Lane]:
-        return await self._lanes.open(count)
+    async def open(self, count: int) -> Sequence[Slot]:
+        return await self._slots.open(count)
 
-    async def renew(self, lane: Lane, call: object) -> None:
-        await self._lanes.renew(lane, call)
+    async def renew(self, slot: Slot, call: object) -> None:
+        await self._slots.renew(slot, call)
 
     def failure(self, response: GrpcResponse) -> Failure:
         return call_failure(response)
 
     async def close(self) -> None:
-        self._lanes.close()
+        self._slots.close()

@@ -1,11 +1,11 @@
-"""The HTTP/2 connections to one server that many lanes share."""
+"""The HTTP/2 connections to one server that many slots share."""
 
 import asyncio
 import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from tpx.perf.clients.base import Failure, Lane, OnResponse, nobody_listens
+from tpx.perf.clients.base import Failure, OnResponse, Slot, nobody_listens
 from tpx.perf.clients.endpoint import Endpoint
 from tpx.protocol.grpc import client as wire
 from tpx.protocol.grpc.client import GrpcClientConnection
@@ -54,27 +54,27 @@ class GrpcPool:
         return connection
 
 
-def spread(lanes: Sequence[Lane], carriers: Sequence[object]) -> list[tuple[Lane, object]]:
-    """Which lanes go to which carrier, so that all have the same number of them.
+def spread(slots: Sequence[Slot], carriers: Sequence[object]) -> list[tuple[Slot, object]]:
+    """Which slots go to which carrier, so that all have the same number of them.
 
-    A lane that is in use stays where it is as long as its carrier is there.
+    A slot that is in use stays where it is as long as its carrier is there.
     """
     load = dict.fromkeys(map(id, carriers), 0)
     homeless = []
-    for lane in lanes:
-        if lane.on_lost is nobody_listens or id(lane.connection) not in load:
-            homeless.append(lane)
+    for slot in slots:
+        if slot.on_lost is nobody_listens or id(slot.connection) not in load:
+            homeless.append(slot)
         else:
-            load[id(lane.connection)] += 1
+            load[id(slot.connection)] += 1
     moves = []
-    for lane in homeless:
+    for slot in homeless:
         carrier = min(carriers, key=lambda c: load[id(c)])
         load[id(carrier)] += 1
-        moves.append((lane, carrier))
+        moves.append((slot, carrier))
     return moves
 
 
-LANES_PER_CONNECTION = 16
+SLOTS_PER_CONNECTION = 16
 """Fewer connections cost the client less, more of them let a server with a thread for each use its cores."""
 
 
@@ -87,8 +87,8 @@ def unary_send(connection: GrpcClientConnection) -> Send:
     return connection.call
 
 
-class GrpcLanes:
-    """Lanes for calls, some to a connection; `sends` gives what makes a call on one."""
+class GrpcSlots:
+    """Slots for calls, some to a connection; `sends` gives what makes a call on one."""
 
     def __init__(
         self,
@@ -98,35 +98,35 @@ class GrpcLanes:
     ) -> None:
         self._pool = GrpcPool(endpoint, tls)
         self._sends = sends
-        self._lanes: list[Lane] = []
+        self._slots: list[Slot] = []
 
-    async def open(self, count: int) -> Sequence[Lane]:
+    async def open(self, count: int) -> Sequence[Slot]:
         """Exactly `count` of them. Raises WireError."""
-        await self._pool.resize(-(-count // LANES_PER_CONNECTION))
+        await self._pool.resize(-(-count // SLOTS_PER_CONNECTION))
         connections = self._pool.connections
-        del self._lanes[count:]
-        while len(self._lanes) < count:
-            self._lanes.append(Lane(None, self._sends(connections[0])))
-        for lane, connection in spread(self._lanes, connections):
-            self._attach(lane, cast("GrpcClientConnection", connection))
-        return self._lanes
+        del self._slots[count:]
+        while len(self._slots) < count:
+            self._slots.append(Slot(None, self._sends(connections[0])))
+        for slot, connection in spread(self._slots, connections):
+            self._attach(slot, cast("GrpcClientConnection", connection))
+        return self._slots
 
-    async def renew(self, lane: Lane, call: object) -> None:
-        """A call in flight is cancelled; a connection that ended is replaced for all of its lanes."""
-        broken: GrpcClientConnection = lane.connection
+    async def renew(self, slot: Slot, call: object) -> None:
+        """A call in flight is cancelled; a connection that ended is replaced for all of its slots."""
+        broken: GrpcClientConnection = slot.connection
         if isinstance(call, int):
             broken.cancel(call)
         if broken.closing:
             fresh = await self._pool.instead_of(broken)
-            for each in self._lanes:
+            for each in self._slots:
                 if each.connection is broken:
                     self._attach(each, fresh)
 
     def close(self) -> None:
         self._pool.close()
 
-    def _attach(self, lane: Lane, connection: GrpcClientConnection) -> None:
-        lane.connection, lane.send = connection, self._sends(connection)
+    def _attach(self, slot: Slot, connection: GrpcClientConnection) -> None:
+        slot.connection, slot.send = connection, self._sends(connection)
 
 
 def call_failure(response: GrpcResponse) -> Failure:

@@ -7,10 +7,10 @@ import ssl
 from collections.abc import Sequence
 from time import perf_counter_ns
 
-from tpx.perf.clients.base import PLAIN, Failure, Lane, OnResponse, RequestFields
+from tpx.perf.clients.base import PLAIN, Failure, OnResponse, RequestFields, Slot
 from tpx.perf.clients.endpoint import Endpoint
 from tpx.perf.clients.grpc_encoding import SERVICE, metadata
-from tpx.perf.clients.grpc_pool import LANES_PER_CONNECTION, GrpcLanes, Send
+from tpx.perf.clients.grpc_pool import SLOTS_PER_CONNECTION, GrpcSlots, Send
 from tpx.perf.clients.grpc_stream import (
     StreamedRequest,
     StreamMessage,
@@ -59,12 +59,12 @@ class SingleStreamClient:
 
     success = int(Status.OK)
     streams = True
-    lanes_per_connection = float(LANES_PER_CONNECTION)
+    slots_per_connection = float(SLOTS_PER_CONNECTION)
 
     def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> None:
         self._endpoint = endpoint
         self._metadata = metadata(endpoint)
-        self._lanes = GrpcLanes(endpoint, tls, self._sends)
+        self._slots = GrpcSlots(endpoint, tls, self._sends)
 
     async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> StreamMessage:
         return stream_message(self._endpoint, tensors, fields)
@@ -72,17 +72,17 @@ class SingleStreamClient:
     async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> StreamTemplate:
         return stream_template(self._endpoint, tensors, fields)
 
-    async def open(self, count: int) -> Sequence[Lane]:
-        return await self._lanes.open(count)
+    async def open(self, count: int) -> Sequence[Slot]:
+        return await self._slots.open(count)
 
-    async def renew(self, lane: Lane, call: object) -> None:
-        await self._lanes.renew(lane, call)
+    async def renew(self, slot: Slot, call: object) -> None:
+        await self._slots.renew(slot, call)
 
     def failure(self, response: StreamedRequest) -> Failure:
         return stream_failure(response)
 
     async def close(self) -> None:
-        self._lanes.close()
+        self._slots.close()
 
     def _sends(self, connection: GrpcClientConnection) -> Send:
         path, pairs, encoding = SERVICE + "ModelStreamInfer", self._metadata, self._endpoint.wire.compression

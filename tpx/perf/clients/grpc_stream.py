@@ -12,7 +12,7 @@ from time import perf_counter_ns
 from typing import cast
 
 from tpx.errors import WireError
-from tpx.perf.clients.base import PLAIN, Failure, Lane, OnResponse, RequestFields
+from tpx.perf.clients.base import PLAIN, Failure, OnResponse, RequestFields, Slot
 from tpx.perf.clients.endpoint import Endpoint
 from tpx.perf.clients.grpc_encoding import (
     SERVICE,
@@ -295,13 +295,13 @@ class GrpcStreamClient:
 
     success = int(Status.OK)
     streams = True
-    lanes_per_connection = math.inf
+    slots_per_connection = math.inf
 
     def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> None:
         self._endpoint = endpoint
         self._pool = GrpcPool(endpoint, tls)
         self._streams: list[InferStream] = []
-        self._lanes: list[Lane] = []
+        self._slots: list[Slot] = []
         self._replacing = asyncio.Lock()
 
     async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> StreamMessage:
@@ -310,7 +310,7 @@ class GrpcStreamClient:
     async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> StreamTemplate:
         return stream_template(self._endpoint, tensors, fields)
 
-    async def open(self, count: int) -> Sequence[Lane]:
+    async def open(self, count: int) -> Sequence[Slot]:
         wanted = min(count, MOST_STREAMS)
         for surplus in self._streams[wanted:]:
             surplus.close()
@@ -321,27 +321,27 @@ class GrpcStreamClient:
             connection = min(connections, key=lambda c: c.in_flight)
             kept.append(InferStream(connection, self._endpoint))
         self._streams = kept
-        del self._lanes[count:]
-        while len(self._lanes) < count:
-            self._lanes.append(Lane(None, kept[0].send))
-        for lane, carrier in spread(self._lanes, kept):
-            _attach(lane, cast("InferStream", carrier))
-        return self._lanes
+        del self._slots[count:]
+        while len(self._slots) < count:
+            self._slots.append(Slot(None, kept[0].send))
+        for slot, carrier in spread(self._slots, kept):
+            _attach(slot, cast("InferStream", carrier))
+        return self._slots
 
-    async def renew(self, lane: Lane, call: object) -> None:
-        """A request in flight is forgotten; a stream that ended is replaced for all of its lanes."""
-        broken: InferStream = lane.connection
+    async def renew(self, slot: Slot, call: object) -> None:
+        """A request in flight is forgotten; a stream that ended is replaced for all of its slots."""
+        broken: InferStream = slot.connection
         if isinstance(call, bytes):
             broken.forget(call)
         async with self._replacing:
-            if not lane.connection.closing:
+            if not slot.connection.closing:
                 return
             connection = broken.connection
             if connection.closing:
                 connection = await self._pool.instead_of(connection)
             fresh = InferStream(connection, self._endpoint)
             self._streams = [fresh if s is broken else s for s in self._streams]
-            for each in self._lanes:
+            for each in self._slots:
                 if each.connection is broken:
                     _attach(each, fresh)
 
@@ -355,5 +355,5 @@ class GrpcStreamClient:
         self._pool.close()
 
 
-def _attach(lane: Lane, stream: InferStream) -> None:
-    lane.connection, lane.send = stream, stream.send
+def _attach(slot: Slot, stream: InferStream) -> None:
+    slot.connection, slot.send = stream, stream.send

@@ -3,11 +3,11 @@ beforehand."""
 
 from collections.abc import Sequence
 
-from tpx.perf.clients.base import PLAIN, Failure, Lane, Prepared, RequestFields
+from tpx.perf.clients.base import PLAIN, Failure, Prepared, RequestFields, Slot
 from tpx.perf.clients.endpoint import Connections, Endpoint
 from tpx.perf.clients.http_control import HttpControl, error_text, host_header, model_path, user_headers
 from tpx.perf.clients.http_encoding import HttpTemplate, cut_template, infer_body, of_any_sequence
-from tpx.perf.clients.http_lanes import HttpLanes, plain_send
+from tpx.perf.clients.http_slots import HttpSlots, plain_send
 from tpx.perf.clients.tls import tls_context
 from tpx.protocol.http1.client import HttpConnector, HttpResponse, encode_request
 from tpx.protocol.tensors import Buffer, Tensor
@@ -30,11 +30,11 @@ class HttpClient:
 
     success = 200
     streams = False
-    lanes_per_connection = 1.0
+    slots_per_connection = 1.0
 
     def __init__(self, connector: HttpConnector, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._lanes = HttpLanes(connector, plain_send)
+        self._slots = HttpSlots(connector, plain_send)
 
     async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> Prepared:
         return b"".join(self._encode(tensors, fields))
@@ -54,14 +54,14 @@ class HttpClient:
         path = model_path(endpoint.model, "infer")
         return encode_request("POST", path, host_header(endpoint), headers, [head, *tail])
 
-    async def open(self, count: int) -> Sequence[Lane]:
-        return await self._lanes.open(count)
+    async def open(self, count: int) -> Sequence[Slot]:
+        return await self._slots.open(count)
 
-    async def renew(self, lane: Lane, call: object) -> None:  # noqa: ARG002 (a connection has one call)
-        await self._lanes.renew(lane)
+    async def renew(self, slot: Slot, call: object) -> None:  # noqa: ARG002 (a connection has one call)
+        await self._slots.renew(slot)
 
     def failure(self, response: HttpResponse) -> Failure:
         return Failure(f"HTTP {response.status}", error_text(response))
 
     async def close(self) -> None:
-        self._lanes.close()
+        self._slots.close()

@@ -13,12 +13,12 @@ from typing import Any, cast
 import orjson
 
 from tpx.errors import UsageError
-from tpx.perf.clients.base import PLAIN, Failure, Lane, OnResponse, RequestFields, Template
+from tpx.perf.clients.base import PLAIN, Failure, OnResponse, RequestFields, Slot, Template
 from tpx.perf.clients.chat import NO_MESSAGE, ChatTurn
 from tpx.perf.clients.endpoint import Connections, Endpoint
 from tpx.perf.clients.events import EventConnection, EventParser
 from tpx.perf.clients.http_control import host_header, user_headers
-from tpx.perf.clients.http_lanes import HttpLanes, Send
+from tpx.perf.clients.http_slots import HttpSlots, Send
 from tpx.perf.clients.model import TensorSpec
 from tpx.perf.clients.static_control import StaticControl
 from tpx.perf.clients.tls import tls_context
@@ -117,11 +117,11 @@ class OpenAiClient:
 
     success = 200
     streams = True
-    lanes_per_connection = 1.0
+    slots_per_connection = 1.0
 
     def __init__(self, connector: HttpConnector, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._lanes = HttpLanes(connector, _sends)
+        self._slots = HttpSlots(connector, _sends)
         self._sessions: dict[bytes, list[ChatTurn]] = {}
 
     async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> bytes | ChatTurn:
@@ -139,18 +139,18 @@ class OpenAiClient:
     async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> Template:  # noqa: ARG002
         raise UsageError("--service-kind openai knows no sequences")
 
-    async def open(self, count: int) -> Sequence[Lane]:
-        return await self._lanes.open(count)
+    async def open(self, count: int) -> Sequence[Slot]:
+        return await self._slots.open(count)
 
-    async def renew(self, lane: Lane, call: object) -> None:  # noqa: ARG002 (a connection has one call)
-        await self._lanes.renew(lane)
+    async def renew(self, slot: Slot, call: object) -> None:  # noqa: ARG002 (a connection has one call)
+        await self._slots.renew(slot)
 
     def failure(self, response: OpenAiAnswer) -> Failure:
         code = "OpenAI error" if response.status == REFUSED_IN_STREAM else f"HTTP {response.status}"
         return Failure(code, response.error or "(no message)")
 
     async def close(self) -> None:
-        self._lanes.close()
+        self._slots.close()
 
     def _encode(self, body: bytes) -> bytes:
         endpoint = self._endpoint

@@ -6,10 +6,10 @@ from typing import Any
 
 from tpx.errors import MeasurementError, ResponseError, UsageError
 from tpx.perf.clients import tfserving_messages as messages
-from tpx.perf.clients.base import PLAIN, Failure, Lane, RequestFields, Template
+from tpx.perf.clients.base import PLAIN, Failure, RequestFields, Slot, Template
 from tpx.perf.clients.endpoint import Connections, Endpoint
 from tpx.perf.clients.grpc_encoding import framed, header_block, metadata
-from tpx.perf.clients.grpc_pool import LANES_PER_CONNECTION, GrpcLanes, call_failure
+from tpx.perf.clients.grpc_pool import SLOTS_PER_CONNECTION, GrpcSlots, call_failure
 from tpx.perf.clients.model import (
     ModelCounters,
     ModelDescription,
@@ -55,11 +55,11 @@ class TfServingClient:
 
     success = int(Status.OK)
     streams = False
-    lanes_per_connection = float(LANES_PER_CONNECTION)
+    slots_per_connection = float(SLOTS_PER_CONNECTION)
 
     def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> None:
         self._endpoint = endpoint
-        self._lanes = GrpcLanes(endpoint, tls)
+        self._slots = GrpcSlots(endpoint, tls)
 
     async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> PreparedCall:
         if fields.sequence or fields.shared_inputs:
@@ -78,17 +78,17 @@ class TfServingClient:
     async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> Template:  # noqa: ARG002
         raise UsageError("--service-kind tfserving knows no sequences")
 
-    async def open(self, count: int) -> Sequence[Lane]:
-        return await self._lanes.open(count)
+    async def open(self, count: int) -> Sequence[Slot]:
+        return await self._slots.open(count)
 
-    async def renew(self, lane: Lane, call: object) -> None:
-        await self._lanes.renew(lane, call)
+    async def renew(self, slot: Slot, call: object) -> None:
+        await self._slots.renew(slot, call)
 
     def failure(self, response: GrpcResponse) -> Failure:
         return call_failure(response)
 
     async def close(self) -> None:
-        self._lanes.close()
+        self._slots.close()
 
 
 def _fill_tensor(target: Any, tensor: Tensor) -> None:

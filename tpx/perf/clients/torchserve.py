@@ -6,11 +6,11 @@ from pathlib import Path
 from urllib.parse import quote
 
 from tpx.errors import UsageError
-from tpx.perf.clients.base import PLAIN, Failure, Lane, RequestFields, Template
+from tpx.perf.clients.base import PLAIN, Failure, RequestFields, Slot, Template
 from tpx.perf.clients.endpoint import Connections, Endpoint
 from tpx.perf.clients.http import http_connector
 from tpx.perf.clients.http_control import host_header, user_headers
-from tpx.perf.clients.http_lanes import HttpLanes, plain_send
+from tpx.perf.clients.http_slots import HttpSlots, plain_send
 from tpx.perf.clients.model import TensorSpec
 from tpx.perf.clients.static_control import StaticControl
 from tpx.protocol.http1.client import HttpConnector, HttpResponse, encode_request
@@ -33,11 +33,11 @@ class TorchServeClient:
 
     success = 200
     streams = False
-    lanes_per_connection = 1.0
+    slots_per_connection = 1.0
 
     def __init__(self, connector: HttpConnector, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._lanes = HttpLanes(connector, plain_send)
+        self._slots = HttpSlots(connector, plain_send)
 
     async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> bytes:
         if fields.sequence or fields.shared_inputs or fields.outputs:
@@ -56,11 +56,11 @@ class TorchServeClient:
     async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> Template:  # noqa: ARG002
         raise UsageError("--service-kind torchserve knows no sequences")
 
-    async def open(self, count: int) -> Sequence[Lane]:
-        return await self._lanes.open(count)
+    async def open(self, count: int) -> Sequence[Slot]:
+        return await self._slots.open(count)
 
-    async def renew(self, lane: Lane, call: object) -> None:  # noqa: ARG002 (a connection has one call)
-        await self._lanes.renew(lane)
+    async def renew(self, slot: Slot, call: object) -> None:  # noqa: ARG002 (a connection has one call)
+        await self._slots.renew(slot)
 
     def failure(self, response: HttpResponse) -> Failure:
         body = bytes(response.body)
@@ -71,7 +71,7 @@ class TorchServeClient:
         return Failure(f"HTTP {response.status}", words or "(no message)")
 
     async def close(self) -> None:
-        self._lanes.close()
+        self._slots.close()
 
 
 def form(content: bytes) -> bytes:

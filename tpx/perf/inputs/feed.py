@@ -1,12 +1,13 @@
 """What is sent next: requests made beforehand, in an order that depends on the kind of model."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from itertools import cycle
 from typing import Any, Protocol
 
 from tpx.perf.clients.base import Prepared
 from tpx.perf.levels import Level
+from tpx.perf.plan import ALL, Share
 
 Check = Callable[[int, Any], str]
 """Says what is wrong with a response to the request of a step; nothing where it is as expected."""
@@ -39,34 +40,42 @@ class Feed(Protocol):
     check: Check | None
     """What responses are compared with; None where nobody asks."""
 
-    def begin(self, level: Level) -> None:
-        """A load of this level begins: chance is the level's own."""
+    @property
+    def unfinished(self) -> Set[int]:
+        """Sequences of the load that were ended before their time."""
+
+    def begin(self, level: Level, share: Share = ALL) -> None:
+        """Begin a load of this level, or one worker's share of it: all workers together walk through the
+        data, and have the sequences, that one would. Chance is the level's own."""
 
     def source(self, slot: int) -> Source:
         """That of a slot, which starts anew with each load."""
 
 
 class RoundRobin:
-    """Implements Feed: all slots together walk through the requests, again and again."""
+    """Implements Feed: all slots together walk through the requests, again and again, from load to load."""
+
+    unfinished: Set[int] = frozenset()
 
     def __init__(self, requests: Sequence[Prepared], check: Check | None = None) -> None:
         self.check = check
-        self._turn = cycle(enumerate(requests)).__next__
+        self._steps = cycle(enumerate(requests))
+        self._mine: Iterator[tuple[int, Prepared]] = self._steps
 
-    def begin(self, level: Level) -> None:
-        """The order is always the same; it goes on from load to load."""
+    def begin(self, level: Level, share: Share = ALL) -> None:  # noqa: ARG002 (the order is always the same)
+        self._mine = share.of_all(self._steps)
 
-    def source(self, slot: int) -> "Turns":  # noqa: ARG002 (all take from the same)
-        return Turns(self._turn)
+    def source(self, slot: int) -> "SharedSource":  # noqa: ARG002 (all take from the same)
+        return SharedSource(self._mine)
 
 
-class Turns:
-    """Implements Source."""
+class SharedSource:
+    """Implements Source over steps and their requests, from which all slots take."""
 
     __slots__ = ("_turn", "sequence", "step")
 
-    def __init__(self, turn: Callable[[], tuple[int, Prepared]]) -> None:
-        self._turn = turn
+    def __init__(self, steps: Iterator[tuple[int, Prepared]]) -> None:
+        self._turn = steps.__next__
         self.step = 0
         self.sequence = 0
 

@@ -9,6 +9,7 @@ from tpx.errors import UsageError
 from tpx.perf.clients.base import Prepared, Template
 from tpx.perf.inputs.feed import Check
 from tpx.perf.levels import Level
+from tpx.perf.plan import ALL, Share
 from tpx.perf.seeds import level_seed
 
 START, END = 2, 1
@@ -91,21 +92,24 @@ class SequenceFeed:
         self.ids = SequenceIds(settings.first_id, settings.end_id)
         self.unfinished: set[int] = set()
         """Sequences of this load that were ended before their time."""
+        self._share = ALL
         self._seed = seed
         self._entropy: tuple[int, ...] = (seed,)
 
-    def divide(self, number: int, of: int) -> None:
+    def divide(self, process: Share) -> None:
         """Be the feed of one of several processes, which have ids of their own for as long as they live."""
-        self.ids = SequenceIds(self.settings.first_id + number, self.settings.end_id, of)
+        self.ids = SequenceIds(self.settings.first_id + process.number, self.settings.end_id, process.of)
 
-    def begin(self, level: Level) -> None:
+    def begin(self, level: Level, share: Share = ALL) -> None:
+        self._share = share
         self.ids.release_all()
         self.unfinished.clear()
         self._entropy = tuple(int(n) for n in level_seed(self._seed, level).generate_state(2))
 
     def source(self, slot: int) -> "SequenceSource":
-        """That of a slot, counted over all processes. Raises UsageError where there are fewer ids than
-        slots."""
+        """That of a slot: the slots of all processes take turns, so that a sequence is sent by one process
+        from start to end. Raises UsageError where there are fewer ids than slots."""
+        slot = self._share.number + slot * self._share.of
         first, end = self.settings.first_id, self.settings.end_id
         if slot >= end - first:
             raise UsageError(

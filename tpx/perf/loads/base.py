@@ -1,7 +1,7 @@
 """The seam between measuring and loading: something that keeps a server under load and records each
 request."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Set
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol
@@ -10,7 +10,7 @@ from tpx.perf.clients.base import Client, Failure
 from tpx.perf.inputs.conversations import Conversation
 from tpx.perf.inputs.feed import Feed
 from tpx.perf.levels import Level
-from tpx.perf.loads.schedules import ALL, Share
+from tpx.perf.plan import ALL, Share
 from tpx.perf.records import Records
 from tpx.perf.settings import LevelSettings
 
@@ -27,6 +27,18 @@ class Load(Protocol):
     @property
     def processor_ns(self) -> int:
         """Time on a processor of what sends, so far; where several do, their mean."""
+
+    @property
+    def skipped(self) -> int:
+        """Requests that an open loop left out because they were late, so far."""
+
+    @property
+    def connections(self) -> int:
+        """How many connection slots there are by now."""
+
+    @property
+    def unfinished(self) -> Set[int]:
+        """Sequences that were ended before their time; complete once the load is stopped."""
 
     def start(self, count: int | None = None, origin_ns: int = 0) -> None:
         """Send requests until stopped, or `count` of them; a schedule counts from `origin_ns`, 0 is now."""
@@ -77,7 +89,7 @@ class LoadRequest:
 
 async def open_load(asked: LoadRequest) -> Load:
     """Make a load whose connections are open. Raises WireError where the server takes no connections."""
-    asked.target.feed.begin(asked.level)
+    asked.target.feed.begin(asked.level, asked.share)
     module, _, function = asked.level.kind.opener.partition(":")
     opener: Callable[[LoadRequest], Awaitable[Load]] = getattr(
         import_module(f"tpx.perf.loads.{module}"), function

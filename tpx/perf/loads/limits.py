@@ -1,5 +1,5 @@
-"""What this machine can hold of a load: open files, ports of its own, memory. A level beyond that is refused
-before anything is opened."""
+"""What this machine can hold of a load: processes that send it, open files, ports of its own, memory. A level
+beyond that is refused before anything is opened."""
 
 import math
 import os
@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tpx.errors import UsageError
-from tpx.perf.levels import Level
-from tpx.perf.loads.rate import lanes_ahead
+from tpx.perf.levels import Level, LevelRange
+from tpx.perf.loads.rate import slots_ahead
+from tpx.perf.plan import LoadPlan
 from tpx.perf.settings import LevelSettings
 
 FILES_BESIDE = 64
 """Open files that are no connections of a load: standard streams, shared memory, reports, libraries."""
-LANE_BYTES = 1024
+SLOT_BYTES = 1024
 """What a request in flight takes of this process at least."""
 PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
@@ -28,33 +29,47 @@ class Limit:
     most: int
 
 
+def workers_for(levels: LevelRange, plan: LoadPlan, processors: int | None = None) -> int:
+    """How many processes a run gets: those that were asked for, or one for so many requests per second or in
+    flight as a process does with ease, but no more than half of the processors, nor than there are sequences
+    to be kept open."""
+    if plan.workers:
+        return plan.workers
+    most = (processors or os.cpu_count() or 1) // 2
+    if plan.most_workers:
+        most = min(most, plan.most_workers)
+    if plan.sequences and levels.kind.open_loop:
+        most = min(most, plan.sequences)
+    return max(1, min(most, math.ceil((levels.highest or levels.start) / levels.kind.per_worker)))
+
+
 def check_openable(
-    level: Level, settings: LevelSettings, lanes_per_connection: float, processes: int = 1
+    level: Level, settings: LevelSettings, slots_per_connection: float, processes: int = 1
 ) -> None:
     """Raise UsageError, naming the limit, where a level needs more than this machine can open."""
-    lanes = lanes_needed(level, settings)
-    connections = math.ceil(lanes / lanes_per_connection)
+    slots = slots_needed(level, settings)
+    connections = math.ceil(slots / slots_per_connection)
     for limit in connection_limits(processes):
         if connections > limit.most:
-            through = "" if connections == lanes else f" over {connections} connections"
+            through = "" if connections == slots else f" over {connections} connections"
             raise UsageError(
-                f"{level.mode}: {lanes} requests in flight{through} are more than this machine can open: "
+                f"{level.mode}: {slots} requests in flight{through} are more than this machine can open: "
                 f"{limit.most} connections ({limit.name})"
             )
     memory = memory_limit()
-    if lanes > memory.most:
+    if slots > memory.most:
         raise UsageError(
-            f"{level.mode}: {lanes} requests in flight are more than this machine can hold: "
+            f"{level.mode}: {slots} requests in flight are more than this machine can hold: "
             f"{memory.most} ({memory.name})"
         )
 
 
-def lanes_needed(level: Level, settings: LevelSettings) -> int:
-    """Return how many lanes a level opens before it begins."""
+def slots_needed(level: Level, settings: LevelSettings) -> int:
+    """Return how many slots a level opens before it begins."""
     plan = settings.load
     if not level.kind.open_loop:
         return int(level.value)
-    return plan.sequences or lanes_ahead(level, plan)
+    return plan.sequences or slots_ahead(level, plan)
 
 
 def connection_limits(processes: int = 1, ports: Path = PORT_RANGE) -> Iterator[Limit]:
@@ -72,4 +87,4 @@ def connection_limits(processes: int = 1, ports: Path = PORT_RANGE) -> Iterator[
 def memory_limit() -> Limit:
     """Return how many requests in flight fit into the machine's memory."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Limit(f"{memory >> 20} MiB of memory", memory // LANE_BYTES)
+    return Limit(f"{memory >> 20} MiB of memory", memory // SLOT_BYTES)

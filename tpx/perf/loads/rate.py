@@ -7,34 +7,32 @@ intended time, which its row keeps, and goes out as soon as one is.
 import asyncio
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from time import perf_counter_ns, thread_time_ns
+from time import perf_counter_ns
 
 import numpy as np
 
 from tpx.errors import UsageError, WireError
-from tpx.perf.clients.base import Client, Failure, Lane, nobody_listens
+from tpx.perf.clients.base import Client, Slot
 from tpx.perf.inputs.feed import Feed, Source
+from tpx.perf.latency import summarize
 from tpx.perf.levels import Level
-from tpx.perf.loads.base import LoadRequest
-from tpx.perf.loads.endings import end_sequences
-from tpx.perf.loads.expiry import Expiry
-from tpx.perf.loads.outcomes import Outcomes
+from tpx.perf.loads.base import Load, LoadRequest
 from tpx.perf.loads.pacing import Alarm, alarm
-from tpx.perf.loads.renewals import Renewals
-from tpx.perf.loads.schedules import Offsets, at_once, listed, offsets
-from tpx.perf.loads.sender import Sender
-from tpx.perf.loads.timetable import NEVER, Timetable
+from tpx.perf.loads.schedules import NEVER, Offsets, Timetable, at_once, listed, offsets
+from tpx.perf.loads.senders import Sender, SlotLoad
 from tpx.perf.plan import LATE_NS, LatePolicy, LoadPlan
+from tpx.perf.records import Rows, succeeded
+from tpx.perf.results import OpenLoop
 
 SENDS_A_TURN = 64
 """So many requests that are due at once are sent before answers are read again."""
-LANES_A_STEP = 8
-"""New lanes are taken into use after so many have been opened; more at a time would delay what is due."""
+SLOTS_A_STEP = 8
+"""New slots are taken into use after so many have been opened; more at a time would delay what is due."""
 GROWTH_RETRY_S = 1.0
-"""Opening lanes is tried again so long after one could not be opened."""
+"""Opening slots is tried again so long after one could not be opened."""
 FEWEST_AHEAD, MOST_AHEAD = 16, 512
 """Bounds of the connections that an open loop holds ready; servers commonly take 1024 open files."""
 AHEAD_S = 1.0
@@ -69,7 +67,7 @@ async def _open(
 ) -> "RateLoad":
     plan, share, client = asked.settings.load, asked.share, asked.target.client
     most = max(1, share.part(plan.sequences or plan.max_connections))
-    ahead = min(most, max(1, share.part(lanes_ahead(asked.level, plan, times_ns))))
+    ahead = min(most, max(1, share.part(slots_ahead(asked.level, plan, times_ns))))
     return RateLoad(
         client,
         await client.open(most if plan.sequences else ahead),
@@ -87,8 +85,8 @@ async def _open(
     )
 
 
-def lanes_ahead(level: Level, plan: LoadPlan, times_ns: Sequence[int] = ()) -> int:
-    """Return how many lanes an open loop holds ready, all workers together: enough for what is due in
+def slots_ahead(level: Level, plan: LoadPlan, times_ns: Sequence[int] = ()) -> int:
+    """Return how many slots an open loop holds ready, all workers together: enough for what is due in
     AHEAD_S. `times_ns` is a fixed schedule."""
     if level.kind.at_once:
         return plan.max_connections
@@ -122,17 +120,17 @@ class OpenLoopSettings:
     late: LatePolicy = "send"
     max_connections: int = 1024
     ahead: int = 0
-    """How many free lanes are held ready for a time in which the server stalls."""
+    """How many free slots are held ready for a time in which the server stalls."""
     sequences: int = 0
     """How many sequences are open at a time; 0 where requests belong to none."""
     serial: bool = False
     """Whether a sequence waits for an answer before its next request."""
 
 
-class RateLoad:
+class RateLoad(SlotLoad):
     """Implements Load: sends at the times of a schedule.
 
-    `lanes` are what is open at first; more are opened, up to `max_connections`, once half of those that are
+    `slots` are what is open at first; more are opened, up to `max_connections`, once half of those that are
     held ready (`settings.ahead`) are in use. A request that is late by more than a millisecond is sent at
     once, or skipped and counted in `skipped`, as `settings.late` says.
     """
@@ -140,53 +138,33 @@ class RateLoad:
     def __init__(
         self,
         client: Client,
-        lanes: Sequence[Lane],
+        slots: Sequence[Slot],
         feed: Feed,
         schedule: Iterator[Offsets],
         settings: OpenLoopSettings,
     ) -> None:
-        self.outcomes = Outcomes(client, feed.check)
-        self.records = self.outcomes.records
-        self.skipped = 0
-        self._client = client
+        super().__init__(client, feed, settings.timeout_s)
         self._feed = feed
         self._settings = settings
         self._most = settings.sequences if settings.serial else settings.max_connections
-        self._renewals = Renewals(client, self._refused)
         sequences = 0 if settings.serial else settings.sequences
         self._shared = deque(feed.source(i) for i in range(sequences))
-        self._senders: list[Sender] = []
         self._free: deque[Sender] = deque()
-        # sequences take turns; other lanes do best when the last one that was used is used again
+        # sequences take turns; other slots do best when the last one that was used is used again
         self._take = self._free.popleft if settings.serial and settings.sequences else self._free.pop
-        self._add(lanes[: self._most])
+        self._add(slots[: self._most])
         self._timetable = Timetable(schedule)
         self._starved = False
         self._alarm: Alarm | None = None
         self._few = settings.ahead // 2
-        """With so many free lanes, or fewer, more are opened."""
+        """With so many free slots, or fewer, more are opened."""
         self._enough = max(1, settings.ahead)
         self._growth: asyncio.Task[None] | None = None
-        self._all_rest = asyncio.Event()
-        self._expiry = Expiry(settings.timeout_s, self._expire)
-
-    @property
-    def failed(self) -> int:
-        return self.outcomes.failed
-
-    @property
-    def processor_ns(self) -> int:
-        return thread_time_ns()
-
-    @property
-    def connections(self) -> int:
-        """How many lanes there are by now."""
-        return len(self._senders)
 
     @property
     def in_flight(self) -> int:
-        """How many lanes carry a request, or are being renewed."""
-        return len(self._senders) - len(self._free)
+        """How many slots carry a request, or are being renewed."""
+        return len(self.senders) - len(self._free)
 
     def start(self, count: int | None = None, origin_ns: int = 0) -> None:
         """Send by the schedule, whose times count from `origin_ns`, or from now."""
@@ -194,40 +172,24 @@ class RateLoad:
         self._timetable.begin(count, origin_ns or perf_counter_ns())
         self._fire()
         self._notice_rest()
-        self._expiry.start()
-
-    async def finished(self) -> None:
-        await self._all_rest.wait()
-
-    async def settled(self, until_ns: int) -> None:
-        """Every row is there as soon as its request has ended."""
+        self.watch()
 
     async def stop(self, patience_s: float) -> None:
-        self._timetable.end()
-        if self._alarm is not None:
-            self._alarm.close()
+        self.cease()
         if self._growth is not None:
             self._growth.cancel()
             await asyncio.wait([self._growth])
+        await super().stop(patience_s)
+
+    def cease(self) -> None:
+        self._timetable.end()
+        if self._alarm is not None:
+            self._alarm.close()
         self._notice_rest()
-        try:
-            async with asyncio.timeout(patience_s):
-                await self._all_rest.wait()
-        except TimeoutError:
-            for sender in list(self._senders):
-                if sender.start_ns:
-                    sender.abandon()
-        self._expiry.stop()
-        await self._renewals.close(patience_s)
-        await end_sequences(self._open_sources(), patience_s)
-        for sender in self._senders:
-            sender.lane.on_lost = nobody_listens
 
-    def failures(self) -> Mapping[int, Failure]:
-        return self.outcomes.failures()
-
-    def released(self, sender: Sender, now_ns: int) -> None:
-        """A lane has its answer: it takes what waits, or waits itself."""
+    def ready(self, sender: Sender) -> None:
+        """Give a slot that has its answer the request that waits, or let it wait itself."""
+        now_ns = perf_counter_ns()
         if self._timetable.due_ns <= now_ns:
             self._skip_late(now_ns)
             if self._timetable.due_ns <= now_ns:
@@ -240,17 +202,8 @@ class RateLoad:
         if self._timetable.due_ns == NEVER:
             self._notice_rest()
 
-    def lost(self, sender: Sender, call: object) -> None:
-        """A lane whose request was given up; a new sender on it meets no late answer."""
-        fresh = Sender(self, self.outcomes, sender.lane, sender.source)
-        self._senders[self._senders.index(sender)] = fresh
-        self._renew(fresh, call)
-
-    def _renew(self, sender: Sender, call: object = None) -> None:
-        self._renewals.renew(sender.lane, call, lambda: self.released(sender, perf_counter_ns()))
-
-    def _refused(self, error: WireError) -> bool:
-        """A lane that cannot be renewed takes no request: those that are due wait for others, or fail here
+    def refused(self, sender: Sender, error: WireError) -> bool:  # noqa: ARG002 (all slots are alike)
+        """A slot that cannot be renewed takes no request: those that are due wait for others, or fail here
         where there are none."""
         if self._timetable.over:
             return False
@@ -259,8 +212,13 @@ class RateLoad:
             self._timetable.advance()
         return True
 
+    def open_sources(self) -> Sequence[tuple[Slot, Source]]:
+        if not self._shared:
+            return super().open_sources()
+        return [(self.senders[i % len(self.senders)].slot, s) for i, s in enumerate(self._shared)]
+
     def _fire(self) -> None:
-        """Send what is due, as far as lanes are free."""
+        """Send what is due, as far as slots are free."""
         free = self._free
         now_ns = perf_counter_ns()
         self._skip_late(now_ns)
@@ -275,24 +233,19 @@ class RateLoad:
         if len(free) <= self._few:
             self._grow()
         if self._timetable.due_ns == NEVER:
-            self._notice_rest()  # the last one may have been skipped while every lane was free
+            self._notice_rest()  # the last one may have been skipped while every slot was free
         elif self._alarm is not None:
             self._alarm.set(self._timetable.due_ns)
 
     def _send_on(self, sender: Sender) -> None:
-        intended_ns = self._timetable.due_ns
         shared = self._shared
-        if shared:
-            source = shared[0]
+        try:
+            sender.send(shared[0] if shared else sender.source, self._timetable.due_ns)
+        except WireError:
+            self.renew(sender)
+        else:
             shared.rotate(-1)
-        else:
-            source = sender.source
-        if sender.send(intended_ns, source):
             self._timetable.advance()
-        else:
-            if shared:
-                shared.rotate(1)
-            self._renew(sender)
 
     def _skip_late(self, now_ns: int) -> None:
         if self._settings.late == "skip":
@@ -300,42 +253,46 @@ class RateLoad:
 
     def _notice_rest(self) -> None:
         if self._timetable.due_ns == NEVER and not self.in_flight:
-            self._all_rest.set()
+            self.at_rest.set()
 
-    def _add(self, lanes: Sequence[Lane]) -> None:
-        first = len(self._senders)
-        fresh = [Sender(self, self.outcomes, lane, self._source(i)) for i, lane in enumerate(lanes, first)]
-        self._senders += fresh
-        self._free += fresh
-
-    def _source(self, number: int) -> Source:
-        return self._shared[number % len(self._shared)] if self._shared else self._feed.source(number)
-
-    def _open_sources(self) -> list[tuple[Lane, Source]]:
-        if not self._shared:
-            return [(sender.lane, sender.source) for sender in self._senders]
-        return [(self._senders[i % len(self._senders)].lane, s) for i, s in enumerate(self._shared)]
+    def _add(self, slots: Sequence[Slot]) -> None:
+        for number, slot in enumerate(slots, len(self.senders)):
+            source = self._shared[0] if self._shared else self._feed.source(number)
+            self.senders.append(Sender(self, slot, source))
+            self._free.append(self.senders[-1])
 
     def _grow(self) -> None:
         """Open further connections in the background, unless that is under way."""
-        if self._growth is None and len(self._senders) < self._most:
+        if self._growth is None and len(self.senders) < self._most:
             self._growth = asyncio.get_running_loop().create_task(self._open_more())
 
     async def _open_more(self) -> None:
-        """Open lanes step by step until enough are free: a connection that a stalled server does not take
+        """Open slots step by step until enough are free: a connection that a stalled server does not take
         holds up only those of its own step."""
-        while len(self._free) < self._enough and (held := len(self._senders)) < self._most:
+        while len(self._free) < self._enough and (held := len(self.senders)) < self._most:
             try:
-                lanes = await self._client.open(min(self._most, held + LANES_A_STEP))
+                slots = await self.client.open(min(self._most, held + SLOTS_A_STEP))
             except WireError:
                 await asyncio.sleep(GROWTH_RETRY_S)
                 continue
-            self._add(lanes[held:])
+            self._add(slots[held:])
             if self._starved:
                 self._starved = False
                 self._fire()
         self._growth = None
 
-    def _expire(self, before_ns: int) -> None:
-        for sender in list(self._senders):
-            sender.expire(before_ns)
+
+def open_loop_figures(rows: Rows, duration_ns: int, load: Load) -> OpenLoop | None:
+    """Return what only an open loop's rows tell; None where no request succeeded."""
+    good = succeeded(rows)
+    if not len(good):
+        return None
+    slip = rows["start_ns"] - rows["intended_ns"]
+    return OpenLoop(
+        service_latency=summarize(good["end_ns"] - good["start_ns"]),
+        slip=summarize(slip),
+        delayed=int(np.count_nonzero(slip > LATE_NS)),
+        sent_per_s=len(rows) * 1e9 / max(duration_ns, 1),
+        skipped=load.skipped,
+        connections=load.connections,
+    )

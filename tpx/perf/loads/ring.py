@@ -5,6 +5,8 @@ until `complete_ns` is there to be read. Where requests may have several respons
 responses and its units are written before the row is, the times in as many pieces as it takes.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from multiprocessing.shared_memory import SharedMemory
 from time import perf_counter_ns
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tpx.perf.records import ROW, Rows, Times
+from tpx.perf.records import ROW, SUCCESS, Records, Rows, Times
 
 CAPACITY = 1 << 16
 TIMES = 4
@@ -22,6 +24,7 @@ _ROWS, _UNITS, _TIMES = (slice(6, 8), slice(8, 10), slice(10, 12))
 _HEADER_WORDS = 16
 _HEADER_BYTES = _HEADER_WORDS * 8
 _WRITTEN, _READ = range(2)
+NO_TIMES: Times = np.zeros(0, np.int64)
 
 
 class _Circle:
@@ -153,3 +156,126 @@ class Ring:
         self._memory.close()
         if self._owner:
             self._memory.unlink()
+
+
+class Telling:
+    """Writes the rows of one load as they come; `streamed` rows with the times of their responses."""
+
+    def __init__(self, ring: Ring, records: Records, *, streamed: bool) -> None:
+        self._ring = ring
+        self._records = records
+        self._streamed = streamed
+        self._rows = 0
+        self._responses = 0
+        """Of the rows that were written."""
+        self._times = 0
+
+    def tell(self) -> bool:
+        """Write what is new; whether there was room for all of it."""
+        if self._streamed:
+            self._tell_streamed()
+        else:
+            self._rows += self._ring.put(self._records.since(self._rows))
+        return self._rows == len(self._records)
+
+    def _tell_streamed(self) -> None:
+        records, arrivals = self._records, self._records.arrivals
+        self._times += self._ring.put_times(arrivals.times(self._times, len(arrivals)))
+        rows = records.since(self._rows)
+        behind = self._responses + np.cumsum(rows["responses"])
+        rows = rows[: int(np.searchsorted(behind, self._times, side="right"))]
+        count = self._ring.put_streamed(rows, arrivals.units(self._rows, self._rows + len(rows)))
+        self._rows += count
+        if count:
+            self._responses = int(behind[count - 1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Some rows; where they are streamed, each one's units, and the times of all responses one row after the
+    other."""
+
+    rows: Rows
+    units: Times
+    times_ns: Times
+
+    def ordered(self) -> "_Batch":
+        """By the end of the requests."""
+        order = np.argsort(self.rows["end_ns"], kind="stable")
+        if not len(self.units):
+            return _Batch(self.rows[order], self.units, self.times_ns)
+        counts = self.rows["responses"]
+        begins = np.cumsum(counts) - counts
+        theirs = counts[order]
+        moved = np.repeat(begins[order] - (np.cumsum(theirs) - theirs), theirs)
+        return _Batch(self.rows[order], self.units[order], self.times_ns[moved + np.arange(len(moved))])
+
+    def split(self, at: int) -> tuple["_Batch", "_Batch"]:
+        """The rows before `at`, and the others."""
+        counts = self.rows["responses"] if len(self.units) else NO_TIMES
+        border = int(counts[:at].sum())
+        return (
+            _Batch(self.rows[:at], self.units[:at], self.times_ns[:border]),
+            _Batch(self.rows[at:], self.units[at:], self.times_ns[border:]),
+        )
+
+
+def _joined(batches: Sequence[_Batch]) -> _Batch:
+    return _Batch(
+        np.concatenate([batch.rows for batch in batches]),
+        np.concatenate([batch.units for batch in batches]),
+        np.concatenate([batch.times_ns for batch in batches]),
+    )
+
+
+class _Reader:
+    """One ring, and the times of responses whose rows have not come yet."""
+
+    def __init__(self, ring: Ring, *, streamed: bool) -> None:
+        self.ring = ring
+        self._streamed = streamed
+        self._times_ns = NO_TIMES
+
+    def take(self) -> _Batch:
+        rows = self.ring.take()
+        if not self._streamed:
+            return _Batch(rows, NO_TIMES, NO_TIMES)
+        units = self.ring.take_units(len(rows))
+        times = np.concatenate((self._times_ns, self.ring.take_times()))
+        count = int(rows["responses"].sum())
+        self._times_ns = times[count:]
+        return _Batch(rows, units, times[:count])
+
+
+class Gathering:
+    """Fills `records` with what the workers of one load have told, as far as all have told."""
+
+    def __init__(self, rings: Sequence[Ring], *, streamed: bool) -> None:
+        self.records = Records()
+        self.failed = 0
+        self.complete_ns = 0
+        """Every request that ended until then is in `records`."""
+        self._readers = [_Reader(ring, streamed=streamed) for ring in rings]
+        self._pending: list[_Batch] = []
+
+    def gather(self, *, everything: bool = False) -> None:
+        """Take what is new, and put into order what all workers have told of, or all there is."""
+        complete_ns = min(reader.ring.complete_ns for reader in self._readers)
+        self._pending += [batch for reader in self._readers if len((batch := reader.take()).rows)]
+        if self._pending:
+            batch = _joined(self._pending).ordered()
+            ends = batch.rows["end_ns"]
+            cut = len(ends) if everything else int(np.searchsorted(ends, complete_ns, side="right"))
+            done, left = batch.split(cut)
+            self._keep(done)
+            self._pending = [left] if len(left.rows) else []
+        self.complete_ns = max(self.complete_ns, complete_ns)
+
+    def _keep(self, batch: _Batch) -> None:
+        records = self.records
+        first = len(records)
+        records.arrivals.extend(batch.times_ns)
+        for row in np.flatnonzero(batch.units).tolist():
+            records.arrivals.add_units(first + row, int(batch.units[row]))
+        records.extend(batch.rows)
+        self.failed += int(np.count_nonzero(batch.rows["status"] != SUCCESS))

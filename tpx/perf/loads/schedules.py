@@ -1,53 +1,22 @@
-"""When requests of an open loop are due: pure, seeded, without a clock.
+"""When requests of an open loop are due: pure, seeded, without a clock of its own.
 
 A schedule is a course of offsets in ns from the start of the load, never falling, handed out in blocks.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tpx.perf.levels import Level
-from tpx.perf.plan import LoadPlan
+from tpx.perf.plan import ALL, LoadPlan, Share
 from tpx.perf.seeds import level_seed
 
 Offsets = npt.NDArray[np.int64]
 
 BLOCK = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """One of `of` workers among which a load is dealt out; number 0 of 1 is all of it."""
-
-    number: int = 0
-    of: int = 1
-
-    def part(self, whole: int) -> int:
-        """This one's of `whole` equal things: the first ones get what is over."""
-        return whole // self.of + (self.number < whole % self.of)
-
-    def part_in_turn(self, whole: int, things: int = 0) -> int:
-        """This one's of `whole` requests of which `things`, dealt out like this too, have one after the
-        other; 0 where each of the sharers is one."""
-        things = things or self.of
-        return whole // things * self.part(things) + self.part(whole % things)
-
-    def picks(self, first: int, count: int, things: int = 0) -> npt.NDArray[np.bool_]:
-        """Which of `count` such requests, numbered from `first`, are this one's."""
-        turns = np.arange(first, first + count) % (things or self.of)
-        return np.asarray(turns % self.of == self.number)
-
-    def part_by(self, whole: int, things: int) -> int:
-        """This one's of `whole` requests where each of `things`, dealt out like this too, sends as many."""
-        before = sum(Share(i, self.of).part(things) for i in range(self.number))
-        return whole * (before + self.part(things)) // things - whole * before // things
-
-
-ALL = Share()
+NEVER = 1 << 62
 
 
 def offsets(level: Level, plan: LoadPlan, share: Share = ALL) -> Iterator[Offsets]:
@@ -127,3 +96,66 @@ def _dealt(blocks: Iterator[Offsets], share: Share, sequences: int) -> Iterator[
     for block in blocks:
         yield block[share.picks(first, len(block), sequences)]
         first += len(block)
+
+
+class Timetable:
+    """A schedule's blocks in turn, as times of the clock: the next request is due at `due_ns`, NEVER where
+    there is none."""
+
+    __slots__ = ("_at", "_left", "_origin_ns", "_schedule", "_times", "due_ns")
+
+    def __init__(self, schedule: Iterator[Offsets]) -> None:
+        self._schedule = schedule
+        self._times: list[int] = []
+        self._at = 0
+        self._left = 0
+        self._origin_ns = 0
+        self.due_ns = NEVER
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is due any more."""
+        return self._left <= 0 and self.due_ns == NEVER
+
+    def begin(self, count: int | None, origin_ns: int) -> None:
+        """Go to the first time; at most `count` of them, which count from `origin_ns`."""
+        self._left = NEVER if count is None else count
+        self._origin_ns = origin_ns
+        self._refill()
+
+    def end(self) -> None:
+        """Leave out what is left."""
+        self._left = 0
+        self.due_ns = NEVER
+
+    def advance(self) -> None:
+        """Go on to the next time."""
+        self._left -= 1
+        self._at = at = self._at + 1
+        if self._left <= 0:
+            self.due_ns = NEVER
+        elif at < len(self._times):
+            self.due_ns = self._times[at]
+        else:
+            self._refill()
+
+    def skip(self, before_ns: int) -> int:
+        """Go on to the first time that is not before `before_ns`; returns how many were left out."""
+        skipped = 0
+        while self.due_ns < before_ns:
+            skipped += 1
+            self.advance()
+        return skipped
+
+    def _refill(self) -> None:
+        """Take the schedule's next block."""
+        self._at = 0
+        self.due_ns = NEVER
+        while self._left > 0:
+            block = next(self._schedule, None)
+            if block is None:
+                self._left = 0
+            elif len(block):
+                self._times = (block + self._origin_ns).tolist()
+                self.due_ns = self._times[0]
+                return

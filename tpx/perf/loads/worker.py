@@ -15,13 +15,9 @@ from tpx.perf.clients.base import Failure
 from tpx.perf.inputs.sequences import SequenceFeed
 from tpx.perf.levels import Level
 from tpx.perf.loads.base import Load, Loadable, LoadRequest, open_load
-from tpx.perf.loads.dealing import deal
-from tpx.perf.loads.endings import unfinished
-from tpx.perf.loads.figures import KeepsPace
-from tpx.perf.loads.ring import Ring
-from tpx.perf.loads.schedules import Share
-from tpx.perf.loads.telling import Telling
+from tpx.perf.loads.ring import Ring, Telling
 from tpx.perf.loops import event_loop
+from tpx.perf.plan import Share
 from tpx.perf.settings import LevelSettings
 
 FLUSH_S = 0.01
@@ -133,7 +129,7 @@ class Worker:
     async def _prepare(self, command: Prepare) -> None:
         self._load = await open_load(
             LoadRequest(
-                target=_Part(self._target, command.share),
+                target=self._target,
                 level=command.level,
                 settings=command.settings,
                 share=command.share,
@@ -170,7 +166,7 @@ class Worker:
             complete = self._flush(load)
         gc.enable()
         gc.unfreeze()
-        self._pipe.send(Stopped(load.failures(), unfinished(self._target.feed)))
+        self._pipe.send(Stopped(load.failures(), load.unfinished))
 
     def _end_tasks(self) -> Load | None:
         """Leave the load, if there is one, to whoever stops it."""
@@ -190,24 +186,13 @@ class Worker:
         """Write what is new; whether there was room for all of it."""
         now_ns = perf_counter_ns()
         complete = self._telling is None or self._telling.tell()
-        paced = load if isinstance(load, KeepsPace) else None
         self._ring.report(
             complete_ns=now_ns if complete else self._ring.complete_ns,
             processor_ns=load.processor_ns,
-            skipped=paced.skipped if paced else 0,
-            connections=paced.connections if paced else 0,
+            skipped=load.skipped,
+            connections=load.connections,
         )
         return complete
-
-
-class _Part:
-    """Implements Loadable: a target whose steps are dealt out."""
-
-    def __init__(self, target: Loadable, share: Share) -> None:
-        self.client = target.client
-        self.timestamps_ns = target.timestamps_ns
-        self.conversations = target.conversations
-        self.feed = deal(target.feed, share)
 
 
 async def _work(pipe: Connection, open_target: OpenTarget, ring_name: str, place: Share) -> None:
@@ -215,7 +200,7 @@ async def _work(pipe: Connection, open_target: OpenTarget, ring_name: str, place
     try:
         async with open_target() as target:
             if isinstance(target.feed, SequenceFeed):
-                target.feed.divide(place.number, place.of)
+                target.feed.divide(place)
             pipe.send(Ready())
             await Worker(target, ring, pipe).serve()
     except TpxError as exc:

@@ -11,10 +11,9 @@ from typing import Any
 from tpx.errors import MeasurementError
 from tpx.perf.clients.base import Failure
 from tpx.perf.levels import Level
-from tpx.perf.loads.gathering import Gathering
-from tpx.perf.loads.ring import Ring
-from tpx.perf.loads.schedules import Share
+from tpx.perf.loads.ring import Gathering, Ring
 from tpx.perf.loads.worker import Broken, Go, OpenTarget, Prepare, Ready, Stop, Stopped, main
+from tpx.perf.plan import Share
 from tpx.perf.settings import LevelSettings
 
 GATHER_S = 0.01

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from tests.perf.conftest import FakeClient
 from tpx.perf.clients.base import LOST, TIMED_OUT
 from tpx.perf.inputs.feed import RoundRobin
-from tpx.perf.loads.together import QueryLoad
+from tpx.perf.loads.queries import QueryLoad
 
 
 async def load_of(client: FakeClient, size: int, timeout_s: float = 0.0) -> QueryLoad:
@@ -47,7 +47,7 @@ def test_a_query_has_failed_where_one_of_its_requests_has() -> None:
     assert load.failures()[500].code == "HTTP 500"
 
 
-def test_a_request_without_an_answer_fails_its_query_and_the_next_has_all_its_lanes() -> None:
+def test_a_request_without_an_answer_fails_its_query_and_the_next_has_all_its_slots() -> None:
     client = FakeClient(answer=only_answers(lambda n: n == 2, None))
     load = played(client, 2, 3, timeout_s=0.02)
     assert load.records.since(0)["status"].tolist() == [TIMED_OUT, 0, 0]
@@ -59,7 +59,7 @@ def test_a_broken_connection_fails_its_query_only() -> None:
         client = FakeClient(service_s=0.005)
         load = await load_of(client, 2)
         load.start(2)
-        client.lanes[1].connection.lose()
+        client.slots[1].connection.lose()
         await load.finished()
         await load.stop(1)
         assert load.records.since(0)["status"].tolist() == [LOST, 0]
@@ -72,7 +72,7 @@ def test_a_connection_closed_between_queries_loses_none() -> None:
     async def scene() -> None:
         client = FakeClient()
         load = await load_of(client, 2)
-        client.lanes[0].connection.broken = True
+        client.slots[0].connection.broken = True
         load.start(2)
         await load.finished()
         await load.stop(1)
@@ -86,12 +86,26 @@ def test_a_server_that_stays_away_costs_a_query_an_attempt() -> None:
         client = FakeClient()
         client.refusals = 2
         load = await load_of(client, 1)
-        client.lanes[0].connection.broken = True
+        client.slots[0].connection.broken = True
         load.start(4)
         await load.finished()
         await load.stop(1)
         assert load.records.since(0)["status"].tolist() == [LOST, LOST, 0, 0]
         assert load.failed == 2
+
+    asyncio.run(scene())
+
+
+def test_a_server_that_stays_away_is_not_asked_again_when_nothing_is_left_to_send() -> None:
+    async def scene() -> None:
+        client = FakeClient()
+        client.refusals = 1000
+        load = await load_of(client, 1)
+        client.slots[0].connection.broken = True
+        load.start(1)
+        await load.finished()
+        await load.stop(0.01)
+        assert (client.sent, client.refusals) == ([], 999)
 
     asyncio.run(scene())
 

@@ -1,0 +1,342 @@
+"""The parts that all loads of one process share: the outcomes of requests, senders on connection slots, and
+starting and stopping them."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence, Set
+from time import perf_counter_ns, thread_time_ns
+from typing import Any
+
+from tpx.errors import WireError
+from tpx.perf.clients.base import (
+    LOST,
+    MISMATCH,
+    TIMED_OUT,
+    Client,
+    Failure,
+    Prepared,
+    Slot,
+    StreamedResponse,
+    nobody_listens,
+)
+from tpx.perf.inputs.feed import Check, Feed, Source
+from tpx.perf.records import SUCCESS, Records
+
+LOOKS = 10
+LONGEST_LOOK_S = 0.1
+"""Requests that take too long are looked for so many times within `--timeout`, and at least so often."""
+FIRST_RETRY_S, LAST_RETRY_S = 0.02, 1.0
+_CODES = {LOST: "connection lost", TIMED_OUT: "timeout", MISMATCH: "output mismatch"}
+
+
+class Outcomes:
+    """The rows of a load's requests, how many failed, and the first failure of each status."""
+
+    __slots__ = ("_client", "append", "check", "failed", "failures", "records", "streams", "success")
+
+    def __init__(self, client: Client, check: Check | None = None) -> None:
+        self.check = check
+        self.records = Records()
+        self.append = self.records.append
+        self.success = client.success
+        self.streams = client.streams
+        self.failed = 0
+        self.failures: dict[int, Failure] = {}
+        self._client = client
+
+    def append_streamed(
+        self,
+        start_ns: int,
+        intended_ns: int,
+        sent_ns: int,
+        response: StreamedResponse,
+        step: int,
+        sequence: int,
+    ) -> None:
+        """Append the row of a request that may have had several responses, and the time of each."""
+        status = SUCCESS if response.status == self.success else self.count_failure(response)
+        arrivals, times = self.records.arrivals, response.arrivals
+        if response.units:
+            arrivals.add_units(len(self.records), response.units)
+        arrivals.add(times)
+        first_ns, end_ns = response.first_byte_ns, response.end_ns
+        self.append(start_ns, intended_ns, sent_ns, first_ns, end_ns, status, len(times), step, sequence)
+
+    def append_refused(self, error: WireError, due_ns: int = 0) -> None:
+        """Append the row of a request that found no connection: it was due then, or now, and never sent."""
+        now_ns = perf_counter_ns()
+        self.count_local_failure(LOST, str(error))
+        self.append(now_ns, due_ns or now_ns, now_ns, now_ns, now_ns, LOST, 0)
+
+    def compare(self, row: int, step: int, response: Any) -> None:
+        """Make a row a failure whose response, though successful, is not what was expected."""
+        if self.check is None or response.status != self.success:
+            return
+        wrong = self.check(step, response)
+        if wrong:
+            self.records.amend(row, MISMATCH)
+            self.count_local_failure(MISMATCH, wrong)
+
+    def count_failure(self, response: Any) -> int:
+        """Count an unsuccessful response; returns its status."""
+        self.failed += 1
+        status = int(response.status)
+        if status not in self.failures:
+            self.failures[status] = self._client.failure(response)
+        return status
+
+    def count_local_failure(self, status: int, message: str) -> None:
+        """Count a request that has no response."""
+        self.failed += 1
+        self.failures.setdefault(status, Failure(_CODES.get(status, "incomplete"), message))
+
+
+class Sender:
+    """A connection slot with at most one request in flight.
+
+    What is called for each request is held in attributes: that spares Python a search of the class.
+    """
+
+    __slots__ = (
+        "_append", "_call", "_intended_ns", "_load", "_on_response", "_outcomes", "_plain", "_ready",
+        "_sent_ns", "_sequence", "_step", "_success", "_using", "slot", "source", "start_ns",
+    )  # fmt: skip
+
+    def __init__(self, load: "SlotLoad", slot: Slot, source: Source) -> None:
+        self._load = load
+        self._ready = load.ready
+        self._outcomes = outcomes = load.outcomes
+        self._append = outcomes.append
+        self._success = outcomes.success
+        self._plain = self.on_streamed if outcomes.streams else self.on_response
+        self._on_response = self.on_checked if outcomes.check else self._plain
+        self._call: object = None
+        self._intended_ns = self._sent_ns = 0
+        self._step = self._sequence = 0
+        self.slot = slot
+        self.source = source
+        self._using = source
+        """The source of the request in flight, where senders share sources."""
+        self.start_ns = 0
+        """When the request in flight was sent; 0 where there is none."""
+        slot.on_lost = self.on_lost
+
+    def send(self, source: Source, intended_ns: int = 0) -> None:
+        """Send the next request of `source`, which was due at `intended_ns`, 0 is now.
+
+        Raises WireError where the connection was closed between two requests: none is lost, none counted.
+        """
+        send, request = self.slot.send, source.next()
+        self._using, self._step, self._sequence = source, source.step, source.sequence
+        self.start_ns = start_ns = perf_counter_ns()
+        self._intended_ns = intended_ns or start_ns
+        try:
+            self._call = send(request, self._on_response)
+        except WireError:
+            self.start_ns = 0
+            source.take_back()
+            raise
+        self._sent_ns = perf_counter_ns()
+
+    def on_response(self, response: Any) -> None:
+        start_ns = self.start_ns
+        if not start_ns:
+            return  # the answer to a request that was given up
+        self.start_ns = 0
+        self._append(
+            start_ns,
+            self._intended_ns,
+            self._sent_ns,
+            response.first_byte_ns,
+            response.end_ns,
+            SUCCESS if response.status == self._success else self._failed(response),
+            1,
+            self._step,
+            self._sequence,
+        )
+        self._ready(self)
+
+    def on_streamed(self, response: Any) -> None:
+        """The last response of a request that may have several, or the news that none follows."""
+        start_ns = self.start_ns
+        if not start_ns:
+            return
+        self.start_ns = 0
+        if response.status != self._success:
+            self._using.failed(self._sequence)
+        self._outcomes.append_streamed(
+            start_ns, self._intended_ns, self._sent_ns, response, self._step, self._sequence
+        )
+        self._ready(self)
+
+    def on_checked(self, response: Any) -> None:
+        """An answer that is compared with what was expected, once the next request is on its way."""
+        if self.start_ns:
+            step, row = self._step, len(self._outcomes.records)
+            self._plain(response)
+            self._outcomes.compare(row, step, response)
+
+    def on_lost(self, error: WireError) -> None:
+        """The connection broke: a request in flight has failed."""
+        if self.start_ns:
+            self.give_up(LOST, str(error))
+
+    def expire(self, before_ns: int) -> None:
+        """Give up a request that was sent before `before_ns`."""
+        if 0 < self.start_ns < before_ns:
+            self.give_up(TIMED_OUT, "the request took longer than --timeout")
+
+    def abandon(self) -> None:
+        """Forget the request in flight; it is not counted."""
+        if self.start_ns:
+            self.start_ns = 0
+            self._load.lost(self, self._call)
+
+    def give_up(self, status: int, message: str) -> None:
+        """Count the request in flight as failed without an answer."""
+        now_ns, start_ns = perf_counter_ns(), self.start_ns
+        self._using.failed(self._sequence)
+        self._outcomes.count_local_failure(status, message)
+        sent_ns = max(self._sent_ns, start_ns)
+        self._append(
+            start_ns, self._intended_ns, sent_ns, now_ns, now_ns, status, 0, self._step, self._sequence
+        )
+        self.start_ns = 0
+        self._load.lost(self, self._call)
+
+    def _failed(self, response: Any) -> int:
+        self._using.failed(self._sequence)
+        return self._outcomes.count_failure(response)
+
+
+class SlotLoad(ABC):
+    """What the Loads of one process have in common. Those that inherit it say what is sent when.
+
+    Requests that outlive `timeout_s` (0: none does) fail; so does the one in flight on a connection that
+    breaks.
+    """
+
+    skipped = 0
+
+    def __init__(self, client: Client, feed: Feed, timeout_s: float = 0.0) -> None:
+        self.outcomes = Outcomes(client, feed.check)
+        self.records = self.outcomes.records
+        self.unfinished: Set[int] = feed.unfinished
+        self.client = client
+        self.senders: list[Sender] = []
+        self.at_rest = asyncio.Event()
+        """Set when nothing is in flight and nothing will be sent."""
+        self._renewals: set[asyncio.Task[None]] = set()
+        self._timeout_s = timeout_s
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def failed(self) -> int:
+        return self.outcomes.failed
+
+    @property
+    def processor_ns(self) -> int:
+        return thread_time_ns()
+
+    @property
+    def connections(self) -> int:
+        return len(self.senders)
+
+    def failures(self) -> Mapping[int, Failure]:
+        return dict(self.outcomes.failures)
+
+    async def finished(self) -> None:
+        await self.at_rest.wait()
+
+    async def settled(self, until_ns: int) -> None:  # noqa: B027 (nothing to override)
+        """Every row is there as soon as its request has ended."""
+
+    async def stop(self, patience_s: float) -> None:
+        self.cease()
+        try:
+            async with asyncio.timeout(patience_s):
+                await self.at_rest.wait()
+        except TimeoutError:
+            for sender in list(self.senders):
+                sender.abandon()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._renewals:
+            await asyncio.wait(self._renewals, timeout=patience_s)
+        for task in self._renewals:
+            task.cancel()
+        await end_sequences(self.open_sources(), patience_s)
+        for sender in self.senders:
+            sender.slot.on_lost = nobody_listens
+
+    @abstractmethod
+    def cease(self) -> None:
+        """Send nothing more."""
+
+    @abstractmethod
+    def ready(self, sender: Sender) -> None:
+        """Go on with a sender that has its answer, or whose slot was renewed."""
+
+    @abstractmethod
+    def refused(self, sender: Sender, error: WireError) -> bool:
+        """Count a failed attempt to renew a slot; False ends the attempts."""
+
+    def open_sources(self) -> Sequence[tuple[Slot, Source]]:
+        """The sources that may have a sequence open, each with a slot that is at rest."""
+        return [(sender.slot, sender.source) for sender in self.senders]
+
+    def lost(self, sender: Sender, call: object) -> None:
+        """Renew the slot of a request that was given up; a new sender on it meets no late answer."""
+        fresh = type(sender)(self, sender.slot, sender.source)
+        self.senders[self.senders.index(sender)] = fresh
+        self.renew(fresh, call)
+
+    def renew(self, sender: Sender, call: object = None) -> None:
+        """Renew a slot in the background until it works, then go on with its sender."""
+        task = asyncio.get_running_loop().create_task(self._renew(sender, call))
+        self._renewals.add(task)
+        task.add_done_callback(self._renewals.discard)
+
+    def watch(self) -> None:
+        """Look now and then for requests that take too long."""
+        if self._timeout_s:
+            pause_s = min(self._timeout_s / LOOKS, LONGEST_LOOK_S)
+            self._timer = asyncio.get_running_loop().call_later(pause_s, self._expire)
+
+    def _expire(self) -> None:
+        before_ns = perf_counter_ns() - int(self._timeout_s * 1e9)
+        for sender in list(self.senders):
+            sender.expire(before_ns)
+        self.watch()
+
+    async def _renew(self, sender: Sender, call: object) -> None:
+        pause_s = FIRST_RETRY_S
+        while True:
+            try:
+                await self.client.renew(sender.slot, call)
+                break
+            except WireError as exc:
+                if not self.refused(sender, exc):
+                    break
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, LAST_RETRY_S)
+        self.ready(sender)
+
+
+async def end_sequences(sources: Iterable[tuple[Slot, Source]], patience_s: float) -> None:
+    """Send the request that ends each open sequence, so that it holds nothing on the server; none is
+    counted."""
+    closings = [(slot, request) for slot, source in sources if (request := source.closing()) is not None]
+    if closings:
+        await asyncio.gather(*(_end(slot, request, patience_s) for slot, request in closings))
+
+
+async def _end(slot: Slot, request: Prepared, patience_s: float) -> None:
+    answered = asyncio.Event()
+    slot.on_lost = lambda _: answered.set()
+    try:
+        slot.send(request, lambda _: answered.set())
+        async with asyncio.timeout(patience_s):
+            await answered.wait()
+    except (WireError, TimeoutError):
+        return  # the server forgets the sequence when it has been idle for long
