@@ -18,7 +18,7 @@ from tpx.protocol.http1.server import HttpLimits
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import DATA, END_HEADERS, HEADERS, PREFACE
 from tpx.protocol.http2.hpack import encode_stateless
-from tpx.serving.limits import grpc_limits, http_limits
+from tpx.serving.endpoints import grpc_limits, http_limits
 from tpx.serving.options import ServeConfig
 
 HTTP = {

@@ -18,10 +18,11 @@ from tpx.cli.logs import configure, finish
 from tpx.cli.startup import log_models, log_options
 from tpx.errors import TpxError
 from tpx.options import fields_of, from_argv, inert_flags
+from tpx.serving.endpoints import Endpoint
 from tpx.serving.heap import keep_few_pools
 from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
-from tpx.serving.server import Endpoint, Server
+from tpx.serving.server import Server
 
 log = logging.getLogger(__name__)
 

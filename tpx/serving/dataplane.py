@@ -17,11 +17,10 @@ from tpx.serving.offload import LONG_BYTES, Offload, Postponed
 from tpx.serving.repository.coordinator import Coordinator
 from tpx.serving.repository.overrides import LoadParameter, override_of
 from tpx.serving.repository.table import AmbiguousName, ModelRepository, State, parse_version
-from tpx.serving.request import InferRequest, RequestHead, TensorSpec
+from tpx.serving.request import CHECKED_AT_ONCE_BYTES, InferRequest, RequestHead, TensorSpec, with_request_id
 from tpx.serving.served import Served
 from tpx.serving.shared_memory.regions import RegionsInUse, Registration, SharedInput, SharedMemory
 from tpx.serving.signature import Signature
-from tpx.serving.strings import CHECKED_AT_ONCE_BYTES, with_request_id
 from tpx.serving.tracing.tracer import Tracer
 
 

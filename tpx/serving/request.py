@@ -8,9 +8,9 @@ shared by all requests that a client sends with the same head.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from tpx.errors import TpxError
+from tpx.errors import InvalidRequest, TpxError
 from tpx.protocol.datatypes import BY_NAME
-from tpx.protocol.tensors import Buffer, Tensor
+from tpx.protocol.tensors import Buffer, Tensor, decode_bytes
 from tpx.protocol.v2 import Parameter
 
 _RENDERED_SHAPES = 64
@@ -326,3 +326,25 @@ class InferResponse:
     def says_something(self) -> bool:
         """Whether there is a response: of a decoupled model's last one often only that it is the last."""
         return bool(self.outputs or self.parameters) or not self.final
+
+
+CHECKED_AT_ONCE_BYTES = 64 << 10
+"""Up to this size a BYTES tensor is checked when its request comes. Walking the elements of a large one takes
+seconds: that happens where the model computes, not on the event loop."""
+
+
+def elements_of(model: str, name: str, data: Buffer, count: int) -> list[bytes]:
+    """Return the `count` elements of input `name`.
+
+    Raises InvalidRequest in Triton's words (core/src/infer_request.cc) where lengths and data do not agree.
+    """
+    try:
+        return decode_bytes(data, count)
+    except InvalidRequest as exc:
+        head, _, rest = exc.message.partition(",")
+        raise InvalidRequest(f"{head} for inference input '{name}' for model '{model}',{rest}") from exc
+
+
+def with_request_id(error: InvalidRequest, request_id: str) -> InvalidRequest:
+    """Return the error with the prefix that all errors of validating a request have."""
+    return InvalidRequest(f"[request id: {request_id or '<id_unknown>'}] {error.message}")

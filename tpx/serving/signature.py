@@ -8,8 +8,16 @@ from tpx.protocol.datatypes import BY_NAME, BY_NUMBER
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import DecodedRequest, Parameter, RequestedOutput
 from tpx.protocol.v2_json import element_count
-from tpx.serving.request import BoundInput, BoundOutput, RequestHead, Servant, TensorSpec
-from tpx.serving.strings import CHECKED_AT_ONCE_BYTES, elements_of, with_request_id
+from tpx.serving.request import (
+    CHECKED_AT_ONCE_BYTES,
+    BoundInput,
+    BoundOutput,
+    RequestHead,
+    Servant,
+    TensorSpec,
+    elements_of,
+    with_request_id,
+)
 
 _BATCH_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "

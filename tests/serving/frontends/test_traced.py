@@ -307,7 +307,7 @@ def test_a_full_disk_is_told_once_and_the_server_serves_on(
 
 def test_a_server_that_traces_nothing_asks_no_request_for_its_times(repository: Path) -> None:
     with serving(repository) as live:
-        assert [listener.observer for listener in live.server._listeners] == [None] * 3
+        assert [listener.observer for listener, _ in live.server.endpoints.listeners] == [None] * 3
         assert live.infer_binary("net", X).status == 200
 
 

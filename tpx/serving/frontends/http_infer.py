@@ -38,9 +38,15 @@ from tpx.serving.frontends.outputs import put_into_place, takes_long, with_class
 from tpx.serving.frontends.traced import trace_http
 from tpx.serving.offload import LONG_BYTES, Postponed
 from tpx.serving.repository.on_demand import NotLoaded
-from tpx.serving.request import InferRequest, InferResponse, RequestHead, TensorSpec, rendering_key
+from tpx.serving.request import (
+    InferRequest,
+    InferResponse,
+    RequestHead,
+    TensorSpec,
+    rendering_key,
+    with_request_id,
+)
 from tpx.serving.signature import Signature
-from tpx.serving.strings import with_request_id
 
 _BINARY_TYPE = b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
 _HOLE = b"\0"  # in no JSON text: escaped in strings

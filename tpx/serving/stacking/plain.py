@@ -10,8 +10,14 @@ import numpy.typing as npt
 from tpx.errors import ExecutionError, InvalidRequest
 from tpx.protocol.tensors import Buffer, Tensor, raw_bytes
 from tpx.serving.batch import Arrays, Batch
-from tpx.serving.request import BoundInput, InferResponse, RequestHead, TensorSpec
-from tpx.serving.strings import elements_of, with_request_id
+from tpx.serving.request import (
+    BoundInput,
+    InferResponse,
+    RequestHead,
+    TensorSpec,
+    elements_of,
+    with_request_id,
+)
 
 _COPY_BELOW_BYTES = 64 << 10
 

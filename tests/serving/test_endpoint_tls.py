@@ -8,8 +8,8 @@ import pytest
 import trustme
 
 from tpx.errors import UsageError
+from tpx.serving.endpoints import grpc_tls, http_tls
 from tpx.serving.options import ServeConfig
-from tpx.serving.tls import grpc_tls, http_tls
 
 
 @pytest.fixture(scope="module")

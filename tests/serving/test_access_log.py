@@ -16,7 +16,7 @@ from tests.serving.live import SERVICE, Live, floats, infer_message, serving
 from tests.serving.onnx_files import busy, doubling, write_model
 
 X = {"x": floats([1, 2])}
-NAME = "tpx.serving.frontends.access_log"
+NAME = "tpx.serving.endpoints"
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +115,6 @@ def test_the_line_can_be_switched_off_while_it_serves(
     server: Live, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     verbosity(server, 0)
-    assert [listener.observer for listener in server.server._listeners] == [None] * 3
+    assert [listener.observer for listener, _ in server.server.endpoints.listeners] == [None] * 3
     server.get("/v2/health/ready")
     assert lines(caplog) == []

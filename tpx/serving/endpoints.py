@@ -1,0 +1,341 @@
+"""The endpoints of a server: HTTP, gRPC and metrics, each with its listener, limits, TLS and access log."""
+
+import logging
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tpx.errors import UsageError
+from tpx.protocol.grpc.keepalive import KeepaliveLimits
+from tpx.protocol.grpc.server import GrpcLimits
+from tpx.protocol.grpc.server import connection_factory as grpc_connections
+from tpx.protocol.grpc.server_call import ServerCall
+from tpx.protocol.grpc.status import Status
+from tpx.protocol.http1.server import HttpLimits, HttpRequest
+from tpx.protocol.http1.server import connection_factory as http_connections
+from tpx.protocol.inflation import Inflater
+from tpx.protocol.listener import Listener
+from tpx.protocol.memory_budget import MemoryBudget
+from tpx.serving.dataplane import DataPlane
+from tpx.serving.frontends.access import parse_restrictions
+from tpx.serving.frontends.forwarding import parse_forwarding
+from tpx.serving.frontends.grpc import GrpcFrontend
+from tpx.serving.frontends.http import HttpFrontend
+from tpx.serving.frontends.metrics.endpoint import MetricsFrontend
+from tpx.serving.logs import LogControl
+from tpx.serving.options import ServeConfig
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where a service listens."""
+
+    service: str
+    address: str
+    port: int
+
+    @property
+    def where(self) -> str:
+        """Address and port as a URL has them."""
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Service:
+    """A service before it listens."""
+
+    name: str
+    flag: str
+    """Its flags begin with this."""
+    address: str
+    port: int
+    reuse_port: bool = False
+    tls: ssl.SSLContext | None = None
+    connect: Callable[[Listener], Any]
+    """Makes the factory of its connections."""
+    observe: Callable[[Any], None]
+
+
+class Endpoints:
+    """Listens for the services that the options allow."""
+
+    def __init__(
+        self,
+        config: ServeConfig,
+        plane: DataPlane,
+        metrics: Callable[[], MetricsFrontend],
+        memory: MemoryBudget,
+    ) -> None:
+        """`metrics` makes the metrics page, once models are loaded. Raises UsageError."""
+        self._config = config
+        self._plane = plane
+        self._metrics = metrics
+        self._memory = memory
+        self._inflater = Inflater(config.max_inflated_bytes)
+        self.listeners: list[tuple[Listener, Callable[[Any], None]]] = []
+        """All listeners, each with its observer of requests."""
+        self.serving: list[Listener] = []
+        """The listeners of HTTP and gRPC; metrics are served to the end."""
+        self._services = self._allowed(AccessLog(plane.logs))
+
+    def _allowed(self, access: "AccessLog") -> list[_Service]:
+        config, services = self._config, []
+        grpc = GrpcFrontend(
+            self._plane,
+            restrictions=parse_restrictions("--grpc-restricted-protocol", config.grpc_restricted_protocol),
+            forwarding=parse_forwarding("--grpc-header-forward-pattern", config.grpc_header_forward_pattern),
+        )
+        http_restrictions = parse_restrictions("--http-restricted-api", config.http_restricted_api)
+        http = HttpFrontend(
+            self._plane,
+            config.http_max_input_size,
+            self._inflater,
+            restrictions=http_restrictions,
+            forwarding=parse_forwarding("--http-header-forward-pattern", config.http_header_forward_pattern),
+        )
+        if config.allow_grpc:
+            services.append(
+                _Service(
+                    name="GRPCInferenceService",
+                    flag="grpc",
+                    address=config.grpc_address,
+                    port=config.grpc_port,
+                    reuse_port=config.reuse_grpc_port,
+                    tls=grpc_tls(config),
+                    connect=lambda listener: grpc_connections(
+                        listener, grpc_limits(config), grpc.methods(), self._inflater
+                    ),
+                    observe=access.grpc,
+                )
+            )
+        if config.allow_http:
+            services.append(
+                _Service(
+                    name="HTTPService",
+                    flag="http",
+                    address=config.http_address,
+                    port=config.http_port,
+                    reuse_port=config.reuse_http_port,
+                    tls=http_tls(config),
+                    connect=lambda listener: http_connections(
+                        listener,
+                        http_limits(config, max_body_bytes=config.http_max_input_size),
+                        http.serve,
+                        None if http_restrictions is None else http.judge,
+                    ),
+                    observe=access.http,
+                )
+            )
+        if config.allow_metrics:
+            services.append(
+                _Service(
+                    name="Metrics Service",
+                    flag="metrics",
+                    address=config.metrics_host,
+                    port=config.metrics_port,
+                    connect=lambda listener: http_connections(
+                        listener, http_limits(config, max_body_bytes=0), self._metrics().serve
+                    ),
+                    observe=access.http,
+                )
+            )
+        return services
+
+    async def listen(self) -> list[Endpoint]:
+        """Begin to accept connections. Raises UsageError for a port that is in use."""
+        return [await self._listen(service) for service in self._services]
+
+    async def _listen(self, service: _Service) -> Endpoint:
+        config = self._config
+        listener = Listener(
+            max_connections=config.max_connections,
+            max_per_client=config.max_connections_per_client,
+            share_s=config.connection_turn_us / 1e6,
+            memory=self._memory,
+        )
+        try:
+            bound = await listener.start(
+                service.connect(listener),
+                service.address,
+                service.port,
+                tls=service.tls,
+                reuse_port=service.reuse_port,
+            )
+        except OSError as exc:
+            raise UsageError(
+                f"Socket '{service.address}:{service.port}' already in use or not available: {exc.strerror} "
+                f"(--{service.flag}-port and --{service.flag}-address say where it shall be)"
+            ) from exc
+        if service.flag != "metrics":
+            self.serving.append(listener)
+        self.listeners.append((listener, service.observe))
+        self.observe()
+        return Endpoint(service=service.name, address=service.address, port=bound)
+
+    def observe(self) -> None:
+        """Have the listeners report requests while they are traced or logged."""
+        wanted = self._plane.tracer.on or self._plane.logs.verbose
+        for listener, observer in self.listeners:
+            listener.observer = observer if wanted else None
+
+    def close(self) -> None:
+        """Close all connections."""
+        for listener, _ in self.listeners:
+            listener.close()
+        self._inflater.close()
+
+
+def http_tls(config: ServeConfig) -> ssl.SSLContext | None:
+    """Return the TLS context of the HTTP endpoint, None without TLS. Raises UsageError."""
+    if not config.http_use_ssl:
+        _refuse_unused("http", config.http_server_cert, config.http_server_key, config.http_root_cert)
+        return None
+    return _tls("http", config.http_server_cert, config.http_server_key, config.http_root_cert, ["http/1.1"])
+
+
+def grpc_tls(config: ServeConfig) -> ssl.SSLContext | None:
+    """Return the TLS context of the gRPC endpoint, None without TLS. Raises UsageError."""
+    if not (config.grpc_use_ssl or config.grpc_use_ssl_mutual):
+        _refuse_unused("grpc", config.grpc_server_cert, config.grpc_server_key, config.grpc_root_cert)
+        return None
+    if config.grpc_use_ssl_mutual and config.grpc_root_cert is None:
+        raise UsageError("--grpc-use-ssl-mutual needs --grpc-root-cert")
+    root = config.grpc_root_cert if config.grpc_use_ssl_mutual else None
+    return _tls("grpc", config.grpc_server_cert, config.grpc_server_key, root, ["h2"])
+
+
+def _refuse_unused(what: str, *files: Path | None) -> None:
+    """Raise UsageError for certificates that TLS, which is off, would not use."""
+    if any(files):
+        raise UsageError(
+            f"certificates are given for {what}, but not --{what}-use-ssl, which makes use of them"
+        )
+
+
+def _tls(
+    what: str, cert: Path | None, key: Path | None, root: Path | None, protocols: list[str]
+) -> ssl.SSLContext:
+    """Return a server's context; with `root`, clients must present a certificate that it signed."""
+    if cert is None or key is None:
+        raise UsageError(f"--{what}-use-ssl needs --{what}-server-cert and --{what}-server-key")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(protocols)
+    try:
+        context.load_cert_chain(cert, key)
+        if root is not None:
+            context.load_verify_locations(root)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as exc:
+        files = [f"certificate '{cert}'", f"key '{key}'", *([f"root '{root}'"] if root is not None else [])]
+        missing = [file for file in (cert, key, root) if file is not None and not file.is_file()]
+        why = f"there is no file '{missing[0]}'" if missing else exc
+        raise UsageError(f"cannot use the {what} {' or '.join(files)}: {why}") from exc
+    return context
+
+
+def http_limits(config: ServeConfig, *, max_body_bytes: int) -> HttpLimits:
+    """Return the limits of a connection to the HTTP or the metrics endpoint."""
+    return HttpLimits(
+        max_body_bytes=max_body_bytes,
+        head_timeout_s=config.http_header_timeout_secs,
+        body_timeout_s=config.http_body_timeout_secs,
+        min_receive_rate=config.min_receive_rate,
+        max_receive_s=config.max_receive_secs,
+        idle_timeout_s=config.http_idle_timeout_secs,
+        write_timeout_s=config.write_timeout_secs,
+    )
+
+
+def grpc_limits(config: ServeConfig) -> GrpcLimits:
+    """Return the limits of a gRPC connection."""
+    level = config.grpc_infer_response_compression_level
+    return GrpcLimits(
+        max_message_bytes=config.grpc_max_message_size,
+        max_metadata_bytes=config.grpc_max_metadata_size,
+        glitch_burst=config.grpc_max_glitches,
+        glitches_per_s=config.grpc_glitches_per_sec,
+        max_streams=config.grpc_max_concurrent_streams,
+        preface_timeout_s=config.grpc_preface_timeout_secs,
+        header_timeout_s=config.grpc_header_timeout_secs,
+        message_timeout_s=config.grpc_message_timeout_secs,
+        min_receive_rate=config.min_receive_rate,
+        max_receive_s=config.max_receive_secs,
+        write_timeout_s=config.write_timeout_secs,
+        response_encoding="" if level == "none" else "gzip",
+        response_level={"low": 1, "high": 9}.get(level, 6),
+        keepalive=KeepaliveLimits(
+            time_s=config.grpc_keepalive_time / 1000,
+            timeout_s=config.grpc_keepalive_timeout / 1000,
+            permit_without_calls=config.grpc_keepalive_permit_without_calls,
+            max_pings_without_data=config.grpc_http2_max_pings_without_data,
+            min_ping_interval_s=config.grpc_http2_min_recv_ping_interval_without_data / 1000,
+            max_ping_strikes=config.grpc_http2_max_ping_strikes,
+            max_connection_idle_s=config.grpc_max_connection_idle / 1000,
+            max_connection_age_s=config.grpc_max_connection_age / 1000,
+            max_connection_age_grace_s=config.grpc_max_connection_age_grace / 1000,
+        ),
+    )
+
+
+def check_ports(config: ServeConfig) -> None:
+    """Raise UsageError where two endpoints would listen to the same port."""
+    services = [
+        ("HTTP", config.allow_http, config.http_address, config.http_port),
+        ("GRPC", config.allow_grpc, config.grpc_address, config.grpc_port),
+        ("metrics", config.allow_metrics, config.metrics_host, config.metrics_port),
+    ]
+    seen: dict[tuple[str, int], str] = {}
+    for name, allowed, address, port in services:
+        if not allowed or not port:
+            continue
+        if (address, port) in seen:
+            raise UsageError(
+                f"The server cannot listen to {seen[address, port]} requests and {name} requests at the same "
+                f"address and port {address}:{port}"
+            )
+        seen[address, port] = name
+
+
+class AccessLog:
+    """Logs a line for each request, however it ends, while the log is verbose."""
+
+    def __init__(self, logs: LogControl) -> None:
+        self._logs = logs
+
+    # the address is read now: a connection that breaks has none
+
+    def http(self, request: HttpRequest) -> None:
+        if self._logs.verbose:
+            request.on_answered = partial(_answered_http, request, request.peer)
+
+    def grpc(self, call: ServerCall) -> None:
+        if self._logs.verbose:
+            call.on_answered = partial(_answered_grpc, call, call.peer)
+
+
+def _answered_http(request: HttpRequest, peer: str, status: int) -> None:
+    head = request.head
+    log.debug(
+        "HTTP request: %s %s %d %d us %s",
+        head.method.decode("latin-1"),
+        head.path.decode("latin-1"),
+        status,
+        _micros(request.began_ns),
+        peer,
+    )
+
+
+def _answered_grpc(call: ServerCall, peer: str, status: Status) -> None:
+    path = call.head.path.decode("latin-1")
+    log.debug("GRPC request: %s %s %d us %s", path, status.name, _micros(call.began_ns), peer)
+
+
+def _micros(began_ns: int) -> int:
+    return (time.perf_counter_ns() - began_ns) // 1000
