@@ -138,7 +138,7 @@ def test_ab_writes_what_ci_reads_and_shows_every_block_when_verbose(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     junit, markdown = tmp_path / "ab.xml", tmp_path / "ab.md"
-    fast, slow = Behaviour(delay_s=lambda _: 0.001), Behaviour(delay_s=lambda _: 0.004)
+    fast, slow = Behaviour(delay_s=lambda _: 0.001), Behaviour(delay_s=lambda _: 0.012)
     files = ["--junit", str(junit), "--markdown", str(markdown)]
     with http_server(fast) as one, http_server(slow) as two:
         words = [

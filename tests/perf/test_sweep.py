@@ -7,11 +7,11 @@ import pytest
 
 from tests.perf.conftest import make_level
 from tpx.errors import WireError
-from tpx.perf.answers.highest import highest_course
 from tpx.perf.levels import Level, LevelRange, parse_concurrency, parse_rates
+from tpx.perf.objectives import parse_objectives
 from tpx.perf.results import LevelResult, Verdict
+from tpx.perf.run import Levels, sweep
 from tpx.perf.settings import ErrorBudget, LevelSettings
-from tpx.perf.sweep import Levels, Manner, sweep
 
 
 class Ladder:
@@ -194,7 +194,7 @@ def test_an_unstable_level_ends_a_sweep_only_where_that_was_asked_for(text: str)
             LevelSettings(),
             ladder.measure,
             ladder.stop,
-            Manner(stop_on_unstable=True),
+            stop_on_unstable=True,
         )
     )
     assert [r.level.value for r in halted.results] == [1, 2]
@@ -207,10 +207,9 @@ def test_a_search_goes_on_below_a_level_that_failed() -> None:
     found = asyncio.run(
         sweep(
             parse_concurrency("1:64"),
-            LevelSettings(),
+            LevelSettings(objectives=parse_objectives("p99<1s")),
             ladder.measure,
             ladder.stop,
-            Manner(search=highest_course),
         )
     )
     assert ladder.seen == [1, 2, 4, 8, 6, 5]
@@ -223,7 +222,7 @@ def test_nothing_is_measured_any_more_when_the_pause_between_two_levels_is_inter
     async def interrupted() -> Levels:
         asyncio.get_running_loop().call_later(0.05, ladder.stop.set)
         levels = parse_concurrency("1:4")
-        return await sweep(levels, LevelSettings(), ladder.measure, ladder.stop, Manner(pause_s=30))
+        return await sweep(levels, LevelSettings(), ladder.measure, ladder.stop, pause_s=30)
 
     assert len(asyncio.run(interrupted()).results) == 1
     assert ladder.seen == [1]

@@ -16,9 +16,8 @@ from tpx.analyzer.objectives import METRICS, NS_PER_MS, Metric, RankedVariant, r
 from tpx.analyzer.results.measurement import Load, Measurement
 from tpx.analyzer.results.pooled import Mean
 from tpx.analyzer.results.run import ModelRun, Run, VariantRun
-from tpx.perf.answers.compare import Difference, Strictness, settle
+from tpx.perf.answers.compare import Difference, Strictness, settled
 from tpx.perf.statistics.distributions import t_quantile, t_two_sided
-from tpx.perf.statistics.ranks import holm
 
 SINGLE_DEGREES = 30
 """Of freedom, that the interval of a single measurement stands for."""
@@ -79,19 +78,12 @@ def compare_runs(before: Run, after: Run, strictness: Strictness) -> Comparison:
         ours, theirs = _texts(first[name]), _texts(second[name])
         only[0].extend(ours[text].variant.name for text in ours if text not in theirs)
         only[1].extend(theirs[text].variant.name for text in theirs if text not in ours)
-    corrected = holm([pair.difference.p_value for pair in pairs])
+    differences = settled([pair.difference for pair in pairs], strictness)
     return Comparison(
-        pairs=tuple(
-            replace(pair, difference=_settled(replace(pair.difference, p_value=p), strictness))
-            for pair, p in zip(pairs, corrected, strict=True)
-        ),
+        pairs=tuple(replace(pair, difference=d) for pair, d in zip(pairs, differences, strict=True)),
         only_before=tuple(only[0]),
         only_after=tuple(only[1]),
     )
-
-
-def _settled(difference: Difference, strictness: Strictness) -> Difference:
-    return settle(difference, strictness, more_is_better=difference.figure == "throughput")
 
 
 def _models(run: Run) -> Mapping[str, ModelRun]:

@@ -12,8 +12,8 @@ from tpx.analyzer.limits import Limit, limits_of
 from tpx.analyzer.objectives import RankedVariant, gain_percent, gpu_mb, ram_mb, score
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.pooled import interval_of
+from tpx.perf.statistics.differences import holm
 from tpx.perf.statistics.intervals import CONFIDENCE
-from tpx.perf.statistics.ranks import holm
 
 SIGNIFICANT = 1 - CONFIDENCE
 STEAL_PERCENT = 5.0

@@ -1,33 +1,43 @@
-"""`--ab`: one run over several servers that take turns."""
+"""`--ab`: servers measured in turns, block by block. What drifts meets all of them, and the differences of
+blocks that lie side by side tell whether the servers differ."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from tpx.errors import MeasurementError
-from tpx.perf.answers.compare import Difference, Strictness
-from tpx.perf.answers.turns import (
-    FEWEST_ROUNDS,
-    Figures,
-    Rounds,
-    differences,
-    figures_of,
-    figures_text,
-    turns,
-)
-from tpx.perf.levels import Level, LevelRange
+from tpx.perf.answers.compare import FIGURES, Difference, FigureName, Strictness, settled, shown
+from tpx.perf.levels import Level
 from tpx.perf.options import SessionSpec
 from tpx.perf.options.measuring import ComparingSpec
+from tpx.perf.results import LevelResult
 from tpx.perf.session import Session
 from tpx.perf.settings import LevelSettings
+from tpx.perf.statistics.distributions import t_quantile, t_two_sided
 
 BLOCK_MS = 500
+FEWEST_ROUNDS = 4
+
+Figures = Mapping[FigureName, float]
+"""Figures of one block: requests per second, or ns of latency."""
+Notify = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounds:
+    """The blocks of one load: for each round the figures of each server."""
+
+    load: str
+    blocks: tuple[tuple[Figures, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turns:
-    """What came of it: of each server but the first, its differences from the first."""
+    """What was measured, and the differences of each server but the first from the first."""
 
     servers: tuple[str, ...]
     levels: tuple[Rounds, ...]
@@ -41,100 +51,117 @@ class Turns:
 
 
 async def run_in_turns(
-    config: SessionSpec, *, stop: asyncio.Event, said: Callable[[str], None], in_process: str = ""
+    spec: SessionSpec, *, stop: asyncio.Event, said: Notify, in_process: str = ""
 ) -> Turns:
-    """Measure every load on all servers of `config.comparing.ab`, in blocks; `said` hears how it goes.
+    """Measure every load on all servers of `spec.comparing.ab`, in blocks; `said` gets the progress.
 
     Setting `stop` ends it with the rounds until then.
     """
-    strictness = Strictness(alpha=config.comparing.alpha, min_effect=config.comparing.min_effect)
-    levels: list[Rounds] = []
-    values = _values(config.levels)
+    asked, levels = spec.comparing, []
     async with AsyncExitStack() as stack:
         sessions = [
-            await stack.enter_async_context(Session(_of_one(config, url), stop=stop, in_process=in_process))
-            for url in config.comparing.ab
+            await stack.enter_async_context(Session(_of_one(spec, url), stop=stop, in_process=in_process))
+            for url in asked.ab
         ]
-        settings = _block_settings(config, sessions[0].settings)
-        for value in values:
+        settings = _block_settings(spec, sessions[0].settings)
+        for value in spec.levels.values():
             if stop.is_set():
                 break
-            level = Level(config.levels.mode, value)
-            said(f"{level}: {config.comparing.ab_blocks} blocks of each of {len(sessions)} servers")
-            rounds = _Rounds(sessions, level, settings, stop)
-            levels.append(
-                await rounds.measured(config.comparing.ab_blocks, said if config.output.verbose else _unsaid)
-            )
+            level = Level(spec.levels.mode, value)
+            said(f"{level}: {asked.ab_blocks} blocks of each of {len(sessions)} servers")
+            blocks: list[tuple[Figures, ...]] = []
+            for session in sessions:
+                await session.measure(level, settings)  # which is not counted
+            for order in turns(len(sessions), asked.ab_blocks):
+                found = await _round(sessions, order, level, settings)
+                if stop.is_set():
+                    break
+                blocks.append(found)
+                if spec.output.verbose:
+                    for session, figures in zip(sessions, found, strict=True):
+                        text = ", ".join(f"{name} {shown(name, value)}" for name, value in figures.items())
+                        said(f"  round {len(blocks)}, {session.spec.address}: {text}")
+            levels.append(Rounds(load=str(level), blocks=tuple(blocks)))
     if not any(len(level.blocks) >= FEWEST_ROUNDS for level in levels):
         raise MeasurementError(f"--ab: interrupted before {FEWEST_ROUNDS} rounds, nothing can be told")
+    strictness = Strictness(alpha=asked.alpha, min_effect=asked.min_effect)
     return Turns(
-        servers=config.comparing.ab,
+        servers=asked.ab,
         levels=tuple(levels),
-        differences=tuple(differences(levels, n, strictness) for n in range(1, len(config.comparing.ab))),
+        differences=tuple(differences(levels, n, strictness) for n in range(1, len(asked.ab))),
         strictness=strictness,
         interrupted=stop.is_set(),
     )
 
 
-def _of_one(config: SessionSpec, url: str) -> SessionSpec:
+def _of_one(spec: SessionSpec, url: str) -> SessionSpec:
     """The run of one of the servers, without what is said of the comparison."""
-    target = replace(config.target, url=url)
-    return replace(config, target=target, comparing=ComparingSpec())
+    return replace(spec, target=replace(spec.target, url=url), comparing=ComparingSpec())
 
 
-def _block_settings(config: SessionSpec, settings: LevelSettings) -> LevelSettings:
+def _block_settings(spec: SessionSpec, settings: LevelSettings) -> LevelSettings:
     """A block is one window of exactly its length, unless that is too short for a few requests."""
     if settings.request_count:
         return settings
-    return replace(
-        settings,
-        rule="ci",
-        interval_ms=config.windows.measurement_interval or BLOCK_MS,
-        max_windows=1,
-        objectives=(),
+    interval_ms = spec.windows.measurement_interval or BLOCK_MS
+    return replace(settings, rule="ci", interval_ms=interval_ms, max_windows=1, objectives=())
+
+
+def turns(servers: int, rounds: int) -> Iterator[Sequence[int]]:
+    """Yield the order of each round: forwards, then backwards, so that a steady drift cancels out."""
+    forwards = list(range(servers))
+    for number in range(rounds):
+        yield forwards if number % 2 == 0 else forwards[::-1]
+
+
+async def _round(
+    sessions: Sequence[Session], order: Sequence[int], level: Level, settings: LevelSettings
+) -> tuple[Figures, ...]:
+    """Measure a block of each server; those behind an interrupt have no figures."""
+    found: dict[int, Figures] = {}
+    for number in order:
+        result = await sessions[number].measure(level, settings)
+        found[number] = figures_of(result)
+        if result.interrupted:
+            return ()
+        if not found[number]:
+            raise MeasurementError(f"--ab: {sessions[number].spec.address}, {level}: {result.reason}")
+    return tuple(found[number] for number in range(len(sessions)))
+
+
+def figures_of(result: LevelResult) -> Figures:
+    """Return those of one block; nothing where no request succeeded."""
+    if result.latency is None:
+        return {}
+    return {
+        "throughput": result.throughput_infer_per_s,
+        "p50": float(result.latency.at(50.0)),
+        "p99": float(result.latency.at(99.0)),
+    }
+
+
+def differences(levels: Sequence[Rounds], server: int, strictness: Strictness) -> tuple[Difference, ...]:
+    """Return how a server differs from the first at each load: Student's t of the logarithms of block by
+    block ratios, corrected by Holm for the number of figures and loads."""
+    usable = [level for level in levels if len(level.blocks) >= FEWEST_ROUNDS]
+    raw = [_paired(level, server, name, strictness) for level in usable for name in FIGURES]
+    return settled(raw, strictness)
+
+
+def _paired(level: Rounds, server: int, figure: FigureName, strictness: Strictness) -> Difference:
+    base = np.array([blocks[0][figure] for blocks in level.blocks])
+    other = np.array([blocks[server][figure] for blocks in level.blocks])
+    ratios = np.log(other / base)
+    count, mean = len(ratios), float(ratios.mean())
+    error = float(ratios.std(ddof=1)) / math.sqrt(count)
+    reach = t_quantile(1 - strictness.alpha / 2, count - 1) * error
+    before = float(np.exp(np.log(base).mean()))
+    return Difference(
+        load=level.load,
+        figure=figure,
+        before=before,
+        after=before * math.exp(mean),
+        low=math.expm1(mean - reach),
+        high=math.expm1(mean + reach),
+        p_value=t_two_sided(mean / error, count - 1) if error > 0 else float(mean == 0),
     )
-
-
-def _unsaid(_: str) -> None:
-    """Blocks are told of only where the user asked for more."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Rounds:
-    """One load on all servers."""
-
-    sessions: Sequence[Session]
-    level: Level
-    settings: LevelSettings
-    stop: asyncio.Event
-
-    async def measured(self, rounds: int, said: Callable[[str], None]) -> Rounds:
-        """One block of each server that is not counted, then the rounds."""
-        for session in self.sessions:
-            await session.measure(self.level, self.settings)
-        blocks: list[tuple[Figures, ...]] = []
-        for order in turns(len(self.sessions), rounds):
-            found: dict[int, Figures] = {}
-            for number in order:
-                session = self.sessions[number]
-                result = await session.measure(self.level, self.settings)
-                if self.stop.is_set():
-                    return Rounds(load=str(self.level), blocks=tuple(blocks))
-                figures = figures_of(result)
-                if figures is None:
-                    raise MeasurementError(f"--ab: {session.spec.address}, {self.level}: {result.reason}")
-                found[number] = figures
-                said(f"  round {len(blocks) + 1}, {session.spec.address}: {figures_text(figures)}")
-            blocks.append(tuple(found[n] for n in range(len(self.sessions))))
-        return Rounds(load=str(self.level), blocks=tuple(blocks))
-
-
-def _values(levels: LevelRange) -> list[float]:
-    if levels.listed:
-        return list(levels.listed)
-    values: list[float] = []
-    value: float | None = levels.start
-    while value is not None:
-        values.append(value)
-        value = levels.after(value)
-    return values

@@ -1,5 +1,6 @@
 """Kinds of load, their levels, and how the command line names them: ranges, lists, files of intervals."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -240,6 +241,16 @@ class LevelRange:
         if self.listed:
             return max(self.listed)
         return None if self.unbounded else max(self.start, self.end or 0)
+
+    def values(self) -> Iterator[float]:
+        """Yield the levels in order, for ever where the range has no end."""
+        if self.listed:
+            yield from self.listed
+            return
+        value: float | None = self.start
+        while value is not None:
+            yield value
+            value = self.after(value)
 
     def after(self, level: float) -> float | None:
         """The level that follows `level` in a linear or geometric range; None past the end."""

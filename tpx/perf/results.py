@@ -6,12 +6,15 @@ from typing import TypedDict
 
 from tpx.perf.clients.model import TensorSpec
 from tpx.perf.latency import LatencySummary
-from tpx.perf.levels import Level
+from tpx.perf.levels import REQUEST_RATE, Level
 from tpx.perf.metrics.figures import MetricsFigures
 from tpx.perf.objectives import Assessment
 from tpx.perf.statistics.batches import Batches
 from tpx.perf.statistics.intervals import Interval
 from tpx.perf.wakeups import WakeUps
+
+DELIVERED = 0.95
+"""A rate whose answers come at less than this share of it is not carried."""
 
 
 class Verdict(Enum):
@@ -335,6 +338,13 @@ class LevelResult:
     def meets_slo(self) -> bool:
         """Whether every objective is met with safety; also where there are none."""
         return all(a.met for a in self.slo)
+
+    @property
+    def falls_behind(self) -> bool:
+        """Whether a request rate was not answered, so that a queue builds up."""
+        if self.level.kind is not REQUEST_RATE:
+            return False
+        return self.throughput_infer_per_s < DELIVERED * self.level.value * self.batch_size
 
     @property
     def stabilizing_latency_ns(self) -> int:

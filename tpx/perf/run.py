@@ -1,18 +1,32 @@
-"""One run of the command line: a session, its levels one after the other, and the report of them."""
+"""One run of the command line: a session, its levels along a range or towards the highest load that is
+carried, and the report of them."""
 
 import asyncio
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Awaitable, Callable, Generator
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import islice
 
-from tpx.perf.answers.highest import bearable, highest_answer, highest_course
+from tpx.errors import MeasurementError, WireError
+from tpx.perf.levels import Level, LevelRange
 from tpx.perf.loops import event_loop
 from tpx.perf.observer import SILENT, Observer
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.model import Report
+from tpx.perf.results import LevelResult, Verdict
 from tpx.perf.session import Session
-from tpx.perf.sweep import Manner, sweep
+from tpx.perf.settings import LevelSettings
 
 __all__ = ["event_loop", "run"]
+
+MOST_STEPS, MOST_DOUBLINGS = 1 << 16, 64
+"""Steps from its start at which the search of a range without an end is given up, by addition or by a
+factor."""
+
+Measure = Callable[[Level, LevelSettings], Awaitable[LevelResult]]
+Course = Generator[float, bool, None]
+"""Yields the value to measure next and is sent whether more load may be tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +36,16 @@ class DryRun:
     text: str
     good: bool
     notices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """What was measured, and what kept the next level from being measured."""
+
+    results: tuple[LevelResult, ...]
+    error: str = ""
+    answer: Level | None = None
+    """Of a search, the highest level that met the limits or objectives; None where none did."""
 
 
 async def dry_run(spec: SessionSpec, in_process: str = "") -> DryRun:
@@ -42,7 +66,7 @@ async def run(
     stop: asyncio.Event | None = None,
     in_process: str = "",
 ) -> Report:
-    """The whole run. Setting `stop` ends it with what was measured until then."""
+    """Measure all levels and report them. Setting `stop` ends it with what was measured until then."""
     stop = stop or asyncio.Event()
     started = datetime.now(UTC)
     async with Session(spec, observer=observer, stop=stop, in_process=in_process) as session:
@@ -51,12 +75,8 @@ async def run(
             session.settings,
             session.measure,
             stop,
-            Manner(
-                meets=bearable if spec.answers.slo else None,
-                search=highest_course if spec.answers.slo else None,
-                stop_on_unstable=spec.answers.stop_on_unstable,
-                pause_s=spec.course.cooldown_seconds,
-            ),
+            stop_on_unstable=spec.answers.stop_on_unstable,
+            pause_s=spec.course.cooldown_seconds,
         )
         finished = datetime.now(UTC)
     return Report(
@@ -65,9 +85,129 @@ async def run(
         model=session.connected.model,
         levels=levels.results,
         error="; ".join(filter(None, (levels.error, *session.problems))),
-        answer=highest_answer(levels.results) if spec.answers.slo else levels.answer,
+        answer=levels.answer,
         started=started.isoformat(timespec="milliseconds"),
         finished=finished.isoformat(timespec="milliseconds"),
         interrupted=stop.is_set(),
         offset_ns=session.offset_ns,
     )
+
+
+async def sweep(
+    levels: LevelRange,
+    settings: LevelSettings,
+    measure: Measure,
+    stop: asyncio.Event,
+    *,
+    stop_on_unstable: bool = False,
+    pause_s: float = 0.0,
+) -> Levels:
+    """Measure level after level along the range, or in search of the highest that meets the objectives or, by
+    halving the range, the latency limit; nothing is sent for `pause_s` between two levels.
+
+    Ends early with a level where every request failed or the error budget was spent, or an interrupt. An
+    unstable level does not end it, as it does in perf_analyzer.
+    """
+    results: list[LevelResult] = []
+    steps, meets = _along(levels), within_limits
+    if settings.objectives:
+        steps, meets = highest_course(levels), bearable
+    elif levels.binary:
+        steps, meets = _halves(levels), surely_within_limits
+    searching = levels.binary or bool(settings.objectives)
+    value = next(steps, None)
+    error = ""
+    while value is not None and not stop.is_set():
+        try:
+            result = await measure(Level(levels.mode, value), settings)
+        except (WireError, MeasurementError) as exc:
+            if not results:
+                raise
+            error = str(exc)
+            break
+        results.append(result)
+        settings = replace(settings, max_errors=settings.max_errors.after(result.failed))
+        if result.verdict is Verdict.ERRORS and not searching:
+            break
+        if stop_on_unstable and result.verdict is Verdict.UNSTABLE:
+            break
+        try:
+            value = steps.send(meets(result))
+        except StopIteration:
+            break
+        if pause_s:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), pause_s)
+    fit = [r.level for r in results if meets(r) and r.meets_slo and not r.interrupted]
+    answer = max(fit, key=lambda level: level.value, default=None)
+    return Levels(tuple(results), error, answer if searching else None)
+
+
+def within_limits(result: LevelResult) -> bool:
+    """Return whether more load may be tried: an unstable or borderline level under the latency limit does not
+    end a range."""
+    return result.verdict not in (Verdict.OVER_LIMIT, Verdict.ERRORS)
+
+
+def surely_within_limits(result: LevelResult) -> bool:
+    """Return whether the latency of a level is shown to be under the limit."""
+    return within_limits(result) and result.verdict is not Verdict.BORDERLINE
+
+
+def bearable(result: LevelResult) -> bool:
+    """Return whether more load may be tried in search of objectives: nothing is broken that more load can
+    only make worse. A least throughput may still be reached."""
+    if result.interrupted or not surely_within_limits(result):
+        return False
+    grows = [a for a in result.slo if a.objective.quantity == "throughput" and not a.objective.below]
+    return all(a.met for a in result.slo if a not in grows) and not result.falls_behind
+
+
+def _along(levels: LevelRange) -> Course:
+    """All of a range until one does not meet the limits; all of a list, because its order says nothing."""
+    for value in levels.values():
+        meets = yield value
+        if not meets and not levels.listed:
+            return
+
+
+def _halves(levels: LevelRange) -> Course:
+    """perf_analyzer's search: both ends, then the middle of what is left while that is wider than a step."""
+    low, high = levels.start, levels.end or levels.start
+    if not (yield low):
+        return
+    if high == low or (yield high):
+        return
+    while high - low > levels.step:
+        middle = (low + high) // 2 if levels.kind.whole else (low + high) / 2
+        if (yield middle):
+            low = middle
+        else:
+            high = middle
+
+
+def highest_course(levels: LevelRange) -> Course:
+    """Search with few levels, if more load never helps: the steps along the range double while loads are
+    bearable, so that none is tried that is far beyond what the server carries; then the gap between the last
+    good and the first bad level is halved."""
+    ordered = iter(sorted(set(levels.listed))) if levels.listed else levels.values()
+    values = islice(ordered, MOST_DOUBLINGS if levels.factor else MOST_STEPS)
+    known = [next(values)]
+    if not (yield known[0]):
+        return
+    good, step = 0, 1
+    while True:
+        known.extend(islice(values, good + step + 1 - len(known)))
+        tried = min(good + step, len(known) - 1)
+        if tried == good:
+            return
+        if not (yield known[tried]):
+            break
+        good, step = tried, step * 2
+    bad = tried
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        if (yield known[middle]):
+            good = middle
+        else:
+            bad = middle

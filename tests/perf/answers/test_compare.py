@@ -17,7 +17,7 @@ from tpx.perf.answers.compare import (
     comparison_text,
     difference_json,
     read_levels,
-    settle,
+    settled,
 )
 from tpx.perf.levels import Level
 from tpx.perf.settings import LevelSettings
@@ -76,7 +76,7 @@ def difference(low: float, high: float, p_value: float, after: float = 110.0) ->
     ],
 )
 def test_a_difference_counts_when_it_is_sure_and_large(found: Difference, finding: str) -> None:
-    assert settle(found, Strictness(), more_is_better=False).finding == finding
+    assert settled([found], Strictness())[0].finding == finding
 
 
 def test_loads_of_one_run_only_are_named_and_the_text_sums_up() -> None:

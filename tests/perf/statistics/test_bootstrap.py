@@ -3,7 +3,7 @@
 import numpy as np
 
 from tpx.perf.statistics.batches import Batches, cut
-from tpx.perf.statistics.bootstrap import Figure, change, mean_figure, quantile_figure, rate_figure
+from tpx.perf.statistics.differences import Figure, change, mean_figure, quantile_figure, rate_figure
 
 
 def measured(rng: np.random.Generator, rate: float, latency_ms: float) -> Batches:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tpx.perf.statistics.ranks import holm, mann_whitney
+from tpx.perf.statistics.differences import holm, mann_whitney
 
 
 def test_mann_whitney_gives_the_textbooks_p_value() -> None:

@@ -9,14 +9,15 @@ import numpy as np
 
 from tpx.errors import UsageError
 from tpx.perf.statistics.batches import Batches, Integers
-from tpx.perf.statistics.bootstrap import (
+from tpx.perf.statistics.differences import (
     Figure,
     by_batch,
     change,
+    holm,
+    mann_whitney,
     quantile_figure,
     rate_figure,
 )
-from tpx.perf.statistics.ranks import holm, mann_whitney
 
 FigureName = Literal["throughput", "p50", "p99"]
 SCHEMA = 1
@@ -26,20 +27,12 @@ SEED = 1
 """Resampling is the same each time, so that a comparison can be repeated."""
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """A figure that runs are compared by."""
-
-    name: FigureName
-    figure: Figure
-    more_is_better: bool
-
-
-FIGURES = (
-    Compared("throughput", rate_figure, True),
-    Compared("p50", quantile_figure(0.5), False),
-    Compared("p99", quantile_figure(0.99), False),
-)
+FIGURES: Mapping[FigureName, Figure] = {
+    "throughput": rate_figure,
+    "p50": quantile_figure(0.5),
+    "p99": quantile_figure(0.99),
+}
+"""The figures that runs are compared by; more is better of the throughput, less of the others."""
 
 
 def shown(figure: FigureName, value: float) -> str:
@@ -162,17 +155,12 @@ def compare(before: Levels, after: Levels, strictness: Strictness) -> Comparison
     both = [load for load in before if load in after]
     common = [load for load in both if _comparable(before[load]) and _comparable(after[load])]
     raw = [
-        _difference(load, compared, before[load], after[load], strictness, rng)
+        _difference(load, name, before[load], after[load], strictness, rng)
         for load in common
-        for compared in FIGURES
+        for name in FIGURES
     ]
-    corrected = holm([d.p_value for d in raw])
-    better = {c.name: c.more_is_better for c in FIGURES}
     return Comparison(
-        differences=tuple(
-            settle(replace(d, p_value=p), strictness, more_is_better=better[d.figure])
-            for d, p in zip(raw, corrected, strict=True)
-        ),
+        differences=settled(raw, strictness),
         only_before=tuple(load for load in before if load not in after),
         only_after=tuple(load for load in after if load not in before),
         too_few=tuple(load for load in both if load not in common),
@@ -185,17 +173,18 @@ def _comparable(batches: Batches) -> bool:
 
 def _difference(
     load: str,
-    compared: Compared,
+    name: FigureName,
     before: Batches,
     after: Batches,
     strictness: Strictness,
     rng: np.random.Generator,
 ) -> Difference:
-    found = change(before, after, compared.figure, confidence=1 - strictness.alpha, rng=rng)
-    ranks = mann_whitney(by_batch(before, compared.figure), by_batch(after, compared.figure))
+    figure = FIGURES[name]
+    found = change(before, after, figure, confidence=1 - strictness.alpha, rng=rng)
+    ranks = mann_whitney(by_batch(before, figure), by_batch(after, figure))
     return Difference(
         load=load,
-        figure=compared.name,
+        figure=name,
         before=found.before,
         after=found.after,
         low=found.low,
@@ -204,11 +193,20 @@ def _difference(
     )
 
 
-def settle(difference: Difference, strictness: Strictness, *, more_is_better: bool) -> Difference:
-    """What a difference with a corrected p-value is found to be."""
+def settled(differences: Sequence[Difference], strictness: Strictness) -> tuple[Difference, ...]:
+    """Return what differences of one comparison are found to be, their p-values corrected by Holm for their
+    number."""
+    corrected = holm([d.p_value for d in differences])
+    return tuple(
+        _settled(replace(d, p_value=p), strictness) for d, p in zip(differences, corrected, strict=True)
+    )
+
+
+def _settled(difference: Difference, strictness: Strictness) -> Difference:
     sure = difference.p_value <= strictness.alpha and not difference.low <= 0 <= difference.high
     if not sure or abs(difference.relative) <= strictness.min_effect:
         return difference
+    more_is_better = difference.figure == "throughput"
     return replace(difference, finding="better" if (difference.relative > 0) is more_is_better else "worse")
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-from tpx.perf.answers.highest import falls_behind
 from tpx.perf.answers.knee import Knee, Scalability, find_knee
 from tpx.perf.clients.model import ModelDescription
 from tpx.perf.connecting import ConnectedModel
@@ -172,7 +171,7 @@ def _objectives(report: Report) -> list[str]:
         ]
         if result.verdict is Verdict.ERRORS and result.reason:
             lines.append(f"  {load_name(result.level)}: {result.reason}")
-        if falls_behind(result):
+        if result.falls_behind:
             lines.append(
                 f"  {load_name(result.level)}: falls behind, fewer answers came than requests were due"
             )

@@ -8,12 +8,11 @@ import pytest
 
 from tests.perf.conftest import make_level
 from tests.perf.simulated import closed_loop, constant, exponential, md1_open, measured, mm1_closed, open_loop
-from tpx.perf.answers.highest import bearable, falls_behind, highest_answer, highest_course, meets_objectives
 from tpx.perf.levels import Level, LevelRange
 from tpx.perf.objectives import Assessment, Outcome, parse_objectives
 from tpx.perf.results import LevelResult, Verdict
+from tpx.perf.run import bearable, highest_course, sweep
 from tpx.perf.settings import LevelSettings
-from tpx.perf.sweep import Manner, sweep
 
 
 def tried(levels: LevelRange, limit: float) -> list[float]:
@@ -61,11 +60,8 @@ def searched(levels: LevelRange, expression: str, seed: int, service_s: float) -
             )
         return measured(rows, level, settings)
 
-    found = asyncio.run(
-        sweep(levels, settings, measure, asyncio.Event(), Manner(meets=bearable, search=highest_course))
-    )
-    answer = highest_answer(found.results)
-    return next((r for r in found.results if r.level == answer), None)
+    found = asyncio.run(sweep(levels, settings, measure, asyncio.Event()))
+    return next((r for r in found.results if r.level == found.answer), None)
 
 
 @pytest.mark.slow
@@ -123,17 +119,28 @@ UNDECIDED = Assessment(
 )
 
 
+def is_answer(result: LevelResult) -> bool:
+    """Whether a search that measures this level alone is content with it."""
+
+    async def measure(*_: object) -> LevelResult:
+        return result
+
+    settings = LevelSettings(objectives=parse_objectives("p99<1ms"))
+    found = asyncio.run(sweep(LevelRange(start=1), settings, measure, asyncio.Event()))
+    return found.answer == result.level
+
+
 def test_what_is_undecided_failed_or_fell_behind_is_no_answer() -> None:
     good = make_level()
-    assert meets_objectives(good)
-    assert meets_objectives(replace(good, verdict=Verdict.UNSTABLE))
-    assert not meets_objectives(replace(good, slo=(UNDECIDED,)))
-    assert not meets_objectives(replace(good, verdict=Verdict.OVER_LIMIT))
-    assert not meets_objectives(replace(good, interrupted=True))
+    assert is_answer(good)
+    assert is_answer(replace(good, verdict=Verdict.UNSTABLE))
+    assert not is_answer(replace(good, slo=(UNDECIDED,)))
+    assert not is_answer(replace(good, verdict=Verdict.OVER_LIMIT))
+    assert not is_answer(replace(good, interrupted=True))
     behind = replace(good, level=Level("request_rate", 1000.0), throughput_infer_per_s=940.0)
-    assert falls_behind(behind)
-    assert not meets_objectives(behind)
-    assert not falls_behind(replace(behind, throughput_infer_per_s=960.0))
+    assert behind.falls_behind
+    assert not is_answer(behind)
+    assert not replace(behind, throughput_infer_per_s=960.0).falls_behind
 
 
 def test_a_throughput_that_is_wanted_may_still_come_with_more_load() -> None:
@@ -144,7 +151,4 @@ def test_a_throughput_that_is_wanted_may_still_come_with_more_load() -> None:
     )
     level = replace(make_level(), slo=(few,))
     assert bearable(level)
-    assert not meets_objectives(level)
-    assert highest_answer([level, make_level(2), make_level(3, verdict=Verdict.ERRORS)]) == Level(
-        "concurrency", 2
-    )
+    assert not is_answer(level)
