@@ -3,7 +3,6 @@
 import asyncio
 import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from types import TracebackType
@@ -14,9 +13,9 @@ from rich.console import Console
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.measuring import Gate
 from tpx.analyzer.profile import Event, ModelStarted, Remark, TrialEnded, TrialStarted
-from tpx.analyzer.reports.export import CsvFiles, tables_of, write_csv
 from tpx.analyzer.reports.files import ReportFiles, write_reports
 from tpx.analyzer.reports.page import duration
+from tpx.analyzer.reports.tables import CsvFiles, tables_of, write_csv
 from tpx.analyzer.reports.verdict import Finding, Verdict, caution, judge
 from tpx.analyzer.results.journal import holds_run, read_last_run
 from tpx.analyzer.results.measurement import Failure
@@ -29,6 +28,7 @@ from tpx.options import nearest
 from tpx.perf.run import event_loop
 from tpx.report.files import STEP_SUMMARY, step_summary_path
 from tpx.report.pdf import require_typst
+from tpx.report.text import wrapped
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -221,21 +221,14 @@ def _print_results(run: Run, verdicts: Sequence[Verdict], files: CsvFiles) -> No
         if table.rows:
             print(table.to_console(width), end="\n\n")
     for model, verdict in zip(run.models, verdicts, strict=True):
-        print(_wrapped(f"{verdict.sentence}.", width))
+        print(wrapped(f"{verdict.sentence}.", width))
         for line in (verdict.detail, caution(verdict, model, run.started.tolerance_percent)):
             if line:
-                print(_wrapped(f"  {line}", width))
+                print(wrapped(f"  {line}", width))
     if run.outcome != "complete":
         why = f": {run.reason}" if run.reason else ""
         told = f"The run was interrupted{why}. The space was not searched to its end: --resume goes on."
-        print(_wrapped(told, width))
-
-
-def _wrapped(text: str, width: int | None) -> str:
-    """Broken between words, where there is a terminal to break it for."""
-    if width is None:
-        return text
-    return textwrap.fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        print(wrapped(told, width))
 
 
 def _csv_files(config: ProfileSpec) -> CsvFiles:

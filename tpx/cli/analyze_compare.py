@@ -1,21 +1,20 @@
 """`tpx analyze compare A B`: what changed between two runs, and an exit status for continuous integration."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from tpx.analyzer.comparison import Comparison, Pair, compare_runs
+from tpx.analyzer.comparison import Comparison, compare_runs
 from tpx.analyzer.results.journal import read_last_run
 from tpx.analyzer.results.run import Run
 from tpx.cli.analyze_runs import journal_of
-from tpx.cli.comparing import ComparisonOptions
-from tpx.cli.exits import Exit
+from tpx.cli.comparing import ComparisonOptions, report_comparison
 from tpx.errors import UsageError
 from tpx.options import from_argv, option
-from tpx.perf.answers.compare import Strictness, difference_json
+from tpx.perf.answers.compare import difference_json
+from tpx.perf.report.comparison import Against, Compared
 
 NAMES_SHOWN = 5
 
@@ -48,75 +47,37 @@ def compare(argv: Sequence[str]) -> int:
         raise UsageError(
             f"{config.runs[0]} and {config.runs[1]} have no configuration under the same load in common"
         )
-    _show(found, config.strictness, everything=config.all)
-    config.write(_document(found))
-    return Exit.REGRESSION if found.regressions else Exit.OK
+    compared = Compared(pairs=tuple(_pairs(found)), strictness=config.strictness, unit="infer/s")
+    return report_comparison(compared, config, _document(found), everything=config.all)
 
 
-def _show(found: Comparison, strictness: Strictness, *, everything: bool) -> None:
-    shown = [p for p in found.pairs if everything or p.recommended or p.difference.finding != "same"]
-    console = Console(markup=False, highlight=False, soft_wrap=True)
-    rows = [_cells(pair) for pair in shown]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    heading = ""
-    for pair, cells in zip(shown, rows, strict=True):
-        if _heading(pair) != heading:
-            heading = _heading(pair)
-            console.print(heading, style="bold")
-        figure, *rest = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-        style = {"worse": "red", "better": "green"}.get(pair.difference.finding)
-        console.print(f"  {figure}  {'  '.join(rest)}".rstrip(), style=style)
-    for names, which in ((found.only_before, "first"), (found.only_after, "second")):
-        if names:
-            more = ", ..." if len(names) > NAMES_SHOWN else ""
-            print(f"only in the {which} run: {', '.join(names[:NAMES_SHOWN])}{more}")
-    print(_outcome(found, strictness))
-
-
-def _heading(pair: Pair) -> str:
-    """Return what the figures below it are of."""
-    name = pair.before if pair.before == pair.after else f"{pair.before} -> {pair.after}"
-    recommended = " (recommended)" if pair.recommended else ""
-    return f"{name}{recommended}, {pair.difference.load}"
-
-
-def _outcome(found: Comparison, strictness: Strictness) -> str:
-    worse = len(found.regressions)
-    better = sum(pair.difference.finding == "better" for pair in found.pairs)
-    rule = f"alpha {strictness.alpha:g}, differences above {strictness.min_effect * 100:g}%"
-    count = f"{len(found.pairs)} figures compared"
-    if not worse and not better:
-        return f"No significant difference ({count}, {rule})."
-    return f"{worse} worse, {better} better, the rest the same ({count}, {rule})."
-
-
-def _cells(pair: Pair) -> tuple[str, ...]:
-    """Return one figure of both runs: its name, before, after, the change with its interval, the finding."""
-    difference = pair.difference
-    certain = difference.high != float("inf")
-    bounds = f"[{difference.low * 100:+.1f}, {difference.high * 100:+.1f}]" if certain else "[unknown]"
-    return (
-        difference.figure,
-        _value(difference.figure, difference.before),
-        f"-> {_value(difference.figure, difference.after)}",
-        f"{difference.relative * 100:+.1f}% {bounds}",
-        difference.finding,
+def _pairs(found: Comparison) -> Iterator[Against]:
+    """Yield the differences configuration by configuration, and last what only one run has."""
+    for (before, after, recommended), pairs in groupby(
+        found.pairs, key=lambda pair: (pair.before, pair.after, pair.recommended)
+    ):
+        name = before if before == after else f"{before} -> {after}"
+        yield Against(
+            title=f"{name}{' (recommended)' if recommended else ''}",
+            differences=tuple(pair.difference for pair in pairs),
+            important=recommended,
+        )
+    left_out = tuple(
+        f"only in the {which} run: {', '.join(names[:NAMES_SHOWN])}" + ", ..." * (len(names) > NAMES_SHOWN)
+        for names, which in ((found.only_before, "first"), (found.only_after, "second"))
+        if names
     )
-
-
-def _value(figure: str, value: float) -> str:
-    return f"{value:.1f} infer/s" if figure == "throughput" else f"{value / 1e6:.2f} ms"
+    if left_out:
+        yield Against(title="Not compared", differences=(), left_out=left_out)
 
 
 def _document(found: Comparison) -> dict[str, Any]:
-    """The differences as JSON has them: a bound that is not known is null."""
+    """Return the differences as JSON has them."""
     differences: list[dict[str, Any]] = difference_json([pair.difference for pair in found.pairs])
     pairs: list[dict[str, Any]] = [
         {"model": p.model, "configurations": [p.before, p.after], "recommended": p.recommended} | difference
         for p, difference in zip(found.pairs, differences, strict=True)
     ]
-    for pair in pairs:
-        pair["ci"] = [None if bound == float("inf") else bound for bound in pair["ci"]]
     return {
         "schema": 1,
         "compare": pairs,

@@ -1,16 +1,21 @@
-"""Options that `tpx perf compare` and `tpx analyze compare` have in common: what counts as a difference."""
+"""What the comparing commands have in common: what counts as a difference, and how differences are told."""
 
+import shutil
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tpx.cli.exits import Exit
+from tpx.cli.perf_terminal import tell
 from tpx.errors import UsageError
 from tpx.options import option
 from tpx.perf.options.measuring import parse_share
-from tpx.report.files import json_text, write_text
 
 if TYPE_CHECKING:
     from tpx.perf.answers.compare import Strictness
+    from tpx.perf.report.comparison import Compared, ComparisonFiles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,12 +27,13 @@ class ComparisonOptions:
         0.02, "differences below this share are none, however sure", metavar="P%", parse=parse_share
     )
     json: Path | None = option(None, "write the differences as JSON", metavar="FILE")
+    junit: Path | None = option(None, "write a test case for every figure of every load", metavar="FILE")
+    markdown: Path | None = option(None, "write a table for a CI job's page", metavar="FILE")
 
     @property
     def strictness(self) -> "Strictness":
-        from tpx.perf.answers.compare import (
-            Strictness,
-        )  # late: whoever only needs the exit status pays nothing
+        """Return the rule of what counts."""
+        from tpx.perf.answers.compare import Strictness  # late: help needs the options alone
 
         return Strictness(alpha=self.alpha, min_effect=self.min_effect)
 
@@ -38,7 +44,19 @@ class ComparisonOptions:
         if not 0 <= self.min_effect < 1:
             raise UsageError("Failed to parse --min-effect. The value must be >= 0% and below 100%.")
 
-    def write(self, content: dict[str, Any]) -> None:
-        """Write the document of the differences, where one is asked for. Raises MeasurementError."""
-        if self.json is not None:
-            write_text(self.json, json_text(content))
+
+def report_comparison(
+    compared: "Compared",
+    files: "ComparisonFiles",
+    document: Mapping[str, object],
+    *,
+    everything: bool = True,
+) -> Exit:
+    """Print a comparison, write its files (`document` is its JSON), and return the exit code."""
+    from tpx.perf.report.comparison import comparison_document, write_comparison  # late, as above
+    from tpx.report import text
+
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    tell(text.render(comparison_document(compared, everything=everything), width))
+    write_comparison(files, compared, document)
+    return Exit.REGRESSION if any(d.finding == "worse" for d in compared.differences) else Exit.OK

@@ -4,14 +4,13 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
+from tpx.cli.comparing import report_comparison
 from tpx.cli.exits import Exit
 from tpx.cli.interrupts import Interrupts
-from tpx.cli.perf_terminal import tell
-from tpx.perf.answers.compare import Comparison, comparison_text, difference_json
+from tpx.perf.answers.compare import difference_json
 from tpx.perf.in_turns import Turns, run_in_turns
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.comparison import Against, Compared
-from tpx.perf.report.files import write_comparison
 from tpx.perf.run import event_loop
 
 
@@ -25,14 +24,10 @@ def main(config: SessionSpec, argv: Sequence[str], in_process: str = "") -> int:
             found = runner.run(_run(config, in_process))
         except asyncio.CancelledError:
             return Exit.INTERRUPTED
-    compared = _compared(found)
-    for pair in compared.pairs:
-        tell(f"{pair.after} against {pair.before}:\n")
-        tell(comparison_text(pair.comparison, found.strictness) + "\n")
-    write_comparison(config.output, compared, _document(found, argv))
+    status = report_comparison(_compared(found), config.output, _document(found, argv))
     if found.interrupted and not config.answers.allow_partial:
         return Exit.INTERRUPTED
-    return Exit.REGRESSION if found.regressions else Exit.OK
+    return status
 
 
 async def _run(config: SessionSpec, in_process: str) -> Turns:
@@ -57,7 +52,7 @@ def _compared(found: Turns) -> Compared:
     base, *others = found.servers
     return Compared(
         pairs=tuple(
-            Against(before=base, after=server, comparison=Comparison(differences=differences))
+            Against(title=f"{server} against {base}", differences=differences)
             for server, differences in zip(others, found.differences, strict=True)
         ),
         strictness=found.strictness,

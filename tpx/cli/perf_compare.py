@@ -6,14 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tpx.cli.comparing import ComparisonOptions
-from tpx.cli.exits import Exit
-from tpx.cli.perf_terminal import tell
+from tpx.cli.comparing import ComparisonOptions, report_comparison
 from tpx.errors import UsageError
 from tpx.options import from_argv, option
-from tpx.perf.answers.compare import compare, comparison_text, difference_json, read_levels
+from tpx.perf.answers.compare import compare, difference_json, read_levels
 from tpx.perf.report.comparison import Against, Compared
-from tpx.perf.report.files import write_comparison
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +24,6 @@ class CompareConfig(ComparisonOptions):
         metavar="A.json B.json",
         positional=True,
     )
-    junit: Path | None = option(None, "write a test case for every figure of every load", metavar="FILE")
-    markdown: Path | None = option(None, "write a table for a CI job's page", metavar="FILE")
 
     def __post_init__(self) -> None:
         if len(self.runs) != 2:
@@ -44,11 +39,13 @@ def main(argv: Sequence[str]) -> int:
     if not comparison.differences:
         left_out = "; ".join(comparison.left_out)
         raise UsageError(f"{config.runs[0]} and {config.runs[1]} have no load to compare ({left_out})")
-    tell(comparison_text(comparison, config.strictness))
-    pair = Against(before=str(config.runs[0]), after=str(config.runs[1]), comparison=comparison)
+    pair = Against(
+        title=f"{config.runs[1]} against {config.runs[0]}",
+        differences=comparison.differences,
+        left_out=comparison.left_out,
+    )
     document = {"schema": 1, "compare": difference_json(comparison.differences)}
-    write_comparison(config, Compared(pairs=(pair,), strictness=config.strictness), document)
-    return Exit.REGRESSION if comparison.regressions else Exit.OK
+    return report_comparison(Compared(pairs=(pair,), strictness=config.strictness), config, document)
 
 
 def _document(path: Path) -> Any:

@@ -14,10 +14,9 @@ import pytest
 from tests.analyzer.reports.rendered import for_wide_screens, render
 from tests.analyzer.reports.test_html import measured
 from tests.report.reading import pdf_text, read
-from tpx.analyzer.reports.files import ReportFiles, junit_text, write_reports
+from tpx.analyzer.reports.files import ReportFiles, junit_text, markdown_text, write_reports
 from tpx.analyzer.reports.json import report_json
 from tpx.analyzer.reports.latency_parts import parts_of
-from tpx.analyzer.reports.markdown import markdown_text
 from tpx.analyzer.reports.page import Places
 from tpx.analyzer.results.measurement import (
     Breakdown,
@@ -214,7 +213,7 @@ def test_markdown_has_the_verdict_a_table_and_a_curve(replay: Replay) -> None:
         "### \u2705 alexnet: In 41 measurements across 6 configurations, `alexnet_config_4`"
     )
     rows = [line for line in lines if line.startswith("| `")]
-    assert rows[0] == "| `alexnet_config_4` | 5:GPU | concurrency 32 | +67 % [67, 67] | 1,676.0 | 22.3 |"
+    assert rows[0] == "| `alexnet_config_4` | 5:GPU | 32 | 1,676.0 | +67 % | 22.33 |"
     assert len(rows) == 6
     assert "throughput `\u2581" in text
     assert "[report](report.html)" in text

@@ -12,8 +12,8 @@ from tests.analyzer.reports.rendered import for_wide_screens, render, render_det
 from tests.analyzer.reports.test_files import rich
 from tests.report.reading import read
 from tpx.analyzer.models import ModelToProfile
+from tpx.analyzer.reports.files import markdown_text
 from tpx.analyzer.reports.manner import Manner
-from tpx.analyzer.reports.markdown import markdown_text
 from tpx.analyzer.reports.page import Places
 from tpx.analyzer.reports.plots import Mode, Plot
 from tpx.analyzer.reports.tables import gpu_table

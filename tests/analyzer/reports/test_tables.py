@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tpx.analyzer.reports.export import CsvFiles, write_csv
-from tpx.analyzer.reports.tables import gpu_table, inference_table, server_table
+from tpx.analyzer.reports.tables import CsvFiles, gpu_table, inference_table, server_table, write_csv
 from tpx.analyzer.results.measurement import GpuUse, Latency, Load, Measurement, MemoryUse, ServerOnly
 from tpx.analyzer.results.run import Run
 from tpx.errors import MeasurementError

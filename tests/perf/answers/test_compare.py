@@ -10,11 +10,9 @@ from tests.perf.answers.noise import noisy_rows
 from tests.perf.simulated import measured
 from tpx.errors import UsageError
 from tpx.perf.answers.compare import (
-    Comparison,
     Difference,
     Strictness,
     compare,
-    comparison_text,
     difference_json,
     read_levels,
     settled,
@@ -79,16 +77,12 @@ def test_a_difference_counts_when_it_is_sure_and_large(found: Difference, findin
     assert settled([found], Strictness())[0].finding == finding
 
 
-def test_loads_of_one_run_only_are_named_and_the_text_sums_up() -> None:
+def test_loads_of_one_run_only_are_named() -> None:
     before, after = run_of((5,), levels=2), run_of((6,), slower=1.3, levels=3)
     del before["concurrency 1"]
     comparison = compare(before, after, Strictness())
     assert comparison.only_after == ("concurrency 1", "concurrency 3")
-    text = comparison_text(comparison, Strictness())
-    assert "only in the second run: concurrency 1, concurrency 3" in text
-    assert text.splitlines()[0].startswith("concurrency 2            throughput")
-    assert "worse, 0 better, the rest the same (alpha 0.05, differences above 2%)." in text
-    assert "No significant difference" in comparison_text(Comparison(differences=()), Strictness())
+    assert comparison.left_out == ("only in the second run: concurrency 1, concurrency 3",)
     first = difference_json(comparison.differences)[0]
     assert json.loads(json.dumps(first))["finding"] == "worse"
 
@@ -113,8 +107,7 @@ def test_hardly_any_requests_are_not_compared_and_that_is_said() -> None:
     few = cut(np.array([10**9, 2 * 10**9]), np.array([10**6, 10**6]), np.ones(2, bool), (0, 3 * 10**9))
     comparison = compare({"concurrency 1": few}, full, Strictness())
     assert (comparison.differences, comparison.too_few) == ((), ("concurrency 1",))
-    text = comparison_text(comparison, Strictness())
-    assert "fewer than 10 requests in one of the runs: concurrency 1\n" in text
+    assert comparison.left_out == ("fewer than 10 requests in one of the runs: concurrency 1",)
 
 
 def test_a_load_that_was_measured_several_times_is_compared_as_often() -> None:

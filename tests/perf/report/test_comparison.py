@@ -7,9 +7,15 @@ from xml.etree import ElementTree
 import pytest
 
 from tpx.errors import MeasurementError
-from tpx.perf.answers.compare import Comparison, Difference, Strictness
-from tpx.perf.report.comparison import Against, Compared, comparison_junit, comparison_markdown
-from tpx.perf.report.files import write_comparison
+from tpx.perf.answers.compare import Difference, Strictness
+from tpx.perf.report.comparison import (
+    Against,
+    Compared,
+    comparison_document,
+    comparison_junit,
+    write_comparison,
+)
+from tpx.report import markdown, text
 
 SLOWER = Difference(
     load="concurrency 4",
@@ -29,34 +35,41 @@ SAME = Difference(
 def compared(
     *differences: Difference, only_after: tuple[str, ...] = (), interrupted: bool = False
 ) -> Compared:
-    comparison = Comparison(differences=differences, only_after=only_after)
+    left_out = (f"only in the second run: {', '.join(only_after)}",) if only_after else ()
     return Compared(
-        pairs=(Against(before="old_one", after="<new>", comparison=comparison),),
+        pairs=(Against(title="<new> against old_one", differences=differences, left_out=left_out),),
         strictness=Strictness(),
         interrupted=interrupted,
     )
 
 
 def test_markdown_has_the_finding_first_and_a_row_for_every_figure() -> None:
-    lines = comparison_markdown(compared(SAME, SLOWER, only_after=("concurrency 8",))).splitlines()
-    assert lines[0] == "### \u274c 1 worse, 0 better"
-    assert lines[2] == "**&lt;new&gt;** against old\\_one"
+    document = comparison_document(compared(SAME, SLOWER, only_after=("concurrency 8",)))
+    lines = markdown.render(document).splitlines()
+    assert lines[0] == "### \u274c 1 worse, 0 better, the rest the same (2 figures compared)."
+    assert lines[2] == "**&lt;new&gt; against old\\_one**"
     assert (
-        "| concurrency 4 | throughput | 100 req/s | 101 req/s | +1.0% | -10.0% to +12.0% | 0.800 |  |"
+        "| concurrency 4 | throughput | 100 req/s | 101 req/s | +1.0% | -10.0% to +12.0% | 0.800 | same |"
         in lines
     )
     assert (
-        "| concurrency 4 | p99 | 2000.0 usec | 3000.0 usec | +50.0% | +40.0% to +60.0% | 0.001 | "
-        "\u274c worse |"
+        "| concurrency 4 | p99 | 2.00 ms | 3.00 ms | +50.0% | +40.0% to +60.0% | 0.001 | \u274c worse |"
     ) in lines
-    assert "Only in the second run: concurrency 8" in lines
+    assert "- Only in the second run: concurrency 8" in lines
     assert lines[-1] == "<sub>alpha 0.05, differences above 2%, intervals of 95%</sub>"
 
 
 def test_markdown_of_nothing_new_says_so_and_that_it_was_interrupted() -> None:
-    assert comparison_markdown(compared(SAME, interrupted=True)).startswith(
-        "### \u2705 no significant difference, interrupted\n"
-    )
+    told = markdown.render(comparison_document(compared(SAME, interrupted=True)))
+    assert told.startswith("### \u2705 No significant difference (1 figures compared, interrupted).\n")
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_a_comparison_fits_the_terminal(width: int) -> None:
+    lines = text.render(comparison_document(compared(SAME, SLOWER)), width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert "<new> against old_one:" in lines
+    assert any(line.endswith("worse") for line in lines)
 
 
 def test_junit_fails_what_became_worse_alone() -> None:
@@ -67,9 +80,7 @@ def test_junit_fails_what_became_worse_alone() -> None:
     assert same.find("failure") is None
     failure = slower.find("failure")
     assert failure is not None
-    assert failure.get("message") == (
-        "p99 is worse: 2000.0 usec -> 3000.0 usec, +50.0% [+40.0%, +60.0%], p=0.001"
-    )
+    assert failure.get("message") == ("p99 is worse: 2.00 ms -> 3.00 ms, +50.0% [+40.0% to +60.0%], p=0.001")
 
 
 @dataclass(frozen=True)
@@ -85,4 +96,4 @@ def test_a_full_disk_costs_the_file_that_is_on_it_alone(tmp_path: Path) -> None:
     files = Files(json=Path("/dev/full"), markdown=tmp_path / "ab.md")
     with pytest.raises(MeasurementError, match=r"^cannot write /dev/full: No space left on device$"):
         write_comparison(files, compared(SAME), {})
-    assert "no significant difference" in (tmp_path / "ab.md").read_text("utf-8")
+    assert "No significant difference" in (tmp_path / "ab.md").read_text("utf-8")

@@ -10,10 +10,11 @@ from tpx.options import from_argv
 from tpx.perf.clients.model import ModelDescription, ServerDescription
 from tpx.perf.objectives import Assessment, Outcome
 from tpx.perf.options import SessionSpec
-from tpx.perf.report.files import junit_text
-from tpx.perf.report.markdown import markdown_text, milliseconds, sparkline
-from tpx.perf.report.model import Report, conclude
+from tpx.perf.report.files import junit_text, markdown_text
+from tpx.perf.report.model import Report
+from tpx.perf.report.page import conclude
 from tpx.perf.results import Condition, ErrorCount, LevelResult, Validity, Verdict
+from tpx.report.text import sparkline
 
 
 def report(*levels: LevelResult, words: tuple[str, ...] = (), **changes: object) -> Report:
@@ -84,16 +85,17 @@ def test_with_objectives_only_they_can_fail() -> None:
 def test_markdown_has_the_result_a_row_a_level_and_both_curves() -> None:
     text = markdown_text(report(make_level(1, 4478.72), make_level(2, 6000.0), UNSTABLE))
     lines = text.splitlines()
-    assert lines[0].endswith("net: 6000 infer/s at concurrency 2, p50 212 us, p99 340 us")
+    assert lines[0].endswith("net: 6,000 infer/s at concurrency 2, p50 212 us, p99 340 us")
     assert "Not among the results: concurrency 2 (unstable)." in text
-    assert "| Concurrency: 1 | 4478.72 | 0.221 ms | 0.212 ms | 0.275 ms | 0.340 ms | 0 | \u2705 |" in lines
+    assert "| Concurrency | infer/s | mean | p50 | p90 | p99 | Failed | Verdict |" in lines
+    assert "| 1 | 4,480 | 221 us | 212 us | 275 us | 340 us | 0 | \u2705 ok |" in lines
     assert "Throughput `\u2581\u2583\u2588` \u00b7 p99" in text
 
 
 def test_a_servers_words_are_no_markup() -> None:
     text = markdown_text(report(DEAD))
     assert "<script>" not in text
-    assert 'HTTP 500: &lt;script&gt;"a\\|b\\`' in text
+    assert '| HTTP 500 | &lt;script&gt;"a\\|b\\`' in text
     assert all(len(line) < 400 for line in text.splitlines())
 
 
@@ -129,10 +131,3 @@ def test_the_conclusion_is_about_what_was_asked(made: Report, badge: str, tone: 
 )
 def test_a_sparkline_goes_from_the_lowest_to_the_highest(values: tuple[float, ...], bars: str) -> None:
     assert sparkline(values) == bars
-
-
-@pytest.mark.parametrize(
-    ("ns", "text"), [(211_900, "0.212 ms"), (12_345_678, "12.3 ms"), (2.5e9, "2,500 ms")]
-)
-def test_milliseconds_have_the_digits_that_say_something(ns: float, text: str) -> None:
-    assert milliseconds(ns) == text

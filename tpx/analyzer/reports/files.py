@@ -6,19 +6,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tpx.analyzer.limits import limits_of
+from tpx.analyzer.objectives import RankedVariant
+from tpx.analyzer.reports.card import verdict_card
 from tpx.analyzer.reports.detail import build_detail, detail_path, detailed_names
+from tpx.analyzer.reports.grids import configurations_grid
 from tpx.analyzer.reports.json import report_text
 from tpx.analyzer.reports.manner import Manner
-from tpx.analyzer.reports.markdown import markdown_text
-from tpx.analyzer.reports.page import Places, build
+from tpx.analyzer.reports.page import Places, build, table_context
 from tpx.analyzer.reports.verdict import Finding, Verdict, judge
 from tpx.analyzer.results.run import ModelRun, Run
-from tpx.report import junit
-from tpx.report.document import Document
+from tpx.report import junit, markdown
+from tpx.report.document import Document, Note, Section, bullets, section
 from tpx.report.files import Output, step_summary, text_output, write_each, write_text
 from tpx.report.html import render
 from tpx.report.junit import Case
 from tpx.report.pdf import write_pdf
+from tpx.report.text import sparkline
+
+MOST_FAILURES = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +114,48 @@ def _places(run: Run, files: ReportFiles, page: Path, parent: Path | None = None
 
 def _href(target: Path, page: Path) -> str:
     return Path(os.path.relpath(target, page.parent)).as_posix()
+
+
+def markdown_text(run: Run, link: str = "", manner: Manner | None = None) -> str:
+    """Return the summary of a run for the page of a CI job; `link` leads to the whole report."""
+    return markdown.render(brief(run, manner or Manner.of(run)), link)
+
+
+def brief(run: Run, manner: Manner) -> Document:
+    """Return each model's verdict, best configurations and failures."""
+    provenance = run.started.provenance
+    where = ", ".join(
+        provenance.host[key] for key in ("Host", "Processor", "GPU") if provenance.host.get(key)
+    )
+    sections = [part for model in run.models for part in _brief(model, run, manner)]
+    return Document(
+        product="analyze",
+        title=f"Model analysis: {', '.join(run.started.models)}",
+        subtitle=f"{where} \u00b7 {provenance.started}",
+        notice="" if run.outcome == "complete" else "The run did not come to its end.",
+        sections=tuple(sections),
+    )
+
+
+def _brief(model: ModelRun, run: Run, manner: Manner) -> Iterator[Section]:
+    verdict = judge(model, run.started.goals)
+    context = table_context(verdict, run, {}, manner)
+    yield Section(title=model.model, blocks=(verdict_card(model, verdict, run, gpus=context.gpus),))
+    if verdict.ranking:
+        table = configurations_grid("configurations", verdict.ranking, context)
+        yield Section(blocks=(table, _curve(verdict.best or verdict.ranking[0])))
+    failures = dict.fromkeys(f"{f.variant} at {f.load}: {f.reason}" for f in model.failures)
+    yield from section("", bullets(list(failures)[:MOST_FAILURES]))
+
+
+def _curve(ranked: RankedVariant) -> Note:
+    ordered = sorted(ranked.ordered, key=lambda m: (m.load.batch_size, m.load.value))
+    tails = sparkline([m.latency.p99_ns for m in ordered if m.latency.p99_ns is not None])
+    p99 = f" \u00b7 p99 `{tails}`" if tails else ""
+    through = sparkline([m.throughput for m in ordered])
+    return Note(
+        text=f"`{ranked.name}` from {ordered[0].load} to {ordered[-1].load}: throughput `{through}`{p99}"
+    )
 
 
 def junit_text(run: Run) -> str:

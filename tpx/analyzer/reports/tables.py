@@ -1,11 +1,8 @@
-"""The three tables of a run, with Model Analyzer's columns, order and rounding, for console and CSV."""
+"""The three tables of a run, with Model Analyzer's columns, order and rounding, for console and CSV files."""
 
-import csv
-import io
-import itertools
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tpx.analyzer.objectives import BYTES_PER_MB, METRICS, Metric, RankedVariant, ram_mb, rank
 from tpx.analyzer.reports.manner import Manner
@@ -13,56 +10,8 @@ from tpx.analyzer.results.fields import BACKEND_PARAMETER, COLUMNS
 from tpx.analyzer.results.measurement import Configuration, GpuUse, Load, Measurement
 from tpx.analyzer.results.run import Run
 from tpx.protocol import model_config
-
-PADDING = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """Cells as text, ready to print; an unknown figure is an empty cell."""
-
-    title: str
-    headers: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-    def to_csv(self) -> str:
-        """One line a row and an empty line at the end, as Model Analyzer writes it."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(self.headers)
-        writer.writerows(self.rows)
-        return out.getvalue() + "\n"
-
-    def to_console(self, width: int | None = None) -> str:
-        """Title and aligned columns. What is wider than `width` has headers of several lines, and leaves out
-        the columns that say the same in every row."""
-        lines = _aligned((self.headers, *self.rows), PADDING)
-        if width is None or max(map(len, lines)) <= width:
-            return "\n".join((f"{self.title}:", *lines))
-        kept = [i for i in range(len(self.headers)) if len({row[i] for row in self.rows}) != 1]
-        same = {header: self.rows[0][i] for i, header in enumerate(self.headers) if i not in kept}
-        alike = [f"{header} {cell}" for header, cell in same.items() if cell]
-        title = f"{self.title}, all with {', '.join(alike)}:" if alike and kept else f"{self.title}:"
-        kept = kept or list(range(len(self.headers)))
-        rows = [tuple(row[i] for i in kept) for row in self.rows]
-        stacked = [
-            _stacked(self.headers[i], max(len(row[place]) for row in rows)) for place, i in enumerate(kept)
-        ]
-        heads = itertools.zip_longest(*stacked, fillvalue="")
-        return "\n".join((*textwrap.wrap(title, width), *_aligned((*heads, *rows), 1)))
-
-
-def _aligned(rows: Sequence[Sequence[str]], padding: int) -> list[str]:
-    widths = [max(map(len, column)) + padding for column in zip(*rows, strict=True)]
-    return [
-        " ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
-        for cells in rows
-    ]
-
-
-def _stacked(header: str, width: int) -> list[str]:
-    """A header in lines as narrow as its words and the cells below allow."""
-    return textwrap.wrap(header, max(width, *map(len, header.split())))
+from tpx.report.files import write_text
+from tpx.report.text import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,3 +217,44 @@ def _rows(run: Run) -> Iterator[_Row]:
 
 def _rounded(value: float | None) -> str:
     return "" if value is None else str(round(float(value), 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsvFiles:
+    """Where the three tables go."""
+
+    directory: Path
+    inference: str
+    gpu: str
+    server_only: str
+    with_memory: bool
+    """Whether the server's RAM is a column."""
+    inference_fields: tuple[str, ...] = ()
+    """Tags of other columns than the default ones, of each table."""
+    gpu_fields: tuple[str, ...] = ()
+    server_fields: tuple[str, ...] = ()
+    manner: Manner | None = None
+    """None is as the run says itself."""
+
+
+def tables_of(run: Run, files: CsvFiles) -> tuple[Table, Table, Table]:
+    """Of inferences, of GPUs, of the bare server; what the files hold and the console shows."""
+    memory = files.with_memory
+    return (
+        inference_table(run, with_memory=memory, fields=files.inference_fields),
+        gpu_table(run, files.gpu_fields, files.manner),
+        server_table(run, with_memory=memory, fields=files.server_fields),
+    )
+
+
+def write_csv(run: Run, files: CsvFiles) -> tuple[Path, ...]:
+    """Write the three CSV files, each with an empty line at its end as Model Analyzer has it.
+
+    Without a GPU those about GPUs hold their header only.
+    Raises MeasurementError when one cannot be written.
+    """
+    names = (files.inference, files.gpu, files.server_only)
+    tables = dict(zip(names, tables_of(run, files), strict=True))
+    for name, table in tables.items():
+        write_text(files.directory / name, table.to_csv() + "\n", parents=True)
+    return tuple(files.directory / name for name in tables)

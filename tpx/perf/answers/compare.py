@@ -64,10 +64,6 @@ class Difference:
     def relative(self) -> float:
         return self.after / self.before - 1
 
-    def show(self, value: float) -> str:
-        """A value of this figure with its unit."""
-        return shown(self.figure, value)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strictness:
@@ -208,25 +204,6 @@ def _settled(difference: Difference, strictness: Strictness) -> Difference:
         return difference
     more_is_better = difference.figure == "throughput"
     return replace(difference, finding="better" if (difference.relative > 0) is more_is_better else "worse")
-
-
-def comparison_text(comparison: Comparison, strictness: Strictness) -> str:
-    """A line a figure, and what it comes to."""
-    lines = [
-        f"{d.load:<24} {d.figure:<10} {d.show(d.before):>14} -> {d.show(d.after):>14}  "
-        f"{d.relative * 100:+6.1f}% [{d.low * 100:+.1f}%, {d.high * 100:+.1f}%]  "
-        f"p={d.p_value:.3f}  {d.finding}"
-        for d in comparison.differences
-    ]
-    lines += comparison.left_out
-    found = [d for d in comparison.differences if d.finding != "same"]
-    rule = f"alpha {strictness.alpha:g}, differences above {strictness.min_effect * 100:g}%"
-    if not found:
-        lines.append(f"No significant difference ({rule}).")
-    else:
-        worse = len(comparison.regressions)
-        lines.append(f"{worse} worse, {len(found) - worse} better, the rest the same ({rule}).")
-    return "\n".join(lines) + "\n"
 
 
 def difference_json(differences: Sequence[Difference]) -> list[dict[str, Any]]:

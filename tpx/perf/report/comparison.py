@@ -1,100 +1,136 @@
-"""What `tpx perf compare` and `--ab` found, for the page of a CI job and for CI servers."""
+"""What comparisons of runs and servers found, as a `Document` and as test cases."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
 
-from tpx.perf.answers.compare import Comparison, Difference, Strictness
-from tpx.perf.report.markdown import escaped
-from tpx.report.junit import Case, render
+from tpx.perf.answers.compare import Difference, Strictness
+from tpx.report import junit, markdown
+from tpx.report.digits import latency, rounded
+from tpx.report.document import Document, Section, Statement, bullets, section
+from tpx.report.files import json_text, text_output, write_each
+from tpx.report.junit import Case
+from tpx.report.table import Field, table, text
 
-_SIGNS = {"same": "", "better": "\u2705 better", "worse": "\u274c worse"}
+_FLAGS = {"same": "", "better": "ok", "worse": "bad"}
+
+
+class ComparisonFiles(Protocol):
+    """Where a comparison is written; None is nowhere."""
+
+    @property
+    def json(self) -> Path | None: ...
+
+    @property
+    def junit(self) -> Path | None: ...
+
+    @property
+    def markdown(self) -> Path | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Against:
-    """One run or server held against another."""
+    """The differences of one run, server or configuration against another."""
 
-    before: str
-    after: str
-    comparison: Comparison
+    title: str
+    differences: tuple[Difference, ...]
+    left_out: tuple[str, ...] = ()
+    """Sentences on what could not be compared."""
+    important: bool = False
+    """Shown also where nothing differs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """All that was held against something, by one rule."""
+    """All that was compared by one rule."""
 
     pairs: tuple[Against, ...]
     strictness: Strictness
+    unit: str = "req/s"
+    """Unit of throughput."""
     interrupted: bool = False
 
     @property
     def differences(self) -> tuple[Difference, ...]:
-        return tuple(d for pair in self.pairs for d in pair.comparison.differences)
+        """Return the differences of all pairs."""
+        return tuple(d for pair in self.pairs for d in pair.differences)
 
 
-def comparison_markdown(compared: Compared) -> str:
-    """The document."""
+def comparison_document(compared: Compared, *, everything: bool = True) -> Document:
+    """Return a table per pair below the verdict; without `everything` only of figures that differ."""
     findings = [d.finding for d in compared.differences]
     worse, better = findings.count("worse"), findings.count("better")
-    sign = "\u274c" if worse else "\u2705"
-    said = f"{worse} worse, {better} better" if worse or better else "no significant difference"
-    lines = [f"### {sign} {said}{', interrupted' if compared.interrupted else ''}", ""]
-    for pair in compared.pairs:
-        lines += [
-            f"**{escaped(pair.after)}** against {escaped(pair.before)}",
-            "",
-            *_table(pair.comparison),
-            "",
-        ]
-        lines += [*map(str.capitalize, pair.comparison.left_out), ""] if pair.comparison.left_out else []
+    said = "No significant difference"
+    if worse or better:
+        said = f"{worse} worse, {better} better, the rest the same"
     strictness = compared.strictness
-    lines.append(
-        f"<sub>alpha {strictness.alpha:g}, differences above {strictness.min_effect * 100:g}%, intervals of "
-        f"{(1 - strictness.alpha) * 100:g}%</sub>"
+    statement = Statement(
+        badge="Worse" if worse else "Better" if better else "Same",
+        tone="bad" if worse else "good",
+        sentence=f"{said} ({len(findings)} figures compared{', interrupted' * compared.interrupted}).",
     )
-    return "\n".join(lines) + "\n"
+    sections: list[Section] = []
+    for pair in compared.pairs:
+        shown = [d for d in pair.differences if everything or pair.important or d.finding != "same"]
+        left_out = bullets([sentence[:1].upper() + sentence[1:] for sentence in pair.left_out])
+        sections += section(pair.title, table("", "", _fields(compared.unit), shown), left_out)
+    return Document(
+        product="perf",
+        title="Comparison",
+        subtitle=f"alpha {strictness.alpha:g}, differences above {strictness.min_effect * 100:g}%, "
+        f"intervals of {(1 - strictness.alpha) * 100:g}%",
+        sections=(Section(blocks=(statement,)), *sections),
+    )
 
 
-def _table(comparison: Comparison) -> list[str]:
-    lines = [
-        "| Load | Figure | before | after | change | interval | p | |",
-        "|---|---|" + "---:|" * 5 + "---|",
-    ]
-    for d in comparison.differences:
-        cells = [
-            d.load,
-            d.figure,
-            d.show(d.before),
-            d.show(d.after),
-            f"{d.relative * 100:+.1f}%",
-            f"{d.low * 100:+.1f}% to {d.high * 100:+.1f}%",
-            f"{d.p_value:.3f}",
-            _SIGNS[d.finding],
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return lines
+def _fields(unit: str) -> Sequence[Field[Difference]]:
+    return (
+        text("Load", lambda d: d.load),
+        text("Figure", lambda d: d.figure),
+        text("before", lambda d: _value(d, d.before, unit)),
+        text("after", lambda d: _value(d, d.after, unit)),
+        text("change", lambda d: f"{d.relative * 100:+.1f}%"),
+        text("interval", _interval),
+        text("p", lambda d: f"{d.p_value:.3f}"),
+        text("finding", lambda d: d.finding, lambda d: _FLAGS[d.finding]),
+    )
+
+
+def _value(d: Difference, value: float, unit: str) -> str:
+    return f"{rounded(value)} {unit}" if d.figure == "throughput" else latency(value)
+
+
+def _interval(d: Difference) -> str:
+    return f"{d.low * 100:+.1f}% to {d.high * 100:+.1f}%" if d.high != float("inf") else "unknown"
 
 
 def comparison_junit(compared: Compared) -> str:
     """Return a test case for every figure of every load; what became worse is a failure."""
-    return render(
-        "tpx perf compare", [_case(pair, d) for pair in compared.pairs for d in pair.comparison.differences]
-    )
+    cases = [_case(pair, d, compared.unit) for pair in compared.pairs for d in pair.differences]
+    return junit.render("tpx compare", cases)
 
 
-def _case(pair: Against, d: Difference) -> Case:
-    told = _told(d)
-    made = Case(
-        suite=f"{pair.after} against {pair.before}",
-        name=f"{d.load} {d.figure}",
-        output=f"{d.finding}: {told}",
+def _case(pair: Against, d: Difference, unit: str) -> Case:
+    told = (
+        f"{_value(d, d.before, unit)} -> {_value(d, d.after, unit)}, {d.relative * 100:+.1f}% "
+        f"[{_interval(d)}], p={d.p_value:.3f}"
     )
+    made = Case(suite=pair.title, name=f"{d.load} {d.figure}", output=f"{d.finding}: {told}")
     if d.finding != "worse":
         return made
     return replace(made, outcome="failure", message=f"{d.figure} is worse: {told}", kind="regression")
 
 
-def _told(d: Difference) -> str:
-    return (
-        f"{d.show(d.before)} -> {d.show(d.after)}, {d.relative * 100:+.1f}% "
-        f"[{d.low * 100:+.1f}%, {d.high * 100:+.1f}%], p={d.p_value:.3f}"
+def write_comparison(wanted: ComparisonFiles, compared: Compared, document: Mapping[str, object]) -> None:
+    """Write what was asked for of a comparison; `document` is its JSON.
+
+    Raises MeasurementError naming each file that could not be written; the others are there.
+    """
+    write_each(
+        [
+            text_output("JSON", wanted.json, lambda: json_text(document)),
+            text_output("JUnit", wanted.junit, lambda: comparison_junit(compared)),
+            text_output("Markdown", wanted.markdown, lambda: markdown.render(comparison_document(compared))),
+        ]
     )

@@ -1,35 +1,17 @@
 """The files of a run that is over, and of a comparison."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
 
 from tpx.perf.report.csv import CsvOptions, composing_files, csv_text
 from tpx.perf.report.figures import load_name, rate, usec
 from tpx.perf.report.json import json_text
-from tpx.perf.report.markdown import markdown_text
 from tpx.perf.report.model import Report
 from tpx.perf.results import LevelResult, Verdict
-from tpx.report import files
+from tpx.report import markdown
 from tpx.report.files import Output, step_summary, step_summary_path, text_output, write_each, write_text
 from tpx.report.junit import Case, render
-
-if TYPE_CHECKING:
-    from tpx.perf.report.comparison import Compared
-
-
-class ComparisonFiles(Protocol):
-    """Where a comparison is written; None is nowhere."""
-
-    @property
-    def json(self) -> Path | None: ...
-
-    @property
-    def junit(self) -> Path | None: ...
-
-    @property
-    def markdown(self) -> Path | None: ...
 
 
 def write_files(report: Report, argv: Sequence[str]) -> None:
@@ -58,20 +40,11 @@ def write_files(report: Report, argv: Sequence[str]) -> None:
     write_each(outputs)
 
 
-def write_comparison(wanted: ComparisonFiles, compared: "Compared", document: Mapping[str, object]) -> None:
-    """Write what was asked for of a comparison; `document` is its JSON.
+def markdown_text(report: Report) -> str:
+    """Return the summary of a run as Markdown."""
+    from tpx.perf.report.page import brief  # late, as the page
 
-    Raises MeasurementError naming each file that could not be written; the others are there.
-    """
-    from tpx.perf.report.comparison import comparison_junit, comparison_markdown  # late, as the page
-
-    write_each(
-        [
-            text_output("JSON", wanted.json, lambda: files.json_text(document)),
-            text_output("JUnit", wanted.junit, lambda: comparison_junit(compared)),
-            text_output("Markdown", wanted.markdown, lambda: comparison_markdown(compared)),
-        ]
-    )
+    return markdown.render(brief(report))
 
 
 def _write_csv(report: Report, path: Path) -> None:

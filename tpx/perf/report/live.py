@@ -11,10 +11,10 @@ from tpx.perf.levels import Level, LevelRange
 from tpx.perf.observer import Progress
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.figures import average_us, load_name, rate, usec
-from tpx.perf.report.markdown import sparkline
 from tpx.perf.results import LevelResult, ServerBreakdown, Verdict
 from tpx.perf.rules import STABILITY_WINDOWS
 from tpx.perf.statistics.distributions import t_quantile
+from tpx.report.text import sparkline
 
 SHOWN_LEVELS = 8
 LOOKS = 120

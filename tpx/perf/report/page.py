@@ -4,6 +4,7 @@ import os
 import platform
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tpx import __version__
 from tpx.options import fields_of
@@ -12,20 +13,24 @@ from tpx.perf.objectives import Objective
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.breakdown import breakdown_of_levels
 from tpx.perf.report.console import answers_text
-from tpx.perf.report.figures import level_name, percentile_name, usec
+from tpx.perf.report.figures import level_name, load_name, percentile_name
+from tpx.perf.report.grids import (
+    errors_grid,
+    levels_grid,
+    members_grid,
+    metrics_grid,
+    objectives_grid,
+    server_grid,
+)
 from tpx.perf.report.level_text import waited_before
-from tpx.perf.report.markdown import milliseconds
-from tpx.perf.report.model import Report, conclude
+from tpx.perf.report.model import Report
 from tpx.perf.report.plots import curve, histogram, spectrum, timeline
-from tpx.perf.results import LevelResult, ServerBreakdown, Verdict
+from tpx.perf.results import LevelResult, Verdict
+from tpx.report.digits import latency, rounded
 from tpx.report.document import (
-    Cell,
-    Column,
     Document,
     Fact,
-    Grid,
     Note,
-    Row,
     Section,
     Statement,
     Tile,
@@ -35,14 +40,8 @@ from tpx.report.document import (
     section,
 )
 from tpx.report.html import chart_picture
+from tpx.report.text import sparkline
 
-_FLAGS = {
-    Verdict.OK: "ok",
-    Verdict.CLIENT_BOUND: "warn",
-    Verdict.UNSTABLE: "warn",
-    Verdict.BORDERLINE: "warn",
-}
-_NO_VALUE = "\u2013"
 _PARTS = (
     "The mean latency of each level in parts that add up to it. The server's parts are its own statistics."
 )
@@ -59,14 +58,14 @@ def build(report: Report, argv: Sequence[str]) -> Document:
     levels, config = report.levels, report.config
     best = report.best or max(levels, key=lambda r: r.throughput_infer_per_s, default=None)
     sections = [
-        Section(blocks=(_statement(report, best),)),
-        *section("Objectives", _objectives_grid(levels)),
+        Section(blocks=(replace(conclude(report), tiles=() if best is None else _tiles(best)),)),
+        *section("Objectives", objectives_grid(report)),
         *_answers(report),
         *_charts(report, best),
-        *section("Models", _members_grid(levels)),
-        *section("Server", _server_grid(levels)),
-        *section("Server metrics", _metrics_grid(levels)),
-        *section("Errors", _errors_grid(levels)),
+        *section("Models", members_grid(report)),
+        *section("Server", server_grid(report)),
+        *section("Server metrics", metrics_grid(report)),
+        *section("Errors", errors_grid(report)),
         *section("Remarks", bullets(_remarks(levels))),
         Section(
             title="Where these figures come from",
@@ -88,15 +87,96 @@ def build(report: Report, argv: Sequence[str]) -> Document:
     )
 
 
-def _statement(report: Report, best: LevelResult | None) -> Statement:
-    found = conclude(report)
-    return Statement(
-        badge=found.badge,
-        tone=found.tone,
-        sentence=found.sentence,
-        detail=found.detail,
-        tiles=() if best is None else _tiles(best),
+def brief(report: Report) -> Document:
+    """Return the summary of a run for the page of a CI job: its verdict, its levels and what failed."""
+    config, server = report.config, report.server
+    known = [r for r in report.levels if r.latency is not None]
+    through = sparkline([r.throughput_infer_per_s for r in known])
+    tails = sparkline([r.latency.at(99.0) for r in known if r.latency is not None])
+    curves = Note(text=f"Throughput `{through}` \u00b7 p99 `{tails}`") if len(known) > 1 else None
+    return Document(
+        product="perf",
+        title=f"Load test: {report.model.name}",
+        subtitle=f"{config.address}, {server.name} {server.version}, batch {config.inputs.batch_size}, "
+        f"{report.started}",
+        sections=(
+            Section(title=report.model.name, blocks=(conclude(report),)),
+            *section("", levels_grid(report), curves),
+            *section("Objectives", objectives_grid(report)),
+            *section("Failed requests", errors_grid(report)),
+        ),
     )
+
+
+def conclude(report: Report) -> Statement:
+    """Return the verdict of a run by what was asked: objectives, a limit, or figures alone."""
+    if not any(r.requests for r in report.levels):
+        return Statement(badge="Nothing measured", tone="bad", sentence=_nothing(report))
+    detail = _detail(report)
+    if report.config.answers.slo:
+        return _objectives(report, detail)
+    best = report.best
+    if best is None:
+        reasons = {r.verdict.value.replace("_", " ") for r in report.levels}
+        return Statement(
+            badge="No load met the limits",
+            tone="warn" if report.only_unstable else "bad",
+            sentence=f"no load met the limits ({', '.join(sorted(reasons))})",
+            detail=detail,
+        )
+    bound = best.verdict is Verdict.CLIENT_BOUND
+    return Statement(
+        badge="Client-bound" if bound else "Measured",
+        tone="warn" if bound or detail else "good",
+        sentence=f"{_throughput(best)} at {load_name(best.level)}, {_percentiles(best)}",
+        detail=best.reason if bound else detail,
+    )
+
+
+def _objectives(report: Report, detail: str) -> Statement:
+    asked = ", ".join(o.text for o in report.config.answers.slo)
+    best = report.best
+    if best is None:
+        return Statement(
+            badge="Objectives missed", tone="bad", sentence=f"no load meets {asked}", detail=detail
+        )
+    return Statement(
+        badge="Objectives met",
+        tone="good",
+        sentence=f"{asked} met up to {load_name(best.level)}: {_throughput(best)}, {_percentiles(best)}",
+        detail=detail,
+    )
+
+
+def _throughput(result: LevelResult) -> str:
+    return f"{rounded(result.throughput_infer_per_s)} infer/s"
+
+
+def _percentiles(result: LevelResult) -> str:
+    if result.latency is None:
+        return "no latency"
+    p50, p99 = (latency(result.latency.at(percentile)) for percentile in (50.0, 99.0))
+    return f"p50 {p50}, p99 {p99}"
+
+
+def _detail(report: Report) -> str:
+    parts = []
+    if report.interrupted:
+        parts.append("The run was interrupted: the last level is not complete.")
+    if report.error:
+        parts.append(f"The run ended early: {report.error}")
+    flagged = [r for r in report.levels if not r.meets_limits and not r.interrupted]
+    if flagged and not report.config.answers.slo:
+        names = ", ".join(f"{load_name(r.level)} ({r.verdict.value.replace('_', ' ')})" for r in flagged)
+        parts.append(f"Not among the results: {names}.")
+    return " ".join(parts)
+
+
+def _nothing(report: Report) -> str:
+    errors = [e for r in report.levels for e in r.errors]
+    if errors:
+        return f"no request succeeded; the first failure: {errors[0].code}: {errors[0].message}"
+    return report.error or "no request ended while it was measured"
 
 
 def _answers(report: Report) -> list[Section]:
@@ -115,8 +195,7 @@ def _charts(report: Report, best: LevelResult | None) -> list[Section]:
         lead=f"One point per level, in the order of load; the numbers beside the points are the {load}. The "
         "bars through the points are 95 % confidence intervals. Better is down and to the right.",
     )
-    if levels:
-        sections += section("Levels", _levels_grid(report))
+    sections += section("Levels", levels_grid(report))
     sections += section("Where the time goes", breakdown_of_levels(levels), lead=_PARTS)
     sections += section("Percentiles", chart_picture(spectrum(levels)), lead=_SPECTRUM)
     if best is not None:
@@ -143,7 +222,7 @@ def _tiles(best: LevelResult) -> tuple[Tile, ...]:
     tiles = [
         Tile(
             label="Throughput",
-            figure=f"{best.throughput_infer_per_s:,.1f}",
+            figure=rounded(best.throughput_infer_per_s),
             unit="infer/s",
             note=_throughput_range(best),
             tone="good" if best.meets_limits else "",
@@ -151,17 +230,17 @@ def _tiles(best: LevelResult) -> tuple[Tile, ...]:
     ]
     if best.latency is not None:
         for percentile in (50.0, 99.0, 99.9):
-            text = milliseconds(best.latency.at(percentile)).split()
+            figure, unit = latency(best.latency.at(percentile)).split()
             tiles.append(
                 Tile(
                     label=f"{percentile_name(percentile)} latency",
-                    figure=text[0],
-                    unit=text[1],
+                    figure=figure,
+                    unit=unit,
                     note=_latency_range(best, percentile),
                 )
             )
     if best.server is not None and best.server.execution_count:
-        batch = f"{best.server.mean_batch:,.2f}"
+        batch = rounded(best.server.mean_batch)
         tiles.append(Tile(label="Mean batch", figure=batch, unit="", note="in the server"))
     failed = sum(e.count for e in best.errors)
     note = f"of {sum(w.requests + w.failed for w in best.windows):,} requests"
@@ -173,7 +252,7 @@ def _throughput_range(result: LevelResult) -> str:
     if result.estimates is None:
         return ""
     interval = result.estimates.throughput
-    return f"95 %: {interval.low:,.1f} to {interval.high or interval.value:,.1f}"
+    return f"95 %: {rounded(interval.low)} to {rounded(interval.high or interval.value)}"
 
 
 def _latency_range(result: LevelResult, percentile: float) -> str:
@@ -182,179 +261,7 @@ def _latency_range(result: LevelResult, percentile: float) -> str:
         return ""
     if found.interval.high is None:
         return found.note.partition(" (")[0]
-    low, high = milliseconds(found.interval.low).split()[0], milliseconds(found.interval.high).split()[0]
-    return f"95 %: {low} to {high}"
-
-
-def _number(value: float | None, digits: int = 0) -> Cell:
-    if value is None:
-        return Cell(text=_NO_VALUE, numeric=True)
-    return Cell(text=f"{value:,.{digits}f}", sort=repr(round(float(value), 6)), numeric=True)
-
-
-def _text(text: str, flag: str = "") -> Cell:
-    return Cell(text=text, sort=text, flag=flag)
-
-
-def _numbers(*headers: str) -> tuple[Column, ...]:
-    return tuple(Column(header=header, numeric=True) for header in headers)
-
-
-def _load(result: LevelResult) -> Cell:
-    return Cell(text=f"{result.level.value:g}", sort=repr(float(result.level.value)), numeric=True)
-
-
-def _levels_grid(report: Report) -> Grid:
-    kind = report.levels[0].level.kind.text.capitalize()
-    rows = []
-    for result in report.levels:
-        latency = result.latency
-        times = [None if latency is None else latency.mean_ns / 1000]
-        times += [None if latency is None else latency.at(p) / 1000 for p in (50.0, 90.0, 95.0, 99.0, 99.9)]
-        verdict = result.verdict.value.replace("_", " ") + (", interrupted" if result.interrupted else "")
-        cells = [
-            _load(result),
-            _number(result.throughput_infer_per_s, 1),
-            *map(_number, times),
-            _number(sum(e.count for e in result.errors)),
-            _number(result.client_busy * 100),
-            _text(verdict, _FLAGS.get(result.verdict, "bad")),
-        ]
-        rows.append(Row(cells=tuple(cells), emphasis="best" if result is report.best else ""))
-    busy = (
-        "Client and engine busy %" if report.config.service.service_kind == "inprocess" else "Client busy %"
-    )
-    names = ("infer/s", "mean \u00b5s", "p50", "p90", "p95", "p99", "p99.9", "Failed", busy)
-    columns = (*_numbers(kind, *names), Column(header="Verdict"))
-    return Grid(key="levels", caption="Every level; the best one is bold", columns=columns, rows=tuple(rows))
-
-
-def _server_grid(levels: Sequence[LevelResult]) -> Grid | None:
-    rows = [
-        Row(cells=(_load(result), *_server_cells(model, depth)))
-        for result in levels
-        if result.server is not None
-        for depth, model in _tree(result.server)
-    ]
-    if not rows:
-        return None
-    names = ("Inferences", "Executions", "Mean batch", "Request \u00b5s", "Queue", "Input", "Infer", "Output")
-    columns = (*_numbers("Load"), Column(header="Model"), *_numbers(*names))
-    caption = "The server's own account, of each successful request; other clients' are in it too"
-    return Grid(key="server", caption=caption, columns=columns, rows=tuple(rows))
-
-
-def _tree(server: ServerBreakdown, depth: int = 0) -> list[tuple[int, ServerBreakdown]]:
-    return [(depth, server), *(pair for part in server.composing for pair in _tree(part, depth + 1))]
-
-
-def _server_cells(model: ServerBreakdown, depth: int) -> list[Cell]:
-    def each(total_ns: int, count: int) -> Cell:
-        return _number(total_ns / count / 1000 if count else None, 1)
-
-    return [
-        _text("\u2007\u2007" * depth + f"{model.model} {model.version}"),
-        _number(model.inference_count),
-        _number(model.execution_count),
-        _number(model.mean_batch, 2),
-        each(model.success_ns, model.success_count),
-        each(model.queue_ns, model.queue_count),
-        each(model.compute_input_ns, model.compute_count),
-        each(model.compute_infer_ns, model.compute_count),
-        each(model.compute_output_ns, model.compute_count),
-    ]
-
-
-def _members_grid(levels: Sequence[LevelResult]) -> Grid | None:
-    """Of several models at once, each one's share."""
-    rows = []
-    for result in levels:
-        for member in result.members:
-            times = [None if member.latency is None else member.latency.at(p) / 1000 for p in (50.0, 99.0)]
-            counts = (member.requests, member.failed)
-            cells = (
-                _number(member.weight, 2),
-                _number(member.throughput_infer_per_s, 1),
-                *map(_number, times),
-            )
-            rows.append(Row(cells=(_load(result), _text(member.model), *cells, *map(_number, counts))))
-    if not rows:
-        return None
-    names = ("Weight", "infer/s", "p50 \u00b5s", "p99 \u00b5s", "Requests", "Failed")
-    columns = (*_numbers("Load"), Column(header="Model"), *_numbers(*names))
-    return Grid(key="models", caption="Each model by itself", columns=columns, rows=tuple(rows))
-
-
-def _metrics_grid(levels: Sequence[LevelResult]) -> Grid | None:
-    rows = []
-    for result in levels:
-        if result.metrics is None:
-            continue
-        metrics = result.metrics
-        known = [
-            ("server's processor %", metrics.cpu_utilization, 100.0),
-            ("server's memory MiB", metrics.memory_used_bytes, 2.0**-20),
-            ("mean batch", metrics.mean_batch, 1.0),
-        ]
-        for gpu in metrics.gpus:
-            known.append((f"{gpu.uuid} utilization %", gpu.utilization, 100.0))
-            known.append((f"{gpu.uuid} power W", gpu.power_w, 1.0))
-            known.append((f"{gpu.uuid} memory MiB", gpu.memory_used_bytes, 2.0**-20))
-        for series in metrics.series:
-            counted = series.per_s is not None
-            known.append((series.name + " per s" * counted, series.per_s if counted else series.mean, 1.0))
-        rows += [
-            Row(cells=(_load(result), _text(name), _number(value * factor, 2)))
-            for name, value, factor in known
-            if value is not None
-        ]
-    if not rows:
-        return None
-    columns = (*_numbers("Load"), Column(header="Metric"), *_numbers("Value"))
-    return Grid(
-        key="metrics",
-        caption="Scraped from the server while it was measured",
-        columns=columns,
-        rows=tuple(rows),
-    )
-
-
-def _objectives_grid(levels: Sequence[LevelResult]) -> Grid | None:
-    rows = [
-        Row(
-            cells=(
-                _load(result),
-                _text(found.objective.text),
-                _text(found.outcome.value, "ok" if found.met else "bad"),
-                _text(found.reason),
-            )
-        )
-        for result in levels
-        for found in result.slo
-    ]
-    if not rows:
-        return None
-    columns = (
-        *_numbers("Load"),
-        *(Column(header=h, wraps=h == "Why") for h in ("Objective", "Outcome", "Why")),
-    )
-    return Grid(key="objectives", caption="Objectives, at every level", columns=columns, rows=tuple(rows))
-
-
-def _errors_grid(levels: Sequence[LevelResult]) -> Grid | None:
-    rows = [
-        Row(cells=(_load(r), _number(e.count), _text(e.code), _text(e.message)))
-        for r in levels
-        for e in r.errors
-    ]
-    if not rows:
-        return None
-    columns = (
-        *_numbers("Load", "Requests"),
-        Column(header="Code"),
-        Column(header="The first one's words", wraps=True),
-    )
-    return Grid(key="errors", caption="Failed requests", columns=columns, rows=tuple(rows))
+    return f"95 %: {latency(found.interval.low)} to {latency(found.interval.high)}"
 
 
 def _remarks(levels: Sequence[LevelResult]) -> tuple[str, ...]:
@@ -362,12 +269,12 @@ def _remarks(levels: Sequence[LevelResult]) -> tuple[str, ...]:
     for result in levels:
         name = level_name(result.level)
         out += [f"{name}: {text}" for text in (result.reason, *result.warnings) if text]
-        pace, latency = result.open_loop, result.latency
-        if pace is not None and latency is not None and waited_before(pace, latency):
+        pace, whole = result.open_loop, result.latency
+        if pace is not None and whole is not None and waited_before(pace, whole):
             service = pace.service_latency
             out.append(
                 f"{name}: latency counts from when a request was due; from when it was sent, p99 is "
-                f"{usec(service.at(99.0)):,} \u00b5s instead of {usec(latency.at(99.0)):,} \u00b5s"
+                f"{latency(service.at(99.0))} instead of {latency(whole.at(99.0))}"
             )
     return tuple(out)
 

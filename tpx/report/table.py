@@ -1,0 +1,80 @@
+"""Columns of a table: what stands in each for a record, as people read it and as it is sorted."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from tpx.report.digits import latency, rounded
+from tpx.report.document import Cell, Column, Grid, Row
+
+NO_VALUE = "\u2013"
+R = TypeVar("R")
+Record = TypeVar("Record", contravariant=True)
+Value = Callable[[R], float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field(Generic[Record]):
+    """A column and what stands in it for a record."""
+
+    column: Column
+    cell: Callable[[Record], Cell]
+
+
+def number(value: float | None, written: Callable[[float], str] = rounded) -> Cell:
+    """Return the cell of a figure; of an unknown one a dash, which sorts last."""
+    if value is None:
+        return Cell(text=NO_VALUE, numeric=True)
+    return Cell(text=written(value), sort=repr(round(float(value), 6)), numeric=True)
+
+
+def words(text: str, flag: str = "") -> Cell:
+    """Return a cell of words, sorted as such."""
+    return Cell(text=text, sort=text, flag=flag)
+
+
+def quantity(header: str, value: Value[R], *, hint: str = "", minor: bool = False) -> Field[R]:
+    """Return the column of a measured figure, rounded for people."""
+    return _numeric(header, value, rounded, hint, minor=minor)
+
+
+def count(header: str, value: Value[R], *, hint: str = "", minor: bool = False) -> Field[R]:
+    """Return the column of what is counted or given, exact."""
+    return _numeric(header, value, lambda found: f"{found:,.10g}", hint, minor=minor)
+
+
+def duration(header: str, value_ns: Value[R], *, hint: str = "", minor: bool = False) -> Field[R]:
+    """Return the column of a duration, in the unit that suits each."""
+    return _numeric(header, value_ns, latency, hint, minor=minor)
+
+
+def text(
+    header: str, value: Callable[[R], str], flag: Callable[[R], str] = lambda _: "", *, wraps: bool = False
+) -> Field[R]:
+    """Return a column of words; `flag` sets a cell off as good, doubtful or bad."""
+    return Field(
+        column=Column(header=header, wraps=wraps), cell=lambda record: words(value(record), flag(record))
+    )
+
+
+def _numeric(
+    header: str, value: Value[R], written: Callable[[float], str], hint: str, *, minor: bool
+) -> Field[R]:
+    return Field(
+        column=Column(header=header, numeric=True, hint=hint, minor=minor),
+        cell=lambda record: number(value(record), written),
+    )
+
+
+def table(
+    key: str,
+    caption: str,
+    fields: Sequence[Field[R]],
+    records: Sequence[R],
+    emphasis: Callable[[R], str] = lambda _: "",
+) -> Grid | None:
+    """Return a row per record; None without records."""
+    if not records:
+        return None
+    rows = (Row(cells=tuple(f.cell(r) for f in fields), emphasis=emphasis(r)) for r in records)
+    return Grid(key=key, caption=caption, columns=tuple(f.column for f in fields), rows=tuple(rows))

@@ -1,0 +1,181 @@
+"""Tables and documents as plain text: for terminals, where they fit the width, and as CSV."""
+
+import csv
+import io
+import itertools
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from tpx.report.document import Block, Bullets, Code, Document, Facts, Grid, Note, Statement
+
+BARS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
+_BREAKS = re.compile(r"(?<=[ _,/+;=])")
+"""Where a cell may go on in the next line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Cells as text; an unknown figure is an empty cell."""
+
+    title: str
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numeric: frozenset[int] = frozenset()
+    """Indices of the columns whose cells stand at the right."""
+    minor: frozenset[int] = frozenset()
+    """Indices of the columns that are left out first where not all of them fit."""
+    padding: int = 2
+
+    def to_csv(self) -> str:
+        """Return a line per row, below the headers."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(self.headers)
+        writer.writerows(self.rows)
+        return out.getvalue()
+
+    def to_console(self, width: int | None = None) -> str:
+        """Return title and aligned columns.
+
+        What is wider than `width` has headers of several lines, leaves out the columns that say the same in
+        every row, then minor ones, and in the end breaks long cells.
+        """
+        lines = self._aligned([self.headers, *self.rows], self.padding)
+        if width is None or not self.rows or max(map(len, lines)) <= width:
+            return "\n".join((*self._heading(None), *lines))
+        return self._without_alike()._narrow(width)
+
+    def _without_alike(self) -> "Table":
+        """Return the table without the columns that say the same in every row, which its title names."""
+        alike = {i for i in range(len(self.headers)) if len({row[i] for row in self.rows}) == 1}
+        if len(alike) == len(self.headers):
+            return self
+        same = [f"{self.headers[i]} {self.rows[0][i]}" for i in sorted(alike) if self.rows[0][i]]
+        lead = f"{self.title}, all with" if self.title else "All with"
+        title = f"{lead} {', '.join(same)}" if same else self.title
+        return replace(self._without(alike), title=title)
+
+    def _without(self, left_out: set[int]) -> "Table":
+        kept = [i for i in range(len(self.headers)) if i not in left_out]
+        return replace(
+            self,
+            headers=tuple(self.headers[i] for i in kept),
+            rows=tuple(tuple(row[i] for i in kept) for row in self.rows),
+            numeric=frozenset(place for place, i in enumerate(kept) if i in self.numeric),
+            minor=frozenset(place for place, i in enumerate(kept) if i in self.minor),
+        )
+
+    def _narrow(self, width: int) -> str:
+        widths = [max(_longest_word(h), *map(len, cells)) for h, cells in self._columns()]
+        if _total(widths) > width and self.minor:
+            return self._without({max(self.minor)})._narrow(width)
+        least = [max(_longest_part(h), *map(_longest_part, cells)) for h, cells in self._columns()]
+        while _total(widths) > width and widths > least:
+            widest = max(range(len(widths)), key=lambda i: widths[i] - least[i])
+            widths[widest] -= 1
+        lines: list[Sequence[str]] = []
+        for cells in (self.headers, *self.rows):
+            broken = [_broken(cell, widths[i]) for i, cell in enumerate(cells)]
+            lines += itertools.zip_longest(*broken, fillvalue="")
+        return "\n".join((*self._heading(width), *self._aligned(lines, 1)))
+
+    def _heading(self, width: int | None) -> list[str]:
+        if not self.title:
+            return []
+        return textwrap.wrap(f"{self.title}:", width) if width else [f"{self.title}:"]
+
+    def _columns(self) -> Iterator[tuple[str, list[str]]]:
+        for i, header in enumerate(self.headers):
+            yield header, [row[i] for row in self.rows]
+
+    def _aligned(self, rows: Sequence[Sequence[str]], padding: int) -> list[str]:
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        gap = " " * (padding + 1)
+        return [
+            gap.join(
+                cell.rjust(widths[i]) if i in self.numeric else cell.ljust(widths[i])
+                for i, cell in enumerate(cells)
+            ).rstrip()
+            for cells in rows
+        ]
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + 2 * (len(widths) - 1)
+
+
+def _longest_word(text: str) -> int:
+    return max(map(len, text.split()), default=0)
+
+
+def _longest_part(text: str) -> int:
+    return max((len(part.rstrip()) for part in _BREAKS.split(text)), default=0)
+
+
+def _broken(text: str, width: int) -> list[str]:
+    """Break a text between words into lines of at most `width`; words that are longer after separators."""
+    lines = [""]
+    for word in re.split(r"(?<= )", text):
+        for part in [word] if len(word.rstrip()) <= width else _BREAKS.split(word):
+            if len(lines[-1]) + len(part.rstrip()) > width and lines[-1]:
+                lines.append("")
+            lines[-1] += part
+    return [line.rstrip() for line in lines]
+
+
+def table_of(grid: Grid) -> Table:
+    """Return the cells of a grid as text, each with its note behind it."""
+    columns = range(len(grid.columns))
+    return Table(
+        title=grid.caption,
+        headers=tuple(column.header for column in grid.columns),
+        rows=tuple(tuple(f"{c.text} {c.note}".rstrip() for c in row.cells) for row in grid.rows),
+        numeric=frozenset(i for i in columns if grid.columns[i].numeric),
+        minor=frozenset(i for i in columns if grid.columns[i].minor),
+        padding=1,
+    )
+
+
+def render(document: Document, width: int | None = None) -> str:
+    """Return the document without its drawings; lines are no longer than `width`, where one is given."""
+    lines = [wrapped(document.notice, width)] if document.notice else []
+    for section in document.sections:
+        lines += [f"{section.title}:"] if section.title else []
+        lines += [text for block in section.blocks if (text := _block(block, width))]
+    return "\n".join(lines) + "\n"
+
+
+def _block(block: Block, width: int | None) -> str:
+    match block:
+        case Grid():
+            return table_of(block).to_console(width)
+        case Statement():
+            said = [wrapped(block.sentence, width)]
+            return "\n".join([*said, *(wrapped(f"  {t}", width) for t in (block.detail, block.caution) if t)])
+        case Note():
+            return wrapped(block.text, width)
+        case Bullets():
+            return "\n".join(wrapped(f"  {item}", width) for item in block.items)
+        case Facts():
+            return "\n".join(f"  {fact.label}: {fact.value}" for fact in block.facts)
+        case Code():
+            return "\n".join(line.text for line in block.lines)
+    return ""
+
+
+def wrapped(text: str, width: int | None) -> str:
+    """Break a text between words, where there is a width to break it for."""
+    if width is None:
+        return text
+    return textwrap.fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Return a bar for each value, from the lowest of all to the highest."""
+    if not values:
+        return ""
+    low, high = min(values), max(values)
+    span = (high - low) or 1.0
+    return "".join(BARS[min(len(BARS) - 1, int((v - low) / span * len(BARS)))] for v in values)
