@@ -1,11 +1,11 @@
 """Loads that requests begin: each once, waited for a while, and not again too soon after a failure."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
+from tests.serving.virtual_time import run
 from tpx.errors import InvalidRequest, NotReady, Overloaded, TpxError
 from tpx.serving.repository.on_demand import LoadOnDemand, NotLoaded
 from tpx.serving.repository.retirement import Tasks
@@ -50,10 +50,6 @@ class Scene:
         return "" if isinstance(caught.value, NotLoaded) else caught.value.message
 
 
-def play(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(scene())
-
-
 def test_all_who_ask_wait_for_one_load() -> None:
     async def scene() -> None:
         it = Scene()
@@ -64,7 +60,7 @@ def test_all_who_ask_wait_for_one_load() -> None:
         assert [name for name, _ in it.loads] == ["net"]
         assert not it.on_demand.pinned("net")
 
-    play(scene)
+    run(scene)
 
 
 def test_a_model_is_pinned_until_those_who_waited_are_served() -> None:
@@ -78,7 +74,7 @@ def test_a_model_is_pinned_until_those_who_waited_are_served() -> None:
         assert seen == [True]
         assert not it.on_demand.pinned("net")
 
-    play(scene)
+    run(scene)
 
 
 def test_a_failure_is_told_to_all_and_the_pause_doubles() -> None:
@@ -101,7 +97,7 @@ def test_a_failure_is_told_to_all_and_the_pause_doubles() -> None:
         assert it.refusal("net") == ""
         assert not it.on_demand.failed("net")
 
-    play(scene)
+    run(scene)
 
 
 def test_the_pause_ends_at_a_minute_and_with_a_load_by_other_means() -> None:
@@ -117,7 +113,7 @@ def test_the_pause_ends_at_a_minute_and_with_a_load_by_other_means() -> None:
         it.on_demand.forgive("net")
         assert it.refusal("net") == ""
 
-    play(scene)
+    run(scene)
 
 
 def test_want_of_room_is_followed_by_no_pause() -> None:
@@ -128,23 +124,23 @@ def test_want_of_room_is_followed_by_no_pause() -> None:
         assert it.told == ["a no room"]
         assert it.refusal("net") == ""
 
-    play(scene)
+    run(scene)
 
 
 def test_a_wait_is_bounded_and_the_load_goes_on() -> None:
     async def scene() -> None:
-        it = Scene(wait_s=0.05)
+        it = Scene(wait_s=60)
         it.ask("net", "a")
-        await asyncio.sleep(0.15)
+        await asyncio.sleep(61)
         assert it.told == [
-            "a model 'net' is still being loaded after 0.05 s (--lazy-load-timeout-secs): ask again later"
+            "a model 'net' is still being loaded after 60 s (--lazy-load-timeout-secs): ask again later"
         ]
         it.ask("net", "b")
         await it.end()
         assert it.told[1:] == ["b served"]
         assert len(it.loads) == 1
 
-    play(scene)
+    run(scene)
 
 
 def test_who_went_away_is_not_served() -> None:
@@ -159,7 +155,7 @@ def test_who_went_away_is_not_served() -> None:
         await it.end()
         assert it.told[1:] == ["b served"]
 
-    play(scene)
+    run(scene)
 
 
 def test_names_of_failures_are_not_remembered_without_end() -> None:
@@ -178,4 +174,4 @@ def test_names_of_failures_are_not_remembered_without_end() -> None:
         assert sum(on_demand.failed(f"m{number}") for number in range(1100)) == 1000
         assert on_demand.failed("m1099")
 
-    play(scene)
+    run(scene)

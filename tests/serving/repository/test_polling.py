@@ -95,10 +95,8 @@ def test_a_repository_that_cannot_be_read_unloads_nothing(
             assert it.states == {"net:1": "READY"}
             (tmp_path / "away").rename(place)
             write(place, 3)
-            for _ in range(400):
-                if await it.factor() == 3:
-                    break
-                await asyncio.sleep(0.01)
+            before = it.repository.get("net")
+            await it.until(lambda: it.repository.get("net") is not before)
             assert await it.factor() == 3
 
     play(scene)

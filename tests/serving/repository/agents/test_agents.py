@@ -155,7 +155,7 @@ async def _ask_until(it: Scene, done: asyncio.Event) -> list[float]:
     seen = []
     while not done.is_set():
         seen.append(await it.factor())
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
     return seen
 
 
@@ -223,7 +223,7 @@ def test_poll_mode_asks_agents_again_when_files_change_and_only_then(models: Pat
             os.utime(config, (1, 1))
             stamps = it.repository.stamps()
             await it.until(lambda: it.repository.stamps() != stamps)
-            await asyncio.sleep(0.1)
+            await it.control.poll()
             assert it.repository.get("net") is before
             assert journal.lines == LIFE[:2]
             write(models, 3)

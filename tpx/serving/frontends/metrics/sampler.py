@@ -1,5 +1,4 @@
-"""Measures the machine at intervals, in a thread: NVML may take milliseconds, and the event loop has no such
-time."""
+"""Measure the machine at intervals, in a thread: NVML may take milliseconds, too long for the event loop."""
 
 import logging
 import threading
@@ -10,17 +9,20 @@ from tpx.serving.frontends.metrics.text import Family, Probe
 log = logging.getLogger(__name__)
 
 _SOON_S = 0.1
-"""Before the second sample: utilization is known only then."""
+"""Pause before the second sample, the first that knows utilization."""
 
 
 class Sampler:
     """Keeps the latest sample of each probe for the page."""
 
-    def __init__(self, probes: Sequence[Probe], interval_s: float) -> None:
+    def __init__(
+        self, probes: Sequence[Probe], interval_s: float, stopping: threading.Event | None = None
+    ) -> None:
+        """`stopping` is waited for between samples, and set by `stop`."""
         self._probes = list(probes)
         self._interval_s = interval_s
         self._latest: Sequence[Family] = ()
-        self._stopping = threading.Event()
+        self._stopping = stopping or threading.Event()
         self._thread = threading.Thread(target=self._work, name="metrics-sampler", daemon=True)
 
     def start(self) -> None:
@@ -52,7 +54,7 @@ class Sampler:
         for probe in list(self._probes):
             try:
                 families += probe.sample()
-            except OSError as exc:  # of a process without a free descriptor, say: the next time may do better
+            except OSError as exc:  # no free descriptor, for example: the next sample may succeed
                 log.warning("%s has no sample: %s", type(probe).__name__, exc)
             except Exception:  # one worker's loop: the other probes go on
                 log.exception("%s failed and is not asked again", type(probe).__name__)
