@@ -6,7 +6,7 @@ import pytest
 
 from tpx.errors import UsageError
 from tpx.options import from_argv
-from tpx.perf.metrics.place import MetricsPlace
+from tpx.perf.metrics.figures import MetricsPlace
 from tpx.perf.options import SessionSpec
 
 

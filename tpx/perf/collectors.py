@@ -3,7 +3,7 @@ result."""
 
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -13,12 +13,14 @@ from tpx.perf.latency import summarize
 from tpx.perf.ledger import Measured
 from tpx.perf.loads.base import Load
 from tpx.perf.loads.rate import open_loop_figures
-from tpx.perf.metrics.scraper import Scraper
 from tpx.perf.recording import LevelRecords, Recorder, response_times
 from tpx.perf.records import SUCCESS, Records, models_of, succeeded
 from tpx.perf.results import MemberFigures, Sections, Streaming, Verdict
 from tpx.perf.verdict import judge
 from tpx.perf.wakeups import is_local, may_dominate, wake_ups
+
+if TYPE_CHECKING:
+    from tpx.perf.metrics.scraper import Scraper
 
 QUARTILES = (25.0, 75.0)
 """Of responses, beside the usual percentiles: Model Analyzer has objectives of them."""
@@ -50,7 +52,7 @@ class AtTheEnd:
 class MetricsCollector:
     """Implements Collector: what the server's metrics page says while the level lasts."""
 
-    def __init__(self, scraper: Scraper) -> None:
+    def __init__(self, scraper: "Scraper") -> None:
         self._scraper = scraper
 
     async def begin(self, load: Load) -> None:  # noqa: ARG002 (looks at the server)

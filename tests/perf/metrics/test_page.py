@@ -3,7 +3,7 @@
 import pytest
 
 from tpx.perf.metrics.page import PageReader, Scrape
-from tpx.perf.metrics.summary import summarize
+from tpx.perf.metrics.scraper import summarize
 
 PAGE = b"""\
 # HELP nv_inference_count Inferences

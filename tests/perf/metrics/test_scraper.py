@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tpx.perf.metrics.figures import MetricsFigures
-from tpx.perf.metrics.place import MetricsPlace
+from tpx.perf.metrics.figures import MetricsFigures, MetricsPlace
 from tpx.perf.metrics.scraper import Scraper
 
 GPU = "\n".join(

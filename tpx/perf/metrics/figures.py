@@ -1,4 +1,4 @@
-"""What was scraped of a server's metrics, as plain values."""
+"""Where a server's metrics are, and what was scraped of them, as plain values."""
 
 from dataclasses import dataclass
 
@@ -50,3 +50,17 @@ class MetricsFigures:
     """Mean time of a scrape."""
     cost_ns: int = 0
     """Mean processor time of reading one here, which the load does without."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsPlace:
+    """A page, how often to look at it, and which further series to take from it."""
+
+    host: str
+    port: int
+    path: str
+    interval_s: float
+    wanted: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}{self.path}"

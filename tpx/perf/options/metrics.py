@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tpx.errors import UsageError
 from tpx.options import given, option
-from tpx.perf.metrics.place import MetricsPlace
+from tpx.perf.metrics.figures import MetricsPlace
 from tpx.perf.settings import refuse
 
 DEFAULT_PORT = 8002

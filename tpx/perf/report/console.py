@@ -1,18 +1,21 @@
 """What `tpx perf` prints around the levels of a run: settings, plan, summary and answers."""
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from tpx.perf.answers.knee import Knee, Scalability, find_knee
 from tpx.perf.clients.model import ModelDescription
 from tpx.perf.connecting import ConnectedModel
 from tpx.perf.levels import CONCURRENCY, REQUEST_RATE, Level, LevelRange
 from tpx.perf.options import SessionSpec
-from tpx.perf.probe import Probe
 from tpx.perf.report.figures import level_name, load_name, percentile_name, rate, usec
 from tpx.perf.report.model import Report
 from tpx.perf.results import DataSummary, LevelResult, Validity, Verdict
 from tpx.perf.seeds import level_number
 from tpx.perf.settings import LevelSettings
+
+if TYPE_CHECKING:
+    from tpx.perf.probe import Probe  # which reads the answers of every transport
 
 _KINDS = {"inprocess": "TRITON_C_API", "tfserving": "TENSORFLOW_SERVING"}
 """Where perf_analyzer has another name than ours."""
@@ -216,7 +219,7 @@ def _model(model: Scalability | None) -> Sequence[str]:
 SHOWN_LEVELS = 16
 
 
-def plan_text(config: SessionSpec, connected: ConnectedModel, settings: LevelSettings, probe: Probe) -> str:
+def plan_text(config: SessionSpec, connected: ConnectedModel, settings: LevelSettings, probe: "Probe") -> str:
     """The plan of a run and what its probe request gave, one thing a line."""
     lines = [*_target(config, connected), *_data(config, connected), *_load(config, settings), *_probe(probe)]
     return "".join(line.rstrip() + "\n" for line in lines)
@@ -291,7 +294,7 @@ def _first_levels(levels: LevelRange) -> Iterator[float]:
         value = levels.after(value)
 
 
-def _probe(probe: Probe) -> Iterator[str]:
+def _probe(probe: "Probe") -> Iterator[str]:
     if probe.error:
         yield f"Probe: failed after {probe.latency_ns / 1000:.0f} usec: {probe.error}"
         return
