@@ -11,13 +11,14 @@ from time import perf_counter_ns
 
 from tpx.errors import MeasurementError, NotFound, TpxError, UsageError
 from tpx.perf.clients.base import PLAIN, Failure, OnResponse, RequestFields, Slot
-from tpx.perf.clients.catalogue import index_entries, instead
 from tpx.perf.clients.endpoint import Connections, Endpoint
 from tpx.perf.clients.model import (
     ModelCounters,
     ModelDescription,
     ModelKey,
     ServerDescription,
+    index_entries,
+    instead,
     model_counters,
     model_description,
     server_description,

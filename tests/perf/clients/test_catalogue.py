@@ -9,8 +9,7 @@ from tests.perf.clients.running import ran
 from tests.serving.backends.python.zoo import add
 from tests.serving.live import Live, serving
 from tpx.errors import MeasurementError
-from tpx.perf.clients.catalogue import MOST_NAMES, IndexEntry, index_entries, instead
-from tpx.perf.clients.model import ModelKey
+from tpx.perf.clients.model import MOST_NAMES, IndexEntry, ModelKey, index_entries, instead
 
 
 def ready(*names: str) -> list[IndexEntry]:

@@ -10,8 +10,7 @@ import pytest
 
 from tests.perf.clients.running import level, ran
 from tpx.errors import MeasurementError, UsageError
-from tpx.perf.clients import tfserving_messages as ours
-from tpx.perf.clients.tfserving import DATATYPES, SERVICE
+from tpx.perf.clients.tfserving import DATATYPES, MESSAGES, SERVICE
 
 SIGNATURES = {
     "serving_default": {"x": (1, [-1, 3]), "words": (7, [-1, 1])},
@@ -34,30 +33,30 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         )
 
     def describe(self, request: bytes, context: Any) -> bytes:
-        asked = ours.GetModelMetadataRequest.FromString(request)
+        asked = MESSAGES["GetModelMetadataRequest"].FromString(request)
         assert list(asked.metadata_field) == ["signature_def"]
         if asked.model_spec.name != "net":
             context.abort(
                 grpc.StatusCode.NOT_FOUND, f"Servable not found for request: {asked.model_spec.name}"
             )
-        signatures = ours.SignatureDefMap()
+        signatures = MESSAGES["SignatureDefMap"]()
         for name, inputs in SIGNATURES.items():
             for key, (dtype, dims) in inputs.items():
                 info = signatures.signature_def[name].inputs[key]
                 info.dtype = dtype
                 for size in dims:
                     info.tensor_shape.dim.add(size=size)
-        response = ours.GetModelMetadataResponse()
+        response = MESSAGES["GetModelMetadataResponse"]()
         response.model_spec.name = "net"
         response.model_spec.version.value = 7
         response.metadata["signature_def"].value = signatures.SerializeToString()
         return bytes(response.SerializeToString())
 
     def predict(self, request: bytes, context: Any) -> bytes:
-        self.requests.append(ours.PredictRequest.FromString(request))
+        self.requests.append(MESSAGES["PredictRequest"].FromString(request))
         if self.requests[-1].model_spec.version.value == 9:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no version 9")
-        return bytes(ours.PredictResponse().SerializeToString())
+        return bytes(MESSAGES["PredictResponse"]().SerializeToString())
 
 
 @contextmanager
@@ -119,7 +118,7 @@ def test_datatypes_and_messages_are_tensorflows_own() -> None:
     names = {"FP32": "FLOAT", "FP64": "DOUBLE", "BYTES": "STRING", "BF16": "BFLOAT16", "FP16": "HALF"}
     for name, number in DATATYPES.items():
         assert types.Value(f"DT_{names.get(name, name)}") == number
-    message = ours.TensorProto(dtype=1, tensor_content=b"12345678", string_val=[b"a"])
+    message = MESSAGES["TensorProto"](dtype=1, tensor_content=b"12345678", string_val=[b"a"])
     message.tensor_shape.dim.add(size=2)
     theirs = tensor.FromString(message.SerializeToString())
     assert (theirs.dtype, theirs.tensor_content, list(theirs.string_val)) == (1, b"12345678", [b"a"])

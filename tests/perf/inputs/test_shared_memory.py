@@ -16,7 +16,7 @@ from tests.serving.live import Live, serving, write_models
 from tests.serving.shared_memory.fake_driver import compiled_driver
 from tpx.errors import MeasurementError, UsageError
 from tpx.options import from_argv
-from tpx.perf.clients.regions import Region
+from tpx.perf.clients.base import Region
 from tpx.perf.connecting import open_model
 from tpx.perf.inputs.cuda_memory import CudaMemory
 from tpx.perf.inputs.shared_memory import SharedTensors, SystemMemory

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from tpx.errors import WireError
 from tpx.perf.clients.model import ModelCounters, ModelDescription, ModelKey, ServerDescription
-from tpx.protocol.tensors import Tensor
+from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import Parameter, RequestedOutput, SharedMemoryRange
 
 LOST = -1
@@ -165,3 +165,40 @@ class Control(Protocol):
         """Change the server's trace settings. Raises MeasurementError with its words where it does not."""
 
     async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """Shared memory that a server can open: a file of /dev/shm by its `key`, or a GPU's memory by the
+    `handle` of CUDA's interprocess communication."""
+
+    name: str
+    byte_size: int
+    key: str = ""
+    handle: bytes = b""
+    device: int = 0
+
+    @property
+    def kind(self) -> str:
+        return "cuda" if self.handle else "system"
+
+
+@runtime_checkable
+class Registrar(Protocol):
+    """A control that tells its server about shared memory. Raises MeasurementError with the server's words
+    where it refuses."""
+
+    async def register(self, region: Region) -> None: ...
+
+    async def unregister(self, region: Region) -> None:
+        """Of this region only, never of all."""
+
+
+MOST_CHARACTERS = 2000
+
+
+def brief(words: Buffer | str) -> str:
+    """Return a message on one line, no longer than a person reads, for logs."""
+    text = words if isinstance(words, str) else bytes(words[:MOST_CHARACTERS]).decode("utf-8", "replace")
+    text = " ".join(text.split())
+    return text if len(words) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}... ({len(words)} in all)"

@@ -1,71 +1,263 @@
 """Requests over gRPC: each made beforehand, many in flight on one HTTP/2 connection."""
 
+import asyncio
+import logging
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from tpx.perf.clients.base import PLAIN, Failure, RequestFields, Slot
+from tpx.perf.clients.base import PLAIN, Failure, OnResponse, RequestFields, Slot, brief, nobody_listens
 from tpx.perf.clients.endpoint import Connections, Endpoint
-from tpx.perf.clients.grpc_control import GrpcControl
-from tpx.perf.clients.grpc_encoding import (
-    SERVICE,
-    GrpcTemplate,
-    flags_only,
-    framed,
-    header_block,
-    infer_message,
-)
-from tpx.perf.clients.grpc_pool import SLOTS_PER_CONNECTION, GrpcSlots, call_failure
+from tpx.perf.clients.grpc_control import SERVICE, GrpcControl, metadata
+from tpx.perf.clients.model import ModelKey
 from tpx.perf.clients.tls import tls_context
+from tpx.protocol import messages
+from tpx.protocol.compression import deflate
+from tpx.protocol.grpc import client as wire
+from tpx.protocol.grpc.client import GrpcClientConnection
 from tpx.protocol.grpc.client_call import GrpcResponse, PreparedCall
+from tpx.protocol.grpc.framing import frame_message, pack_prefix
+from tpx.protocol.grpc.metadata import request_block
 from tpx.protocol.grpc.status import Status
+from tpx.protocol.protobuf_contents import encode_varint
 from tpx.protocol.tensors import Tensor
+from tpx.protocol.v2 import Parameter, SharedMemoryRange
+from tpx.protocol.v2_protobuf import set_parameters
+
+log = logging.getLogger(__name__)
+SLOTS_PER_CONNECTION = 16
+"""Fewer connections cost the client less, more of them let a server with a thread for each use its cores."""
+_PARAMETERS_TAG = bytes((4 << 3 | 2,))
+_SEQUENCE_KEY = b"\x0a\x0bsequence_id\x12"
+_INT64_TAG = bytes((2 << 3,))
+
+Send = Callable[[Any, OnResponse], object]
+"""Sends a request; returns what names its call."""
 
 
 def connect(endpoint: Endpoint) -> Connections:
     """Connections over gRPC."""
     tls = None if endpoint.tls is None else tls_context(endpoint.tls)
+    control = GrpcControl(endpoint, tls)
     if endpoint.wire.stream_per_request:
-        from tpx.perf.clients.grpc_single import SingleStreamClient
+        from tpx.perf.clients.grpc_stream import SingleStreamClient
 
-        return Connections(SingleStreamClient(endpoint, tls), GrpcControl(endpoint, tls))
+        return Connections(SingleStreamClient(endpoint, tls), control)
     if endpoint.wire.streaming:
         from tpx.perf.clients.grpc_stream import GrpcStreamClient
 
-        return Connections(GrpcStreamClient(endpoint, tls), GrpcControl(endpoint, tls))
-    return Connections(GrpcClient(endpoint, tls), GrpcControl(endpoint, tls))
+        return Connections(GrpcStreamClient(endpoint, tls), control)
+    return Connections(GrpcClient(endpoint, tls), control)
 
 
-class GrpcClient:
-    """Implements Client."""
+class GrpcSlots:
+    """What all clients over gRPC have in common: connections, each replaced when it ends, and slots of which
+    several share a carrier. That is a connection, unless a client says otherwise."""
 
     success = int(Status.OK)
-    streams = False
     slots_per_connection = float(SLOTS_PER_CONNECTION)
 
     def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> None:
-        self._endpoint = endpoint
-        self._slots = GrpcSlots(endpoint, tls)
+        self.endpoint = endpoint
+        self.connections: list[GrpcClientConnection] = []
+        self._slots: list[Slot] = []
+        self._tls = tls
+        self._replacing = asyncio.Lock()
+
+    def send_on(self, carrier: Any) -> Send:
+        """Return what sends a request on a carrier: the connection's own method, so that nothing stands
+        between the load and the wire."""
+        send: Send = carrier.call
+        return send
+
+    async def open(self, count: int) -> Sequence[Slot]:
+        await self.resize(-(-count // SLOTS_PER_CONNECTION))
+        return self.spread(count, self.connections)
+
+    async def renew(self, slot: Slot, call: object) -> None:
+        """A call in flight is cancelled; a connection that ended is replaced for all of its slots."""
+        broken: GrpcClientConnection = slot.connection
+        if isinstance(call, int):
+            broken.cancel(call)
+        if broken.closing:
+            self.move(broken, await self.instead_of(broken))
+
+    async def close(self) -> None:
+        for connection in self.connections:
+            connection.close()
+        self.connections.clear()
+
+    async def resize(self, count: int) -> None:
+        """Have exactly `count` connections, none of which has ended. Raises WireError."""
+        for surplus in self.connections[count:]:
+            surplus.close()
+        del self.connections[count:]
+        while len(self.connections) < count:
+            self.connections.append(await self._connect())
+        for i, connection in enumerate(self.connections):
+            if connection.closing:
+                self.connections[i] = await self._connect()
+
+    async def instead_of(self, broken: GrpcClientConnection) -> GrpcClientConnection:
+        """Return the connection in the place of one that has ended, opened by the first caller; WireError."""
+        async with self._replacing:
+            if broken not in self.connections:
+                return min(self.connections, key=lambda c: c.in_flight)
+            fresh = await self._connect()
+            self.connections[self.connections.index(broken)] = fresh
+            return fresh
+
+    def spread(self, count: int, carriers: Sequence[object]) -> Sequence[Slot]:
+        """Return exactly `count` slots, of which all carriers have the same number.
+
+        A slot that is in use stays where it is as long as its carrier is there.
+        """
+        del self._slots[count:]
+        while len(self._slots) < count:
+            self._slots.append(Slot(None, self.send_on(carriers[0])))
+        load = dict.fromkeys(map(id, carriers), 0)
+        homeless = []
+        for slot in self._slots:
+            if slot.on_lost is nobody_listens or id(slot.connection) not in load:
+                homeless.append(slot)
+            else:
+                load[id(slot.connection)] += 1
+        for slot in homeless:
+            carrier = min(carriers, key=lambda c: load[id(c)])
+            load[id(carrier)] += 1
+            slot.connection, slot.send = carrier, self.send_on(carrier)
+        return self._slots
+
+    def move(self, broken: object, fresh: object) -> None:
+        """Give all slots of a carrier that has ended another one."""
+        for slot in self._slots:
+            if slot.connection is broken:
+                slot.connection, slot.send = fresh, self.send_on(fresh)
+
+    async def _connect(self) -> GrpcClientConnection:
+        connection = await wire.connect(self.endpoint.host, self.endpoint.port, tls=self._tls)
+        if self.endpoint.at_once:
+            connection.write_at_once()
+        return connection
+
+
+class GrpcClient(GrpcSlots):
+    """Implements Client."""
+
+    streams = False
 
     async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> PreparedCall:
-        endpoint = self._endpoint
+        endpoint = self.endpoint
         message = infer_message(endpoint.model, tensors, fields, fields.all_parameters)
         block = header_block(endpoint, SERVICE + "ModelInfer")
         return PreparedCall(block, framed(message, endpoint.wire.compression))
 
-    async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> GrpcTemplate:
-        endpoint = self._endpoint
+    async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> "GrpcTemplate":
+        endpoint = self.endpoint
         message = infer_message(endpoint.model, tensors, fields, flags_only(fields))
         block = header_block(endpoint, SERVICE + "ModelInfer")
         return GrpcTemplate(block, message, endpoint.wire.compression)
 
-    async def open(self, count: int) -> Sequence[Slot]:
-        return await self._slots.open(count)
-
-    async def renew(self, slot: Slot, call: object) -> None:
-        await self._slots.renew(slot, call)
-
     def failure(self, response: GrpcResponse) -> Failure:
         return call_failure(response)
 
-    async def close(self) -> None:
-        self._slots.close()
+
+def call_failure(response: GrpcResponse) -> Failure:
+    """What an unsuccessful call says."""
+    return Failure(f"gRPC {Status(response.status).name}", response.message or "(no message)")
+
+
+def infer_message(
+    model: ModelKey, tensors: Sequence[Tensor], fields: RequestFields, parameters: Mapping[str, Parameter]
+) -> bytes:
+    """A serialized ModelInferRequest; `parameters` stand for those of `fields`."""
+    message = messages.ModelInferRequest(model_name=model.name, model_version=model.version, id=fields.id)
+    set_parameters(message.parameters, parameters)
+    for tensor in tensors:
+        item = message.inputs.add(name=tensor.name, datatype=tensor.datatype)
+        item.shape.extend(tensor.shape)
+        place = fields.shared_inputs.get(tensor.name)
+        if place is not None:
+            _set_place(item, place)
+        else:
+            message.raw_input_contents.append(bytes(tensor.data))
+    for output in fields.outputs:
+        wanted = message.outputs.add(name=output.name)
+        set_parameters(wanted.parameters, output.parameters)
+        if output.classification:
+            wanted.parameters["classification"].int64_param = output.classification
+        if output.shared_memory is not None:
+            _set_place(wanted, output.shared_memory)
+    data: bytes = message.SerializeToString(deterministic=True)
+    if log.isEnabledFor(logging.DEBUG):
+        size = sum(map(len, message.raw_input_contents))
+        message.ClearField("raw_input_contents")
+        log.debug("request: %s, %d bytes of tensors behind it", brief(str(message)), size)
+    return data
+
+
+def _set_place(item: Any, place: SharedMemoryRange) -> None:
+    item.parameters["shared_memory_region"].string_param = place.region
+    item.parameters["shared_memory_byte_size"].int64_param = place.byte_size
+    if place.offset:
+        item.parameters["shared_memory_offset"].int64_param = place.offset
+
+
+def flags_only(fields: RequestFields) -> dict[str, Parameter]:
+    """The parameters of a request of whatever sequence: all but the sequence's id."""
+    parameters = fields.all_parameters
+    parameters.pop("sequence_id", None)
+    return parameters | {"sequence_start": fields.sequence_start, "sequence_end": fields.sequence_end}
+
+
+def sequence_field(sequence: int) -> bytes:
+    """The parameter `sequence_id` as a field of its own, which may stand before all others of a request."""
+    value = _INT64_TAG + encode_varint(sequence)
+    entry = _SEQUENCE_KEY + bytes((len(value),)) + value
+    return _PARAMETERS_TAG + bytes((len(entry),)) + entry
+
+
+def header_block(endpoint: Endpoint, path: str) -> bytes:
+    """The constant header block of calls to an endpoint."""
+    return request_block(
+        path,
+        f"{endpoint.host}:{endpoint.port}",
+        metadata(endpoint),
+        tls=endpoint.tls is not None,
+        encoding=endpoint.wire.compression,
+    )
+
+
+def framed(message: bytes, encoding: str) -> bytes:
+    """A message behind its prefix, compressed where `encoding` is one."""
+    if not encoding:
+        return frame_message(message)
+    packed = deflate(message, encoding)
+    return pack_prefix(1, len(packed)) + packed
+
+
+class GrpcTemplate:
+    """Implements Template: the sequence's id goes before the rest, which is encoded already.
+
+    A compressed message is compressed for each request, as there is no other way.
+    """
+
+    __slots__ = ("_block", "_encoding", "_rest", "_shapes")
+
+    def __init__(self, block: bytes, rest: bytes, encoding: str) -> None:
+        self._block = block
+        self._rest = rest
+        self._encoding = encoding
+        self._shapes: dict[int, tuple[bytes, PreparedCall]] = {}
+
+    def fill(self, sequence: int) -> PreparedCall:
+        field = sequence_field(sequence)
+        if self._encoding:
+            return PreparedCall(self._block, framed(field + self._rest, self._encoding))
+        size = len(field)
+        shape = self._shapes.get(size)
+        if shape is None:
+            # all but the message itself is the same for ids of the same length
+            prefix = pack_prefix(0, size + len(self._rest))
+            shape = self._shapes[size] = prefix, PreparedCall(self._block, prefix + field + self._rest)
+        return shape[1].with_message(b"".join((shape[0], field, self._rest)))

@@ -8,28 +8,35 @@ from typing import Any
 from google.protobuf.json_format import MessageToDict
 
 from tpx.errors import MeasurementError, ResponseError
-from tpx.perf.clients.catalogue import index_entries, instead
+from tpx.perf.clients.base import Region, brief
 from tpx.perf.clients.endpoint import Endpoint
-from tpx.perf.clients.grpc_encoding import SERVICE, metadata
 from tpx.perf.clients.model import (
     ModelCounters,
     ModelDescription,
     ModelKey,
     ServerDescription,
+    index_entries,
+    instead,
     model_counters,
     model_description,
     server_description,
 )
-from tpx.perf.clients.told import brief
 from tpx.protocol import messages, model_config
 from tpx.protocol.grpc import client as wire
 from tpx.protocol.grpc.client import GrpcClientConnection
 
 log = logging.getLogger(__name__)
+SERVICE = "/inference.GRPCInferenceService/"
+
+
+def metadata(endpoint: Endpoint) -> dict[str, str | bytes]:
+    """Names of metadata are lower case, values carry no blanks at their ends; `-bin` ones are bytes."""
+    pairs = ((h.name.lower(), h.value.strip()) for h in endpoint.headers)
+    return {name: value.encode() if name.endswith("-bin") else value for name, value in pairs}
 
 
 class GrpcControl:
-    """Implements Control."""
+    """Implements Control and Registrar."""
 
     def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> None:
         self._endpoint = endpoint
@@ -38,7 +45,7 @@ class GrpcControl:
 
     async def server(self) -> ServerDescription:
         request = messages.ServerMetadataRequest()
-        answer = await self.ask(
+        answer = await self._ask(
             "ServerMetadata", request, messages.ServerMetadataResponse, "get server metadata"
         )
         return server_description(_as_mapping(answer))
@@ -54,7 +61,7 @@ class GrpcControl:
 
     async def statistics(self, model: ModelKey) -> tuple[ModelCounters, ...]:
         request = messages.ModelStatisticsRequest(name=model.name, version=model.version)
-        answer = await self.ask(
+        answer = await self._ask(
             "ModelStatistics", request, messages.ModelStatisticsResponse, "get model statistics"
         )
         return model_counters(_as_mapping(answer))
@@ -63,11 +70,31 @@ class GrpcControl:
         request = messages.TraceSettingRequest()
         for name, values in settings.items():
             request.settings[name].value.extend(values)
-        await self.ask("TraceSetting", request, messages.TraceSettingResponse, "set trace settings")
+        await self._ask("TraceSetting", request, messages.TraceSettingResponse, "set trace settings")
+
+    async def register(self, region: Region) -> None:
+        name, size = region.name, region.byte_size
+        request: Any
+        if region.handle:
+            request = messages.CudaSharedMemoryRegisterRequest(
+                name=name, byte_size=size, raw_handle=region.handle, device_id=region.device
+            )
+        else:
+            request = messages.SystemSharedMemoryRegisterRequest(name=name, byte_size=size, key=region.key)
+        await self._share(region, "Register", request)
+
+    async def unregister(self, region: Region) -> None:
+        kind = f"{region.kind.capitalize()}SharedMemoryUnregisterRequest"
+        await self._share(region, "Unregister", getattr(messages, kind)(name=region.name))
 
     async def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
+
+    async def _share(self, region: Region, verb: str, request: Any) -> None:
+        method = f"{region.kind.capitalize()}SharedMemory{verb}"
+        response = getattr(messages, method + "Response")
+        await self._ask(method, request, response, f"{verb.lower()} shared memory")
 
     async def _instead(self, model: ModelKey) -> str:
         """Which models there are; empty where the server does not tell."""
@@ -88,7 +115,7 @@ class GrpcControl:
             return None
         return model_config.to_json(answer.config)
 
-    async def ask(self, method: str, request: Any, response: Any, what: str) -> Any:
+    async def _ask(self, method: str, request: Any, response: Any, what: str) -> Any:
         """Call a method; returns a message of the type `response`. Raises MeasurementError saying `what` has
         failed."""
         try:

@@ -6,29 +6,29 @@ Every request asks to be told when nothing follows, so that a decoupled model's 
 import asyncio
 import math
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from time import perf_counter_ns
-from typing import cast
 
 from tpx.errors import WireError
 from tpx.perf.clients.base import PLAIN, Failure, OnResponse, RequestFields, Slot
 from tpx.perf.clients.endpoint import Endpoint
-from tpx.perf.clients.grpc_encoding import (
-    SERVICE,
+from tpx.perf.clients.grpc import (
+    GrpcSlots,
+    Send,
     flags_only,
     framed,
     infer_message,
-    metadata,
     sequence_field,
 )
-from tpx.perf.clients.grpc_pool import GrpcPool, spread
+from tpx.perf.clients.grpc_control import SERVICE, metadata
 from tpx.protocol.grpc.client import GrpcClientConnection
 from tpx.protocol.grpc.client_call import GrpcResponse
 from tpx.protocol.grpc.framing import pack_prefix
 from tpx.protocol.grpc.status import Status
 from tpx.protocol.protobuf_contents import encode_varint
 from tpx.protocol.tensors import Buffer, Tensor
+from tpx.protocol.v2 import Parameter
 from tpx.protocol.v2_protobuf import EMPTY_FINAL_RESPONSE
 
 MOST_STREAMS = 16
@@ -39,6 +39,8 @@ ANSWERED_ERROR = 100
 
 _ID_BYTES = 8
 _ID_HEAD = bytes((3 << 3 | 2, _ID_BYTES))
+_ONLY_ID = b"%08x" % 1
+"""The id of a request that is alone on its stream."""
 _ERROR_TAG, _RESPONSE_TAG = 1 << 3 | 2, 2 << 3 | 2
 _PARAMETER_TAG, _OUTPUT_TAG = 4 << 3 | 2, 5 << 3 | 2
 _FINAL_KEY = b"\x0a\x15triton_final_response"
@@ -169,7 +171,8 @@ class InferStream:
     def _on_message(self, data: Buffer) -> None:
         now_ns = perf_counter_ns()
         if self._bare is not False:
-            data = self._framed(data)
+            self._bare = is_bare(data)
+            data = enveloped(data) if self._bare else data
         request_id, final, null, error = scan(data)
         waiting = self._waiting
         if request_id not in waiting:
@@ -182,13 +185,6 @@ class InferStream:
         if final:
             del waiting[request_id]
             request.on_response(request)
-
-    def _framed(self, data: Buffer) -> Buffer:
-        """A message as ModelStreamInferResponse, whichever the server sends."""
-        self._bare = is_bare(data)
-        if not self._bare:
-            return data
-        return enveloped(data)
 
     def _on_end(self, response: GrpcResponse) -> None:
         self.closing = True
@@ -269,91 +265,118 @@ def _size(data: Buffer, at: int) -> tuple[int, int]:
         shift += 7
 
 
-def stream_message(endpoint: Endpoint, tensors: Sequence[Tensor], fields: RequestFields) -> StreamMessage:
-    """A request of any stream, encoded."""
-    parameters = fields.all_parameters | {EMPTY_FINAL_RESPONSE: True}
-    message = infer_message(endpoint.model, tensors, fields, parameters)
-    return StreamMessage(message, endpoint.wire.compression)
+class StreamSlots(GrpcSlots):
+    """What both clients over streams have in common: the form of requests and answers."""
 
-
-def stream_template(endpoint: Endpoint, tensors: Sequence[Tensor], fields: RequestFields) -> StreamTemplate:
-    """The same of a sequence's request."""
-    parameters = flags_only(fields) | {EMPTY_FINAL_RESPONSE: True}
-    message = infer_message(endpoint.model, tensors, fields, parameters)
-    return StreamTemplate(message, endpoint.wire.compression)
-
-
-def stream_failure(response: StreamedRequest) -> Failure:
-    """What an unsuccessful request over a stream says."""
-    known = response.status != ANSWERED_ERROR
-    code = f"gRPC {Status(response.status).name}" if known else "gRPC stream"
-    return Failure(code, response.message or "(no message)")
-
-
-class GrpcStreamClient:
-    """Implements Client."""
-
-    success = int(Status.OK)
     streams = True
+
+    async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> StreamMessage:
+        return StreamMessage(self._encoded(tensors, fields, fields.all_parameters), self._compression)
+
+    async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> StreamTemplate:
+        return StreamTemplate(self._encoded(tensors, fields, flags_only(fields)), self._compression)
+
+    def failure(self, response: StreamedRequest) -> Failure:
+        known = response.status != ANSWERED_ERROR
+        code = f"gRPC {Status(response.status).name}" if known else "gRPC stream"
+        return Failure(code, response.message or "(no message)")
+
+    @property
+    def _compression(self) -> str:
+        return self.endpoint.wire.compression
+
+    def _encoded(
+        self, tensors: Sequence[Tensor], fields: RequestFields, parameters: Mapping[str, Parameter]
+    ) -> bytes:
+        final = {**parameters, EMPTY_FINAL_RESPONSE: True}
+        return infer_message(self.endpoint.model, tensors, fields, final)
+
+
+class GrpcStreamClient(StreamSlots):
+    """Implements Client: many requests in flight on each stream."""
+
     slots_per_connection = math.inf
 
     def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> None:
-        self._endpoint = endpoint
-        self._pool = GrpcPool(endpoint, tls)
+        super().__init__(endpoint, tls)
         self._streams: list[InferStream] = []
-        self._slots: list[Slot] = []
-        self._replacing = asyncio.Lock()
+        self._replacing_stream = asyncio.Lock()
 
-    async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> StreamMessage:
-        return stream_message(self._endpoint, tensors, fields)
-
-    async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> StreamTemplate:
-        return stream_template(self._endpoint, tensors, fields)
+    def send_on(self, carrier: InferStream) -> Send:
+        return carrier.send
 
     async def open(self, count: int) -> Sequence[Slot]:
         wanted = min(count, MOST_STREAMS)
         for surplus in self._streams[wanted:]:
             surplus.close()
-        await self._pool.resize(-(-wanted // STREAMS_PER_CONNECTION))
-        connections = self._pool.connections
-        kept = [s for s in self._streams[:wanted] if not s.closing and s.connection in connections]
+        await self.resize(-(-wanted // STREAMS_PER_CONNECTION))
+        kept = [s for s in self._streams[:wanted] if not s.closing and s.connection in self.connections]
         while len(kept) < wanted:
-            connection = min(connections, key=lambda c: c.in_flight)
-            kept.append(InferStream(connection, self._endpoint))
+            connection = min(self.connections, key=lambda c: c.in_flight)
+            kept.append(InferStream(connection, self.endpoint))
         self._streams = kept
-        del self._slots[count:]
-        while len(self._slots) < count:
-            self._slots.append(Slot(None, kept[0].send))
-        for slot, carrier in spread(self._slots, kept):
-            _attach(slot, cast("InferStream", carrier))
-        return self._slots
+        return self.spread(count, kept)
 
     async def renew(self, slot: Slot, call: object) -> None:
         """A request in flight is forgotten; a stream that ended is replaced for all of its slots."""
         broken: InferStream = slot.connection
         if isinstance(call, bytes):
             broken.forget(call)
-        async with self._replacing:
+        async with self._replacing_stream:
             if not slot.connection.closing:
                 return
             connection = broken.connection
             if connection.closing:
-                connection = await self._pool.instead_of(connection)
-            fresh = InferStream(connection, self._endpoint)
+                connection = await self.instead_of(connection)
+            fresh = InferStream(connection, self.endpoint)
             self._streams = [fresh if s is broken else s for s in self._streams]
-            for each in self._slots:
-                if each.connection is broken:
-                    _attach(each, fresh)
-
-    def failure(self, response: StreamedRequest) -> Failure:
-        return stream_failure(response)
+            self.move(broken, fresh)
 
     async def close(self) -> None:
         for stream in self._streams:
             stream.close()
         self._streams.clear()
-        self._pool.close()
+        await super().close()
 
 
-def _attach(slot: Slot, stream: InferStream) -> None:
-    slot.connection, slot.send = stream, stream.send
+class SingleStreamClient(StreamSlots):
+    """Implements Client over streams that carry one request each, and end with its answer.
+
+    Servers whose models are asked once by a call need it, as MLServer's.
+    """
+
+    def send_on(self, carrier: GrpcClientConnection) -> Send:
+        path, pairs = SERVICE + "ModelStreamInfer", metadata(self.endpoint)
+        encoding = self._compression
+
+        def send(message: StreamMessage, on_response: OnResponse) -> int:
+            exchange = _Exchange(on_response)
+            call = carrier.open(path, exchange.on_message, exchange.on_end, pairs, encoding=encoding)
+            call.send_framed(message.framed(_ONLY_ID))
+            call.half_close()
+            return call.id
+
+        return send
+
+
+class _Exchange:
+    """One stream: what comes on it belongs to its request."""
+
+    __slots__ = ("_request",)
+
+    def __init__(self, on_response: OnResponse) -> None:
+        self._request = StreamedRequest(on_response)
+
+    def on_message(self, data: Buffer) -> None:
+        now_ns = perf_counter_ns()
+        data = enveloped(data) if is_bare(data) else data
+        _, _, null, error = scan(data)
+        self._request.take(data, error, null=null, now_ns=now_ns)
+
+    def on_end(self, response: GrpcResponse) -> None:
+        request, now_ns = self._request, perf_counter_ns()
+        if response.status != Status.OK:
+            request.fail(int(response.status), response.message, now_ns)
+        elif not request.end_ns:
+            request.first_byte_ns = request.end_ns = now_ns
+        request.on_response(request)

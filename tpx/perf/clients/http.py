@@ -1,16 +1,45 @@
 """Requests over HTTP/1.1: one connection per unit of concurrency, each request one run of bytes made
-beforehand."""
+beforehand: a JSON head, and raw tensors behind it."""
 
-from collections.abc import Sequence
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
-from tpx.perf.clients.base import PLAIN, Failure, Prepared, RequestFields, Slot
+import orjson
+
+from tpx.errors import UsageError, WireError
+from tpx.perf.clients.base import (
+    PLAIN,
+    Failure,
+    OnResponse,
+    Prepared,
+    RequestFields,
+    Slot,
+    brief,
+    nobody_listens,
+)
 from tpx.perf.clients.endpoint import Connections, Endpoint
 from tpx.perf.clients.http_control import HttpControl, error_text, host_header, model_path, user_headers
-from tpx.perf.clients.http_encoding import HttpTemplate, cut_template, infer_body, of_any_sequence
-from tpx.perf.clients.http_slots import HttpSlots, plain_send
 from tpx.perf.clients.tls import tls_context
-from tpx.protocol.http1.client import HttpConnector, HttpResponse, encode_request
-from tpx.protocol.tensors import Buffer, Tensor
+from tpx.perf.clients.wire import WireSpec
+from tpx.protocol.http1.client import HttpClientConnection, HttpConnector, HttpResponse, encode_request
+from tpx.protocol.json_values import json_data
+from tpx.protocol.tensors import Buffer, Tensor, decode_bytes
+from tpx.protocol.v2 import RequestedOutput, SharedMemoryRange
+
+log = logging.getLogger(__name__)
+ANY_SEQUENCE = 2**64 - 1
+"""Stands for the sequence in a template: the longest number, which no generated sequence has."""
+JOIN_BELOW_BYTES = 64 << 10
+"""Smaller requests are copied into one run of bytes, which costs less than a write of several."""
+CONNECTS_AT_ONCE = 64
+"""Below the listen backlog of usual servers."""
+
+Send = Callable[[Prepared, OnResponse], Any]
 
 
 def connect(endpoint: Endpoint) -> Connections:
@@ -19,49 +48,185 @@ def connect(endpoint: Endpoint) -> Connections:
     return Connections(HttpClient(connector, endpoint), HttpControl(connector, endpoint))
 
 
-def http_connector(endpoint: Endpoint) -> HttpConnector:
+def http_connector(
+    endpoint: Endpoint, kind: type[HttpClientConnection] = HttpClientConnection
+) -> HttpConnector:
     """What opens connections to an endpoint."""
     tls = None if endpoint.tls is None else tls_context(endpoint.tls)
-    return HttpConnector(endpoint.host, endpoint.port, tls=tls, at_once=endpoint.at_once)
+    return HttpConnector(endpoint.host, endpoint.port, tls=tls, kind=kind, at_once=endpoint.at_once)
 
 
-class HttpClient:
-    """Implements Client."""
+class HttpSlots:
+    """What all clients over HTTP/1.1 have in common: a connection for each slot, which carries one request
+    at a time."""
 
     success = 200
-    streams = False
     slots_per_connection = 1.0
 
     def __init__(self, connector: HttpConnector, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
-        self._slots = HttpSlots(connector, plain_send)
+        self.endpoint = endpoint
+        self._connector = connector
+        self._slots: list[Slot] = []
 
-    async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> Prepared:
-        return b"".join(self._encode(tensors, fields))
+    def send_on(self, connection: HttpClientConnection) -> Send:
+        """Return what sends a request: the connection's own method, so that nothing stands between the load
+        and the wire."""
+        return connection.send
 
-    async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> HttpTemplate:
-        return cut_template(self._encode(tensors, of_any_sequence(fields)))
-
-    def _encode(self, tensors: Sequence[Tensor], fields: RequestFields) -> list[Buffer]:
-        endpoint, wire = self._endpoint, self._endpoint.wire
-        head, tail = infer_body(
-            tensors, fields, input_binary=wire.input_binary, output_binary=wire.output_binary
+    def encode(self, path: str, headers: dict[str, str], body: Sequence[Buffer]) -> list[Buffer]:
+        """Return the parts of a request, with the user's headers beside these."""
+        return encode_request(
+            "POST", path, host_header(self.endpoint), user_headers(self.endpoint) | headers, body
         )
-        headers = user_headers(endpoint)
-        headers["Content-Type"] = "application/octet-stream" if tail else "application/json"
-        if tail:
-            headers["Inference-Header-Content-Length"] = str(len(head))
-        path = model_path(endpoint.model, "infer")
-        return encode_request("POST", path, host_header(endpoint), headers, [head, *tail])
 
     async def open(self, count: int) -> Sequence[Slot]:
-        return await self._slots.open(count)
+        for slot in self._slots[count:]:
+            slot.connection.close()
+        del self._slots[count:]
+        for slot in self._slots:
+            if slot.connection.closing and slot.on_lost is nobody_listens:
+                await self.renew(slot, None)
+        while missing := count - len(self._slots):
+            batch = (self._add() for _ in range(min(missing, CONNECTS_AT_ONCE)))
+            for failed in await asyncio.gather(*batch, return_exceptions=True):
+                if failed is not None:
+                    raise failed
+        return self._slots
 
     async def renew(self, slot: Slot, call: object) -> None:  # noqa: ARG002 (a connection has one call)
-        await self._slots.renew(slot)
+        slot.connection.close()
+        self._attach(slot, await self._connector.connect())
+
+    async def close(self) -> None:
+        for slot in self._slots:
+            slot.connection.close()
+        self._slots.clear()
+
+    async def _add(self) -> None:
+        connection = await self._connector.connect()
+        slot = Slot(connection, connection.send)
+        self._attach(slot, connection)
+        self._slots.append(slot)
+
+    def _attach(self, slot: Slot, connection: HttpClientConnection) -> None:
+        slot.connection, slot.send = connection, self.send_on(connection)
+        connection.on_lost = partial(_lost, slot, connection)
+
+
+def _lost(slot: Slot, connection: HttpClientConnection, error: WireError) -> None:
+    if slot.connection is connection:
+        slot.on_lost(error)
+
+
+class HttpClient(HttpSlots):
+    """Implements Client."""
+
+    streams = False
+
+    async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> Prepared:
+        return b"".join(self._encoded(tensors, fields))
+
+    async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> "HttpTemplate":
+        return cut_template(self._encoded(tensors, replace(fields, sequence=ANY_SEQUENCE)))
 
     def failure(self, response: HttpResponse) -> Failure:
         return Failure(f"HTTP {response.status}", error_text(response))
 
-    async def close(self) -> None:
-        self._slots.close()
+    def _encoded(self, tensors: Sequence[Tensor], fields: RequestFields) -> list[Buffer]:
+        head, tail = infer_body(tensors, fields, self.endpoint.wire)
+        headers = {"Content-Type": "application/octet-stream" if tail else "application/json"}
+        if tail:
+            headers["Inference-Header-Content-Length"] = str(len(head))
+        return self.encode(model_path(self.endpoint.model, "infer"), headers, [head, *tail])
+
+
+def infer_body(
+    tensors: Sequence[Tensor], fields: RequestFields, wire: WireSpec
+) -> tuple[bytes, list[Buffer]]:
+    """The JSON head of a request, and the raw tensors behind it.
+
+    Raises UsageError for a tensor that JSON cannot hold.
+    """
+    head: dict[str, Any] = {"id": fields.id} if fields.id else {}
+    parameters = fields.all_parameters
+    if wire.output_binary and not fields.outputs:
+        parameters = {"binary_data_output": True} | parameters
+    if parameters:
+        head["parameters"] = parameters
+    tail: list[Buffer] = []
+    head["inputs"] = [_input(tensor, fields, tail, binary=wire.input_binary) for tensor in tensors]
+    if fields.outputs:
+        head["outputs"] = [_output(output, binary=wire.output_binary) for output in fields.outputs]
+    words = orjson.dumps(head)
+    log.debug("request: %s, %d bytes of tensors behind it", brief(words), sum(map(len, tail)))
+    return words, tail
+
+
+def _input(tensor: Tensor, fields: RequestFields, tail: list[Buffer], *, binary: bool) -> dict[str, Any]:
+    item: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
+    place = fields.shared_inputs.get(tensor.name)
+    if place is not None:
+        item["parameters"] = _place(place)
+    elif binary:
+        item["parameters"] = {"binary_data_size": len(tensor.data)}
+        tail.append(tensor.data)
+    else:
+        item["data"] = orjson.Fragment(_json(tensor))
+    return item
+
+
+def _json(tensor: Tensor) -> bytes:
+    what = f"--input-tensor-format json: input '{tensor.name}'"
+    if tensor.datatype in ("FP16", "BF16"):
+        raise UsageError(
+            f"{what} is {tensor.datatype}, which the v2 protocol has no JSON form for; use binary"
+        )
+    if tensor.datatype == "BYTES":
+        try:
+            for element in decode_bytes(tensor.data, math.prod(tensor.shape)):
+                element.decode()
+        except UnicodeDecodeError as exc:
+            raise UsageError(f"{what} holds bytes that are not text, which JSON cannot carry") from exc
+    return json_data(tensor)
+
+
+def _output(output: RequestedOutput, *, binary: bool) -> dict[str, Any]:
+    parameters: dict[str, Any] = dict(output.parameters)
+    if output.classification:
+        parameters["classification"] = output.classification
+    if output.shared_memory is not None:
+        parameters |= _place(output.shared_memory)
+    else:
+        parameters["binary_data"] = binary and output.binary
+    return {"name": output.name, "parameters": parameters}
+
+
+def _place(place: SharedMemoryRange) -> dict[str, Any]:
+    out: dict[str, Any] = {"shared_memory_region": place.region, "shared_memory_byte_size": place.byte_size}
+    return out | ({"shared_memory_offset": place.offset} if place.offset else {})
+
+
+class HttpTemplate:
+    """Implements Template: the number is padded with blanks, so that no length ever changes."""
+
+    __slots__ = ("_before", "_behind", "_small")
+
+    def __init__(self, before: bytes, behind: list[Buffer]) -> None:
+        self._before = before
+        self._small = sum(len(part) for part in behind) < JOIN_BELOW_BYTES
+        self._behind: list[Buffer] = [b"".join(behind)] if self._small else behind
+
+    def fill(self, sequence: int) -> Buffer | list[Buffer]:
+        before = b"%b%-20d" % (self._before, sequence)
+        return b"".join((before, *self._behind)) if self._small else [before, *self._behind]
+
+
+def cut_template(request: Sequence[Buffer]) -> HttpTemplate:
+    """The template of an encoded request whose sequence is ANY_SEQUENCE."""
+    number = b"%d" % ANY_SEQUENCE
+    for i, part in enumerate(request):
+        before, found, behind = bytes(part).partition(b'"sequence_id":' + number)
+        if found:
+            parts = [*request[:i], before + b'"sequence_id":']
+            return HttpTemplate(b"".join(parts), [behind, *request[i + 1 :]])
+    raise UsageError("a request without a sequence has no template")

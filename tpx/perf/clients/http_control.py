@@ -1,6 +1,7 @@
 """Asking a server about itself and its models over HTTP."""
 
 import asyncio
+import base64
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -8,18 +9,20 @@ from typing import Any
 from urllib.parse import quote
 
 from tpx.errors import MeasurementError, WireError
-from tpx.perf.clients.catalogue import index_entries, instead
+from tpx.perf.clients.base import Region, brief
 from tpx.perf.clients.endpoint import Endpoint
 from tpx.perf.clients.model import (
     ModelCounters,
     ModelDescription,
     ModelKey,
     ServerDescription,
+    TensorSpec,
+    index_entries,
+    instead,
     model_counters,
     model_description,
     server_description,
 )
-from tpx.perf.clients.told import brief
 from tpx.protocol.http1.client import HttpClientConnection, HttpConnector, HttpResponse, encode_request, fetch
 
 log = logging.getLogger(__name__)
@@ -56,7 +59,7 @@ def error_text(response: HttpResponse) -> str:
 
 
 class HttpControl:
-    """Implements Control."""
+    """Implements Control and Registrar."""
 
     def __init__(self, connector: HttpConnector, endpoint: Endpoint) -> None:
         self._connector = connector
@@ -75,11 +78,11 @@ class HttpControl:
             ) from exc
 
     async def model(self, model: ModelKey) -> ModelDescription:
-        metadata = await self.fetch(model_path(model))
+        metadata = await self._fetch(model_path(model))
         if metadata.status != 200:
             words = error_text(metadata) + await self._instead(model)
             raise MeasurementError(f"failed to get model metadata: {words}")
-        config = await self.fetch(model_path(model, "config"))
+        config = await self._fetch(model_path(model, "config"))
         return model_description(_parse(metadata), _parse(config) if config.status == 200 else None)
 
     async def statistics(self, model: ModelKey) -> tuple[ModelCounters, ...]:
@@ -89,17 +92,35 @@ class HttpControl:
     async def set_trace(self, settings: Mapping[str, Sequence[str]]) -> None:
         # only the levels are a list in this protocol's JSON
         members = {name: list(v) if name == "trace_level" else v[0] for name, v in settings.items()}
-        response = await self.fetch("/v2/trace/setting", json.dumps(members).encode())
+        response = await self._fetch("/v2/trace/setting", json.dumps(members).encode())
         if response.status != 200:
             raise MeasurementError(f"failed to set trace settings: {error_text(response)}")
+
+    async def register(self, region: Region) -> None:
+        document: dict[str, Any] = {"byte_size": region.byte_size}
+        if region.handle:
+            handle = {"b64": base64.b64encode(region.handle).decode()}
+            document |= {"raw_handle": handle, "device_id": region.device}
+        else:
+            document |= {"key": region.key, "offset": 0}
+        await self._post(region, "register", document)
+
+    async def unregister(self, region: Region) -> None:
+        await self._post(region, "unregister", {})
 
     async def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
 
+    async def _post(self, region: Region, verb: str, document: Mapping[str, Any]) -> None:
+        path = f"/v2/{region.kind}sharedmemory/region/{quote(region.name, safe='')}/{verb}"
+        response = await self._fetch(path, json.dumps(document).encode())
+        if response.status != 200:
+            raise MeasurementError(f"failed to {verb} shared memory: {error_text(response)}")
+
     async def _instead(self, model: ModelKey) -> str:
         """Which models there are; empty where the server does not tell."""
-        response = await self.fetch("/v2/repository/index", b"{}")
+        response = await self._fetch("/v2/repository/index", b"{}")
         try:
             models = json.loads(bytes(response.body))
         except ValueError:
@@ -107,13 +128,13 @@ class HttpControl:
         return instead(model, index_entries(models)) if isinstance(models, list) else ""
 
     async def _get(self, path: str, what: str) -> Mapping[str, Any]:
-        response = await self.fetch(path)
+        response = await self._fetch(path)
         if response.status != 200:
             said = f"HTTP {response.status}, {error_text(response)}"
             raise MeasurementError(f"failed to get {what}: {said}")
         return _parse(response)
 
-    async def fetch(self, path: str, body: bytes = b"") -> HttpResponse:
+    async def _fetch(self, path: str, body: bytes = b"") -> HttpResponse:
         """Ask for a path, with a body to change something; whatever the status is."""
         method, parts = ("POST", [body]) if body else ("GET", [])
         host, headers = host_header(self._endpoint), user_headers(self._endpoint)
@@ -136,3 +157,29 @@ def _parse(response: HttpResponse) -> Mapping[str, Any]:
     if not isinstance(answer, dict):
         raise MeasurementError("the server answered JSON that is not an object")
     return answer
+
+
+class StaticControl:
+    """Implements Control of a service that says nothing about its models: all have the inputs of its API."""
+
+    def __init__(self, connector: HttpConnector, kind: str, *inputs: TensorSpec) -> None:
+        self._connector = connector
+        self._kind = kind
+        self._inputs = inputs
+
+    async def server(self) -> ServerDescription:
+        """Raises WireError where nobody listens."""
+        (await self._connector.connect()).close()
+        return ServerDescription(name=self._kind, version="", extensions=frozenset())
+
+    async def model(self, model: ModelKey) -> ModelDescription:
+        return ModelDescription(name=model.name, platform=self._kind, inputs=self._inputs)
+
+    async def statistics(self, model: ModelKey) -> tuple[ModelCounters, ...]:  # noqa: ARG002 (there are none)
+        return ()
+
+    async def set_trace(self, settings: Mapping[str, Sequence[str]]) -> None:  # noqa: ARG002
+        raise MeasurementError(f"a service of kind {self._kind} has no trace settings")
+
+    async def close(self) -> None:
+        """Nothing stays open."""

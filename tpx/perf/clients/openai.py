@@ -13,16 +13,13 @@ from typing import Any, cast
 import orjson
 
 from tpx.errors import UsageError
-from tpx.perf.clients.base import PLAIN, Failure, OnResponse, RequestFields, Slot, Template
-from tpx.perf.clients.chat import NO_MESSAGE, ChatTurn
+from tpx.perf.clients.base import PLAIN, Failure, OnResponse, RequestFields, Template
+from tpx.perf.clients.chat import NO_MESSAGE, ChatTurn, EventConnection, EventParser
 from tpx.perf.clients.endpoint import Connections, Endpoint
-from tpx.perf.clients.events import EventConnection, EventParser
-from tpx.perf.clients.http_control import host_header, user_headers
-from tpx.perf.clients.http_slots import HttpSlots, Send
+from tpx.perf.clients.http import HttpSlots, Send, http_connector
+from tpx.perf.clients.http_control import StaticControl
 from tpx.perf.clients.model import TensorSpec
-from tpx.perf.clients.static_control import StaticControl
-from tpx.perf.clients.tls import tls_context
-from tpx.protocol.http1.client import HttpClientConnection, HttpConnector, HttpResponse, encode_request
+from tpx.protocol.http1.client import HttpClientConnection, HttpConnector, HttpResponse
 from tpx.protocol.tensors import Buffer, Tensor, decode_bytes
 
 INPUT = TensorSpec(name="payload", datatype="BYTES", shape=(1,))
@@ -41,10 +38,7 @@ STREAM: Mapping[str, Any] = {"stream": True, "stream_options": {"include_usage":
 
 def connect(endpoint: Endpoint) -> Connections:
     """Connections to a service with OpenAI's API."""
-    tls = None if endpoint.tls is None else tls_context(endpoint.tls)
-    connector = HttpConnector(
-        endpoint.host, endpoint.port, tls=tls, kind=EventConnection, at_once=endpoint.at_once
-    )
+    connector = http_connector(endpoint, EventConnection)
     inputs = (INPUT, SESSION, DELAY) if endpoint.sessions else (INPUT,)
     return Connections(OpenAiClient(connector, endpoint), StaticControl(connector, "openai", *inputs))
 
@@ -112,16 +106,13 @@ class OpenAiAnswer:
         self._on_response(self)
 
 
-class OpenAiClient:
+class OpenAiClient(HttpSlots):
     """Implements Client."""
 
-    success = 200
     streams = True
-    slots_per_connection = 1.0
 
     def __init__(self, connector: HttpConnector, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
-        self._slots = HttpSlots(connector, _sends)
+        super().__init__(connector, endpoint)
         self._sessions: dict[bytes, list[ChatTurn]] = {}
 
     async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> bytes | ChatTurn:
@@ -130,7 +121,7 @@ class OpenAiClient:
             raise UsageError("--service-kind openai knows neither sequences nor outputs nor shared memory")
         data = {tensor.name: tensor.data for tensor in tensors}
         (content,) = decode_bytes(data[INPUT.name], 1)
-        body = payload(content, self._endpoint)
+        body = payload(content, self.endpoint)
         if SESSION.name not in data:
             return self._encode(orjson.dumps(body))
         (session,) = decode_bytes(data[SESSION.name], 1)
@@ -139,39 +130,27 @@ class OpenAiClient:
     async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> Template:  # noqa: ARG002
         raise UsageError("--service-kind openai knows no sequences")
 
-    async def open(self, count: int) -> Sequence[Slot]:
-        return await self._slots.open(count)
-
-    async def renew(self, slot: Slot, call: object) -> None:  # noqa: ARG002 (a connection has one call)
-        await self._slots.renew(slot)
-
     def failure(self, response: OpenAiAnswer) -> Failure:
         code = "OpenAI error" if response.status == REFUSED_IN_STREAM else f"HTTP {response.status}"
         return Failure(code, response.error or "(no message)")
 
-    async def close(self) -> None:
-        self._slots.close()
+    def send_on(self, connection: HttpClientConnection) -> Send:
+        events = cast("EventConnection", connection)
+
+        def send(request: bytes | ChatTurn, on_response: OnResponse) -> None:
+            if isinstance(request, ChatTurn):
+                on_response = _heard(request, on_response)
+                request = request.encoded
+            answer = OpenAiAnswer(on_response)
+            events.told = 0
+            connection.send(request, lambda response: answer.finish(response, events.told))
+            events.on_piece = answer.take
+
+        return send
 
     def _encode(self, body: bytes) -> bytes:
-        endpoint = self._endpoint
-        headers = {"Content-Type": "application/json"} | user_headers(endpoint)
-        path = f"/{endpoint.service.path}".removesuffix("/.") or "/"
-        return b"".join(encode_request("POST", path, host_header(endpoint), headers, [body]))
-
-
-def _sends(connection: HttpClientConnection) -> Send:
-    events = cast("EventConnection", connection)
-
-    def send(request: bytes | ChatTurn, on_response: OnResponse) -> None:
-        if isinstance(request, ChatTurn):
-            on_response = _heard(request, on_response)
-            request = request.encoded
-        answer = OpenAiAnswer(on_response)
-        events.told = 0
-        connection.send(request, lambda response: answer.finish(response, events.told))
-        events.on_piece = answer.take
-
-    return send
+        path = f"/{self.endpoint.service.path}".removesuffix("/.") or "/"
+        return b"".join(self.encode(path, {"Content-Type": "application/json"}, [body]))
 
 
 def _heard(turn: ChatTurn, on_response: OnResponse) -> OnResponse:

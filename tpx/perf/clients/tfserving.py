@@ -2,14 +2,16 @@
 
 import ssl
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from typing import Any
 
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
 from tpx.errors import MeasurementError, ResponseError, UsageError
-from tpx.perf.clients import tfserving_messages as messages
-from tpx.perf.clients.base import PLAIN, Failure, RequestFields, Slot, Template
+from tpx.perf.clients.base import PLAIN, Failure, RequestFields, Template
 from tpx.perf.clients.endpoint import Connections, Endpoint
-from tpx.perf.clients.grpc_encoding import framed, header_block, metadata
-from tpx.perf.clients.grpc_pool import SLOTS_PER_CONNECTION, GrpcSlots, call_failure
+from tpx.perf.clients.grpc import GrpcSlots, call_failure, framed, header_block
+from tpx.perf.clients.grpc_control import metadata
 from tpx.perf.clients.model import (
     ModelCounters,
     ModelDescription,
@@ -21,7 +23,6 @@ from tpx.perf.clients.tls import tls_context
 from tpx.protocol.grpc import client as wire
 from tpx.protocol.grpc.client import GrpcClientConnection
 from tpx.protocol.grpc.client_call import GrpcResponse, PreparedCall
-from tpx.protocol.grpc.status import Status
 from tpx.protocol.tensors import Tensor, decode_bytes
 
 SERVICE = "/tensorflow.serving.PredictionService/"
@@ -34,6 +35,25 @@ DATATYPES = {
 }  # fmt: skip
 """TensorFlow's numbers of the protocol's datatypes."""
 _NAMES = {number: name for name, number in DATATYPES.items()}
+
+
+def _read_schema() -> dict[str, Any]:
+    """Return the message classes by their short names, in a pool of our own: they clash with no other."""
+    files = descriptor_pb2.FileDescriptorSet.FromString(
+        resources.files("tpx.perf.clients").joinpath("schema/tfserving.binpb").read_bytes()
+    )
+    pool = descriptor_pool.DescriptorPool()
+    (file,) = files.file
+    pool.Add(file)
+    return {
+        message.name: message_factory.GetMessageClass(
+            pool.FindMessageTypeByName(f"{file.package}.{message.name}")
+        )
+        for message in file.message_type
+    }
+
+
+MESSAGES = _read_schema()
 
 
 def connect(endpoint: Endpoint) -> Connections:
@@ -50,22 +70,16 @@ def _fill_spec(spec: Any, model: ModelKey, signature: str = "") -> None:
         spec.version.value = int(model.version)
 
 
-class TfServingClient:
+class TfServingClient(GrpcSlots):
     """Implements Client."""
 
-    success = int(Status.OK)
     streams = False
-    slots_per_connection = float(SLOTS_PER_CONNECTION)
-
-    def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> None:
-        self._endpoint = endpoint
-        self._slots = GrpcSlots(endpoint, tls)
 
     async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> PreparedCall:
         if fields.sequence or fields.shared_inputs:
             raise UsageError("--service-kind tfserving knows neither sequences nor shared memory")
-        endpoint = self._endpoint
-        request = messages.PredictRequest()
+        endpoint = self.endpoint
+        request = MESSAGES["PredictRequest"]()
         _fill_spec(request.model_spec, endpoint.model, endpoint.service.model_signature_name)
         for tensor in tensors:
             _fill_tensor(request.inputs[tensor.name], tensor)
@@ -78,17 +92,8 @@ class TfServingClient:
     async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> Template:  # noqa: ARG002
         raise UsageError("--service-kind tfserving knows no sequences")
 
-    async def open(self, count: int) -> Sequence[Slot]:
-        return await self._slots.open(count)
-
-    async def renew(self, slot: Slot, call: object) -> None:
-        await self._slots.renew(slot, call)
-
     def failure(self, response: GrpcResponse) -> Failure:
         return call_failure(response)
-
-    async def close(self) -> None:
-        self._slots.close()
 
 
 def _fill_tensor(target: Any, tensor: Tensor) -> None:
@@ -117,7 +122,7 @@ class TfServingControl:
         return ServerDescription(name="tfserving", version="", extensions=frozenset())
 
     async def model(self, model: ModelKey) -> ModelDescription:
-        request = messages.GetModelMetadataRequest(metadata_field=["signature_def"])
+        request = MESSAGES["GetModelMetadataRequest"](metadata_field=["signature_def"])
         _fill_spec(request.model_spec, model)
         connection = await self._connected()
         try:
@@ -126,8 +131,8 @@ class TfServingControl:
             )
         except ResponseError as exc:
             raise MeasurementError(f"failed to get model metadata: {exc.message}") from exc
-        response = messages.GetModelMetadataResponse.FromString(bytes(data))
-        signatures = messages.SignatureDefMap.FromString(response.metadata["signature_def"].value)
+        response = MESSAGES["GetModelMetadataResponse"].FromString(bytes(data))
+        signatures = MESSAGES["SignatureDefMap"].FromString(response.metadata["signature_def"].value)
         wanted = self._endpoint.service.model_signature_name
         if wanted not in signatures.signature_def:
             has = ", ".join(sorted(signatures.signature_def)) or "none"

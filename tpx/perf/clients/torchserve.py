@@ -6,14 +6,12 @@ from pathlib import Path
 from urllib.parse import quote
 
 from tpx.errors import UsageError
-from tpx.perf.clients.base import PLAIN, Failure, RequestFields, Slot, Template
+from tpx.perf.clients.base import PLAIN, Failure, RequestFields, Template
 from tpx.perf.clients.endpoint import Connections, Endpoint
-from tpx.perf.clients.http import http_connector
-from tpx.perf.clients.http_control import host_header, user_headers
-from tpx.perf.clients.http_slots import HttpSlots, plain_send
+from tpx.perf.clients.http import HttpSlots, http_connector
+from tpx.perf.clients.http_control import StaticControl
 from tpx.perf.clients.model import TensorSpec
-from tpx.perf.clients.static_control import StaticControl
-from tpx.protocol.http1.client import HttpConnector, HttpResponse, encode_request
+from tpx.protocol.http1.client import HttpResponse
 from tpx.protocol.tensors import Tensor, decode_bytes
 
 INPUT = TensorSpec(name="TORCHSERVE_INPUT", datatype="BYTES", shape=(1,))
@@ -28,16 +26,10 @@ def connect(endpoint: Endpoint) -> Connections:
     return Connections(TorchServeClient(connector, endpoint), StaticControl(connector, "torchserve", INPUT))
 
 
-class TorchServeClient:
+class TorchServeClient(HttpSlots):
     """Implements Client."""
 
-    success = 200
     streams = False
-    slots_per_connection = 1.0
-
-    def __init__(self, connector: HttpConnector, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
-        self._slots = HttpSlots(connector, plain_send)
 
     async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> bytes:
         if fields.sequence or fields.shared_inputs or fields.outputs:
@@ -46,21 +38,14 @@ class TorchServeClient:
             )
         (tensor,) = tensors
         (content,) = decode_bytes(tensor.data, 1)
-        endpoint, model = self._endpoint, self._endpoint.model
+        model = self.endpoint.model
         version = f"/{quote(model.version, safe='')}" if model.version else ""
-        headers = user_headers(endpoint)
-        headers["Content-Type"] = f"multipart/form-data; boundary={_BOUNDARY.decode()}"
+        headers = {"Content-Type": f"multipart/form-data; boundary={_BOUNDARY.decode()}"}
         path = f"/predictions/{quote(model.name, safe='')}{version}"
-        return b"".join(encode_request("POST", path, host_header(endpoint), headers, [form(content)]))
+        return b"".join(self.encode(path, headers, [form(content)]))
 
     async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> Template:  # noqa: ARG002
         raise UsageError("--service-kind torchserve knows no sequences")
-
-    async def open(self, count: int) -> Sequence[Slot]:
-        return await self._slots.open(count)
-
-    async def renew(self, slot: Slot, call: object) -> None:  # noqa: ARG002 (a connection has one call)
-        await self._slots.renew(slot)
 
     def failure(self, response: HttpResponse) -> Failure:
         body = bytes(response.body)
@@ -69,9 +54,6 @@ class TorchServeClient:
         except (ValueError, KeyError, TypeError):
             words = body[:500].decode("utf-8", "replace").strip()
         return Failure(f"HTTP {response.status}", words or "(no message)")
-
-    async def close(self) -> None:
-        self._slots.close()
 
 
 def form(content: bytes) -> bytes:

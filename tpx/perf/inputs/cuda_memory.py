@@ -6,7 +6,7 @@ import os
 
 from tpx.cuda_driver import LIBRARY, CudaDriver, CudaError
 from tpx.errors import MeasurementError, Unsupported, UsageError
-from tpx.perf.clients.regions import Region
+from tpx.perf.clients.base import Region
 from tpx.protocol.tensors import Buffer
 
 DEVICE = 0

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 from tpx.errors import TpxError, UsageError, WireError
-from tpx.perf.clients.base import Control
+from tpx.perf.clients.base import Control, Region, Registrar
 from tpx.perf.clients.model import ModelDescription
-from tpx.perf.clients.regions import Region, Registrar, registrar_of
 from tpx.perf.inputs.base import SharedMemoryKind
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.tensors import Buffer, Tensor
@@ -184,7 +183,9 @@ async def shared_tensors(
     if kind == "none":
         yield None
         return
-    shared = SharedTensors(registrar_of(control), kind, output_bytes)
+    if not isinstance(control, Registrar):
+        raise UsageError("--shared-memory: only servers of the v2 protocol have shared memory")
+    shared = SharedTensors(control, kind, output_bytes)
     try:
         yield shared
     finally:
