@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.analyzer.simulated import OfflineRunner, read_table, replayed
 from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.profile import Event, Profile
 from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.results.measurement import Load, Measurement
 from tpx.analyzer.resume import Earlier
-from tpx.analyzer.runners.simulated import OfflineRunner, read_table, replayed
 from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import OutputRepository
 from tpx.options import build

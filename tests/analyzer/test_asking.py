@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.analyzer.conftest import ALEXNET
+from tests.analyzer.simulated import Noise, OfflineRunner, SimulatedServer, Surface
 from tpx.analyzer.asking import groups_of, spec_of
 from tpx.analyzer.comparison import compare_runs
 from tpx.analyzer.models import ModelToProfile
@@ -16,7 +17,6 @@ from tpx.analyzer.profile import Event, Observer, Profile, TrialStarted
 from tpx.analyzer.reports.verdict import Finding, judge
 from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.results.run import Run
-from tpx.analyzer.runners.simulated import Noise, OfflineRunner, SimulatedServer, Surface
 from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import ModelFacts, OutputRepository
 from tpx.errors import UsageError

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.analyzer.conftest import ALEXNET
+from tests.analyzer.simulated import OfflineRunner, replayed
 from tpx import examples
 from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options import ProfileSpec
@@ -16,7 +17,6 @@ from tpx.analyzer.profile import Profile
 from tpx.analyzer.results.goals import Objective
 from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.results.run import Run
-from tpx.analyzer.runners.simulated import OfflineRunner, replayed
 from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import OutputRepository
 from tpx.cli.analyze import main

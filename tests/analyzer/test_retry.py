@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.analyzer.conftest import ALEXNET
+from tests.analyzer.simulated import OfflineRunner, replayed
 from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.profile import Event, Profile, TrialEnded
@@ -14,7 +15,6 @@ from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.results.measurement import Failure, Latency, Load, Measurement
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.resume import Earlier
-from tpx.analyzer.runners.simulated import OfflineRunner, replayed
 from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import OutputRepository
 from tpx.cli.analyze import main

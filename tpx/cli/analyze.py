@@ -22,7 +22,7 @@ from tpx.analyzer.results.measurement import Failure
 from tpx.analyzer.results.run import Run
 from tpx.cli.analyze_runs import read_with_warnings, show_written
 from tpx.cli.exits import Exit
-from tpx.cli.measuring import measure
+from tpx.cli.launching import measure
 from tpx.errors import MeasurementError, TpxError, UsageError
 from tpx.options import nearest
 from tpx.perf.run import event_loop

@@ -1,11 +1,17 @@
-"""The runner that carries out the trials of `tpx analyze`, put together from its options."""
+"""A run of `tpx analyze`, put together from its options: what carries out its trials, the journal, Ctrl-C."""
 
+import asyncio
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from tpx.analyzer.accuracy import Gate
 from tpx.analyzer.monitors.gpu import gpu_names
 from tpx.analyzer.options import ProfileSpec
+from tpx.analyzer.profile import Observer, Profile
+from tpx.analyzer.results.journal import Journal, read_last_run
+from tpx.analyzer.resume import Earlier, check_same_run
 from tpx.analyzer.runners.base import Addresses, Launch, Runner, StartServer
 from tpx.analyzer.runners.control import GrpcModelControl, HttpModelControl, ModelControl, RemoteServer
 from tpx.analyzer.runners.docker import Container, find_docker
@@ -14,8 +20,84 @@ from tpx.analyzer.runners.load import LoadSettings
 from tpx.analyzer.runners.loader import ModelLoader
 from tpx.analyzer.runners.local import LocalServers, find_program
 from tpx.analyzer.runners.served import ServedRunner
+from tpx.analyzer.trial import TrialRunner
+from tpx.analyzer.variants import OutputRepository
+from tpx.cli.interrupts import ENDING
 
 IN_PROCESS = "tpx.cli.inprocess"
+AT_ONCE = 3
+"""So many interrupts end a run without waiting for anything, as in Model Analyzer."""
+
+Say = Callable[[str], None]
+
+
+async def measure(config: ProfileSpec, command: tuple[str, ...], observe: Observer, say: Say) -> None:
+    """Measure everything that is left to measure; what is found is in the journal, whatever ends the run.
+
+    The first Ctrl-C ends the run after the measurement in progress, the third at once.
+    """
+    earlier = _earlier(config, say) if config.output.resume or config.output.retry_failed else None
+    if earlier is not None and earlier.complete:
+        hint = "; --retry-failed tries again what failed" if earlier.failures else ""
+        say(f"the run is complete: there is nothing to resume{hint}")
+        return
+    repository = OutputRepository(
+        config.models.output_model_repository_path,
+        None if config.server.triton_launch_mode == "remote" else config.models.model_repository,
+        override=config.models.override_output_model_repository,
+        keep=earlier is not None,
+    )
+    with Journal(config.output.journal_path) as journal:
+        gate = Gate(
+            tolerance=config.axes.accuracy_tolerance,
+            seed=config.budget.seed,
+            shapes={shape.name: shape.dims for shape in config.measurement.shape},
+        )
+        trials = TrialRunner(
+            open_runner(config),
+            repository,
+            monitoring_interval_s=config.watch.monitoring_interval,
+            gate=gate,
+            gpus=config.server.chosen_gpus,
+        )
+        search = Profile(config, trials, journal, observe, earlier)
+        work = asyncio.ensure_future(search.run(command))
+        interrupts = 0
+
+        def interrupt() -> None:
+            nonlocal interrupts
+            interrupts += 1
+            if interrupts == 1:
+                search.stop()
+                say("interrupted: finishing this measurement; two more Ctrl-C stop at once")
+            elif interrupts < AT_ONCE:
+                say("still finishing this measurement; one more Ctrl-C stops at once, and loses it alone")
+            else:
+                work.cancel()
+
+        loop = asyncio.get_running_loop()
+        for number in ENDING:
+            loop.add_signal_handler(number, interrupt)
+        try:
+            await work
+        except asyncio.CancelledError:
+            if interrupts < AT_ONCE:
+                raise
+        finally:
+            for number in ENDING:
+                loop.remove_signal_handler(number)
+
+
+def _earlier(config: ProfileSpec, say: Say) -> Earlier:
+    path = config.output.journal_path
+    earlier = Earlier(read_last_run(path) if path.exists() else ())
+    check_same_run(earlier, config.as_settings(), path)
+    if config.output.retry_failed:
+        failures = earlier.failures
+        say(f"failed before, and tried again: {failures}" if failures else "nothing failed before")
+        if failures:
+            earlier.retry_failed()
+    return earlier
 
 
 def open_runner(config: ProfileSpec) -> Runner:

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tests.analyzer.simulated import Noise, SimulatedServer, Surface
 from tpx.analyzer.objectives import rank
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Configuration, Decision, Load, Measurement, Trial, Variant
 from tpx.analyzer.results.run import ModelRun, VariantRun
-from tpx.analyzer.runners.simulated import Noise, SimulatedServer, Surface
 from tpx.analyzer.search.axes import open_grid
 from tpx.analyzer.search.driver import Done, SearchDriver
 from tpx.analyzer.search.loads import LoadSpace

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tests.analyzer.search.exploring import FIXED, explore, search_spec, server_for, space
+from tests.analyzer.simulated import Noise, Surface
 from tpx.analyzer.results.measurement import Failure, Load, Measurement, Trial
-from tpx.analyzer.runners.simulated import Noise, Surface
 from tpx.analyzer.search.driver import Done, SearchDriver
 from tpx.analyzer.search.spec import Limits
 from tpx.errors import UsageError

@@ -7,9 +7,9 @@ from functools import lru_cache
 import pytest
 
 from tests.analyzer.search.exploring import FIXED, Explored, explore, search_spec, server_for, space
+from tests.analyzer.simulated import Noise, SimulatedServer, Surface
 from tpx.analyzer.results.goals import Constraint, Goals, Objective
 from tpx.analyzer.results.measurement import Load, Measurement, Trial
-from tpx.analyzer.runners.simulated import Noise, SimulatedServer, Surface
 from tpx.analyzer.search.axes import open_grid
 from tpx.analyzer.search.driver import STRATEGIES, Done, SearchDriver
 from tpx.analyzer.search.loads import LoadSpace

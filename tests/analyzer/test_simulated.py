@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.analyzer.simulated import read_table
 from tpx.analyzer.results.measurement import Latency, Load, Measurement
-from tpx.analyzer.runners.simulated import read_table
 from tpx.errors import MeasurementError
 
 

@@ -207,7 +207,7 @@ class OfflineRunner:
             raise MeasurementError(f"model '{model}' is not known (has: {', '.join(self._defaults)})")
         return self._defaults[model]
 
-    async def prepare(self, configuration: Configuration | None, directory: Path) -> None:  # noqa: ARG002
+    async def prepare(self, configuration: Configuration | None, directory: Path) -> None:
         self._prepared = configuration.variant if configuration else None
 
     async def measure(self, load: Load) -> Measurement:
