@@ -1,6 +1,6 @@
 """Columns of a table: what stands in each for a record, as people read it and as it is sorted."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -69,12 +69,21 @@ def _numeric(
 def table(
     key: str,
     caption: str,
-    fields: Sequence[Field[R]],
+    fields: Iterable[Field[R]],
     records: Sequence[R],
     emphasis: Callable[[R], str] = lambda _: "",
 ) -> Grid | None:
-    """Return a row per record; None without records."""
+    """Return a row per record, without the columns that have no value in any; None without records."""
     if not records:
         return None
-    rows = (Row(cells=tuple(f.cell(r) for f in fields), emphasis=emphasis(r)) for r in records)
-    return Grid(key=key, caption=caption, columns=tuple(f.column for f in fields), rows=tuple(rows))
+    made = [(field.column, [field.cell(record) for record in records]) for field in fields]
+    known = [(column, cells) for column, cells in made if any(cell.text != NO_VALUE for cell in cells)]
+    return Grid(
+        key=key,
+        caption=caption,
+        columns=tuple(column for column, _ in known),
+        rows=tuple(
+            Row(cells=tuple(cells[i] for _, cells in known), emphasis=emphasis(record))
+            for i, record in enumerate(records)
+        ),
+    )

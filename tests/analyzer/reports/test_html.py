@@ -10,13 +10,14 @@ import pytest
 
 from tests.analyzer.reports.rendered import for_wide_screens, render
 from tests.report.reading import read
-from tpx.analyzer.reports.columns import number
+from tpx.analyzer.reports.columns import figure
 from tpx.analyzer.reports.detail import build_detail
 from tpx.analyzer.reports.manner import Manner
 from tpx.analyzer.reports.page import Places
 from tpx.analyzer.results.measurement import Latency, Load, Measurement, Range
 from tpx.analyzer.results.run import Run
 from tpx.errors import MeasurementError
+from tpx.report.digits import rounded
 from tpx.report.document import Statement
 from tpx.report.files import write_text
 
@@ -60,8 +61,8 @@ def test_the_page_of_the_whole_space_stays_below_two_megabytes(replay: Replay) -
 
 def test_the_table_of_configurations_shows_each_at_its_best_load(replay: Replay) -> None:
     rows = read(render(replay(), REPOSITORY)).rows["model-0-configurations"]
-    assert rows[0] == ["Configuration", "Instances", "Concurrency", "infer/s", "vs default", "p99 ms"]
-    assert rows[1] == ["alexnet_config_4", "5:GPU", "32", "1,676.0", "+67 %", "22.33"]
+    assert rows[0] == ["Configuration", "Instances", "Concurrency", "infer/s", "vs default", "p99"]
+    assert rows[1] == ["alexnet_config_4", "5:GPU", "32", "1,680", "+67%", "22.3 ms"]
     assert [row[0] for row in rows[1:]] == [
         "alexnet_config_4",
         "alexnet_config_3",
@@ -77,7 +78,7 @@ def test_every_measurement_is_in_the_page_with_its_load(replay: Replay) -> None:
     rows = read(render(run, REPOSITORY)).rows["model-0-measurements"]
     shown = {(row[0], row[1], row[2]) for row in rows[1:]}
     expected = {
-        (m.variant, str(m.load.value), f"{m.throughput:,.1f}")
+        (m.variant, str(m.load.value), rounded(m.throughput))
         for v in run.models[0].variants
         for m in v.measurements
     }
@@ -158,12 +159,12 @@ def test_a_page_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("low", "high", "note"),
-    [(90.0, 110.0, "\u00b1 10.0"), (0.0, 260.0, "0.0 to 260.0"), (99.99, 100.01, "")],
+    [(90.0, 110.0, "\u00b1 10.0"), (0.0, 260.0, "0 to 260"), (99.99, 100.01, "")],
 )
 def test_an_interval_is_told_by_its_ends_where_the_value_is_not_in_its_middle(
     low: float, high: float, note: str
 ) -> None:
-    assert number(100.0, 1, Range(low=low, high=high)).note == note
+    assert figure(100.0, "", Range(low=low, high=high)).note == note
 
 
 def test_under_the_same_load_both_are_as_the_search_measured_them(replay: Replay) -> None:

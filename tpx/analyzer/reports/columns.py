@@ -1,6 +1,6 @@
-"""The columns of the page's tables: what each shows of a configuration under a load, and what it sorts by."""
+"""The columns of the analyzer's tables: what each shows of a configuration under a load."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tpx.analyzer.gains import Gain
@@ -8,9 +8,10 @@ from tpx.analyzer.objectives import METRICS, RankedVariant
 from tpx.analyzer.results.costs import Prices, joules_per_inference
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Load, Measurement, Range
+from tpx.report.digits import in_unit, percent
 from tpx.report.document import Cell, Column
+from tpx.report.table import Field, count, number, quantity, text, words
 
-_DASH = "\u2013"
 LOPSIDED = 0.1
 """An interval whose middle is further from the value, as a share of half of it, is told by its ends."""
 
@@ -29,12 +30,7 @@ class TableLine:
     href: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownColumn:
-    """A column and what stands in it."""
-
-    column: Column
-    cell: Callable[[TableLine], Cell]
+Shown = Field[TableLine]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,41 +54,27 @@ class TableContext:
     """Whether figures of GPUs say something about these configurations."""
 
 
-def number(value: float | None, digits: int = 1, interval: Range | None = None) -> Cell:
-    """A figure, or a dash where there is none (which sorts last); how far it is sure stands under it."""
-    if value is None:
-        return Cell(text=_DASH, sort="", numeric=True)
-    note = ""
-    if interval is not None and interval.high is not None:
-        half = (interval.high - interval.low) / 2
-        if abs((interval.high + interval.low) / 2 - value) > half * LOPSIDED:
-            note = f"{interval.low:,.{digits}f} to {interval.high:,.{digits}f}"
-        elif float(f"{half:.{digits}f}"):
-            note = f"\u00b1 {half:,.{digits}f}"
+def figure(value: float | None, unit: str = "", interval: Range | None = None) -> Cell:
+    """Return a figure, or a dash where there is none (which sorts last), with how far it is sure below it.
+
+    Milliseconds carry their unit, since those below 1 are given in us.
+    """
+    unit = unit if unit == "ms" else ""
+    if value is None or interval is None or interval.high is None:
+        return number(value, lambda known: in_unit(known, unit))
+    low, high, half = interval.low, interval.high, (interval.high - interval.low) / 2
+    ends = f"{in_unit(low, unit)} to {in_unit(high, unit)}"
+    note = ends if abs((low + high) / 2 - value) > half * LOPSIDED else f"\u00b1 {in_unit(half, unit)}"
     return Cell(
-        text=f"{value:,.{digits}f}",
+        text=in_unit(value, unit),
         sort=repr(round(float(value), 6)),
         numeric=True,
-        note=note,
-        title="" if interval is None or interval.high is None else _in_words(interval, digits),
+        note=note if in_unit(low, unit) != in_unit(high, unit) else "",
+        title=f"95% confidence: {ends}",
     )
 
 
-def _in_words(interval: Range, digits: int) -> str:
-    return f"95% confidence: {interval.low:,.{digits}f} to {interval.high or 0.0:,.{digits}f}"
-
-
-def text_cell(text: str, flag: str = "") -> Cell:
-    """Words, sorted as such."""
-    return Cell(text=text, sort=text, flag=flag)
-
-
-def signed_percent(percent: float) -> str:
-    """`+67 %`, `-3 %`, `0 %`."""
-    return f"{percent:+.0f} %" if round(percent) else "0 %"
-
-
-NAME = ShownColumn(
+NAME: Shown = Field(
     column=Column(header="Configuration", marked=True),
     cell=lambda line: Cell(
         text=line.ranked.name, sort=line.ranked.name, chart_style=line.style, href=line.href
@@ -100,43 +82,38 @@ NAME = ShownColumn(
 )
 
 
-_MINOR = frozenset(
-    {"perf_latency_p50", "perf_latency_p90", "perf_latency_p95"}
-    | {"perf_server_queue", "perf_server_compute_infer"}
-)
-"""Figures that the others say something about already."""
+def measured(tag: str, header: str, hint: str = "", *, minor: bool = False) -> Shown:
+    """Return the column of a metric, with its interval where the measurement has one."""
+    metric = METRICS[tag]
+    return Field(
+        column=Column(header=header, numeric=True, hint=hint, minor=minor),
+        cell=lambda line: figure(
+            metric.value(line.measurement), metric.unit, metric.interval(line.measurement)
+        ),
+    )
 
 
-def measured_column(tag: str, header: str, digits: int = 1, hint: str = "") -> ShownColumn:
-    """A metric, with its interval where the measurement has one."""
-
-    def cell(line: TableLine) -> Cell:
-        measured = METRICS[tag]
-        return number(measured.value(line.measurement), digits, measured.interval(line.measurement))
-
-    return ShownColumn(column=Column(header=header, numeric=True, hint=hint, minor=tag in _MINOR), cell=cell)
-
-
-THROUGHPUT = measured_column("perf_throughput", "infer/s", 1, "inferences a second")
+THROUGHPUT = measured("perf_throughput", "infer/s", "inferences a second")
 
 
 def _gain_cell(line: TableLine) -> Cell:
     if line.gain_percent is None:
         return number(None)
-    note = ""
-    if line.gain is not None and line.gain.rounds > 1:
-        low, high = f"{line.gain.low * 100:.0f}", f"{line.gain.high * 100:.0f}"
-        note = "" if low == high else f"[{low}, {high}]"
+    made = number(line.gain_percent, lambda known: percent(known / 100))
+    if line.gain is None or line.gain.rounds < 2:
+        return made
+    low, high = f"{line.gain.low * 100:.0f}", f"{line.gain.high * 100:.0f}"
+    note = "" if low == high else f"[{low}, {high}]"
     return Cell(
-        text=signed_percent(line.gain_percent),
-        sort=repr(round(line.gain_percent, 6)),
+        text=made.text,
+        sort=made.sort,
         numeric=True,
         note=note,
         title="95% confidence, by the final rounds" if note else "",
     )
 
 
-GAIN = ShownColumn(
+GAIN: Shown = Field(
     column=Column(
         header="vs default",
         numeric=True,
@@ -146,9 +123,10 @@ GAIN = ShownColumn(
 )
 
 
-def configuration_columns(lines: Sequence[TableLine]) -> tuple[ShownColumn, ...]:
-    """What sets the configurations apart; batching only where some configuration batches."""
-    instances = ShownColumn(
+def configuration_columns(lines: Sequence[TableLine]) -> Iterator[Shown]:
+    """Yield what sets the configurations apart; batching only where some configuration batches."""
+    yield NAME
+    yield Field(
         column=Column(header="Instances", numeric=True),
         cell=lambda line: Cell(
             text=line.ranked.run.configuration.instance_group,
@@ -156,31 +134,24 @@ def configuration_columns(lines: Sequence[TableLine]) -> tuple[ShownColumn, ...]
             numeric=True,
         ),
     )
-    if not any(line.ranked.run.configuration.max_batch_size for line in lines):
-        return (NAME, instances)
-    batching = ShownColumn(
-        column=Column(header="Max batch", numeric=True),
-        cell=lambda line: number(line.ranked.run.configuration.max_batch_size, 0),
-    )
-    dynamic = ShownColumn(
-        column=Column(header="Dynamic batching"),
-        cell=lambda line: text_cell("on" if line.ranked.run.configuration.dynamic_batching else "off"),
-    )
-    return (NAME, instances, batching, dynamic)
+    if any(line.ranked.run.configuration.max_batch_size for line in lines):
+        yield count("Max batch", lambda line: line.ranked.run.configuration.max_batch_size)
+        yield text(
+            "Dynamic batching", lambda line: "on" if line.ranked.run.configuration.dynamic_batching else "off"
+        )
 
 
-def load_columns(lines: Sequence[TableLine], *, batch_first: bool = False) -> tuple[ShownColumn, ...]:
-    """The load, in every row of every table; the batch size only where it is not one throughout, or where it
-    is what comes first."""
+def load_columns(lines: Sequence[TableLine], *, batch_first: bool = False) -> tuple[Shown, ...]:
+    """Return the load, in every row of every table; the batch size only where it is not one throughout, or
+    where it is what comes first."""
     rates = bool(lines) and lines[0].measurement.load.kind == "request_rate"
     header, hint = ("Rate", "requests a second") if rates else ("Concurrency", "requests in flight")
-    value = ShownColumn(column=Column(header=header, numeric=True, hint=hint), cell=_load_cell)
+    value: Shown = Field(column=Column(header=header, numeric=True, hint=hint), cell=_load_cell)
     single = all(part.batch_size == 1 for line in lines for part in _parts(line.measurement.load))
     if single and not batch_first:
         return (value,)
-    batch = ShownColumn(
-        column=Column(header="Batch", numeric=True, hint="inferences in one request"),
-        cell=_batch_cell,
+    batch: Shown = Field(
+        column=Column(header="Batch", numeric=True, hint="inferences in one request"), cell=_batch_cell
     )
     return (batch, value) if batch_first else (value, batch)
 
@@ -191,130 +162,90 @@ def _parts(load: Load) -> Sequence[Load]:
 
 def _batch_cell(line: TableLine) -> Cell:
     load = line.measurement.load
-    whole = number(load.batch_size, 0)
-    sizes = {part.batch_size for part in _parts(load)}
-    if len(sizes) == 1:
-        return whole
-    return Cell(text="+".join(str(part.batch_size) for part in load.members), sort=whole.sort, numeric=True)
+    sizes = [part.batch_size for part in _parts(load)]
+    shown = f"{load.batch_size:,}" if len(set(sizes)) == 1 else "+".join(map(str, sizes))
+    return Cell(text=shown, sort=repr(float(load.batch_size)), numeric=True)
 
 
 def _load_cell(line: TableLine) -> Cell:
     load = line.measurement.load
-    whole = number(load.value, 0)
-    if not load.members:
-        return whole
-    parts = "+".join(f"{member.value:g}" for member in load.members)
-    return Cell(text=parts, sort=whole.sort, numeric=True, title=str(load))
-
-
-def member_columns(lines: Sequence[TableLine]) -> tuple[ShownColumn, ...]:
-    """Of several models measured together, what each one reached; in the order of the models."""
-    if not any(line.measurement.members for line in lines):
-        return ()
-
-    def each(line: TableLine) -> Cell:
-        members = line.measurement.members
-        return text_cell(" + ".join(f"{member.throughput:,.1f}" for member in members))
-
-    return (
-        ShownColumn(column=Column(header="infer/s of each", hint="in the order of the models"), cell=each),
+    parts = "+".join(f"{part.value:,.10g}" for part in _parts(load))
+    return Cell(
+        text=parts, sort=repr(float(load.value)), numeric=True, title=str(load) if load.members else ""
     )
 
 
-def latency_columns(lines: Sequence[TableLine]) -> tuple[ShownColumn, ...]:
-    """Of requests; of language models also those of tokens, where they were measured."""
-    tokens = tuple(
-        (tag, header, 2, METRICS[tag].header)
-        for tag, header in (
-            ("time_to_first_token_p99", "first token p99 ms"),
-            ("inter_token_latency_p99", "between tokens p99 ms"),
-            ("output_token_throughput", "tokens/s"),
+def member_columns(lines: Sequence[TableLine]) -> Iterator[Shown]:
+    """Yield what each of several models measured together reached; in the order of the models."""
+    if any(line.measurement.members for line in lines):
+        yield Field(
+            column=Column(header="infer/s of each", hint="in the order of the models"),
+            cell=lambda line: words(
+                " + ".join(in_unit(member.throughput, "") for member in line.measurement.members)
+            ),
         )
-        if tag in METRICS
-    )
-    return _known(
-        lines,
-        (
-            ("perf_latency_avg", "avg ms", 2, "mean latency of a request"),
-            ("perf_latency_p50", "p50 ms", 2, "latency that half of the requests do not exceed"),
-            ("perf_latency_p90", "p90 ms", 2, "latency that 90 of 100 requests do not exceed"),
-            ("perf_latency_p95", "p95 ms", 2, "latency that 95 of 100 requests do not exceed"),
-            ("perf_latency_p99", "p99 ms", 2, "latency that 99 of 100 requests do not exceed"),
-            *tokens,
-        ),
-    )
 
 
-def breakdown_columns(lines: Sequence[TableLine]) -> tuple[ShownColumn, ...]:
-    """The server's parts of the mean latency."""
-    return _known(
-        lines,
-        (
-            ("perf_server_queue", "queue ms", 2, "mean time of a request in the server's queue"),
-            ("perf_server_compute_infer", "compute ms", 2, "mean time of a request in the model"),
-        ),
-    )
+def latency_columns() -> Iterator[Shown]:
+    """Yield latencies of requests, and of language models' tokens."""
+    yield measured("perf_latency_avg", "avg", "mean latency of a request")
+    yield measured("perf_latency_p50", "p50", "latency that half of the requests do not exceed", minor=True)
+    for p in (90, 95):
+        hint = f"latency that {p} of 100 requests do not exceed"
+        yield measured(f"perf_latency_p{p}", f"p{p}", hint, minor=True)
+    yield measured("perf_latency_p99", "p99", "latency that 99 of 100 requests do not exceed")
+    for tag, header in (
+        ("time_to_first_token_p99", "first token p99"),
+        ("inter_token_latency_p99", "between tokens p99"),
+        ("output_token_throughput", "tokens/s"),
+    ):
+        yield measured(tag, header, METRICS[tag].header)
 
 
-def resource_columns(lines: Sequence[TableLine], context: TableContext) -> tuple[ShownColumn, ...]:
-    """Memory, utilization, energy and money, as far as they are known."""
+def breakdown_columns() -> Iterator[Shown]:
+    """Yield the server's parts of the mean latency."""
+    yield measured("perf_server_queue", "queue", "mean time of a request in the server's queue", minor=True)
+    yield measured("perf_server_compute_infer", "compute", "mean time of a request in the model", minor=True)
+
+
+def resource_columns(context: TableContext) -> Iterator[Shown]:
+    """Yield memory, utilization, energy and money."""
+    yield measured("cpu_used_ram", "RAM MB", "the most memory that the server held for itself")
+    if context.gpus:
+        yield measured("gpu_used_memory", "GPU MB", "the most memory used on all GPUs together")
+        yield measured("gpu_utilization", "GPU %", "mean utilization")
     prices = context.prices
-    wanted = (
-        ("cpu_used_ram", "RAM MB", 0, "the most memory that the server held for itself"),
-        ("gpu_used_memory", "GPU MB", 0, "the most memory used on all GPUs together"),
-        ("gpu_utilization", "GPU %", 0, "mean utilization"),
+    figures: Iterable[tuple[str, str, Callable[[Measurement], float | None]]] = (
+        ("GPU +MB", "GPU memory beyond the server without models", prices.gpu_above_idle_mb),
+        ("CPU %", "processor time of the server, in percent of one processor", lambda m: m.cpu_percent),
+        ("J/inf", "joules of an inference: mean power over throughput", joules_per_inference),
+        ("J/inf net", "the same without the power of the idle machine", prices.joules_above_idle),
+        ("cost/1M", "of a million inferences, by the price of an hour", prices.cost_per_million),
     )
-    measured = _known(lines, [each for each in wanted if context.gpus or not each[0].startswith("gpu_")])
-    figures: tuple[tuple[str, str, int, Callable[[Measurement], float | None]], ...] = (
-        ("GPU +MB", "GPU memory beyond the server without models", 0, prices.gpu_above_idle_mb),
-        ("CPU %", "processor time of the server, in percent of one processor", 0, lambda m: m.cpu_percent),
-        ("J/inf", "joules of an inference: mean power over throughput", 3, joules_per_inference),
-        ("J/inf net", "the same without the power of the idle machine", 3, prices.joules_above_idle),
-        ("cost/1M", "of a million inferences, by the price of an hour", 3, prices.cost_per_million),
-    )
-    if not context.gpus:
-        figures = figures[1:]
-    return (*measured, *(_figure(*f) for f in figures if any(f[3](x.measurement) is not None for x in lines)))
+    for header, hint, value in figures:
+        if context.gpus or not header.startswith("GPU"):
+            yield _of_measurement(header, hint, value)
 
 
-def verdict_columns(
-    lines: Sequence[TableLine], *, constrained: bool, tied: bool = False
-) -> tuple[ShownColumn, ...]:
-    """Whether it became stable, where one did not; whether it satisfies, where there are constraints; whether
-    it cannot be told from the best, where some cannot."""
-    stable = ShownColumn(
-        column=Column(header="Stable", hint="whether the last windows agreed"),
-        cell=lambda line: text_cell("yes") if line.measurement.stable else text_cell("no", "warn"),
-    )
-    satisfies = ShownColumn(
-        column=Column(header="Satisfies", hint="whether it keeps the constraints of the run"),
-        cell=lambda line: text_cell("yes", "ok") if line.passes else text_cell("no", "bad"),
-    )
-    ties = ShownColumn(
-        column=Column(header="Tied", hint="cannot be told from the best by the final rounds"),
-        cell=lambda line: text_cell("tied", "ok") if line.tied else text_cell(""),
-    )
-    unstable = any(not line.measurement.stable for line in lines)
-    return (
-        *((stable,) if unstable else ()),
-        *((satisfies,) if constrained else ()),
-        *((ties,) if tied else ()),
-    )
+def _of_measurement(header: str, hint: str, value: Callable[[Measurement], float | None]) -> Shown:
+    return quantity(header, lambda line: value(line.measurement), hint=hint)
 
 
-def _figure(header: str, hint: str, digits: int, value: Callable[[Measurement], float | None]) -> ShownColumn:
-    return ShownColumn(
-        column=Column(header=header, numeric=True, hint=hint),
-        cell=lambda line: number(value(line.measurement), digits),
-    )
-
-
-def _known(
-    lines: Sequence[TableLine], wanted: Sequence[tuple[str, str, int, str]]
-) -> tuple[ShownColumn, ...]:
-    """Only the columns that have a figure in some row: absent is not zero."""
-    return tuple(
-        measured_column(tag, header, digits, hint)
-        for tag, header, digits, hint in wanted
-        if any(METRICS[tag].value(line.measurement) is not None for line in lines)
-    )
+def verdict_columns(lines: Sequence[TableLine], *, constrained: bool, tied: bool = False) -> Iterator[Shown]:
+    """Yield whether it became stable, where one did not; whether it satisfies, where there are constraints;
+    whether it cannot be told from the best, where some cannot."""
+    if any(not line.measurement.stable for line in lines):
+        yield Field(
+            column=Column(header="Stable", hint="whether the last windows agreed"),
+            cell=lambda line: words("yes") if line.measurement.stable else words("no", "warn"),
+        )
+    if constrained:
+        yield Field(
+            column=Column(header="Satisfies", hint="whether it keeps the constraints of the run"),
+            cell=lambda line: words("yes", "ok") if line.passes else words("no", "bad"),
+        )
+    if tied:
+        yield Field(
+            column=Column(header="Tied", hint="cannot be told from the best by the final rounds"),
+            cell=lambda line: words("tied", "ok") if line.tied else words(""),
+        )

@@ -143,7 +143,7 @@ def _brief(model: ModelRun, run: Run, manner: Manner) -> Iterator[Section]:
     yield Section(title=model.model, blocks=(verdict_card(model, verdict, run, gpus=context.gpus),))
     if verdict.ranking:
         table = configurations_grid("configurations", verdict.ranking, context)
-        yield Section(blocks=(table, _curve(verdict.best or verdict.ranking[0])))
+        yield from section("", table, _curve(verdict.best or verdict.ranking[0]))
     failures = dict.fromkeys(f"{f.variant} at {f.load}: {f.reason}" for f in model.failures)
     yield from section("", bullets(list(failures)[:MOST_FAILURES]))
 

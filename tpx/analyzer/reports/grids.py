@@ -1,14 +1,14 @@
-"""The sortable tables of the page: one row a configuration at its best load, one row a measurement, one row a
-final repetition, and one row a configuration of any model."""
+"""The analyzer's tables: of configurations at their best load, of measurements, of the final rounds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from tpx.analyzer.objectives import RankedVariant, gain_percent
 from tpx.analyzer.reports.columns import (
     GAIN,
     NAME,
     THROUGHPUT,
-    ShownColumn,
+    Shown,
     TableContext,
     TableLine,
     breakdown_columns,
@@ -16,18 +16,18 @@ from tpx.analyzer.reports.columns import (
     latency_columns,
     load_columns,
     member_columns,
-    number,
     resource_columns,
-    text_cell,
     verdict_columns,
 )
 from tpx.analyzer.reports.plots import Mode
-from tpx.report.document import Column, Grid, Row
+from tpx.analyzer.results.measurement import Load
+from tpx.report.document import Grid
 from tpx.report.styles import STYLES
+from tpx.report.table import count, table, text
 
 
-def configurations_grid(key: str, ranking: Sequence[RankedVariant], context: TableContext) -> Grid:
-    """One row a configuration, at the load where it does best; some carry the chart's markers."""
+def configurations_grid(key: str, ranking: Sequence[RankedVariant], context: TableContext) -> Grid | None:
+    """Return a row per configuration, at the load where it does best; some carry the chart's markers."""
     styles = chart_styles(ranking, context.shown)
     lines = [
         TableLine(
@@ -48,74 +48,88 @@ def configurations_grid(key: str, ranking: Sequence[RankedVariant], context: Tab
         THROUGHPUT,
         GAIN,
         *member_columns(lines),
-        *latency_columns(lines),
-        *resource_columns(lines, context),
+        *latency_columns(),
+        *resource_columns(context),
         *verdict_columns(lines, constrained=context.constrained, tied=bool(context.tied)),
     )
     best = context.recommended
     if not best and ranking and ranking[0].satisfies:
         best = ranking[0].name
     kept = {ranked.name for ranked in in_detail(ranking, context.shown)} | context.on_front | {best}
-    return _grid(
+    made = table(
         key,
         "Each configuration at its best load, the best first",
         columns,
         lines,
-        [_emphasis(line.ranked, best) for line in lines],
-        kept=kept,
+        lambda line: _emphasis(line.ranked, best),
     )
+    return _filtered(made, lines, kept)
 
 
-def measurements_grid(key: str, ranking: Sequence[RankedVariant], context: TableContext) -> Grid:
-    """Every measurement of the search, in the order of the ranking."""
+def measurements_grid(key: str, ranking: Sequence[RankedVariant], context: TableContext) -> Grid | None:
+    """Return every measurement of the search, in the order of the ranking."""
     styles = chart_styles(ranking, context.shown)
-    lines = [
-        TableLine(ranked=ranked, measurement=m, passes=passes, style=styles.get(ranked.name))
-        for ranked in ranking
-        for group, passes in ((ranked.passing, True), (ranked.failing, False))
-        for m in group
-    ]
-    columns = _measurement_columns(lines, context)
-    caption = "Every measurement, the best of each configuration first"
-    most = context.most_measurements
+    lines = [replace(line, style=styles.get(ranked.name)) for ranked in ranking for line in _lines(ranked)]
+    caption, most = "Every measurement, the best of each configuration first", context.most_measurements
     if len(lines) > most:
         caption = f"The first {most} of {len(lines)} measurements; all of them are in the JSON of the run"
-    return _grid(key, caption, columns, lines[:most], [""] * most, kept=set(styles))
+    made = table(key, caption, _measurement_columns(lines, context), lines[:most])
+    return _filtered(made, lines[:most], set(styles))
+
+
+def _lines(ranked: RankedVariant) -> Iterator[TableLine]:
+    for group, passes in ((ranked.passing, True), (ranked.failing, False)):
+        for measurement in group:
+            yield TableLine(ranked=ranked, measurement=measurement, passes=passes)
 
 
 def repetitions_grid(key: str, ranking: Sequence[RankedVariant], context: TableContext) -> Grid | None:
-    """Every measurement of the final rounds, as they were made; None without any."""
+    """Return every measurement of the final rounds, as they were made; None without any."""
     styles = chart_styles(ranking, context.shown)
     lines = [
         TableLine(ranked=ranked, measurement=m, passes=True, style=styles.get(ranked.name))
         for ranked in ranking
         for m in ranked.run.repetitions
     ]
-    if not lines:
-        return None
     lines.sort(key=lambda line: line.measurement.round)
-    columns = (_ROUND, *_measurement_columns(lines, context, verdicts=False))
-    return _grid(key, "The final rounds", columns, lines, [""] * len(lines))
+    number: Shown = count("Round", lambda line: line.measurement.round)
+    return table(
+        key, "The final rounds", [number, *_measurement_columns(lines, context, verdicts=False)], lines
+    )
 
 
-def loads_grid(key: str, ranked: RankedVariant, context: TableContext, mode: Mode) -> Grid:
-    """Every load of one configuration, in Model Analyzer's order: online the highest p99 first, offline the
-    most throughput first, and the batch before the load."""
-    pairs = [(m, True) for m in ranked.passing] + [(m, False) for m in ranked.failing]
-    pairs.sort(key=lambda pair: (pair[0].load.batch_size, pair[0].load.value))
+def loads_grid(key: str, ranked: RankedVariant, context: TableContext, mode: Mode) -> Grid | None:
+    """Return every load of one configuration, in Model Analyzer's order: online the highest p99 first,
+    offline the most throughput first, and the batch before the load."""
+    lines = sorted(_lines(ranked), key=lambda line: _place(line.measurement.load))
     online = mode == "online"
-    pairs.sort(key=lambda pair: -(pair[0].latency.p99_ns or 0) if online else -pair[0].throughput)
-    lines = [TableLine(ranked=ranked, measurement=m, passes=passes) for m, passes in pairs]
-    columns = _measurement_columns(lines, context, batch_first=not online)[1:]
-    marks = ["best" if line.measurement.load == ranked.figures.load else "" for line in lines]
+    lines.sort(
+        key=lambda line: -(line.measurement.latency.p99_ns or 0) if online else -line.measurement.throughput
+    )
+    columns = [
+        column
+        for column in _measurement_columns(lines, context, batch_first=not online)
+        if column is not NAME
+    ]
     order = "the highest p99 latency first" if online else "the most throughput first"
-    return _grid(key, f"Every load of this configuration, {order}", columns, lines, marks)
+    best = ranked.figures.load
+    return table(
+        key,
+        f"Every load of this configuration, {order}",
+        columns,
+        lines,
+        lambda line: "best" if line.measurement.load == best else "",
+    )
+
+
+def _place(load: Load) -> tuple[int, float]:
+    return load.batch_size, load.value
 
 
 def top_grid(
     key: str, best: Sequence[tuple[str, RankedVariant]], contexts: Mapping[str, TableContext]
-) -> Grid:
-    """Configurations of several models, from the best on; `contexts` are by model."""
+) -> Grid | None:
+    """Return configurations of several models, from the best on; `contexts` are by model."""
     model_of = {id(ranked): model for model, ranked in best}
     lines = [
         TableLine(
@@ -128,77 +142,52 @@ def top_grid(
         )
         for model, ranked in best
     ]
-    model = ShownColumn(column=Column(header="Model"), cell=lambda line: text_cell(model_of[id(line.ranked)]))
-    name, *rest = configuration_columns(lines)
     columns = (
-        model,
-        name,
-        *rest,
+        text("Model", lambda line: model_of[id(line.ranked)]),
+        *configuration_columns(lines),
         *load_columns(lines),
         THROUGHPUT,
         GAIN,
-        *latency_columns(lines),
+        *latency_columns(),
         *verdict_columns(lines, constrained=True),
     )
-    return _grid(key, "The best configurations across all models", columns, lines, [""] * len(lines))
+    return table(key, "The best configurations across all models", columns, lines)
 
 
 def chart_styles(ranking: Sequence[RankedVariant], shown: int) -> Mapping[str, int]:
-    """The chart's style of each configuration that it shows: the first ones and the default."""
+    """Return the chart's style of each configuration that it shows: the first ones and the default."""
     return {ranked.name: index % STYLES for index, ranked in enumerate(in_detail(ranking, shown))}
 
 
 def in_detail(ranking: Sequence[RankedVariant], shown: int) -> tuple[RankedVariant, ...]:
-    """The configurations that the report draws: the best ones, and the default wherever it ranks."""
+    """Return the configurations that the report draws: the best ones, and the default wherever it ranks."""
     rest = [ranked for ranked in ranking[shown:] if ranked.run.variant.is_default]
     return (*ranking[:shown], *rest)
 
 
 def _measurement_columns(
     lines: Sequence[TableLine], context: TableContext, *, verdicts: bool = True, batch_first: bool = False
-) -> tuple[ShownColumn, ...]:
-    return (
-        NAME,
-        *load_columns(lines, batch_first=batch_first),
-        THROUGHPUT,
-        *member_columns(lines),
-        *latency_columns(lines),
-        *breakdown_columns(lines),
-        *resource_columns(lines, context),
-        *(verdict_columns(lines, constrained=context.constrained) if verdicts else ()),
+) -> Iterable[Shown]:
+    yield NAME
+    yield from load_columns(lines, batch_first=batch_first)
+    yield THROUGHPUT
+    yield from member_columns(lines)
+    yield from latency_columns()
+    yield from breakdown_columns()
+    yield from resource_columns(context)
+    if verdicts:
+        yield from verdict_columns(lines, constrained=context.constrained)
+
+
+def _filtered(made: Grid | None, lines: Sequence[TableLine], kept: set[str]) -> Grid | None:
+    """Return the table with a filter over its rows; it begins with those of the configurations `kept`."""
+    if made is None:
+        return None
+    rows = tuple(
+        replace(row, kept=line.ranked.name in kept, passes=line.passes)
+        for row, line in zip(made.rows, lines, strict=True)
     )
-
-
-_ROUND = ShownColumn(
-    column=Column(header="Round", numeric=True), cell=lambda line: number(line.measurement.round, 0)
-)
-
-
-def _grid(
-    key: str,
-    caption: str,
-    columns: Sequence[ShownColumn],
-    lines: Sequence[TableLine],
-    emphasis: Sequence[str],
-    *,
-    kept: set[str] | None = None,
-) -> Grid:
-    """`kept` are the configurations that a filtered table begins with; None is a table without a filter."""
-    return Grid(
-        key=key,
-        caption=caption,
-        columns=tuple(shown.column for shown in columns),
-        rows=tuple(
-            Row(
-                cells=tuple(shown.cell(line) for shown in columns),
-                emphasis=mark,
-                kept=kept is None or line.ranked.name in kept,
-                passes=line.passes,
-            )
-            for line, mark in zip(lines, emphasis, strict=False)
-        ),
-        filtered=kept is not None,
-    )
+    return replace(made, rows=rows, filtered=True)
 
 
 def _emphasis(ranked: RankedVariant, best: str) -> str:

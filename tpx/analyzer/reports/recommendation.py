@@ -5,10 +5,10 @@ import shlex
 from pathlib import Path
 
 from tpx.analyzer.objectives import METRICS, RankedVariant
-from tpx.analyzer.reports.columns import signed_percent
 from tpx.analyzer.reports.verdict import Finding, Verdict
 from tpx.analyzer.results.measurement import Configuration, Measurement
 from tpx.analyzer.results.run import Run, VariantRun
+from tpx.report.digits import percent
 from tpx.report.document import (
     Block,
     Cell,
@@ -106,7 +106,7 @@ def _metric_rows(before: Measurement, after: Measurement, *, gpus: bool) -> list
         old, new = METRICS[tag].value(before), METRICS[tag].value(after)
         if old is None or new is None or (tag.startswith("gpu_") and not gpus):
             continue
-        change = signed_percent((new / old - 1) * 100) if old else _NO_VALUE
+        change = percent(new / old - 1) if old else _NO_VALUE
         rows.append((label, f"{old:,.{digits}f}", f"{new:,.{digits}f}", change))
     return rows
 
