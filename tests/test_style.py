@@ -21,8 +21,7 @@ VAGUE_CLASS = re.compile(r"(Manager|Factory|Helper|Processor|Handler|Info)$")
 BOUNDARIES = {
     # one request: whatever happens, it is answered, and so are the others
     "tpx/serving/frontends/http.py": 1,
-    "tpx/serving/frontends/http_answers.py": 3,
-    "tpx/serving/frontends/openapi.py": 1,
+    "tpx/serving/frontends/http_answers.py": 2,
     "tpx/serving/frontends/http_infer.py": 1,
     "tpx/serving/frontends/grpc_verbs.py": 2,
     "tpx/serving/frontends/grpc_reflection.py": 1,
@@ -60,7 +59,6 @@ CLEANING_UP = {
     "tpx/serving/repository/loading.py": 2,
     "tpx/serving/repository/overrides.py": 1,
     "tpx/serving/repository/discovery.py": 1,
-    "tpx/serving/repository/loads.py": 2,
 }
 
 

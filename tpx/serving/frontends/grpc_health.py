@@ -7,14 +7,12 @@ has Check only; clients with health checking of their own (`healthCheckConfig`) 
 import asyncio
 from typing import Any
 
-from google.protobuf.message import DecodeError
-
 from tpx.errors import InvalidRequest
 from tpx.protocol import messages
 from tpx.protocol.grpc.server_call import Method, ServerCall
 from tpx.protocol.tensors import Buffer
 from tpx.serving.dataplane import DataPlane
-from tpx.serving.frontends.grpc_verbs import Rpc, fail, unary_later
+from tpx.serving.frontends.grpc_verbs import Rpc, decode, fail, unary_later
 
 _SERVICE = "/grpc.health.v1.Health/"
 _LOOK_EVERY_S = 0.25
@@ -86,9 +84,9 @@ class _Watch:
 
     def message(self, message: Buffer) -> None:
         try:
-            messages.HealthCheckRequest.FromString(bytes(message))
-        except DecodeError:
-            fail(self._call, InvalidRequest("Unable to parse request: it is not a HealthCheckRequest"))
+            decode("HealthCheckRequest", message)
+        except InvalidRequest as exc:
+            fail(self._call, exc)
             return
         if self._told < 0:
             self._health.enter(self)

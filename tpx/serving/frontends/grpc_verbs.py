@@ -28,8 +28,7 @@ def answer(call: ServerCall, message: Any) -> None:
 
 
 def when_loaded(call: ServerCall, absent: NotLoaded, work: Callable[[], None]) -> None:
-    """Do what was asked of a model once it is loaded. `work` answers whatever happens, and fails where the
-    model is gone again."""
+    """Do `work` once a model is loaded; it answers in any case, and fails if the model is gone again."""
     try:
         call.on_gone = absent.then(work, partial(fail, call))
     except TpxError as exc:
@@ -42,7 +41,7 @@ def fail(call: ServerCall, error: TpxError) -> None:
 
 
 def fail_internally(call: ServerCall, what: str, error: Exception) -> None:
-    """An error of our own: the log has the traceback, the client learns that it is not its fault."""
+    """Answer a defect of ours: the log has the traceback, the client learns that it is not its fault."""
     log.error("%s failed", what, exc_info=error)
     call.fail(Status.INTERNAL, "internal error: see the log of the server")
 
@@ -64,20 +63,25 @@ class Rpc:
     method: Method
 
 
+def decode(request_type: str, message: Buffer) -> Any:
+    """Decode a message. Raises InvalidRequest."""
+    try:
+        return getattr(messages, request_type).FromString(bytes(message))
+    except DecodeError as exc:
+        raise InvalidRequest(f"Unable to parse request: it is not a {request_type}") from exc
+
+
 def rpc(name: str, category: Category, verb: Verb) -> Rpc:
-    """A unary method of the inference service."""
+    """Return a unary method of the inference service."""
     return Rpc(category=category, method=unary(SERVICE + name, f"{name}Request", verb))
 
 
 def unary(path: str, request_type: str, verb: Verb) -> Method:
-    """A unary method around a verb: decode, call, encode, and map errors."""
-    request_class = getattr(messages, request_type)
+    """Return a unary method around a verb: decode, call, encode, and map errors."""
 
     def serve(call: ServerCall, message: Buffer, *, waits: bool = True) -> None:
         try:
-            answer(call, verb(request_class.FromString(bytes(message))))
-        except DecodeError:
-            fail(call, InvalidRequest(f"Unable to parse request: it is not a {request_type}"))
+            answer(call, verb(decode(request_type, message)))
         except NotLoaded as exc:
             if waits:
                 when_loaded(call, exc, partial(serve, call, message, waits=False))
@@ -98,8 +102,8 @@ def rpc_later(
     tasks: Tasks,
     check: Callable[[], None] = lambda: None,
 ) -> Rpc:
-    """A method of the inference service whose verb takes its time; `check` may refuse before the message is
-    even decoded."""
+    """Return a method of the inference service whose verb takes its time; `check` may refuse before the
+    message is decoded."""
     return Rpc(category=category, method=unary_later(SERVICE + name, f"{name}Request", verb, tasks, check))
 
 
@@ -110,19 +114,15 @@ def unary_later(
     tasks: Tasks,
     check: Callable[[], None] = lambda: None,
 ) -> Method:
-    """A unary method around a verb that takes its time."""
-    request_class = getattr(messages, request_type)
+    """Return a unary method around a verb that takes its time."""
 
     async def work(call: ServerCall, message: Buffer) -> None:
         try:
             if len(message) <= _SHORT_BYTES:
-                request = request_class.FromString(bytes(message))
+                request = decode(request_type, message)
             else:
-                loop = asyncio.get_running_loop()
-                request = await loop.run_in_executor(None, lambda: request_class.FromString(bytes(message)))
+                request = await asyncio.to_thread(decode, request_type, message)
             answer(call, await verb(request))
-        except DecodeError:
-            fail(call, InvalidRequest(f"Unable to parse request: it is not a {request_type}"))
         except TpxError as exc:
             fail(call, exc)
         except Exception as exc:  # noqa: BLE001 (one request's boundary)

@@ -12,7 +12,7 @@ from tpx.protocol.inflation import Inflater
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.access import Key, Restrictions
 from tpx.serving.frontends.forwarding import HeaderForwarding
-from tpx.serving.frontends.http_answers import answer_error, answer_failure, when_loaded
+from tpx.serving.frontends.http_answers import answer_error, answer_failure, attempt, when_loaded
 from tpx.serving.frontends.http_control import HttpControl
 from tpx.serving.frontends.http_generate import HttpGeneration
 from tpx.serving.frontends.http_infer import HttpInference
@@ -51,20 +51,14 @@ class HttpFrontend:
                 meaning = request.head.memo = self._meaning(request.head)
             meaning(request)
         except NotLoaded as exc:
-            self._wait(request, exc)
+            attempt(request, partial(when_loaded, request, exc, partial(request.head.memo, request)))
         except TpxError as exc:
             answer_error(request, exc)
         except Refusal as exc:
             body = orjson.dumps({"error": str(exc)})
             request.respond(exc.status, JSON_TYPE + exc.headers, (body,))
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
-            answer_failure(request, "an HTTP request", exc)
-
-    def _wait(self, request: HttpRequest, absent: NotLoaded) -> None:
-        try:
-            when_loaded(request, absent, partial(request.head.memo, request))
-        except TpxError as exc:
-            answer_error(request, exc)
+            answer_failure(request, exc)
 
     def judge(self, head: Head) -> HttpError | None:
         """Why the body of this head is not even read: its sender lacks a key."""

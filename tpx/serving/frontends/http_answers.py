@@ -48,9 +48,9 @@ def answer_error(request: HttpRequest, error: TpxError, headers: bytes = b"") ->
     request.respond(STATUS_OF_CODE[error.code], JSON_TYPE + headers, (orjson.dumps({"error": message}),))
 
 
-def answer_failure(request: HttpRequest, what: str, error: Exception) -> None:
-    """An error of our own: the log has the traceback, the client learns that it is not its fault."""
-    log.error("%s failed", what, exc_info=error)
+def answer_failure(request: HttpRequest, error: Exception) -> None:
+    """Answer a defect of ours: the log has the traceback, the client learns that it is not its fault."""
+    log.error("an HTTP request failed", exc_info=error)
     request.respond(500, JSON_TYPE, (b'{"error":"internal error: see the log of the server"}',))
 
 
@@ -62,27 +62,45 @@ def answer_compressed(request: HttpRequest, headers: bytes, parts: Sequence[Buff
         request.respond(200, headers, (deflate(body, encoding),))
     else:
         packing = asyncio.get_running_loop().run_in_executor(None, deflate, body, encoding)
-        apart(
-            request, "compressing an answer", packing, lambda packed: request.respond(200, headers, (packed,))
-        )
+        when_done(request, packing, lambda packed: request.respond(200, headers, (packed,)))
 
 
-def apart(
-    request: HttpRequest, what: str, future: "asyncio.Future[T]", then: Callable[[T], None]
+def attempt(request: HttpRequest, work: Callable[[], None], *, waits: bool = True) -> None:
+    """Do a step of a request. What it raises is answered; a model that is not loaded is waited for, once."""
+    try:
+        try:
+            work()
+        except NotLoaded as exc:
+            if not waits:
+                raise
+            when_loaded(request, exc, work)
+    except TpxError as exc:
+        answer_error(request, exc)
+    except Exception as exc:  # noqa: BLE001 (one request's boundary)
+        answer_failure(request, exc)
+
+
+def when_loaded(request: HttpRequest, absent: NotLoaded, work: Callable[[], None]) -> None:
+    """Load a model and attempt `work` once it serves. Raises Overloaded."""
+
+    def again() -> None:
+        request.on_gone = None
+        attempt(request, work, waits=False)
+
+    request.on_gone = absent.then(again, partial(answer_error, request))
+
+
+def when_done(
+    request: HttpRequest, future: "asyncio.Future[T]", work: Callable[[T], None]
 ) -> Callable[[], None]:
-    """Give the result of what is done in another thread to `then`, so that a large body of one client holds
-    up no other. What either raises is answered. Returns what calls it off."""
+    """Attempt `work` with the result of another thread, so that a large body of one client holds up no
+    other. Returns what calls it off."""
 
     def done(future: "asyncio.Future[T]") -> None:
         if future.cancelled():
             answer_error(request, Cancelled("the request was cancelled"))
-            return
-        try:
-            then(future.result())
-        except TpxError as exc:
-            answer_error(request, exc)
-        except Exception as exc:  # noqa: BLE001 (one request's boundary)
-            answer_failure(request, what, exc)
+        else:
+            attempt(request, lambda: work(future.result()))
 
     future.add_done_callback(done)
 
@@ -92,43 +110,14 @@ def apart(
     return call_off
 
 
-def when_loaded(request: HttpRequest, absent: NotLoaded, work: Callable[[], None]) -> None:
-    """Do what was asked of a model once it is loaded; what is raised then is answered."""
-
-    def again() -> None:
-        request.on_gone = None
-        _attempt(request, work)
-
-    request.on_gone = absent.then(again, partial(answer_error, request))
-
-
-def go_on(request: HttpRequest, work: Callable[[], None]) -> None:
-    """Do what a request waited for, once its model is loaded; what is raised is answered."""
-    try:
-        _attempt(request, work, NotLoaded)
-    except NotLoaded as exc:
-        when_loaded(request, exc, work)
-
-
-def _attempt(request: HttpRequest, work: Callable[[], None], *passed_on: type[TpxError]) -> None:
-    try:
-        work()
-    except passed_on:
-        raise
-    except TpxError as exc:
-        answer_error(request, exc)
-    except Exception as exc:  # noqa: BLE001 (one request's boundary)
-        answer_failure(request, "an HTTP request", exc)
-
-
 async def answer_when_done(request: HttpRequest, work: Coroutine[Any, Any, None]) -> None:
-    """Let `work` answer in its own time; what it raises is answered, too."""
+    """Let `work` answer later; what it raises is answered, too."""
     try:
         await work
     except TpxError as exc:
         answer_error(request, exc)
     except Exception as exc:  # noqa: BLE001 (one request's boundary)
-        answer_failure(request, "an HTTP request", exc)
+        answer_failure(request, exc)
 
 
 def choose_encoding(accept: bytes) -> str:

@@ -12,7 +12,7 @@ from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.generate_json import decode, encode
-from tpx.serving.frontends.http_answers import STATUS_OF_CODE, answer_error, go_on
+from tpx.serving.frontends.http_answers import STATUS_OF_CODE, answer_error, attempt
 from tpx.serving.frontends.http_routes import MODEL, Route, of_model, route
 from tpx.serving.frontends.outputs import takes_long
 from tpx.serving.frontends.traced import trace_http
@@ -70,8 +70,8 @@ class HttpGeneration:
         version: str,
         decoded: DecodedRequest,
     ) -> None:
-        """The request has been decoded beside the event loop."""
-        go_on(request, partial(self._compute, request, answer, name, version, decoded))
+        """Go on with a request that was decoded beside the event loop."""
+        attempt(request, partial(self._compute, request, answer, name, version, decoded))
 
     def _compute(
         self,

@@ -28,16 +28,14 @@ from tpx.serving.frontends.http_answers import (
     answer_compressed,
     answer_error,
     answer_failure,
-    apart,
+    attempt,
     choose_encoding,
-    go_on,
-    when_loaded,
+    when_done,
 )
 from tpx.serving.frontends.http_routes import MODEL, Route, of_model
 from tpx.serving.frontends.outputs import put_into_place, takes_long, with_classes
 from tpx.serving.frontends.traced import trace_http
 from tpx.serving.offload import LONG_BYTES, Postponed
-from tpx.serving.repository.on_demand import NotLoaded
 from tpx.serving.request import (
     InferRequest,
     InferResponse,
@@ -116,17 +114,11 @@ class HttpInference:
                 self._compute(request, route, short)
             else:
                 inflating = self._inflater.start(*packed)
-                compute = partial(self._compute_inflated, request, route)
-                request.on_gone = apart(request, "an HTTP request", inflating, compute)
+                compute = partial(self._compute, request, route)
+                request.on_gone = when_done(request, inflating, compute)
         else:
             error = Unsupported("Unsupported compression type")
             answer_error(request, error, b"Accept-Encoding: gzip, deflate\r\n")
-
-    def _compute_inflated(self, request: HttpRequest, route: InferRoute, body: Buffer) -> None:
-        try:
-            self._compute(request, route, body)
-        except NotLoaded as exc:
-            when_loaded(request, exc, partial(self._compute, request, route, body))
 
     def _compute(
         self, request: HttpRequest, route: InferRoute, body: Buffer, decoded: DecodedRequest | None = None
@@ -151,8 +143,8 @@ class HttpInference:
         self._plane.infer(infer)
 
     def _go_on(self, request: HttpRequest, route: InferRoute, body: Buffer, decoded: DecodedRequest) -> None:
-        """The request has been decoded, or read from shared memory, beside the event loop."""
-        go_on(request, partial(self._compute, request, route, body, decoded))
+        """Go on with a request that was decoded, or read from shared memory, beside the event loop."""
+        attempt(request, partial(self._compute, request, route, body, decoded))
 
     def _remembered(
         self, request: HttpRequest, route: InferRoute, body: Buffer, size: int
@@ -221,7 +213,7 @@ class HttpInference:
             except TpxError as exc:
                 answer_error(request, exc)
             except Exception as exc:  # noqa: BLE001 (one request's boundary)
-                answer_failure(request, "encoding an answer", exc)
+                answer_failure(request, exc)
             else:
                 _respond(request, answer)
 

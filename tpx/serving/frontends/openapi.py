@@ -13,7 +13,7 @@ from tpx import __version__
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends import api_page
-from tpx.serving.frontends.http_answers import answer_failure
+from tpx.serving.frontends.http_answers import when_done
 from tpx.serving.frontends.http_routes import Route, route
 
 _OPENAPI = "3.1.0"
@@ -220,15 +220,8 @@ class HttpDocumentation:
         def work() -> _Made:
             return form(document(routes, models[:_MOST_EXAMPLES]))
 
-        def done(future: asyncio.Future[_Made]) -> None:
-            try:
-                headers, body = future.result()
-            except Exception as exc:  # noqa: BLE001 (one request's boundary)
-                answer_failure(request, "describing the API", exc)
-                return
-            request.respond(200, headers, (body,))
-
-        asyncio.get_running_loop().run_in_executor(None, work).add_done_callback(done)
+        making = asyncio.get_running_loop().run_in_executor(None, work)
+        when_done(request, making, lambda made: request.respond(200, made[0], (made[1],)))
 
 
 def _rendered(document: dict[str, Any]) -> _Made:

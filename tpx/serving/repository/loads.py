@@ -230,22 +230,17 @@ class Loads:
 
     async def _load_versions(self, wanted: Wanted, versions: Sequence[int]) -> Outcomes:
         """Load versions, under the memory limit if there is one."""
-        source = wanted.source
+        source, model = wanted.source, wanted.source.model_id
 
         def load(version: int) -> Served:
-            model = source.model_id
             log.info("loading: %s:%d", model, version)
-            try:
-                return self.loader.load(source, version, wanted.config, self.host_of(model))
-            except Exception as exc:
-                log.error("failed to load '%s' version %d: %s", model, version, reason_of(exc))
-                raise
+            return self.loader.load(source, version, wanted.config, self.host_of(model))
 
         return await self.memory.load(
-            source.model_id,
+            model,
             {version: wanted.recipes[version] for version in versions},
             partial(size_of, source),
-            lambda: self._all({version: partial(load, version) for version in versions}),
+            lambda: self._all(f"load '{model}'", {version: partial(load, version) for version in versions}),
         )
 
     def _may_regroup(self, served: Served, config: Any) -> bool:
@@ -257,31 +252,31 @@ class Loads:
         self, wanted: Wanted, serving: Mapping[int, Served]
     ) -> dict[int, Regroup | BaseException]:
         """Make the instances that versions lack, which serve on as they are."""
+        model = wanted.source.model_id
 
         def regroup(served: ServedModel) -> Regroup:
-            model, version = wanted.source.model_id, served.version
-            log.info("changing the instances of: %s:%d", model, version)
-            try:
-                return self.loader.regroup(served, wanted.source, wanted.config)
-            except Exception as exc:
-                why = reason_of(exc)
-                log.error("failed to change the instances of '%s' version %d: %s", model, version, why)
-                raise
+            log.info("changing the instances of: %s:%d", model, served.version)
+            return self.loader.regroup(served, wanted.source, wanted.config)
 
         models = {version: served for version, served in serving.items() if isinstance(served, ServedModel)}
-        return await self._all({version: partial(regroup, model) for version, model in models.items()})
+        return await self._all(
+            f"change the instances of '{model}'",
+            {version: partial(regroup, served) for version, served in models.items()},
+        )
 
-    async def _all(self, work: Mapping[int, Callable[[], T]]) -> dict[int, T | BaseException]:
-        outcomes = await asyncio.gather(*map(self._attempt, work.values()), return_exceptions=True)
+    async def _all(self, what: str, work: Mapping[int, Callable[[], T]]) -> dict[int, T | BaseException]:
+        attempts = [self._attempt(f"{what} version {version}", each) for version, each in work.items()]
+        outcomes = await asyncio.gather(*attempts, return_exceptions=True)
         return dict(zip(work, outcomes, strict=True))
 
-    async def _attempt(self, work: Callable[[], T]) -> T:
+    async def _attempt(self, what: str, work: Callable[[], T]) -> T:
         """Do work in a thread, again as often as --model-load-retry-count says."""
         retries = self.retries
         while True:
             try:
                 return await self.threads.run(work)
-            except Exception:  # one worker's loop: whatever a backend raises, the load is tried again
+            except Exception as exc:  # one worker's loop: whatever a backend raises, the load is tried again
+                log.error("failed to %s: %s", what, reason_of(exc))
                 if not retries or self.stopping.is_set():
                     raise
                 retries -= 1
