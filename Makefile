@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOAK_SECONDS ?= 600
 
-.PHONY: help demo test test-measuring test-serving test-newest test-dali soak memory churn fuzz differential onnx check format bench schema clean
+.PHONY: help demo test test-measuring test-serving test-newest test-dali soak memory churn fuzz differential onnx check format bench schema gpu-kit clean
 
 help:
 	@echo "make demo    serve the example models, measure one, search its best configuration (under 3 minutes)"
@@ -19,6 +19,7 @@ help:
 	@echo "make check   format, lint, types, layers"
 	@echo "make bench   side by side with real peers: Triton, perf_analyzer, MLServer (about an hour)"
 	@echo "make schema  regenerate the protobuf descriptors from tpx/protocol/schema/*.proto"
+	@echo "make gpu-kit   what proves tpx on a GPU machine without a network, as a folder to carry there"
 	@echo "make clean   remove the environment and everything generated"
 
 $(VENV)/.made:
@@ -111,6 +112,10 @@ schema: $(VENV)/.test
 	cd tpx/perf/clients/schema && ../../../../$(BIN)/python -m grpc_tools.protoc -I. \
 	  --descriptor_set_out=tfserving.binpb tfserving.proto
 
+# source, tests and the wheels that such a machine lacks; there: gpu-kit/run.sh all
+gpu-kit: $(VENV)/.made
+	$(BIN)/python -m tools.gpu_kit.pack
+
 clean:
-	rm -rf $(VENV) .cache demo .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/e2e/node/node_modules
+	rm -rf $(VENV) .cache demo gpu-kit .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/e2e/node/node_modules
 	find tpx tests benchmarks tools -name __pycache__ -type d -prune -exec rm -rf {} +

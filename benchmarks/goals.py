@@ -55,6 +55,12 @@ def goals() -> Iterator[Goal]:
     yield from _agreement()
     yield from _few_in_flight()
     yield from _analyzers()
+    for datatype in ("FP16", "BF16"):
+        for rows in (1, 8, 64):
+            cell = f"resnet {datatype} batch {rows} c=4"
+            yield Goal(bench="gpu", cell=cell, figure="throughput", over="direct", at_least=0.95)
+        cell = f"resnet {datatype} batch 1 c=1"
+        yield Goal(bench="gpu", cell=cell, figure="p99_us", over="direct", at_most=1.1)
     for size in ("640x480", "1920x1080"):
         yield Goal(
             bench="dali", cell=f"JPEG {size} http c=32", figure="throughput", over="direct", at_least=0.95
