@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from tpx.errors import UsageError
 
@@ -150,6 +150,22 @@ def given(config: Any) -> dict[str, Any]:
     """The options of a config that differ from their defaults, by name."""
     values = {field.name: field.of(config) for field in fields_of(type(config))}
     return {f.name: values[f.name] for f in fields_of(type(config)) if values[f.name] != f.default}
+
+
+def refuse(flag: str, reason: str) -> NoReturn:
+    """Raise the message for a bad value of a flag."""
+    raise UsageError(f"Failed to parse {flag}. {reason}")
+
+
+def one_of(flag: str, choices: tuple[str, ...], message: str) -> Callable[[str], str]:
+    """Reads one of some words, in any case; the message for all others has a place for the word."""
+
+    def parse(text: str) -> str:
+        if text.lower() not in choices:
+            refuse(flag, message.format(text))
+        return text.lower()
+
+    return parse
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

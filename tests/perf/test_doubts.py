@@ -9,6 +9,7 @@ from tests.perf.conftest import make_window
 from tpx.perf.estimates import sample_of
 from tpx.perf.ledger import Ending, Measured
 from tpx.perf.levels import Level
+from tpx.perf.plan import LoadPlan, PaceSpec
 from tpx.perf.records import Records
 from tpx.perf.results import ClientCheck, ServerBreakdown
 from tpx.perf.rules import Standing
@@ -17,7 +18,7 @@ from tpx.perf.verdict import doubts
 
 CALM = ClientCheck(cpu_share=0.2, loop_lag_p99_ns=100_000, slip_p99_ns=0)
 SETTINGS = LevelSettings()
-POLLING = replace(SETTINGS, poll="busy")
+POLLING = LevelSettings(load=LoadPlan(pace=PaceSpec(poll="busy")))
 
 
 def told(in_flight: float = 3.9, requests: int = 1000, **changes: Any) -> list[str]:

@@ -8,7 +8,7 @@ from tpx.errors import UsageError
 from tpx.options import from_argv
 from tpx.perf.levels import LevelRange
 from tpx.perf.options import SessionSpec
-from tpx.perf.plan import Arrivals, PeriodicRange
+from tpx.perf.plan import PeriodicRange
 
 RATES = "The rates must be from 1e-6 (one request in 11 days) to 1e9 (one a nanosecond)."
 
@@ -69,12 +69,12 @@ def test_pace_options_reach_the_plan() -> None:
     words = "--request-distribution GAMMA --gamma-shape 0.5 --on-late skip --max-connections 7 --seed 3"
     rate = ("--request-rate-range", "9", "--num-of-sequences", "9", "--serial-sequences")
     plan = parse(*words.split(), *rate).load_plan
-    assert plan.arrivals == Arrivals(distribution="gamma", shape=0.5)
-    assert (plan.late, plan.max_connections, plan.seed, plan.sequences, plan.serial) == (
-        "skip", 7, 3, 9, True,
-    )  # fmt: skip
-    burst = parse("--request-distribution", "burst", "--burst-size", "8").load_plan.arrivals
-    assert (burst.distribution, burst.burst) == ("burst", 8)
+    pace = plan.pace
+    assert (pace.request_distribution, pace.gamma_shape) == ("gamma", 0.5)
+    assert (pace.on_late, pace.max_connections, pace.serial_sequences) == ("skip", 7, True)
+    assert (plan.seed, plan.sequences) == (3, 9)
+    burst = parse("--request-distribution", "burst", "--burst-size", "8").load_plan.pace
+    assert (burst.request_distribution, burst.burst_size) == ("burst", 8)
 
 
 @pytest.mark.parametrize("words", ["--max-connections 7", "--on-late skip"])
@@ -87,8 +87,8 @@ def test_a_closed_loop_has_no_use_for_what_is_of_an_open_one(words: str) -> None
 
 @pytest.mark.parametrize(("words", "workers"), [((), 0), (("--workers", "auto"), 0), (("--workers", "3"), 3)])
 def test_workers_are_a_number_or_automatic(words: tuple[str, ...], workers: int) -> None:
-    assert parse(*words).load_plan.workers == workers
-    assert parse(*words, "--max-threads", "2").load_plan.most_workers == 2
+    assert parse(*words).load_plan.pace.workers == workers
+    assert parse(*words, "--max-threads", "2").load_plan.pace.max_threads == 2
 
 
 @pytest.mark.parametrize(

@@ -159,10 +159,7 @@ def test_a_directory_that_is_not_needed_is_a_warning() -> None:
 def test_a_sequence_length_below_1_is_a_warning_and_the_default(length: int) -> None:
     wanted = read_words(["-m", "net", "--sequence-length", str(length)])
     assert wanted.warnings == (f"--sequence-length {length}: the sequence length must be > 0; 20 is used",)
-    assert (
-        wanted.config.sequences.settings
-        == read_words(["-m", "net", "--sequence-length=20"]).config.sequences.settings
-    )
+    assert (wanted.config.sequences.length, wanted.config.sequences.fixed) == (20, True)
 
 
 @pytest.mark.parametrize("word", ["--version", "--vers"])

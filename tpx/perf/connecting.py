@@ -260,7 +260,7 @@ def _feed_settings(
     return FeedSettings(
         fields=replace(spec.wire.request_fields, outputs=outputs),
         batch_size=spec.inputs.batch_size,
-        sequences=spec.sequences.settings if tree.takes_sequences else None,
+        sequences=spec.sequences if tree.takes_sequences else None,
         scheduled=spec.load.fixed_schedule,
         conversing=spec.load.session_concurrency is not None,
         tolerance=spec.inputs.tolerance,

@@ -5,10 +5,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tpx.errors import UsageError
+from tpx.options import refuse
 from tpx.perf.plan import Intervals, ModelShare, PeriodicRange
-from tpx.perf.settings import refuse
 
-MAX_WORKERS = 256
 LEAST_RATE, GREATEST_RATE = 1e-6, 1e9
 """Requests per second whose times a schedule of nanoseconds can tell apart and hold."""
 
@@ -365,12 +364,3 @@ def parse_models(text: str) -> tuple[ModelShare, ...]:
     if len({share.name for share in shares}) < len(shares):
         refuse(flag, "A model is named twice.")
     return tuple(shares)
-
-
-def parse_workers(text: str) -> int:
-    """A number of processes, or `auto`, which is 0."""
-    if text.lower() == "auto":
-        return 0
-    if not text.isdecimal() or not 0 < int(text) <= MAX_WORKERS:
-        refuse("--workers", f"The value must be 'auto' or a number from 1 to {MAX_WORKERS}.")
-    return int(text)

@@ -1,5 +1,5 @@
-"""How load is put on, whatever its level: arrivals, their seed, what late requests become, connections, and
-each worker's share of it."""
+"""How load is put on, whatever its level: arrivals, what late requests become, connections, and each worker's
+share of it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,26 +10,112 @@ from typing import Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from tpx.errors import UsageError
+from tpx.options import one_of, option, refuse
+from tpx.perf.loops import Poll
+from tpx.processors import usable_processors
+
 Distribution = Literal["constant", "poisson", "gamma", "burst"]
 LatePolicy = Literal["send", "skip"]
 
 Item = TypeVar("Item")
 
+MAX_WORKERS = 256
 LATE_NS = 1_000_000
 """A request sent later than this after its time is delayed; perf_analyzer tolerates as much."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrivals:
-    """How requests of a rate are spread over time.
+def parse_workers(text: str) -> int:
+    """A number of processes, or `auto`, which is 0."""
+    if text.lower() == "auto":
+        return 0
+    if not text.isdecimal() or not 0 < int(text) <= MAX_WORKERS:
+        refuse("--workers", f"The value must be 'auto' or a number from 1 to {MAX_WORKERS}.")
+    return int(text)
 
-    `shape` is the gamma distribution's: 1 is Poisson, above 1 more even, below 1 in bursts; the gaps'
-    coefficient of variation is 1/sqrt(shape). `burst` requests come at a time for `burst`.
+
+POLLING_PROCESSORS = 2
+"""A client that polls fills one, and whatever else runs here needs another."""
+_distribution = one_of(
+    "--request-distribution",
+    ("constant", "poisson", "gamma", "burst"),
+    "Unsupported type provided: '{}'. Choices are 'constant', 'poisson', 'gamma' or 'burst'.",
+)
+_late = one_of(
+    "--on-late", ("send", "skip"), "Unsupported type provided: '{}'. Choices are 'send' or 'skip'."
+)
+_poll = one_of("--poll", ("sleep", "busy"), "Unsupported type provided: '{}'. Choices are 'sleep' or 'busy'.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaceSpec:
+    """How load is put on, whatever its level: arrivals, connections, sequences, processes.
+
+    `gamma_shape` is the gamma distribution's: 1 is Poisson, above 1 more even, below 1 in bursts; the gaps'
+    coefficient of variation is 1/sqrt(shape).
     """
 
-    distribution: Distribution = "constant"
-    shape: float = 1.0
-    burst: int = 1
+    request_distribution: Distribution = option(
+        "constant", "how the requests of a rate are spread over time", parse=_distribution
+    )
+    gamma_shape: float = option(
+        1.0, "of gamma arrivals: 1 is poisson, more is more even, less comes in clusters"
+    )
+    burst_size: int = option(1, "of burst arrivals: how many come at a time")
+    on_late: LatePolicy = option(
+        "send",
+        "what becomes of a request that is more than a millisecond late, because no connection was free",
+        parse=_late,
+    )
+    max_connections: int = option(
+        1024, "requests that a rate may have in flight; further ones wait for an answer"
+    )
+    num_of_sequences: int = option(4, "sequences that a rate keeps open, for models that take sequences")
+    serial_sequences: bool = option(
+        False,
+        "never two requests of a sequence in flight; they never are, as they would overtake each other",
+    )
+    workers: int = option(
+        0,
+        "processes that send the requests; auto: more than one where a processor is not enough",
+        metavar="N|auto",
+        parse=parse_workers,
+        default_text="auto",
+    )
+    max_threads: int = option(0, "how many processes --workers auto may take; perf_analyzer's threads")
+    poll: Poll = option(
+        "sleep",
+        "how the client waits for answers: sleep, or busy, which polls on a processor of its own, so "
+        "that the latency of 1 to 4 requests in flight has no wake-up of the client in it",
+        parse=_poll,
+    )
+    self_test: bool = option(
+        False,
+        "measure what this machine can send, against a server that does nothing, and end",
+    )
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a value out of range, or one of other arrivals."""
+        if not 0 < self.gamma_shape < float("inf"):
+            refuse("--gamma-shape", "The value must be > 0.")
+        if self.gamma_shape != 1 and self.request_distribution != "gamma":
+            raise UsageError("--gamma-shape is of --request-distribution gamma")
+        for flag, value in (
+            ("--burst-size", self.burst_size),
+            ("--max-connections", self.max_connections),
+            ("--num-of-sequences", self.num_of_sequences),
+        ):
+            if value <= 0:
+                refuse(flag, "The value must be > 0.")
+        if self.poll == "busy" and usable_processors() < POLLING_PROCESSORS:
+            raise UsageError(
+                "--poll busy needs a processor of its own, and this process may use "
+                f"{usable_processors():g} (taskset, or the container's limit): the server would wait for it"
+            )
+        if self.burst_size != 1 and self.request_distribution != "burst":
+            raise UsageError("--burst-size is of --request-distribution burst")
+        if self.max_threads < 0:
+            refuse("--max-threads", "The value must be > 0.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,22 +163,12 @@ class PeriodicRange:
 class LoadPlan:
     """What a load is made by beside its level."""
 
-    arrivals: Arrivals = field(default_factory=Arrivals)
+    pace: PaceSpec = field(default_factory=PaceSpec)
     intervals: Intervals | None = None
     periodic: PeriodicRange | None = None
     seed: int = 0
-    late: LatePolicy = "send"
-    max_connections: int = 1024
-    """An open loop opens further connections up to so many while none is free."""
     sequences: int = 0
     """How many sequences an open loop keeps open; 0 where requests belong to none."""
-    serial: bool = False
-    """Whether a request of a sequence waits for the answer to the one before it."""
-    workers: int = 1
-    """Processes that send; 0 is as many as the load needs, but no more than `most_workers`, 0 for any."""
-    most_workers: int = 0
-    samples_per_query: int = 8
-    """Requests of one query of the MultiStream scenario."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,11 @@
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NoReturn
+from typing import Literal
 
-from tpx.errors import UsageError
+from tpx.options import refuse
 from tpx.perf.loops import Poll
 from tpx.perf.objectives import Objective
 from tpx.perf.plan import LoadPlan
@@ -17,22 +17,6 @@ SECRET_WORDS = ("auth", "cookie", "key", "password", "secret", "token")
 HIDDEN = "***"
 FEWEST_SAMPLES = 30
 """A window that goes into a confidence interval has at least so many requests."""
-
-
-def refuse(flag: str, reason: str) -> NoReturn:
-    """Raise perf_analyzer's message for a bad value."""
-    raise UsageError(f"Failed to parse {flag}. {reason}")
-
-
-def one_of(flag: str, choices: tuple[str, ...], message: str) -> Callable[[str], str]:
-    """Reads one of some words, in any case; the message for all others has a place for the word."""
-
-    def parse(text: str) -> str:
-        if text.lower() not in choices:
-            refuse(flag, message.format(text))
-        return text.lower()
-
-    return parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +99,6 @@ class LevelSettings:
     max_windows: int = 10
     with_engine: bool = False
     """The engine is in this process: that it is busy does not say that the client is."""
-    poll: Poll = "sleep"
-    """How the client waits for answers."""
     asynchronous: bool = False
     """As with perf_analyzer's asynchronous calls, a level is stable at last if its throughput alone is."""
     one_window: bool = False
@@ -138,6 +120,11 @@ class LevelSettings:
     safety: float = SAFE_CONFIDENCE
     """The confidence with which an objective is called met, or broken."""
     load: LoadPlan = field(default_factory=LoadPlan)
+
+    @property
+    def poll(self) -> Poll:
+        """How the client waits for answers."""
+        return self.load.pace.poll
 
     @property
     def latency_limit(self) -> Objective | None:

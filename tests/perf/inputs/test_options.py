@@ -6,8 +6,7 @@ import pytest
 
 from tpx.errors import UsageError
 from tpx.options import from_argv
-from tpx.perf.inputs.base import InputSource
-from tpx.perf.inputs.sequences import SequenceSettings
+from tpx.perf.inputs.base import IdRange, InputSource, SequenceSpec
 from tpx.perf.options import SessionSpec
 
 
@@ -40,12 +39,12 @@ def test_a_declared_input_may_have_colons_in_its_name() -> None:
 
 
 def test_sequences_have_perf_analyzers_defaults() -> None:
-    assert parse().sequences.settings == SequenceSettings(
-        first_id=1, end_id=2**32 - 1, length=20, variation=20.0, fixed=False
-    )
+    plain = parse().sequences
+    assert (plain.length, plain.fixed, plain.sequence_length_variation) == (20, False, 20.0)
+    assert plain.sequence_id_range == IdRange(1, 2**32 - 1)
     words = ("--sequence-length", "5", "--sequence-length-variation", "0", "--sequence-id-range", "3:9")
-    assert parse(*words).sequences.settings == SequenceSettings(
-        first_id=3, end_id=9, length=5, variation=0, fixed=True
+    assert parse(*words).sequences == SequenceSpec(
+        sequence_id_range=IdRange(3, 9), sequence_length=5, sequence_length_variation=0
     )
 
 

@@ -10,11 +10,11 @@ import pytest
 from tests.perf.inputs.models import data_of, model
 from tpx.errors import UsageError
 from tpx.perf.clients.base import PLAIN, RequestFields, Template
-from tpx.perf.inputs.base import InputSpec
+from tpx.perf.inputs.base import IdRange, InputSpec, SequenceSpec
 from tpx.perf.inputs.dataset import DataSet, open_data
 from tpx.perf.inputs.feed import Feed, Source
 from tpx.perf.inputs.requests import FeedSettings, make_requests
-from tpx.perf.inputs.sequences import SequenceSettings, varied
+from tpx.perf.inputs.sequences import varied
 from tpx.perf.levels import Level
 from tpx.protocol.tensors import Tensor
 
@@ -52,7 +52,7 @@ class FakeTemplate:
 SEQUENTIAL = model(1, scheduler="sequence")
 
 
-def feed_of(settings: SequenceSettings, data: DataSet | None = None, seed: int = 0) -> Feed:
+def feed_of(settings: SequenceSpec, data: DataSet | None = None, seed: int = 0) -> Feed:
     data = open_data(SEQUENTIAL, InputSpec()) if data is None else data
     made = make_requests(FakeWriter(), SEQUENTIAL, data, FeedSettings(sequences=settings, seed=seed))
     feed = asyncio.run(made).feed
@@ -80,7 +80,7 @@ def streams(directory: object, *values: Sequence[float]) -> DataSet:
 
 
 def test_the_first_request_starts_a_sequence_and_the_last_ends_it() -> None:
-    settings = SequenceSettings(length=4, variation=0, first_id=7, end_id=100)
+    settings = SequenceSpec(sequence_length=4, sequence_length_variation=0, sequence_id_range=IdRange(7, 100))
     requests = taken(feed_of(settings).source(0), 8)
     assert [(s.start, s.end) for s in requests[:4]] == [(True, False)] + [(False, False)] * 2 + [
         (False, True)
@@ -89,12 +89,14 @@ def test_the_first_request_starts_a_sequence_and_the_last_ends_it() -> None:
 
 
 def test_a_sequence_of_one_request_starts_and_ends_with_it() -> None:
-    requests = taken(feed_of(SequenceSettings(length=1, variation=0)).source(0), 3)
+    requests = taken(feed_of(SequenceSpec(sequence_length=1, sequence_length_variation=0)).source(0), 3)
     assert [(s.start, s.end, s.sequence) for s in requests] == [(True, True, n) for n in (1, 2, 3)]
 
 
 def test_lengths_vary_around_the_mean_by_no_more_than_was_said() -> None:
-    found = lengths(taken(feed_of(SequenceSettings(length=20, variation=20)).source(0), 4000))
+    found = lengths(
+        taken(feed_of(SequenceSpec(sequence_length=20, sequence_length_variation=20)).source(0), 4000)
+    )
     assert 16 <= min(found) <= 17
     assert 23 <= max(found) <= 24
     assert 19 < sum(found) / len(found) < 21
@@ -102,12 +104,14 @@ def test_lengths_vary_around_the_mean_by_no_more_than_was_said() -> None:
 
 @pytest.mark.parametrize(("chance", "length"), [(0.0, 16), (0.5, 20), (0.9999, 23)])
 def test_a_length_is_perf_analyzers(chance: float, length: int) -> None:
-    assert varied(SequenceSettings(length=20, variation=20), chance) == length
-    assert varied(SequenceSettings(length=1, variation=100), 0.0) == 1
+    assert varied(SequenceSpec(sequence_length=20, sequence_length_variation=20), chance) == length
+    assert varied(SequenceSpec(sequence_length=1, sequence_length_variation=100), 0.0) == 1
 
 
 def test_no_two_open_sequences_have_the_same_id() -> None:
-    feed = feed_of(SequenceSettings(length=3, variation=60, first_id=10, end_id=18))
+    feed = feed_of(
+        SequenceSpec(sequence_length=3, sequence_length_variation=60, sequence_id_range=IdRange(10, 18))
+    )
     sources = [feed.source(slot) for slot in range(5)]
     running: dict[int, int] = {}
     for turn in range(3000):
@@ -122,14 +126,14 @@ def test_no_two_open_sequences_have_the_same_id() -> None:
 
 
 def test_more_slots_than_ids_are_refused() -> None:
-    feed = feed_of(SequenceSettings(first_id=1, end_id=3))
+    feed = feed_of(SequenceSpec(sequence_id_range=IdRange(1, 3)))
     assert feed.source(1).next().sequence == 1
     with pytest.raises(UsageError, match=r"--sequence-id-range 1:3: .* smaller than .*\(2 ids\)"):
         feed.source(2)
 
 
 def test_a_stream_of_the_data_is_a_sequence_with_steps_of_its_own(tmp_path: object) -> None:
-    feed = feed_of(SequenceSettings(), streams(tmp_path, (1, 2, 3), (9,)))
+    feed = feed_of(SequenceSpec(), streams(tmp_path, (1, 2, 3), (9,)))
     source = feed.source(0)
     seen = []
     for _ in range(50):
@@ -142,14 +146,14 @@ def test_a_stream_of_the_data_is_a_sequence_with_steps_of_its_own(tmp_path: obje
 
 
 def test_a_given_length_repeats_the_steps_of_a_stream(tmp_path: object) -> None:
-    feed = feed_of(SequenceSettings(length=5, variation=0, fixed=True), streams(tmp_path, (1, 2)))
+    feed = feed_of(SequenceSpec(sequence_length=5, sequence_length_variation=0), streams(tmp_path, (1, 2)))
     requests = taken(feed.source(0), 10)
     assert [s.values[0] for s in requests] == [1, 2, 1, 2, 1] * 2
     assert [s.end for s in requests] == ([False] * 4 + [True]) * 2
 
 
 def test_what_is_open_is_ended_once_and_what_is_not_is_not(tmp_path: object) -> None:
-    source = feed_of(SequenceSettings(), streams(tmp_path, (1, 2, 3))).source(0)
+    source = feed_of(SequenceSpec(), streams(tmp_path, (1, 2, 3))).source(0)
     assert source.closing() is None
     taken(source, 2)
     closing = source.closing()
@@ -160,13 +164,13 @@ def test_what_is_open_is_ended_once_and_what_is_not_is_not(tmp_path: object) -> 
 
 
 def test_a_sequence_that_has_ended_by_itself_is_not_ended_again() -> None:
-    source = feed_of(SequenceSettings(length=2, variation=0)).source(0)
+    source = feed_of(SequenceSpec(sequence_length=2, sequence_length_variation=0)).source(0)
     taken(source, 2)
     assert source.closing() is None
 
 
 def test_a_sequence_whose_start_failed_is_given_up_and_others_go_on() -> None:
-    source = feed_of(SequenceSettings(length=5, variation=0)).source(0)
+    source = feed_of(SequenceSpec(sequence_length=5, sequence_length_variation=0)).source(0)
     assert source.next().sequence == 1
     source.failed(1)
     again = source.next()
@@ -178,7 +182,7 @@ def test_a_sequence_whose_start_failed_is_given_up_and_others_go_on() -> None:
 
 def test_the_same_seed_gives_the_same_lengths_and_each_level_others() -> None:
     def drawn(seed: int, level: float, slot: int = 0) -> list[int]:
-        feed = feed_of(SequenceSettings(length=50, variation=90), seed=seed)
+        feed = feed_of(SequenceSpec(sequence_length=50, sequence_length_variation=90), seed=seed)
         feed.begin(Level("concurrency", level))
         return lengths(taken([feed.source(i) for i in range(slot + 1)][slot], 1000))
 

@@ -8,19 +8,19 @@ import pytest
 from tests.perf.inputs.models import model
 from tests.perf.inputs.test_sequences import FakeWriter, Sent
 from tpx.errors import UsageError
-from tpx.perf.inputs.base import InputSpec
+from tpx.perf.inputs.base import IdRange, InputSpec, SequenceSpec
 from tpx.perf.inputs.dataset import open_data
 from tpx.perf.inputs.feed import Feed, RoundRobin, Source
 from tpx.perf.inputs.mix import MixedFeed
 from tpx.perf.inputs.requests import FeedSettings, make_requests
-from tpx.perf.inputs.sequences import SequenceFeed, SequenceSettings
+from tpx.perf.inputs.sequences import SequenceFeed
 from tpx.perf.levels import Level
 from tpx.perf.plan import ALL, Share
 
 SEQUENTIAL = model(1, scheduler="sequence")
 
 
-def feed_of(settings: SequenceSettings) -> SequenceFeed:
+def feed_of(settings: SequenceSpec) -> SequenceFeed:
     data = open_data(SEQUENTIAL, InputSpec())
     made = make_requests(FakeWriter(), SEQUENTIAL, data, FeedSettings(sequences=settings, seed=3))
     feed = asyncio.run(made).feed
@@ -28,7 +28,7 @@ def feed_of(settings: SequenceSettings) -> SequenceFeed:
     return feed
 
 
-def sources(settings: SequenceSettings, slots: int, workers: int, active: int | None = None) -> list[Source]:
+def sources(settings: SequenceSpec, slots: int, workers: int, active: int | None = None) -> list[Source]:
     """Those of all slots, dealt out to the workers that have one."""
     active = min(slots, workers) if active is None else active
     found: dict[int, Source] = {}
@@ -47,7 +47,9 @@ def taken(source: Source, count: int) -> Sequence[Sent]:
 
 @pytest.mark.parametrize(("slots", "workers"), [(5, 2), (4, 4), (2, 4), (9, 3)])
 def test_no_id_is_ever_in_two_workers(slots: int, workers: int) -> None:
-    settings = SequenceSettings(length=4, variation=50, first_id=100, end_id=100 + 4 * slots)
+    settings = SequenceSpec(
+        sequence_length=4, sequence_length_variation=50, sequence_id_range=IdRange(100, 100 + 4 * slots)
+    )
     owners: dict[int, int] = {}
     for slot, source in enumerate(sources(settings, slots, workers)):
         worker = slot % min(slots, workers)
@@ -58,15 +60,15 @@ def test_no_id_is_ever_in_two_workers(slots: int, workers: int) -> None:
 
 
 def test_ids_stay_those_of_their_worker_when_another_level_has_fewer_workers() -> None:
-    settings = SequenceSettings(length=2, variation=0)
+    settings = SequenceSpec(sequence_length=2, sequence_length_variation=0)
     whole = {sent.sequence for source in sources(settings, 3, 3) for sent in taken(source, 100)}
     (alone,) = sources(settings, 1, 3)
-    assert {sent.sequence % 3 for sent in taken(alone, 100)} == {settings.first_id % 3}
+    assert {sent.sequence % 3 for sent in taken(alone, 100)} == {settings.sequence_id_range.first % 3}
     assert len(whole) == 150
 
 
 def test_a_slot_has_the_same_sequences_whichever_worker_it_is_in() -> None:
-    settings = SequenceSettings(length=10, variation=60)
+    settings = SequenceSpec(sequence_length=10, sequence_length_variation=60)
     flags = []
     for workers in (1, 2, 3):
         found = sources(settings, 6, workers)
@@ -77,7 +79,7 @@ def test_a_slot_has_the_same_sequences_whichever_worker_it_is_in() -> None:
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
 def test_as_many_ids_as_slots_are_enough_and_fewer_are_not(workers: int) -> None:
-    exactly = SequenceSettings(length=3, variation=0, first_id=1, end_id=6)
+    exactly = SequenceSpec(sequence_length=3, sequence_length_variation=0, sequence_id_range=IdRange(1, 6))
     open_at_once = [source.next().sequence for source in sources(exactly, 5, workers)]
     assert sorted(open_at_once) == [1, 2, 3, 4, 5]
     with pytest.raises(UsageError, match=r"1:6: .* open at a time \(5 ids\)"):

@@ -17,7 +17,7 @@ from tpx.perf.levels import Level
 from tpx.perf.loads import rate
 from tpx.perf.loads.rate import OpenLoopSettings, RateLoad, slots_ahead
 from tpx.perf.loads.schedules import Offsets, evenly, in_bursts
-from tpx.perf.plan import ALL, Arrivals, LoadPlan, Share
+from tpx.perf.plan import ALL, PaceSpec, Share
 from tpx.perf.run import event_loop
 
 PLAIN = OpenLoopSettings()
@@ -341,13 +341,13 @@ class Refusing(FakeClient):
 
 
 def test_slots_are_held_ready_for_what_is_due_within_a_second() -> None:
-    plan = LoadPlan()
-    assert slots_ahead(Level("request_rate", 500), plan) == 500
-    assert slots_ahead(Level("request_rate", 1), plan) == 16
-    assert slots_ahead(Level("request_rate", 1e9), plan) == 512
-    assert slots_ahead(Level("request_rate", 500), replace(plan, max_connections=7)) == 7
-    bursts = replace(plan, arrivals=Arrivals(distribution="burst", burst=300))
+    pace = PaceSpec()
+    assert slots_ahead(Level("request_rate", 500), pace) == 500
+    assert slots_ahead(Level("request_rate", 1), pace) == 16
+    assert slots_ahead(Level("request_rate", 1e9), pace) == 512
+    assert slots_ahead(Level("request_rate", 500), PaceSpec(max_connections=7)) == 7
+    bursts = PaceSpec(request_distribution="burst", burst_size=300)
     assert slots_ahead(Level("request_rate", 10), bursts) == 300
     second = 1_000_000_000
     times_ns = (0, *range(10 * second, 10 * second + 40), 20 * second)
-    assert slots_ahead(Level("fixed_schedule", 0), plan, times_ns) == 40
+    assert slots_ahead(Level("fixed_schedule", 0), pace, times_ns) == 40

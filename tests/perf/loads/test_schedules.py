@@ -20,7 +20,7 @@ from tpx.perf.loads.schedules import (
     offsets,
     repeated,
 )
-from tpx.perf.plan import Arrivals, Intervals, LoadPlan, Share
+from tpx.perf.plan import Distribution, Intervals, LoadPlan, PaceSpec, Share
 from tpx.perf.seeds import level_seed
 
 RATE = Level("request_rate", 1000.0)
@@ -35,8 +35,9 @@ def first(blocks: Iterator[Offsets], count: int) -> Offsets:
     return np.concatenate(parts)[:count]
 
 
-def plan(distribution: str, seed: int = 0, shape: float = 1.0) -> LoadPlan:
-    return LoadPlan(arrivals=Arrivals(distribution=distribution, shape=shape), seed=seed)  # type: ignore[arg-type]
+def plan(distribution: Distribution, seed: int = 0, shape: float = 1.0) -> LoadPlan:
+    own = shape if distribution == "gamma" else 1.0
+    return LoadPlan(pace=PaceSpec(request_distribution=distribution, gamma_shape=own), seed=seed)
 
 
 def test_a_constant_rate_comes_one_gap_after_the_start_and_evenly() -> None:
@@ -85,7 +86,7 @@ def test_levels_of_a_run_have_schedules_of_their_own() -> None:
 
 @pytest.mark.parametrize("distribution", ["constant", "poisson", "gamma", "burst"])
 @pytest.mark.parametrize("workers", [2, 3, 7])
-def test_the_workers_shares_together_are_the_whole_schedule(distribution: str, workers: int) -> None:
+def test_the_workers_shares_together_are_the_whole_schedule(distribution: Distribution, workers: int) -> None:
     count = 2 * BLOCK + 5
     whole = first(offsets(RATE, plan(distribution, shape=2.0)), count)
     parts = [

@@ -12,9 +12,9 @@ from tpx.analyzer.models import Flags, ModelParameters
 from tpx.analyzer.options.values import numbers
 from tpx.errors import UsageError
 from tpx.options import TRUE_WORDS, fields_of, given_in_argv, nearest
+from tpx.perf.inputs.base import length_warning
 from tpx.perf.levels import parse_intervals
 from tpx.perf.options import SessionSpec
-from tpx.perf.options.sequences import length_warning
 
 RENAMED: Mapping[str, str] = {"http-header": "header"}
 """Keys of Model Analyzer that are no long option of perf_analyzer -> of tpx perf."""

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Literal, cast
 
 from tpx.errors import UsageError
-from tpx.options import given, nearest, option
+from tpx.options import given, nearest, option, refuse
 from tpx.perf.clients.base import Client, Control
 from tpx.perf.clients.model import ModelKey
 from tpx.perf.clients.tls import TlsSettings
 from tpx.perf.clients.wire import WireSpec
-from tpx.perf.settings import Header, refuse
+from tpx.perf.settings import Header
 
 Protocol = Literal["http", "grpc"]
 ServiceKind = Literal["triton", "inprocess", "openai", "torchserve", "tfserving"]

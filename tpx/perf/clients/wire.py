@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tpx.errors import UsageError
-from tpx.options import option
+from tpx.options import one_of, option, refuse
 from tpx.perf.clients.base import RequestFields
-from tpx.perf.settings import one_of, refuse
 from tpx.protocol.v2 import Parameter
 
 TensorFormat = Literal["binary", "json"]

@@ -1,4 +1,4 @@
-"""What requests carry: the options of their inputs, and the values of these."""
+"""What requests carry: the options of their inputs and of sequences, and the values of these."""
 
 import math
 from collections.abc import Mapping
@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Literal
 
 from tpx.errors import UsageError
-from tpx.options import option
+from tpx.options import one_of, option, refuse
 from tpx.perf.clients.model import TensorSpec
-from tpx.perf.settings import Shape, one_of, parse_shape, refuse
+from tpx.perf.settings import Shape, parse_shape
 from tpx.protocol.datatypes import BY_NAME
+
+LAST_ID = 2**32 - 1
+DEFAULT_LENGTH = 20
 
 SourceKind = Literal["zero", "random", "ones", "range", "file", "bytes"]
 
@@ -225,3 +228,81 @@ class InputSpec:
     def sources(self) -> Mapping[str, InputSource]:
         """What the user says of single inputs, by name."""
         return {source.name: source for source in self.input}
+
+
+@dataclass(frozen=True, slots=True)
+class IdRange:
+    """Ids from `first` to before `end`."""
+
+    first: int = 1
+    end: int = LAST_ID
+
+    def __str__(self) -> str:
+        return f"{self.first}:{self.end}"
+
+
+def parse_ids(text: str) -> IdRange:
+    """`start` or `start:end`; 0 is no sequence."""
+    flag = "--sequence-id-range"
+    parts = text.split(":")
+    if len(parts) > 2:
+        refuse(flag, "The value does not match <start:end>.")
+    try:
+        numbers = [int(part) for part in parts]
+    except ValueError:
+        refuse(flag, f"Invalid value provided: {text}")
+    if min(numbers) < 0:
+        refuse(flag, "The range values must be >= 0.")
+    first, end = [*numbers, LAST_ID][:2]
+    if first == 0:
+        refuse(flag, "0 is no id of a sequence: the range has to start at 1 or above.")
+    if end <= first:
+        refuse(flag, "The 'end' value must be greater than 'start' value.")
+    if end > 2**64 - 1:
+        refuse(flag, "The range values must be below 2^64.")
+    return IdRange(first, end)
+
+
+ANY_ID = IdRange()
+
+
+def length_warning(given: int) -> str:
+    """A line where the length that is used is not the one given."""
+    if given > 0:
+        return ""
+    return f"--sequence-length {given}: the sequence length must be > 0; {DEFAULT_LENGTH} is used"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceSpec:
+    """Ids and lengths."""
+
+    sequence_length: int | None = option(
+        None,
+        "requests in a sequence on average (20); without it a stream of --input-data is a sequence",
+    )
+    sequence_length_variation: float = option(
+        20.0, "by how many percent lengths differ from it at most", metavar="PERCENT"
+    )
+    sequence_id_range: IdRange = option(
+        ANY_ID,
+        "ids of the sequences: START to before END",
+        metavar="START[:END]",
+        parse=parse_ids,
+    )
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a value out of range."""
+        if not 0 <= self.sequence_length_variation < float("inf"):
+            refuse("--sequence-length-variation", "The value must be >= 0.0.")
+
+    @property
+    def length(self) -> int:
+        """Requests in a sequence on average: as perf_analyzer does, the default in place of one below 1."""
+        given = self.sequence_length or 0
+        return given if given > 0 else DEFAULT_LENGTH
+
+    @property
+    def fixed(self) -> bool:
+        """The length is not that of a stream of the user's data."""
+        return self.sequence_length is not None

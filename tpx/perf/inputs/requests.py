@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from tpx.errors import UsageError
 from tpx.perf.clients.base import PLAIN, Prepared, RequestFields, Template, Writer
 from tpx.perf.clients.model import ModelDescription, TensorSpec
-from tpx.perf.inputs.base import EXACT, Tolerance
+from tpx.perf.inputs.base import EXACT, SequenceSpec, Tolerance
 from tpx.perf.inputs.conversations import Conversation, conversations
 from tpx.perf.inputs.dataset import DataSet
 from tpx.perf.inputs.feed import Check, Feed, RoundRobin, batches
@@ -14,7 +14,6 @@ from tpx.perf.inputs.sequences import (
     END,
     START,
     SequenceFeed,
-    SequenceSettings,
     SequenceStream,
     needed_flags,
 )
@@ -41,7 +40,7 @@ class FeedSettings:
 
     fields: RequestFields = PLAIN
     batch_size: int = 1
-    sequences: SequenceSettings | None = None
+    sequences: SequenceSpec | None = None
     scheduled: bool = False
     conversing: bool = False
     tolerance: Tolerance | None = None
@@ -157,7 +156,7 @@ class _RequestMaker:
         tensors = self._tensors(steps)
         return await self._writer.prepare(tensors, self._fields(tensors))
 
-    async def sequences(self, data: DataSet, settings: SequenceSettings) -> list[SequenceStream]:
+    async def sequences(self, data: DataSet, settings: SequenceSpec) -> list[SequenceStream]:
         out: list[SequenceStream] = []
         first = 0
         repeats = data.made or settings.fixed

@@ -7,6 +7,7 @@ import numpy as np
 
 from tpx.errors import UsageError
 from tpx.perf.clients.base import Prepared, Template
+from tpx.perf.inputs.base import SequenceSpec
 from tpx.perf.inputs.feed import Check
 from tpx.perf.levels import Level
 from tpx.perf.plan import ALL, Share
@@ -14,19 +15,6 @@ from tpx.perf.seeds import level_seed
 
 START, END = 2, 1
 """What a request's flags are made of."""
-LAST_ID = 2**32 - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SequenceSettings:
-    """Ids lie in [`first_id`, `end_id`). The length is that of a stream of the user's data, unless it is
-    `fixed`; otherwise `length`, more or less by up to `variation` percent."""
-
-    first_id: int = 1
-    end_id: int = LAST_ID
-    length: int = 20
-    variation: float = 20.0
-    fixed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,14 +70,14 @@ class SequenceFeed:
     def __init__(
         self,
         streams: Sequence[SequenceStream],
-        settings: SequenceSettings,
+        settings: SequenceSpec,
         seed: int = 0,
         check: Check | None = None,
     ) -> None:
         self.check = check
         self.streams = streams
         self.settings = settings
-        self.ids = SequenceIds(settings.first_id, settings.end_id)
+        self.ids = SequenceIds(settings.sequence_id_range.first, settings.sequence_id_range.end)
         self.unfinished: set[int] = set()
         """Sequences of this load that were ended before their time."""
         self._share = ALL
@@ -98,7 +86,8 @@ class SequenceFeed:
 
     def divide(self, process: Share) -> None:
         """Be the feed of one of several processes, which have ids of their own for as long as they live."""
-        self.ids = SequenceIds(self.settings.first_id + process.number, self.settings.end_id, process.of)
+        ids = self.settings.sequence_id_range
+        self.ids = SequenceIds(ids.first + process.number, ids.end, process.of)
 
     def begin(self, level: Level, share: Share = ALL) -> None:
         self._share = share
@@ -110,11 +99,11 @@ class SequenceFeed:
         """That of a slot: the slots of all processes take turns, so that a sequence is sent by one process
         from start to end. Raises UsageError where there are fewer ids than slots."""
         slot = self._share.number + slot * self._share.of
-        first, end = self.settings.first_id, self.settings.end_id
-        if slot >= end - first:
+        ids = self.settings.sequence_id_range
+        if slot >= ids.end - ids.first:
             raise UsageError(
-                f"--sequence-id-range {first}:{end}: sequence id range specified is "
-                f"smaller than the number of sequences that are open at a time ({end - first} ids)"
+                f"--sequence-id-range {ids}: sequence id range specified is "
+                f"smaller than the number of sequences that are open at a time ({ids.end - ids.first} ids)"
             )
         return SequenceSource(self, np.random.default_rng((*self._entropy, slot)))
 
@@ -177,7 +166,7 @@ class SequenceSource:
         return stream.length or varied(feed.settings, float(rng.random()))
 
 
-def varied(settings: SequenceSettings, chance: float) -> int:
+def varied(settings: SequenceSpec, chance: float) -> int:
     """A length around the mean, perf_analyzer's way; `chance` lies in [0, 1)."""
     mean = settings.length
-    return max(1, mean + int((2 * chance - 1) * settings.variation / 100 * mean))
+    return max(1, mean + int((2 * chance - 1) * settings.sequence_length_variation / 100 * mean))

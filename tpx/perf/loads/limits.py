@@ -33,11 +33,11 @@ def workers_for(levels: LevelRange, plan: LoadPlan, processors: int | None = Non
     """How many processes a run gets: those that were asked for, or one for so many requests per second or in
     flight as a process does with ease, but no more than half of the processors, nor than there are sequences
     to be kept open."""
-    if plan.workers:
-        return plan.workers
+    if plan.pace.workers:
+        return plan.pace.workers
     most = (processors or os.cpu_count() or 1) // 2
-    if plan.most_workers:
-        most = min(most, plan.most_workers)
+    if plan.pace.max_threads:
+        most = min(most, plan.pace.max_threads)
     if plan.sequences and levels.kind.open_loop:
         most = min(most, plan.sequences)
     return max(1, min(most, math.ceil((levels.highest or levels.start) / levels.kind.per_worker)))
@@ -69,7 +69,7 @@ def slots_needed(level: Level, settings: LevelSettings) -> int:
     plan = settings.load
     if not level.kind.open_loop:
         return int(level.value)
-    return plan.sequences or slots_ahead(level, plan)
+    return plan.sequences or slots_ahead(level, plan.pace)
 
 
 def connection_limits(processes: int = 1, ports: Path = PORT_RANGE) -> Iterator[Limit]:

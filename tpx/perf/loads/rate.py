@@ -23,7 +23,7 @@ from tpx.perf.loads.base import Load, LoadRequest
 from tpx.perf.loads.pacing import Alarm, alarm
 from tpx.perf.loads.schedules import NEVER, Offsets, Timetable, at_once, listed, offsets
 from tpx.perf.loads.senders import Sender, SlotLoad
-from tpx.perf.plan import LATE_NS, LatePolicy, LoadPlan
+from tpx.perf.plan import LATE_NS, LatePolicy, PaceSpec
 from tpx.perf.records import Rows, succeeded
 from tpx.perf.results import OpenLoop
 
@@ -66,8 +66,8 @@ async def _open(
     asked: LoadRequest, schedule: Iterator[Offsets], times_ns: tuple[int, ...] = ()
 ) -> "RateLoad":
     plan, share, client = asked.settings.load, asked.share, asked.target.client
-    most = max(1, share.part(plan.sequences or plan.max_connections))
-    ahead = min(most, max(1, share.part(slots_ahead(asked.level, plan, times_ns))))
+    most = max(1, share.part(plan.sequences or plan.pace.max_connections))
+    ahead = min(most, max(1, share.part(slots_ahead(asked.level, plan.pace, times_ns))))
     return RateLoad(
         client,
         await client.open(most if plan.sequences else ahead),
@@ -75,27 +75,27 @@ async def _open(
         schedule,
         OpenLoopSettings(
             timeout_s=asked.settings.timeout_s,
-            late=plan.late,
+            late=plan.pace.on_late,
             max_connections=most,
             ahead=ahead,
             sequences=share.part(plan.sequences),
             # the order in which they arrive is only sure for requests that wait for each other
-            serial=plan.serial or plan.sequences > 0,
+            serial=plan.pace.serial_sequences or plan.sequences > 0,
         ),
     )
 
 
-def slots_ahead(level: Level, plan: LoadPlan, times_ns: Sequence[int] = ()) -> int:
+def slots_ahead(level: Level, pace: PaceSpec, times_ns: Sequence[int] = ()) -> int:
     """Return how many slots an open loop holds ready, all workers together: enough for what is due in
     AHEAD_S. `times_ns` is a fixed schedule."""
     if level.kind.at_once:
-        return plan.max_connections
-    due = max(level.value * AHEAD_S, plan.arrivals.burst)
+        return pace.max_connections
+    due = max(level.value * AHEAD_S, pace.burst_size)
     if times_ns:
         times = np.asarray(times_ns, np.int64)
         ends = np.searchsorted(times, times + int(AHEAD_S * 1e9), side="right")
         due = int((ends - np.arange(len(times))).max())
-    return min(plan.max_connections, max(FEWEST_AHEAD, math.ceil(min(due, MOST_AHEAD))))
+    return min(pace.max_connections, max(FEWEST_AHEAD, math.ceil(min(due, MOST_AHEAD))))
 
 
 def check_timestamps(timestamps_ns: tuple[int, ...]) -> None:

@@ -31,12 +31,12 @@ def offsets(level: Level, plan: LoadPlan, share: Share = ALL) -> Iterator[Offset
 def _whole(level: Level, plan: LoadPlan) -> Iterator[Offsets]:
     if plan.intervals is not None:
         return repeated(plan.intervals.gaps_ns)
-    arrivals = plan.arrivals
-    if arrivals.distribution == "constant":
+    pace = plan.pace
+    if pace.request_distribution == "constant":
         return evenly(level.value)
-    if arrivals.distribution == "burst":
-        return in_bursts(level.value, arrivals.burst)
-    shape = 1.0 if arrivals.distribution == "poisson" else arrivals.shape
+    if pace.request_distribution == "burst":
+        return in_bursts(level.value, pace.burst_size)
+    shape = 1.0 if pace.request_distribution == "poisson" else pace.gamma_shape
     return at_random(level.value, shape, level_seed(plan.seed, level))
 
 

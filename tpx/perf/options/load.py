@@ -1,10 +1,9 @@
-"""The options of the load: its levels, and how it is put on at each of them."""
+"""The options of the load: its levels, and how many requests at each."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from tpx.errors import UsageError
-from tpx.options import option
+from tpx.options import option, refuse
 from tpx.perf.levels import (
     CUSTOM_INTERVALS,
     FIXED_SCHEDULE,
@@ -15,12 +14,8 @@ from tpx.perf.levels import (
     parse_intervals,
     parse_periodic,
     parse_rates,
-    parse_workers,
 )
-from tpx.perf.loops import Poll
-from tpx.perf.plan import Arrivals, Intervals, PeriodicRange
-from tpx.perf.settings import one_of, refuse
-from tpx.processors import usable_processors
+from tpx.perf.plan import Intervals, PeriodicRange
 
 ONE_REQUEST = LevelRange(given=False)
 
@@ -129,88 +124,3 @@ class LoadSpec:
         if self.fixed_schedule:
             asked.append(LevelRange(mode=FIXED_SCHEDULE.name, start=0))
         return asked
-
-
-POLLING_PROCESSORS = 2
-"""A client that polls fills one, and whatever else runs here needs another."""
-_distribution = one_of(
-    "--request-distribution",
-    ("constant", "poisson", "gamma", "burst"),
-    "Unsupported type provided: '{}'. Choices are 'constant', 'poisson', 'gamma' or 'burst'.",
-)
-_late = one_of(
-    "--on-late", ("send", "skip"), "Unsupported type provided: '{}'. Choices are 'send' or 'skip'."
-)
-_poll = one_of("--poll", ("sleep", "busy"), "Unsupported type provided: '{}'. Choices are 'sleep' or 'busy'.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PaceSpec:
-    """Arrivals, connections, sequences, processes."""
-
-    request_distribution: Literal["constant", "poisson", "gamma", "burst"] = option(
-        "constant", "how the requests of a rate are spread over time", parse=_distribution
-    )
-    gamma_shape: float = option(
-        1.0, "of gamma arrivals: 1 is poisson, more is more even, less comes in clusters"
-    )
-    burst_size: int = option(1, "of burst arrivals: how many come at a time")
-    on_late: Literal["send", "skip"] = option(
-        "send",
-        "what becomes of a request that is more than a millisecond late, because no connection was free",
-        parse=_late,
-    )
-    max_connections: int = option(
-        1024, "requests that a rate may have in flight; further ones wait for an answer"
-    )
-    num_of_sequences: int = option(4, "sequences that a rate keeps open, for models that take sequences")
-    serial_sequences: bool = option(
-        False,
-        "never two requests of a sequence in flight; they never are, as they would overtake each other",
-    )
-    workers: int = option(
-        0,
-        "processes that send the requests; auto: more than one where a processor is not enough",
-        metavar="N|auto",
-        parse=parse_workers,
-        default_text="auto",
-    )
-    max_threads: int = option(0, "how many processes --workers auto may take; perf_analyzer's threads")
-    poll: Poll = option(
-        "sleep",
-        "how the client waits for answers: sleep, or busy, which polls on a processor of its own, so "
-        "that the latency of 1 to 4 requests in flight has no wake-up of the client in it",
-        parse=_poll,
-    )
-    self_test: bool = option(
-        False,
-        "measure what this machine can send, against a server that does nothing, and end",
-    )
-
-    def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range, or one of other arrivals."""
-        if not 0 < self.gamma_shape < float("inf"):
-            refuse("--gamma-shape", "The value must be > 0.")
-        if self.gamma_shape != 1 and self.request_distribution != "gamma":
-            raise UsageError("--gamma-shape is of --request-distribution gamma")
-        for flag, value in (
-            ("--burst-size", self.burst_size),
-            ("--max-connections", self.max_connections),
-            ("--num-of-sequences", self.num_of_sequences),
-        ):
-            if value <= 0:
-                refuse(flag, "The value must be > 0.")
-        if self.poll == "busy" and usable_processors() < POLLING_PROCESSORS:
-            raise UsageError(
-                "--poll busy needs a processor of its own, and this process may use "
-                f"{usable_processors():g} (taskset, or the container's limit): the server would wait for it"
-            )
-        if self.burst_size != 1 and self.request_distribution != "burst":
-            raise UsageError("--burst-size is of --request-distribution burst")
-        if self.max_threads < 0:
-            refuse("--max-threads", "The value must be > 0.")
-
-    @property
-    def arrivals(self) -> Arrivals:
-        """How the requests of a rate are spread over time."""
-        return Arrivals(distribution=self.request_distribution, shape=self.gamma_shape, burst=self.burst_size)

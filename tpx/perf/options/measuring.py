@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tpx.errors import UsageError
-from tpx.options import given, option
+from tpx.options import given, one_of, option, refuse
 from tpx.perf.objectives import Objective, parse_objectives
-from tpx.perf.settings import ErrorBudget, one_of, parse_budget, refuse
+from tpx.perf.settings import ErrorBudget, parse_budget
 
 ANY_NUMBER = ErrorBudget()
 DEFAULT_INTERVAL_MS = {"pa": 5000, "ci": 1000}

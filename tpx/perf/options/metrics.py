@@ -4,9 +4,8 @@ import re
 from dataclasses import dataclass
 
 from tpx.errors import UsageError
-from tpx.options import given, option
+from tpx.options import given, option, refuse
 from tpx.perf.metrics.figures import MetricsPlace
-from tpx.perf.settings import refuse
 
 DEFAULT_PORT = 8002
 DEFAULT_PATH = "/metrics"

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tpx.errors import UsageError
-from tpx.options import option
-from tpx.perf.settings import refuse
+from tpx.options import option, refuse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

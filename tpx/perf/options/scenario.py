@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tpx.errors import UsageError
-from tpx.options import given, option
+from tpx.options import given, one_of, option, refuse
 from tpx.perf.levels import MULTI_STREAM, OFFLINE, SINGLE_STREAM, LevelRange
-from tpx.perf.settings import LevelSettings, one_of, refuse
+from tpx.perf.settings import LevelSettings
 
 _scenario = one_of(
     "--scenario",
@@ -70,7 +70,7 @@ class ScenarioSpec:
             return replace(settings, request_count=self.offline_samples, scenario=self.scenario)
         load = settings.load
         if self.scenario == "server":
-            load = replace(load, arrivals=replace(load.arrivals, distribution="poisson"))
+            load = replace(load, pace=replace(load.pace, request_distribution="poisson"))
         return replace(
             settings,
             mode="count_windows",

@@ -7,9 +7,9 @@ from tpx.options import group
 from tpx.perf.clients.endpoint import DEFAULT_PORTS, Address, Endpoint, ServiceSpec, parse_address
 from tpx.perf.clients.model import ModelKey
 from tpx.perf.clients.wire import WireSpec
-from tpx.perf.inputs.base import InputSpec
+from tpx.perf.inputs.base import InputSpec, SequenceSpec
 from tpx.perf.levels import LevelRange
-from tpx.perf.options.load import LoadSpec, PaceSpec
+from tpx.perf.options.load import LoadSpec
 from tpx.perf.options.measuring import (
     DEFAULT_INTERVAL_MS,
     DEFAULT_TRIALS,
@@ -22,10 +22,9 @@ from tpx.perf.options.metrics import MetricsSpec
 from tpx.perf.options.output import OutputSpec
 from tpx.perf.options.rules import RULES
 from tpx.perf.options.scenario import ScenarioSpec
-from tpx.perf.options.sequences import SequenceSpec
 from tpx.perf.options.target import TargetSpec
 from tpx.perf.options.tls import TlsSpec
-from tpx.perf.plan import LoadPlan
+from tpx.perf.plan import LoadPlan, PaceSpec
 from tpx.perf.settings import LevelSettings
 
 
@@ -124,7 +123,6 @@ class SessionSpec:
             rule=answers.rule,
             objectives=answers.slo,
             safety=answers.slo_confidence,
-            poll=self.pace.poll,
             load=self.load_plan,
         )
         return self.mlperf.rules(settings)
@@ -132,17 +130,11 @@ class SessionSpec:
     @property
     def load_plan(self) -> LoadPlan:
         """How each level's load is put on."""
-        load, pace = self.load, self.pace
-        periodic = load.periodic_concurrency_range
+        periodic = self.load.periodic_concurrency_range
         return LoadPlan(
-            arrivals=pace.arrivals,
-            intervals=load.request_intervals,
-            periodic=None if periodic is None else replace(periodic, period=load.request_period),
+            pace=self.pace,
+            intervals=self.load.request_intervals,
+            periodic=None if periodic is None else replace(periodic, period=self.load.request_period),
             seed=self.inputs.seed,
-            late=pace.on_late,
-            max_connections=pace.max_connections,
-            sequences=pace.num_of_sequences,
-            serial=pace.serial_sequences,
-            workers=pace.workers,
-            most_workers=pace.max_threads,
+            sequences=self.pace.num_of_sequences,
         )

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tpx.errors import UsageError
-from tpx.options import option
+from tpx.options import one_of, option, refuse
 from tpx.perf.levels import parse_models
 from tpx.perf.plan import ModelShare
-from tpx.perf.settings import Header, one_of, parse_header, refuse
+from tpx.perf.settings import Header, parse_header
 
 LONGEST_TIMEOUT_S = 1e9
 _protocol = one_of("-i (protocol)", ("http", "grpc"), "The value should be either HTTP or gRPC.")

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Literal
 
 from tpx.errors import UsageError
-from tpx.options import option
+from tpx.options import option, refuse
 from tpx.perf.clients.tls import TlsSettings
-from tpx.perf.settings import refuse
 
 
 def _file(flag: str) -> Callable[[str], Path]:

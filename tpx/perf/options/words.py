@@ -8,9 +8,9 @@ from typing import Any
 
 from tpx.errors import UsageError
 from tpx.options import build, given_in_argv, group, option
+from tpx.perf.inputs.base import length_warning
 from tpx.perf.levels import KINDS, LevelRange
 from tpx.perf.options import SessionSpec
-from tpx.perf.options.sequences import length_warning
 
 _DEPRECATED = "Deprecated"
 _NEEDLESS = "the engine of --service-kind triton_c_api is part of tpx"

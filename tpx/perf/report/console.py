@@ -239,21 +239,19 @@ def _target(config: SessionSpec, connected: ConnectedModel) -> Iterator[str]:
 
 def _data(config: SessionSpec, connected: ConnectedModel) -> Iterator[str]:
     data = connected.requests.data
-    where = ", ".join(map(str, config.inputs.files)) or (
-        "zero" if "zero" in config.inputs.input_data else "random"
-    )
+    where = ", ".join(map(str, config.inputs.files)) or config.inputs.kind
     streams = f"{data.streams} stream{'s' if data.streams != 1 else ''}"
     yield f"Data: {where}: {streams} with {data.steps} step{'s' if data.steps != 1 else ''}"
-    sources = {source.name: source for source in config.inputs.input}
+    sources = config.inputs.sources
     for tensor in data.tensors:
         source = f", {sources[tensor.name]}" if tensor.name in sources else ""
         yield f"  {tensor.name} {tensor.datatype} {list(tensor.shape)}{source}"
     if connected.sequences:
-        sequences = config.sequences.settings
-        length = "as long as their streams"
-        if config.sequences.sequence_length is not None or not config.inputs.files:
-            length = f"of {sequences.length} requests +- {sequences.variation:g}%"
-        yield f"Sequences: {length}, ids {sequences.first_id} to before {sequences.end_id}"
+        sequences, length = config.sequences, "as long as their streams"
+        if sequences.fixed or not config.inputs.files:
+            length = f"of {sequences.length} requests +- {sequences.sequence_length_variation:g}%"
+        ids = sequences.sequence_id_range
+        yield f"Sequences: {length}, ids {ids.first} to before {ids.end}"
     if connected.conversations:
         yield f"Conversations: {len(connected.conversations)}, each sent once"
     if config.inputs.shared_memory != "none":
