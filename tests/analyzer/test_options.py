@@ -186,9 +186,10 @@ def test_what_optuna_is_told_reaches_the_search(models: Path) -> None:
     mode, question = spec_of(config, groups_of(config)[0], {"alexnet": (facts, {})})
     trials = question.trials
     assert mode == "optuna"
-    assert (trials.min_percent, trials.max_percent, trials.patience) == (7, 30, 3)
-    assert trials.by_formula
-    assert not trials.sweep_best
+    assert (trials.min_percentage_of_search_space, trials.max_percentage_of_search_space) == (7, 30)
+    assert trials.optuna_early_exit_threshold == 3
+    assert trials.use_concurrency_formula
+    assert not question.sweep_best
 
 
 def test_as_many_configurations_as_told_are_shown(replay: Callable[..., Run]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from tpx.analyzer.config_sweep import ConfigSweep
 from tpx.analyzer.models import ModelToProfile
 from tpx.analyzer.options import ProfileSpec
-from tpx.analyzer.search.spec import Member, Mode, OptunaTrials, SearchSpace, SearchSpec
+from tpx.analyzer.search.spec import Member, Mode, SearchSpace, SearchSpec
 from tpx.analyzer.variants import ModelFacts
 from tpx.errors import UsageError
 
@@ -70,28 +70,17 @@ def spec_of(
     spec = SearchSpec(
         facts=replace(_placed(config, facts), model=group.name),
         default=default,
-        space=replace(_space(config, group), extras=config.axes.extras),
+        space=_space(config, group),
         goals=config.goals.of(group.name),
-        limits=replace(
-            config.budget.limits,
-            refine_steps=config.strategy.run_config_search_max_binary_search_steps,
-            sweep_best=not config.strategy.concurrency_sweep_disable,
-        ),
+        limits=config.budget,
+        refine_steps=config.strategy.run_config_search_max_binary_search_steps,
+        sweep_best=not config.strategy.concurrency_sweep_disable,
         deltas=() if as_it_is else None if searched else _listed(config, first),
         members=members,
         sweep=ConfigSweep() if together or first.name in names else first.sweep,
         in_ranges=not config.strategy.run_config_search_disable,
         early_exit=config.strategy.early_exit_enable,
-        pareto=config.budget.pareto,
-        trials=OptunaTrials(
-            min_percent=config.optuna.min_percentage_of_search_space,
-            max_percent=config.optuna.max_percentage_of_search_space,
-            minimum=config.optuna.optuna_min_trials,
-            maximum=config.optuna.optuna_max_trials,
-            patience=config.optuna.optuna_early_exit_threshold,
-            by_formula=config.optuna.use_concurrency_formula,
-            sweep_best=not config.strategy.concurrency_sweep_disable,
-        ),
+        trials=config.optuna,
     )
     return "manual" if as_it_is else _mode(config, spec), spec
 

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.file import read_yaml
-from tpx.analyzer.options.values import from_yaml_text, mapping, truth, words
 from tpx.analyzer.reports.detail import build_detail
 from tpx.analyzer.reports.files import ReportFiles, write_reports
 from tpx.analyzer.reports.manner import Manner
@@ -16,6 +15,7 @@ from tpx.analyzer.reports.plots import Plot
 from tpx.analyzer.reports.tables import CsvFiles, write_csv
 from tpx.analyzer.results.journal import read_last_run
 from tpx.analyzer.results.run import Run
+from tpx.analyzer.values import from_yaml_text, mapping, truth, words
 from tpx.cli.analyze_runs import journal_of, show_written
 from tpx.errors import UsageError
 from tpx.options import build, fields_of, given_in_argv, given_in_mapping, nearest, option

@@ -42,7 +42,6 @@ def search_spec(
     within: SearchSpace | None = None,
     goals: Goals | None = None,
     limits: Limits | None = None,
-    pareto: tuple[str, ...] = (),
     trials: OptunaTrials | None = None,
 ) -> SearchSpec:
     return SearchSpec(
@@ -51,7 +50,6 @@ def search_spec(
         space=within or space(),
         goals=goals or Goals(),
         limits=limits or Limits(),
-        pareto=pareto,
         trials=trials or OptunaTrials(),
     )
 

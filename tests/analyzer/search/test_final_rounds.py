@@ -125,14 +125,14 @@ def test_a_small_budget_has_fewer_finalists_instead_of_half_a_round() -> None:
 
 
 def test_a_time_budget_keeps_time_for_the_rounds() -> None:
-    asked = search_spec(limits=Limits(budget_ns=round(300e9)))
+    asked = search_spec(limits=Limits(budget=300.0))
     found = explore("budgeted", asked, server_for(asked, seed=2))
     assert sum(bool(t.round) for t in found.trials) >= 6
 
 
 @pytest.mark.parametrize("budget_s", [120, 200, 300])
 def test_rounds_that_take_longer_than_the_search_are_whole_nonetheless(budget_s: int) -> None:
-    asked = search_spec(limits=Limits(budget_ns=round(budget_s * 1e9), final_rounds=5))
+    asked = search_spec(limits=Limits(budget=budget_s, final_rounds=5))
     search, server = SearchDriver("budgeted", asked), server_for(asked, seed=2)
     finals: list[str] = []
     while not isinstance(trial := search.ask(), Done):

@@ -27,8 +27,9 @@ def loads_measured(
         FIXED,
         within=within or space(instances=(1, 1), loads=(1, 2, 4, 8, 16, 32)),
         goals=goals,
-        limits=Limits(final_rounds=0, refine_steps=steps),
+        limits=Limits(final_rounds=0),
     )
+    asked = replace(asked, refine_steps=steps)
     search = SearchDriver("brute", asked)
     loads = []
     while not isinstance(trial := search.ask(), Done):

@@ -49,7 +49,7 @@ def test_a_plain_grid_has_model_analyzers_automatic_variants() -> None:
 
 
 def test_threads_double_up_to_the_cores() -> None:
-    found = grid(Extras(threads=True, cores=6))
+    found = grid(Extras(search_threads=True, cores=6))
     assert labels(found, "threads") == ["1", "2", "4", "6"]
     delta = variant_with(found, instances="1", threads="4").delta
     assert delta["parameters"] == {"intra_op_thread_count": {"string_value": "4"}}
@@ -59,7 +59,7 @@ def test_threads_double_up_to_the_cores() -> None:
 
 
 def test_a_queue_delay_is_one_of_the_batcher_and_needs_batches() -> None:
-    found = grid(Extras(queue_delays_us=(100, 500)))
+    found = grid(Extras(queue_delays=(100, 500)))
     delta = variant_with(found, max_batch_size="4", batching="on, delay 500 us").delta
     assert delta["dynamic_batching"] == {"max_queue_delay_microseconds": 500}
     told = [found.describe(p) for p in found.points()]
@@ -67,7 +67,7 @@ def test_a_queue_delay_is_one_of_the_batcher_and_needs_batches() -> None:
 
 
 def test_without_a_batcher_the_defaults_own_is_taken_out() -> None:
-    found = grid(Extras(batching_off=True))
+    found = grid(Extras(search_without_batching=True))
     variant = variant_with(found, max_batch_size="4", batching="off")
     assert variant.delta["dynamic_batching"] is None
     default = {"max_batch_size": 8, "dynamic_batching": {"max_queue_delay_microseconds": 5}}
@@ -96,7 +96,11 @@ def test_a_graph_level_is_the_configurations_own() -> None:
 @pytest.mark.parametrize(
     ("extras", "facts", "message"),
     [
-        (Extras(threads=True, cores=2), replace(BATCHING, backend="python"), "--search-threads: how many"),
+        (
+            Extras(search_threads=True, cores=2),
+            replace(BATCHING, backend="python"),
+            "--search-threads: how many",
+        ),
         (Extras(graph_levels=(1,)), replace(BATCHING, backend="pytorch"), "--graph-levels vary models of"),
         (Extras(execution_providers=("tensorrt",)), BATCHING, "tensorrt is for instances on the GPU"),
         (Extras(precisions=("FP16",)), BATCHING, "--precisions are those of an execution provider"),
@@ -110,13 +114,13 @@ def test_an_axis_that_a_model_does_not_have_is_refused(
 
 
 def test_neighbours_are_one_step_away_and_unordered_choices_all_of_them() -> None:
-    found = grid(Extras(queue_delays_us=(1, 2)), instances=(1, 3))
+    found = grid(Extras(queue_delays=(1, 2)), instances=(1, 3))
     here = (1, 1, 0)
     assert set(found.neighbours(here)) == {(2, 1, 0), (0, 1, 0), (1, 2, 0), (1, 0, 0), (1, 1, 1), (1, 1, 2)}
 
 
 def test_what_is_around_a_point_lies_within_the_radius_and_may_be_tried() -> None:
-    found = grid(Extras(queue_delays_us=(1, 2)), instances=(1, 5))
+    found = grid(Extras(queue_delays=(1, 2)), instances=(1, 5))
     for home in found.points():
         expected = [point for point in found.points() if 0 < math.dist(point, home) <= 2]
         assert found.around(home, 2) == expected
@@ -207,7 +211,7 @@ def test_several_models_are_searched_by_every_strategy_that_jumps(mode: str, tog
 def test_a_point_that_changes_nothing_of_the_default_is_the_default() -> None:
     groups = [{"name": "m", "kind": "KIND_CPU", "count": 2}]
     parameters = {"intra_op_thread_count": {"string_value": "1"}}
-    within = space(instances=(1, 2), extras=Extras(threads=True, cores=2))
+    within = space(instances=(1, 2), extras=Extras(search_threads=True, cores=2))
     asked = search_spec(FIXED, within=within)
     found = open_grid(replace(asked, default={"instance_group": groups, "parameters": parameters}))
     names = {found.describe(point): found.variant(point).name for point in found.points()}

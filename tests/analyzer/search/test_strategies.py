@@ -113,7 +113,7 @@ def test_a_measured_budget_is_never_exceeded_however_small() -> None:
 
 
 def test_a_time_budget_is_kept_up_to_one_measurement() -> None:
-    asked = search_spec(limits=Limits(budget_ns=round(180e9)))
+    asked = search_spec(limits=Limits(budget=180.0))
     found = explore("budgeted", asked, server_for(asked, seed=1))
     assert 120 < found.server.now_s <= 187
 
@@ -131,7 +131,7 @@ def test_the_pilot_of_a_model_without_batches_waits_behind_few_requests() -> Non
 
 
 def test_instances_times_threads_never_exceed_the_cores() -> None:
-    extras = Extras(threads=True, cores=4)
+    extras = Extras(search_threads=True, cores=4)
     asked = search_spec(within=space(extras=extras))
     for mode in ("quick", "optuna", "pareto", "budgeted"):
         for trial in explore(mode, asked, server_for(asked, seed=7)).trials:
@@ -142,8 +142,8 @@ def test_instances_times_threads_never_exceed_the_cores() -> None:
 
 
 def test_optuna_tries_as_many_configurations_as_it_is_told() -> None:
-
-    asked = search_spec(trials=OptunaTrials(maximum=6, by_formula=True, sweep_best=False))
+    six = OptunaTrials(optuna_max_trials=6, use_concurrency_formula=True)
+    asked = replace(search_spec(trials=six), sweep_best=False)
     trials = [t for t in explore("optuna", asked, server_for(asked, seed=1)).trials if not t.round]
     configurations = {t.variant.name for t in trials if not t.variant.is_default}
     assert len(configurations) <= 6
@@ -164,7 +164,7 @@ def test_quick_search_with_noise_ends() -> None:
 
 def test_the_pareto_front_found_is_nearly_the_whole_one() -> None:
     tags = ("perf_throughput", "perf_latency_p99", "gpu_used_memory")
-    asked = search_spec(pareto=tags, limits=Limits(final_rounds=0))
+    asked = search_spec(limits=Limits(final_rounds=0, pareto=tags))
     for seed in range(5):
         found = explore("pareto", asked, server_for(asked, seed=seed))
         ours = front(found.measurements, tags, Goals())
@@ -176,7 +176,7 @@ def test_the_pareto_front_found_is_nearly_the_whole_one() -> None:
 
 def test_energy_is_a_metric_of_compromises() -> None:
     tags = ("perf_throughput", "gpu_power_usage")
-    asked = search_spec(pareto=tags)
+    asked = search_spec(limits=Limits(pareto=tags))
     found = explore("pareto", asked, server_for(asked, seed=3))
     best = front(found.measurements, tags, Goals())
     assert len(best) > 1
@@ -209,7 +209,7 @@ def test_every_mode_can_be_opened() -> None:
 def _all(found: Explored) -> list[Measurement]:
     """The true front, over the whole grid at the loads that were looked at."""
     grid = open_grid(found.asked)
-    tags = found.asked.pareto
+    tags = found.asked.limits.pareto
     everything = []
     for point in grid.points():
         ladder = grid.ladder(found.asked.space.loads, point)

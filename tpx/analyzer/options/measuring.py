@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Literal
 
 from tpx.analyzer.models import Flags, ModelToProfile
-from tpx.analyzer.options.values import flags, from_yaml_text, read_constraints, read_objectives
 from tpx.analyzer.results.goals import Constraint, Goals, ModelGoals, Objective
+from tpx.analyzer.values import flags, from_yaml_text, read_constraints, read_objectives
 from tpx.errors import UsageError
 from tpx.options import option
 from tpx.perf.settings import Shape, parse_shape

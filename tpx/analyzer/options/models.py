@@ -7,7 +7,7 @@ from typing import Any
 
 from tpx.analyzer.config_sweep import read_sweep
 from tpx.analyzer.models import ModelParameters, ModelToProfile
-from tpx.analyzer.options.values import (
+from tpx.analyzer.values import (
     environment,
     flags,
     from_yaml_text,

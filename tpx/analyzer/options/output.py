@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Literal
 
 from tpx.analyzer.objectives import METRICS
-from tpx.analyzer.options.values import words
 from tpx.analyzer.results.fields import BACKEND_PARAMETER, COLUMNS
+from tpx.analyzer.values import words
 from tpx.errors import UsageError
 from tpx.options import nearest, option
 

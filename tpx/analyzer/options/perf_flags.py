@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tpx.analyzer.models import Flags, ModelParameters
-from tpx.analyzer.options.values import numbers
+from tpx.analyzer.values import numbers
 from tpx.errors import UsageError
 from tpx.options import TRUE_WORDS, fields_of, given_in_argv, nearest
 from tpx.perf.inputs.base import length_warning

@@ -7,7 +7,7 @@ from typing import Literal
 
 from tpx.analyzer.models import Flags
 from tpx.analyzer.options.models import docker_args
-from tpx.analyzer.options.values import environment, flags, from_yaml_text, words
+from tpx.analyzer.values import environment, flags, from_yaml_text, words
 from tpx.errors import UsageError
 from tpx.options import nearest, option
 

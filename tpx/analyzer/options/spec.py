@@ -18,10 +18,10 @@ from tpx.analyzer.options.perf_flags import (
     perf_warnings,
 )
 from tpx.analyzer.options.rules import check_together, idle_warnings, member_warnings
-from tpx.analyzer.options.search import AxesSpec, BudgetSpec, LoadsSpec, OptunaSpec, StrategySpec
+from tpx.analyzer.options.search import LoadsSpec, StrategySpec
 from tpx.analyzer.options.server import DockerSpec, ServerSpec
 from tpx.analyzer.results.goals import Goals
-from tpx.analyzer.search.spec import SearchSpace
+from tpx.analyzer.search.spec import Extras, Limits, OptunaTrials, SearchSpace
 from tpx.errors import UsageError
 from tpx.options import build, fields_of, given, group
 from tpx.perf.options import SessionSpec
@@ -40,9 +40,9 @@ class ProfileSpec:
     docker: DockerSpec = group(DockerSpec, "Docker")
     strategy: StrategySpec = group(StrategySpec, "Search")
     loads: LoadsSpec = group(LoadsSpec, "Load")
-    optuna: OptunaSpec = group(OptunaSpec, "Search with optuna")
-    budget: BudgetSpec = group(BudgetSpec, "Search with a budget")
-    axes: AxesSpec = group(AxesSpec, "More axes of the search")
+    optuna: OptunaTrials = group(OptunaTrials, "Search with optuna")
+    budget: Limits = group(Limits, "Search with a budget")
+    axes: Extras = group(Extras, "More axes of the search")
     goal: GoalSpec = group(GoalSpec, "Goals")
     measurement: MeasurementSpec = group(MeasurementSpec, "Measurement")
     watch: WatchSpec = group(WatchSpec, "What is watched")
@@ -73,6 +73,7 @@ class ProfileSpec:
             loads=self.loads.space(own, self.strategy),
             instances=self.strategy.instances,
             max_batch_sizes=self.strategy.max_batch_sizes,
+            extras=self.axes,
         )
 
     @property

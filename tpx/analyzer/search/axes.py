@@ -38,7 +38,7 @@ def open_grid(spec: SearchSpec) -> Grid:
     return Grid(
         spec.facts.model,
         [*dimensions, *client],
-        cores=spec.space.extras.cores if spec.space.extras.threads else None,
+        cores=spec.space.extras.processors if spec.space.extras.search_threads else None,
         members=tuple(member.facts.model for member in spec.members),
         loads=tuple(loads.values()),
         named=spec.named,
@@ -91,8 +91,8 @@ def _ranges(facts: ModelFacts, space: SearchSpace) -> list[Dimension]:
         found.append(_batch_sizes(facts, space))
         if facts.can_batch_dynamically:
             found.append(_batching(space))
-    if extras.threads:
-        found.append(_threads(facts, extras.cores))
+    if extras.search_threads:
+        found.append(_threads(facts, extras.processors))
     if extras.execution_providers or extras.precisions:
         found.append(_providers(facts, extras.execution_providers, extras.precisions))
     if extras.graph_levels:
@@ -148,10 +148,10 @@ def _batch_sizes(facts: ModelFacts, space: SearchSpace) -> Dimension:
 def _batching(space: SearchSpace) -> Dimension:
     """The dynamic batcher as the default has it (or plain), with delays, and off."""
     choices = [Choice(label="on", amount=0)]
-    for delay in sorted(set(space.extras.queue_delays_us)):
+    for delay in sorted(set(space.extras.queue_delays)):
         batcher = {"dynamic_batching": {"max_queue_delay_microseconds": delay}}
         choices.append(Choice(label=f"on, delay {delay} us", delta=batcher, amount=delay + 1))
-    if space.extras.batching_off:
+    if space.extras.search_without_batching:
         choices.append(Choice(label="off", delta={"dynamic_batching": None}, amount=-1))
     return Dimension(name="batching", choices=tuple(choices), ordered=False)
 

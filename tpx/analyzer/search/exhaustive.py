@@ -42,7 +42,7 @@ def brute(spec: SearchSpec, history: History) -> Steps:
                     history.decide(text, variant.name)
                 break
             best = best if swept.best is None else swept.best
-    yield from refine_best(space.loads, history)
+    yield from refine_best(spec, history)
     return "the whole space was searched"
 
 
@@ -55,7 +55,7 @@ def manual(spec: SearchSpec, history: History) -> Steps:
     listed = _Listed(spec, history)
     history.space_size = 1 + len(listed.variants)
     yield from listed.measured()
-    yield from refine_best(spec.space.loads, history)
+    yield from refine_best(spec, history)
     return "every listed configuration was measured"
 
 

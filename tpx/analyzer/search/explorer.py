@@ -74,7 +74,7 @@ class Explorer:
 
     def refined(self) -> Asking[None]:
         """The greatest loads that keep the constraints, of the best configurations."""
-        yield from refine_best(self.loads, self.history)
+        yield from refine_best(self._spec, self.history)
 
     def merit(self, point: Point) -> Merit:
         """How good a point is by its best measurement."""

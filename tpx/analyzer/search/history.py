@@ -95,6 +95,6 @@ class History:
         total = math.inf
         if self.limits.max_measurements is not None:
             total = self.limits.max_measurements
-        if self.limits.budget_ns is not None and self._spent_ns:
-            total = min(total, self.limits.budget_ns * self.measurements / self._spent_ns)
+        if self.limits.budget is not None and self._spent_ns:
+            total = min(total, self.limits.budget * 1e9 * self.measurements / self._spent_ns)
         return total - self.measurements - min(self.reserved, total // 3 if math.isfinite(total) else 0)

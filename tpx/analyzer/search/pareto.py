@@ -23,7 +23,7 @@ def pareto(spec: SearchSpec, history: History) -> Steps:
     """Find the compromises between the metrics of the spec; throughput and p99 by default."""
     explorer = Explorer(spec, history)
     history.space_size = 1 + explorer.grid.size
-    tags = spec.pareto or ("perf_throughput", "perf_latency_p99")
+    tags = spec.limits.pareto or ("perf_throughput", "perf_latency_p99")
     measured: dict[Point, list[Measurement]] = {}
     best: list[Measurement] = []
     yield from explorer.default()

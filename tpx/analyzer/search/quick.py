@@ -38,7 +38,7 @@ def quick(spec: SearchSpec, history: History) -> Steps:
             break
         history.decide(f"home moves to {explorer.grid.describe(there)}", explorer.name(there))
         home = there
-    if spec.limits.sweep_best:
+    if spec.sweep_best:
         for point in sorted(explorer.tried, key=explorer.merit, reverse=True)[: spec.limits.finalists]:
             yield from explorer.climbed(point)
         yield from explorer.refined()

@@ -1,15 +1,22 @@
-"""What a search is asked: of which model, in which space, for which goals, within which limits."""
+"""What a search is asked: of which model, in which space, for which goals, within which limits.
 
+Groups of options are part of it as they are.
+"""
+
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tpx.analyzer.config_sweep import ConfigSweep
+from tpx.analyzer.objectives import metric
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Variant
 from tpx.analyzer.search.loads import LoadSpace
+from tpx.analyzer.values import integer, numbers, seconds, words
 from tpx.analyzer.variants import ModelFacts
 from tpx.errors import UsageError
+from tpx.options import option
 
 Mode = Literal["brute", "manual", "quick", "optuna", "pareto", "budgeted"]
 
@@ -47,28 +54,63 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """What may vary beside instances and batch sizes, Model Analyzer's two; nothing of it by default."""
+    """What may vary beyond instances and batch sizes, Model Analyzer's two."""
 
-    threads: bool = False
-    """Threads of an instance, so that all instances together have at most `cores`."""
-    cores: int = 1
-    queue_delays_us: tuple[int, ...] = ()
-    batching_off: bool = False
-    """No dynamic batcher, also where max_batch_size is above 1."""
-    execution_providers: tuple[str, ...] = ()
-    """Of ONNX Runtime, as `openvino`, `cuda`, `tensorrt`; that of the default is always tried."""
-    graph_levels: tuple[int, ...] = ()
-    """`optimization.graph.level`."""
-    precisions: tuple[str, ...] = ()
-    """`FP16`, ... of an execution provider that takes one."""
+    search_threads: bool = option(False, "threads of an instance, so that all instances fit the cores")
+    cores: int | None = option(None, "processors for all instances together (those of this machine)")
+    queue_delays: tuple[int, ...] = option(
+        (), "max_queue_delay_microseconds to try", metavar="N,N", comma=True, read=numbers
+    )
+    search_without_batching: bool = option(False, "try batch sizes without the dynamic batcher too")
+    execution_providers: tuple[str, ...] = option(
+        (),
+        "accelerators to try: openvino, cuda, tensorrt",
+        metavar="A,B",
+        comma=True,
+        read=words,
+    )
+    graph_levels: tuple[int, ...] = option(
+        (),
+        "optimization.graph.level to try: -1, 1, 2",
+        metavar="N,N",
+        comma=True,
+        read=numbers,
+    )
+    precisions: tuple[str, ...] = option(
+        (), "precisions of tensorrt and openvino to try: FP16, INT8", metavar="A,B", comma=True
+    )
+    accuracy_tolerance: float = option(
+        0.01, "by how much answers of such a variant may differ from the default's, relatively"
+    )
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a value out of range."""
+        if self.cores is not None and self.cores < 1:
+            raise UsageError(f"--cores must be at least 1, not {self.cores}")
+        if not self.accuracy_tolerance > 0:
+            raise UsageError(f"--accuracy-tolerance must be above 0, not {self.accuracy_tolerance:g}")
+        negative = [str(delay) for delay in self.queue_delays if delay < 0]
+        if negative:
+            raise UsageError(f"--queue-delays must not be negative: {', '.join(negative)}")
+        for level in self.graph_levels:
+            if integer(level) not in (-1, 0, 1, 2):
+                raise UsageError(f"--graph-levels are -1, 0, 1 and 2, not {level}")
+        for provider in self.execution_providers:
+            if provider not in ("openvino", "cuda", "tensorrt"):
+                raise UsageError(f"--execution-providers are openvino, cuda and tensorrt, not '{provider}'")
+
+    @property
+    def processors(self) -> int:
+        """The processors for all instances together."""
+        return self.cores or os.cpu_count() or 1
 
     @property
     def any(self) -> bool:
-        """Whether anything beside instances and batch sizes varies."""
+        """Whether anything beyond instances and batch sizes varies."""
         return bool(
-            self.threads
-            or self.queue_delays_us
-            or self.batching_off
+            self.search_threads
+            or self.queue_delays
+            or self.search_without_batching
             or self.execution_providers
             or self.graph_levels
             or self.precisions
@@ -87,67 +129,117 @@ class SearchSpace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """When a search ends before its space does, and how sure its answer has to be."""
+    """When a search ends before its space does, how sure its answer has to be, and by which metrics."""
 
-    max_measurements: int | None = None
-    """With the final repetitions."""
-    budget_ns: int | None = None
-    """Of all trials together, with the starting of servers."""
-    final_rounds: int = 5
-    """Rounds at most in which the finalists and the default are measured again, interleaved; 0 is none."""
+    budget: float | None = option(
+        None,
+        "time for measuring each model (20m); the mode is budgeted then, unless one is chosen",
+        metavar="TIME",
+        parse=seconds,
+        read=seconds,
+    )
+    max_measurements: int | None = option(None, "measurements of each model at most; as --budget")
+    final_rounds: int = option(
+        5, "rounds at most in which the best and the default are measured again; 0: none"
+    )
+    seed: int = option(0, "of the search and of the order of the final rounds")
+    pareto: tuple[str, ...] = option(
+        (),
+        "metrics whose best compromises are searched; the mode is pareto then",
+        metavar="TAG,TAG",
+        comma=True,
+        read=words,
+    )
     finalists: int = 3
     """Beside the default."""
-    seed: int = 0
-    refine_steps: int = 5
-    """Halvings towards the greatest load that keeps the constraints."""
-    sweep_best: bool = True
-    """After a search that measures each configuration at one load: sweep the loads of the best."""
 
     def __post_init__(self) -> None:
+        """Raise UsageError for a value out of range."""
         if self.max_measurements is not None and self.max_measurements < 1:
             raise UsageError(f"--max-measurements must be at least 1, not {self.max_measurements}")
-        if self.budget_ns is not None and self.budget_ns <= 0:
+        if self.budget is not None and self.budget <= 0:
             raise UsageError("--budget must be above 0")
         if self.final_rounds < 0 or self.final_rounds == 1:
             raise UsageError(
                 "--final-rounds must be 0, which repeats nothing, or at least 2: one round has no interval"
             )
+        if len(self.pareto) == 1:
+            raise UsageError("--pareto takes at least two metrics: with one there is nothing to weigh")
+        for tag in self.pareto:
+            metric(tag)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptunaTrials:
     """How many configurations optuna tries, of a space of some size."""
 
-    min_percent: float | None = None
-    max_percent: float | None = None
-    minimum: int | None = None
-    maximum: int | None = None
-    patience: int = 10
-    """Trials without an improvement that end the search, once there were the least number."""
-    by_formula: bool = False
-    """Each configuration at one load, 2 x instances x batch size; otherwise its load is climbed."""
-    sweep_best: bool = True
+    min_percentage_of_search_space: float | None = option(
+        None,
+        "least share of the space to try, in percent (5, unless --optuna-min-trials is given)",
+    )
+    max_percentage_of_search_space: float | None = option(
+        None,
+        "greatest share of the space to try, in percent (10, unless --optuna-max-trials is given)",
+    )
+    optuna_min_trials: int | None = option(
+        None, "least number of trials; where a share is given too, the greater of both"
+    )
+    optuna_max_trials: int | None = option(
+        None, "greatest number of trials; where a share is given too, the less of both"
+    )
+    optuna_early_exit_threshold: int = option(10, "trials without an improvement that end the search")
+    use_concurrency_formula: bool = option(
+        False, "load of a trial: 2 x instances x batch size, instead of a choice"
+    )
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a value out of range."""
+        if self.optuna_early_exit_threshold < 0:
+            raise UsageError(
+                f"--optuna-early-exit-threshold must not be negative: {self.optuna_early_exit_threshold}"
+            )
+        for name in ("optuna_min_trials", "optuna_max_trials"):
+            trials = getattr(self, name)
+            if trials is not None and trials < 1:
+                raise UsageError(f"--{name.replace('_', '-')} must be at least 1, not {trials}")
+        low, high = self.min_percentage_of_search_space, self.max_percentage_of_search_space
+        for name, share in (("min", low), ("max", high)):
+            if share is not None and not 0 < share <= 100:
+                raise UsageError(f"--{name}-percentage-of-search-space must be above 0, up to 100: {share:g}")
+        if high is None and self.optuna_max_trials is None:
+            high = MOST_PERCENT
+        if low is not None and high is not None and low > high:
+            raise UsageError(
+                f"--min-percentage-of-search-space {low:g} is above --max-percentage-of-search-space {high:g}"
+            )
+        if (self.optuna_min_trials or 0) > (self.optuna_max_trials or float("inf")):
+            raise UsageError(
+                f"--optuna-min-trials {self.optuna_min_trials} is above "
+                f"--optuna-max-trials {self.optuna_max_trials}"
+            )
 
     def size(self, configurations: int, loads: LoadSpace) -> int:
         """Points of the space as Model Analyzer counts them: the loads are a dimension, unless a formula
         gives them."""
-        formula = self.by_formula and loads.kind == "concurrency" and not loads.listed
+        formula = self.use_concurrency_formula and loads.kind == "concurrency" and not loads.listed
         return configurations * (1 if formula else len(loads.values))
 
     def at_least(self, size: int) -> int:
-        """The least number of trials, by share or by number; of both that are given the greater. One at
-        least, where Model Analyzer would try none."""
-        share = int(size * (self.min_percent or LEAST_PERCENT) / 100)
-        if self.minimum is None:
-            return max(1, share)
-        return self.minimum if self.min_percent is None else max(share, self.minimum)
+        """Return the least number of trials, by share or by number; of both that are given the greater. One
+        at least, where Model Analyzer would try none."""
+        given, share = self.optuna_min_trials, self.min_percentage_of_search_space
+        by_share = int(size * (share or LEAST_PERCENT) / 100)
+        if given is None:
+            return max(1, by_share)
+        return given if share is None else max(by_share, given)
 
     def at_most(self, size: int) -> int:
-        """The greatest number, by share or by number; of both that are given the less."""
-        share = int(size * (self.max_percent or MOST_PERCENT) / 100)
-        if self.maximum is None:
-            return max(1, share)
-        return self.maximum if self.max_percent is None else max(1, min(share, self.maximum))
+        """Return the greatest number, by share or by number; of both that are given the less."""
+        given, share = self.optuna_max_trials, self.max_percentage_of_search_space
+        by_share = int(size * (share or MOST_PERCENT) / 100)
+        if given is None:
+            return max(1, by_share)
+        return given if share is None else max(1, min(by_share, given))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,8 +275,10 @@ class SearchSpec:
     """Whether what the user did not list varies in the ranges of the space."""
     early_exit: bool = False
     """Whether a listed max_batch_size is tried only as long as the ones before brought something."""
-    pareto: tuple[str, ...] = ()
-    """Metrics whose best compromises are searched."""
+    refine_steps: int = 5
+    """Halvings towards the greatest load that keeps the constraints."""
+    sweep_best: bool = True
+    """After a search that measures each configuration at one load: sweep the loads of the best."""
     named: tuple[Variant, ...] = ()
     """Variants that have their names already; what changes the same keeps the name."""
     trials: OptunaTrials = field(default_factory=OptunaTrials)

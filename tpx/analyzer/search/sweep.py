@@ -12,6 +12,7 @@ from tpx.analyzer.objectives import satisfies
 from tpx.analyzer.results.measurement import Failure, Load, Measurement, Outcome, Trial, Variant, together
 from tpx.analyzer.search.history import Asking, History
 from tpx.analyzer.search.loads import LoadSpace, PlateauRule
+from tpx.analyzer.search.spec import SearchSpec
 
 PLATEAU_WINDOW = 4
 PLATEAU_GAIN = 0.05
@@ -151,19 +152,19 @@ def _fault(outcome: Outcome) -> str:
     return outcome.reason if isinstance(outcome, Failure) else "no inference was completed"
 
 
-def refine_best(space: LoadSpace, history: History) -> Asking[None]:
+def refine_best(spec: SearchSpec, history: History) -> Asking[None]:
     """Refine the best configurations and the default, where there are constraints and no listed loads.
 
     Loads between the best that keeps the constraints and its neighbours that do not are measured; where not
     even the least load keeps them, smaller ones down to 1.
     """
-    if space.listed or not history.goals.all_constraints:
+    if spec.space.loads.listed or not history.goals.all_constraints:
         return
     ranked, finalists = history.ranked(), history.limits.finalists
     for variant in ranked[:finalists] + [v for v in ranked[finalists:] if v.is_default]:
         for batch_size in sorted({m.load.batch_size for m in history.of(variant.name)}):
             for passing, failing in _boundaries(variant, history, batch_size):
-                yield from _bisect(variant, history, passing, failing)
+                yield from _bisect(variant, history, (passing, failing), spec.refine_steps)
 
 
 def _boundaries(variant: Variant, history: History, batch_size: int) -> list[tuple[int, Load]]:
@@ -188,9 +189,10 @@ def _latency_binds(history: History) -> bool:
     return any(constraint.bound == "max" for constraint in history.goals.all_constraints)
 
 
-def _bisect(variant: Variant, history: History, passing: int, failing_load: Load) -> Asking[None]:
+def _bisect(variant: Variant, history: History, between: tuple[int, Load], max_steps: int) -> Asking[None]:
+    passing, failing_load = between
     failing = failing_load.value
-    for _ in range(history.limits.refine_steps):
+    for _ in range(max_steps):
         middle = (passing + failing) // 2
         if middle in (passing, failing) or middle < 1:
             break

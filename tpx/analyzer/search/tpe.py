@@ -32,10 +32,10 @@ def optuna_trials(spec: SearchSpec, history: History) -> Steps:
         value = yield from search.trial()
         since = 0 if value > best else since + 1
         best = max(best, value)
-        if number >= least and since >= trials.patience:
+        if number >= least and since >= trials.optuna_early_exit_threshold:
             history.decide(f"optuna ends after {number} trials: {since} without an improvement")
             break
-    if trials.sweep_best:
+    if spec.sweep_best:
         yield from explorer.refined()
     return "optuna's trials are done"
 
@@ -46,7 +46,7 @@ class _Trials:
     def __init__(self, spec: SearchSpec, history: History) -> None:
         self._optuna = optuna = _import_optuna()
         self.explorer = Explorer(spec, history)
-        self._climbs = not spec.trials.by_formula
+        self._climbs = not spec.trials.use_concurrency_formula
         self._first_looks: list[Merit] = []
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         sampler = optuna.samplers.TPESampler(seed=spec.limits.seed, n_startup_trials=WITHOUT_MODEL)

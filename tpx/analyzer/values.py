@@ -63,6 +63,17 @@ def words(value: Any) -> tuple[str, ...]:
     return tuple(text.strip() for text in map(scalar_text, items) if text.strip())
 
 
+_UNITS = {"s": 1, "m": 60, "h": 3600, "": 1}
+
+
+def seconds(value: Any) -> float:
+    """`90`, `90s`, `20m`, `1.5h`."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", str(value))
+    if found is None or isinstance(value, bool):
+        raise ValueError(f"expected a time as 90s, 20m or 1.5h, got {value!r}")
+    return float(found.group(1)) * _UNITS[found.group(2)]
+
+
 def integer(value: Any) -> int:
     """A whole number, also as text."""
     if isinstance(value, str) and re.fullmatch(r"\s*-?\d+\s*", value):
