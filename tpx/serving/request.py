@@ -248,6 +248,8 @@ def rendering_key(
     frontend: str, outputs: Sequence[Tensor], parameters: Mapping[str, Parameter] | None
 ) -> tuple[Any, ...]:
     """Return the key of `RequestHead.rendered` for the constant part of a response."""
+    if len(outputs) == 1 and not parameters:  # most answers, and less work
+        return frontend, outputs[0].shape
     key: tuple[Any, ...] = (frontend, *[tensor.shape for tensor in outputs])
     if parameters:
         # True and 1 are equal, but not the same parameter

@@ -23,6 +23,17 @@ from tpx.protocol.outlet import Outlet
 from tpx.protocol.tensors import Buffer
 
 
+class LoggedStream(Stream):
+    """Notes when its end was sent."""
+
+    def __init__(self, stream_id: int, wire: "Wire") -> None:
+        super().__init__(stream_id, wire.sender.initial_window)
+        self._log = wire.log
+
+    def sent(self) -> None:
+        self._log.append(("ended", self.id))
+
+
 class Wire:
     """Stands where a transport stands, and reads back the frames."""
 
@@ -31,7 +42,7 @@ class Wire:
         self.raw = b""
         self.full_above = 1 << 60
         self.later: list[Callable[[], None]] = []
-        self.sender = Sender(self._sent, self.later.append)
+        self.sender = Sender(self.later.append)
         self.sender.transport = cast("Outlet", self)
 
     def write(self, data: Buffer) -> None:
@@ -51,11 +62,8 @@ class Wire:
         if len(self.raw) > self.full_above:
             self.sender.paused = True
 
-    def _sent(self, stream: Stream) -> None:
-        self.log.append(("ended", stream.id))
-
     def open(self, stream_id: int) -> Stream:
-        return Stream(stream_id, self.sender.initial_window)
+        return LoggedStream(stream_id, self)
 
     def data(self, stream_id: int) -> bytes:
         return b"".join(

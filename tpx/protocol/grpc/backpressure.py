@@ -30,9 +30,6 @@ class WaitingCall(Protocol):
 
     id: int
 
-    def eased(self) -> None:
-        """The client has taken most of what this call had sent."""
-
     def read_on(self) -> None:
         """Take from what was withheld as much as may be taken now."""
 
@@ -83,7 +80,7 @@ class Room:
         soon = asyncio.get_running_loop().call_soon
         if stream is not None:
             stream.notify_below = -1
-            soon(cast("WaitingCall", stream).eased)
+            soon(stream.eased)
         else:
             self._sender.notify_below = -1
             soon(self._let_in)

@@ -192,7 +192,7 @@ class GrpcClientConnection(ResponseReader):
         """Cancel a call that may still wait for its turn."""
         self._waiting = deque(entry for entry in self._waiting if entry[1] is not on_response)
         for stream_id, stream in list(self.streams.items()):
-            if cast("ClientCall", stream).on_response is on_response:
+            if stream.on_response is on_response:
                 self.cancel(stream_id)
 
     def ping(self, payload: bytes) -> None:
@@ -255,7 +255,7 @@ class GrpcClientConnection(ResponseReader):
     # what the server says of streams and of the connection
 
     def _on_reset(self, stream_id: int, code: int) -> None:
-        call = cast("ClientCall | None", self.streams.get(stream_id))
+        call = self.streams.get(stream_id)
         again = call is not None and call.prepared is not None and call.refusals < _REFUSALS
         if call is None or code != ErrorCode.REFUSED_STREAM or self.closing or not again:
             self._end(stream_id, from_reset(code), f"the server reset the stream (code {code})")
@@ -284,7 +284,7 @@ class GrpcClientConnection(ResponseReader):
     # ending calls
 
     def _end(self, stream_id: int, status: int, message: str, trailers: ResponseHead | None = None) -> None:
-        call = cast("ClientCall | None", self.streams.pop(stream_id, None))
+        call = self.streams.pop(stream_id, None)
         if call is None:
             return
         if not call.we_ended:
@@ -308,7 +308,7 @@ class GrpcClientConnection(ResponseReader):
         while self._waiting and len(self.streams) < self._peer_max_streams and not self.closing:
             prepared, on_response, refusals = self._waiting.popleft()
             stream_id = self.call(prepared, on_response)
-            cast("ClientCall", self.streams[stream_id]).refusals = refusals
+            self.streams[stream_id].refusals = refusals
 
     def _break(self, error: Http2Error) -> None:
         self._lost_reason = error.message

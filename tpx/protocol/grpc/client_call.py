@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Protocol, cast
+from typing import Protocol
 
+from tpx.errors import RequestError
 from tpx.protocol.grpc.framing import PREFIX_BYTES, MessageReader, Packed, pack_prefix, whole_message
 from tpx.protocol.grpc.metadata import ResponseHead
 from tpx.protocol.grpc.status import Status, from_http
@@ -20,8 +21,11 @@ class CallConnection(Protocol):
     """What a call needs of the connection it is made on."""
 
     sender: Sender
+    streams: "dict[int, ClientCall]"
 
     def cancel(self, stream_id: int) -> None: ...
+    def reject(self, call: "ClientCall", reason: str) -> None: ...
+    def end_without_trailers(self, call: "ClientCall") -> None: ...
 
 
 class GrpcResponse:
@@ -114,21 +118,40 @@ class ClientCall(Stream):
         return self.reader.landing(remaining) if self.reader is not None else None
 
     def receive(self, data: bytes, start: int, stop: int) -> None:
-        """Take DATA. Raises InvalidRequest for a message that is none."""
+        if self.head is None:
+            self._connection.reject(self, "the response has DATA before its headers")
+            return
         reader = self.reader
         if (reader is None or reader.between_messages) and whole_message(data, start, stop):
             self.take(data[start + PREFIX_BYTES : stop])
-            return
-        if self.reader is None:
-            self.reader = MessageReader(MAX_RESPONSE_BYTES, self.head.encoding if self.head else "")
-        for message in self.reader.feed(data, start, stop):
-            self._take(message)
+        elif start < stop:
+            if reader is None:
+                reader = self.reader = MessageReader(MAX_RESPONSE_BYTES, self.head.encoding)
+            try:
+                for message in reader.feed(data, start, stop):
+                    self._take(message)
+            except RequestError as exc:
+                self._connection.reject(self, exc.message)
+                return
+        if self.peer_ended:
+            self._connection.end_without_trailers(self)
 
     def landed(self, count: int) -> None:
-        """`count` bytes came into the landing. Raises InvalidRequest."""
-        message = cast("MessageReader", self.reader).landed(count)
-        if message is not None:
-            self._take(message)
+        assert self.reader is not None
+        try:
+            message = self.reader.landed(count)
+            if message is not None:
+                self._take(message)
+        except RequestError as exc:
+            self._connection.reject(self, exc.message)
+            return
+        if self.peer_ended:
+            self._connection.end_without_trailers(self)
+
+    def sent(self) -> None:
+        self.we_ended = True
+        if self.peer_ended:
+            self._connection.streams.pop(self.id, None)
 
     def outcome(self, trailers: ResponseHead) -> tuple[int, str]:
         """The status of the call, and its words."""

@@ -6,11 +6,9 @@ Responses to unary calls that one read brings whole, and that resemble the one b
 import time
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import cast
 
-from tpx.errors import RequestError
 from tpx.protocol.grpc.client_call import ClientCall, GrpcResponse
-from tpx.protocol.grpc.framing import PREFIX_BYTES, whole_message
+from tpx.protocol.grpc.framing import PREFIX_BYTES
 from tpx.protocol.grpc.likeness import Likeness, likeness_of
 from tpx.protocol.grpc.metadata import ResponseHead
 from tpx.protocol.grpc.status import Status
@@ -18,7 +16,6 @@ from tpx.protocol.http2 import frames
 from tpx.protocol.http2.connection import Http2Connection
 from tpx.protocol.http2.frames import END_STREAM, HEADER_BYTES, ErrorCode, Http2Error
 from tpx.protocol.http2.hpack import BlockDecoder
-from tpx.protocol.http2.stream import STREAM_WINDOW, Stream
 
 _clock = time.perf_counter_ns
 _INCREMENT_BYTES = 4
@@ -26,7 +23,7 @@ _WINDOW_UPDATE = frames.frame_header(frames.WINDOW_UPDATE, 0, 0, _INCREMENT_BYTE
 """The head of one of the whole connection."""
 
 
-class ResponseReader(Http2Connection):
+class ResponseReader(Http2Connection[ClientCall]):
     """The reading half of a client's connection; the other half makes the calls, and ends them."""
 
     __slots__ = (
@@ -80,7 +77,7 @@ class ResponseReader(Http2Connection):
         streams, response = self.streams, likeness.response
         while True:
             for stream_id, message in likeness.split(data, at):
-                call = cast("ClientCall | None", streams.get(stream_id))
+                call = streams.get(stream_id)
                 if call is None or not call.awaits_all:
                     return at
                 del streams[stream_id]
@@ -103,7 +100,7 @@ class ResponseReader(Http2Connection):
         if head is None:
             head = self._blocks.add(block)
             self._likeness = None  # blocks that refer to others may mean something else now
-        call = cast("ClientCall | None", self.streams.get(stream_id))
+        call = self.streams.get(stream_id)
         if call is None:
             self._refuse_idle(stream_id, "response")
             return
@@ -116,45 +113,11 @@ class ResponseReader(Http2Connection):
         elif call.head is None and not head.http_status.startswith("1"):
             call.head = head
 
-    def _on_data(self, stream_id: int, flags: int, data: bytes, start: int, stop: int) -> None:
-        call = cast("ClientCall | None", self.streams.get(stream_id))
-        if call is None:
-            self._refuse_idle(stream_id, "response")
-            return
-        if call.head is None:
-            self._reject(call, "the response has DATA before its headers")
-            return
-        if not flags & END_STREAM:
-            call.receive_window -= stop - start
-            if call.receive_window < STREAM_WINDOW // 2:
-                self.take_from_window(call, 0)
-        if call.reader is None and call.on_message is None and whole_message(data, start, stop):
-            call.data = data[start + PREFIX_BYTES : stop]
-        elif start < stop:
-            try:
-                call.receive(data, start, stop)
-            except RequestError as exc:
-                self._reject(call, exc.message)
-                return
-        if flags & END_STREAM:
-            self._end_without_trailers(call)
-
-    def _end_without_trailers(self, call: ClientCall) -> None:
-        call.peer_ended = True
+    def end_without_trailers(self, call: ClientCall) -> None:
         self._end(call.id, Status.UNKNOWN, "the response ended without trailers")
 
-    def _on_landed(self, stream: Stream, count: int, flags: int, last: bool) -> None:
-        call = cast("ClientCall", stream)
-        self.take_from_window(call, count)
-        try:
-            call.landed(count)
-        except RequestError as exc:
-            self._reject(call, exc.message)
-            return
-        if last and flags & END_STREAM:
-            self._end_without_trailers(call)
-
-    def _reject(self, call: ClientCall, reason: str) -> None:
+    def reject(self, call: ClientCall, reason: str) -> None:
+        """End a call whose response cannot be understood."""
         self._transport.write(frames.rst_stream(call.id, ErrorCode.CANCEL))
         self._end(call.id, Status.INTERNAL, reason)
 

@@ -5,10 +5,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 from tpx.protocol.grpc.backpressure import Room, WaitingCall
-from tpx.protocol.grpc.framing import PREFIX_BYTES, whole_message
 from tpx.protocol.grpc.keepalive import Action, Keepalive, KeepaliveLimits
 from tpx.protocol.grpc.metadata import CallHead, interpret_request
 from tpx.protocol.grpc.refusals import methods_by_path, refusing, unknown_method
@@ -36,7 +34,7 @@ from tpx.protocol.http2.frames import (
     header_at,
 )
 from tpx.protocol.http2.hpack import BlockDecoder
-from tpx.protocol.http2.stream import STREAM_WINDOW, Stream
+from tpx.protocol.http2.stream import STREAM_WINDOW
 from tpx.protocol.inflation import Inflater
 from tpx.protocol.listener import LINGER_S, Listener, WriteWatch
 
@@ -98,7 +96,7 @@ class _Awaited:
         return self.progress[1] if self.progress else 0
 
 
-class GrpcServerConnection(Http2Connection):
+class GrpcServerConnection(Http2Connection[ServerCall]):
     """Dispatches calls to methods."""
 
     __slots__ = (
@@ -112,7 +110,6 @@ class GrpcServerConnection(Http2Connection):
         "_left_at",
         "_limits",
         "_listener",
-        "_longest",
         "_methods",
         "_preface_seen",
         "_skipped",
@@ -137,7 +134,6 @@ class GrpcServerConnection(Http2Connection):
         self._glitches = self._glitch_burst = limits.glitch_burst
         self._glitches_per_s = limits.glitches_per_s
         self.max_message_bytes = limits.max_message_bytes
-        self._longest = limits.max_message_bytes + PREFIX_BYTES
         self.response_encoding = limits.response_encoding
         self.response_level = limits.response_level
         self.max_unread_bytes = limits.max_unread_bytes
@@ -220,9 +216,7 @@ class GrpcServerConnection(Http2Connection):
     # reading
 
     def _parse(self, data: bytes, at: int) -> None:
-        self._keepalive.heard = self._listener.tick
-        if self._listener.observer is not None:
-            self.read_ns = time.perf_counter_ns()
+        self._hear()
         if not self._preface_seen:
             if data[: len(PREFACE)] != PREFACE[: len(data)]:
                 self._refuse_http1()
@@ -298,7 +292,7 @@ class GrpcServerConnection(Http2Connection):
         """A second header block on a stream: it must end it."""
         if not stream_id & 1:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"a client cannot open stream {stream_id}")
-        call = cast("ServerCall | None", self.streams.get(stream_id))
+        call = self.streams.get(stream_id)
         if call is None:
             self._glitch("headers on closed streams")
             self._refuse_closed(stream_id, "HEADERS")
@@ -310,54 +304,24 @@ class GrpcServerConnection(Http2Connection):
         call.peer_ended = True
         call.end()
 
-    def _on_data(self, stream_id: int, flags: int, data: bytes, start: int, stop: int) -> None:
-        call = cast("ServerCall | None", self.streams.get(stream_id))
-        if call is None:
-            self._refuse_idle(stream_id, "DATA")
-            self._refuse_closed(stream_id, "DATA")
-            return
-        if call.peer_ended:
-            raise Http2Error(ErrorCode.STREAM_CLOSED, "DATA after END_STREAM")
-        if flags & END_STREAM:
-            call.peer_ended = True
-            unary = call.method.unary
-            if (
-                unary is not None
-                and call.intake is None
-                and stop - start <= self._longest
-                and (not self.sender.queued or not self.room.full)
-                and whole_message(data, start, stop)
-            ):
-                unary(call, data[start + PREFIX_BYTES : stop])
-                return
-        else:
-            self.take_from_window(call, stop - start)
-            if call.intake is not None and call.intake.absorb(data, start, stop):
-                return
-        if start < stop:
-            call.receive(data, start, stop)
-        if call.peer_ended:
-            call.end()
+    def _on_late_data(self, stream_id: int) -> None:
+        self._refuse_closed(stream_id, "DATA")
 
-    def _on_landed(self, stream: Stream, count: int, flags: int, last: bool) -> None:
+    def landed(self, count: int) -> None:
+        self._hear()
+        super().landed(count)
+
+    def _hear(self) -> None:
+        """Note when the client was last heard of."""
         self._keepalive.heard = self._listener.tick
         if self._listener.observer is not None:
             self.read_ns = time.perf_counter_ns()
-        call = cast("ServerCall", stream)
-        if last and flags & END_STREAM:
-            call.peer_ended = True
-        else:
-            self.take_from_window(call, count)
-        if call.intake is not None:
-            call.intake.landed(count)
-        if call.peer_ended:
-            call.end()
 
     def _on_reset(self, stream_id: int, code: int) -> None:  # noqa: ARG002
         self.sender.forget(stream_id)
         call = self.streams.pop(stream_id, None)
         if call is not None:
-            cast("ServerCall", call).gone()
+            call.gone()
         self._close_if_drained()
 
     def _refuse_idle(self, stream_id: int, what: str) -> None:
@@ -400,19 +364,16 @@ class GrpcServerConnection(Http2Connection):
         """The memory is needed: calls whose answers wait for the client are refused, the latest first."""
         for stream in reversed(list(self.streams.values())):
             if stream.outbox and not self._closed:
-                cast("ServerCall", stream).drop(Status.UNAVAILABLE, self.account.budget.refusal)
+                stream.drop(Status.UNAVAILABLE, self.account.budget.refusal)
 
     def drop_silent_requests(self) -> None:
         """The memory is needed: calls whose message has not gone on for seconds are refused."""
         for stream_id, awaited in list(self._awaited.items()):
             call = self.streams.get(stream_id)
             if call is not None and self._listener.tick - awaited.since > _SILENT_S:
-                cast("ServerCall", call).give_up(Status.UNAVAILABLE, self.account.budget.refusal)
+                call.give_up(Status.UNAVAILABLE, self.account.budget.refusal)
 
     # writing and ending
-
-    def _sent_end(self, stream: Stream) -> None:
-        cast("ServerCall", stream).sent()
 
     def call_ended(self) -> None:
         """A call has left `streams`."""
@@ -436,7 +397,7 @@ class GrpcServerConnection(Http2Connection):
             self._leave()
         self.release()
         for stream in list(self.streams.values()):
-            intake = cast("ServerCall", stream).intake
+            intake = stream.intake
             if intake is not None and intake.on_drain is not None:
                 intake.on_drain()
 
@@ -477,7 +438,7 @@ class GrpcServerConnection(Http2Connection):
         self.room.clear()
         self._held_calls.clear()
         for stream in streams:
-            cast("ServerCall", stream).gone()
+            stream.gone()
 
     def abort(self) -> None:
         """End at once. Nothing may touch the transport from here on, so we do not wait to be told."""
@@ -522,7 +483,7 @@ class GrpcServerConnection(Http2Connection):
         before, self._awaited = self._awaited, {}
         given_up = 0
         for stream in list(self.streams.values()):
-            call = cast("ServerCall", stream)
+            call = stream
             progress = call.awaited
             if progress is None:
                 continue

@@ -11,7 +11,7 @@ from typing import Protocol
 from tpx.errors import Overloaded
 from tpx.protocol.compression import deflate
 from tpx.protocol.grpc.backpressure import CALL_UNREAD_BYTES, Intake, IntakeConnection
-from tpx.protocol.grpc.framing import PREFIX_BYTES, MessageReader, pack_prefix
+from tpx.protocol.grpc.framing import PREFIX_BYTES, MessageReader, pack_prefix, whole_message
 from tpx.protocol.grpc.metadata import CallHead
 from tpx.protocol.grpc.status import Status, trailers_block, trailers_only_block
 from tpx.protocol.http2 import frames
@@ -44,6 +44,10 @@ class MessageSink(Protocol):
         """The call was cancelled, its deadline passed, or the connection broke."""
 
 
+Guard = Callable[[CallHead], tuple[Status, str] | None]
+"""Returns None to admit a call, or the status and message that refuse it."""
+
+
 class Method:
     """One RPC: `unary` takes a call and its one message, `stream` a call, for which it returns a sink."""
 
@@ -59,10 +63,17 @@ class Method:
         self.path = path
         self.unary = unary
         self.stream = stream
-        self.guard: Callable[[CallHead], tuple[Status, str] | None] | None = None
-        """Judges heads before anything else is read: None admits them, a status and its message do not."""
+        self.guard: Guard | None = None
         self.tensor_offset = 0
         """Where large messages lately held their first tensor, so that the next ones can be aligned."""
+
+    def restrict(self, guard: "Guard") -> None:
+        """Have `guard` judge the heads of calls before anything else is read."""
+        self.guard = guard
+
+    def align(self, tensor_offset: int) -> None:
+        """Align the first tensor of large messages, which is at this offset."""
+        self.tensor_offset = tensor_offset
 
 
 class CallConnection(IntakeConnection, Protocol):
@@ -70,7 +81,7 @@ class CallConnection(IntakeConnection, Protocol):
 
     sender: Sender
     account: Account
-    streams: dict[int, Stream]
+    streams: "dict[int, ServerCall]"
     max_message_bytes: int
     response_encoding: str
     response_level: int
@@ -88,8 +99,8 @@ class ServerCall(Stream):
     """One call. A unary call is answered by `respond` or `fail`; a streaming one by `send`s, then `finish`
     or `fail`.
 
-    After the client has gone every answer is dropped; `on_gone` tells it to whoever still works on the call.
-    A client that does not read its answers is not read from: DATA that comes meanwhile is `withheld`.
+    After the client has gone every answer is dropped, and what `when_gone` was given is called. A client
+    that does not read its answers is not read from: DATA that comes meanwhile is `withheld`.
     """
 
     __slots__ = (
@@ -97,6 +108,7 @@ class ServerCall(Stream):
         "_deadline",
         "_headers_sent",
         "_message",
+        "_on_gone",
         "_reserved",
         "_sink",
         "began_ns",
@@ -105,7 +117,6 @@ class ServerCall(Stream):
         "intake",
         "method",
         "on_answered",
-        "on_gone",
     )
 
     def __init__(self, connection: CallConnection, stream_id: int, head: CallHead, method: Method) -> None:
@@ -113,7 +124,7 @@ class ServerCall(Stream):
         self._connection = connection
         self.head = head
         self.method = method
-        self.on_gone: Callable[[], None] | None = None
+        self._on_gone: Callable[[], None] | None = None
         self.on_answered: Callable[[Status], None] | None = None
         """Called once with the status, when a unary answer begins or the call ends; also of a client that
         went away."""
@@ -132,6 +143,10 @@ class ServerCall(Stream):
         if head.timeout_ns:
             loop = asyncio.get_running_loop()
             self._deadline = loop.call_later(head.timeout_ns / 1e9, self._expire)
+
+    def when_gone(self, call_off: Callable[[], None]) -> None:
+        """Call `call_off` if the client goes before the answer; it replaces what was given before."""
+        self._on_gone = call_off
 
     @property
     def peer(self) -> str:
@@ -168,11 +183,34 @@ class ServerCall(Stream):
             self._sink = self.method.stream(self)
 
     def receive(self, data: bytes, start: int, stop: int) -> None:
-        """DATA of a message that is not alone and complete in it, or of a stream."""
         intake = self.intake
-        if intake is None:
-            intake = self.intake = self._new_intake()
-        intake.receive(data, start, stop)
+        if not self.peer_ended:
+            if intake is not None and intake.absorb(data, start, stop):
+                return
+        elif intake is None and self.method.unary is not None and self._is_whole(data, start, stop):
+            self.method.unary(self, data[start + PREFIX_BYTES : stop])
+            return
+        if start < stop:
+            if intake is None:
+                intake = self.intake = self._new_intake()
+            intake.receive(data, start, stop)
+        if self.peer_ended:
+            self.end()
+
+    def _is_whole(self, data: bytes, start: int, stop: int) -> bool:
+        """Return whether DATA is one message that may be taken now."""
+        connection = self._connection
+        return (
+            stop - start <= connection.max_message_bytes + PREFIX_BYTES
+            and (not connection.sender.queued or not connection.room.full)
+            and whole_message(data, start, stop)
+        )
+
+    def landed(self, count: int) -> None:
+        if self.intake is not None:
+            self.intake.landed(count)
+        if self.peer_ended:
+            self.end()
 
     def _new_intake(self) -> Intake:
         connection = self._connection
@@ -243,22 +281,20 @@ class ServerCall(Stream):
         """Reset, expired or disconnected: nobody reads an answer any more."""
         self.we_ended = True
         self._tell(Status.CANCELLED)
-        self._stop_clock()
-        self._drop_intake()
-        self._release()
-        on_gone, self.on_gone = self.on_gone, None
+        self._let_go()
+        on_gone, self._on_gone = self._on_gone, None
         sink, self._sink = self._sink, None
         if sink is not None:
             sink.gone()
         elif on_gone is not None:
             on_gone()
 
-    def _drop_intake(self) -> None:
+    def _let_go(self) -> None:
+        """Give back what the call holds: its timer, what was read of it, and memory."""
+        self._stop_clock()
         if self.intake is not None:
             self.intake.drop()
             self.intake = None
-
-    def _release(self) -> None:
         if self.held:
             self.hold(-self.held)
             self._reserved = 0
@@ -295,9 +331,9 @@ class ServerCall(Stream):
     def give_up(self, status: Status, why: str) -> None:
         """End the call with an error that is not of its server, and tell whoever works on it."""
         if not self.we_ended:
-            on_gone, sink = self.on_gone, self._sink
+            on_gone, sink = self._on_gone, self._sink
             self.fail(status, why)
-            self.on_gone, self._sink = on_gone, sink
+            self._on_gone, self._sink = on_gone, sink
             self.gone()
 
     # writing: called by whoever serves the method
@@ -328,7 +364,7 @@ class ServerCall(Stream):
             total >> 16, total & 0xFFFF, DATA, 0, self.id, 0, size,
         )  # fmt: skip
         end = _pack_trailers(0, len(_OK_TRAILERS), HEADERS, END_HEADERS | END_STREAM, self.id, _OK_TRAILERS)
-        connection.write(b"".join((start, *parts, end)))
+        sender.transport.write(b"".join((start, *parts, end)))
         self.sent()
 
     def send(self, parts: Sequence[Buffer], size: int) -> None:
@@ -411,15 +447,15 @@ class ServerCall(Stream):
     def sent(self) -> None:
         """Our last frame is written; a client that is still sending is told to stop."""
         self.we_ended = True
-        self.on_gone = self._sink = None
-        self._stop_clock()
-        self._drop_intake()
-        self._release()
-        self._connection.wrote = True
+        self._on_gone = self._sink = None
+        if self._deadline is not None or self.intake is not None or self.held:
+            self._let_go()
+        connection = self._connection
+        connection.wrote = True
         if not self.peer_ended:
-            self._connection.reset_stream(self.id, ErrorCode.NO_ERROR)
-        self._connection.streams.pop(self.id, None)
-        self._connection.call_ended()
+            connection.reset_stream(self.id, ErrorCode.NO_ERROR)
+        connection.streams.pop(self.id, None)
+        connection.call_ended()
 
     def _stop_clock(self) -> None:
         if self._deadline is not None:

@@ -10,7 +10,7 @@ import asyncio
 import time
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import cast
+from typing import Any, Generic, TypeVar, cast
 
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import (
@@ -50,8 +50,14 @@ _STREAMS_PER_GLITCH = 100
 """Open streams whose windows move with the initial window."""
 
 
-class Http2Connection(Inlet):
-    """Framing, settings, flow control and abuse limits; the two roles add what streams mean."""
+S = TypeVar("S", bound=Stream)
+
+
+class Http2Connection(Inlet, Generic[S]):
+    """Framing, settings, flow control and abuse limits; the two roles add what streams mean.
+
+    DATA goes to the streams themselves, header blocks to the role.
+    """
 
     __slots__ = (
         "_begun",
@@ -85,7 +91,7 @@ class Http2Connection(Inlet):
         self._scratch = scratch
         self._blocks = decoder
         self._transport: Outlet = cast("Outlet", None)
-        self.streams: dict[int, Stream] = {}
+        self.streams: dict[int, S] = {}
         # reading
         self._pending = bytearray()
         self._missing = 0  # to come of the frame that `_pending` begins with
@@ -93,11 +99,11 @@ class Http2Connection(Inlet):
         self._block: bytearray | None = None  # a header block in pieces, and its first frame
         self._block_stream = self._block_flags = 0
         self._direct: memoryview | None = None  # the landing of a DATA frame, its stream, its unread bytes
-        self._direct_stream: Stream | None = None
+        self._direct_stream: S | None = None
         self._direct_left = self._direct_flags = 0
         self._unacknowledged = 0  # received on the connection since our last WINDOW_UPDATE
         # writing
-        self.sender = Sender(self._sent_end, self.later)
+        self.sender = Sender(self.later)
         self._peer_max_streams = MAX_WINDOW
         self._cut: dict[int, None] = {}  # streams that we have reset, the latest of them
         self._cut_up_to = 0  # of those that have been dropped from it
@@ -113,13 +119,8 @@ class Http2Connection(Inlet):
     def _on_headers(self, stream_id: int, flags: int, block: bytes) -> None:
         """A complete header block."""
 
-    @abstractmethod
-    def _on_data(self, stream_id: int, flags: int, data: bytes, start: int, stop: int) -> None:
-        """A DATA frame's payload without padding; empty and unknown streams included."""
-
-    @abstractmethod
-    def _on_landed(self, stream: Stream, count: int, flags: int, last: bool) -> None:
-        """`count` bytes of DATA were read into the stream's landing; `last` ends the frame."""
+    def _on_late_data(self, stream_id: int) -> None:
+        """DATA of a stream that was open and is no more. May raise Http2Error."""
 
     @abstractmethod
     def _on_reset(self, stream_id: int, code: int) -> None:
@@ -252,7 +253,7 @@ class Http2Connection(Inlet):
                     self._odd_data(stream_id, flags, data, start, stop)
                 else:
                     self._received(length)
-                    self._on_data(stream_id, flags, data, start, stop)
+                    self._data(stream_id, flags, data, start, stop)
             elif kind == HEADERS and flags & (END_HEADERS | PADDED | PRIORITIZED) == END_HEADERS:
                 self._on_headers(stream_id, flags, data[start:stop])
             else:
@@ -279,6 +280,21 @@ class Http2Connection(Inlet):
             self._transport.write(frames.window_update(0, self._unacknowledged))
             self._unacknowledged = 0
 
+    def _data(self, stream_id: int, flags: int, data: bytes, start: int, stop: int) -> None:
+        """Hand the payload of a DATA frame, without its padding, to its stream."""
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            self._refuse_idle(stream_id, "DATA")
+            self._on_late_data(stream_id)
+            return
+        if stream.peer_ended:
+            raise Http2Error(ErrorCode.STREAM_CLOSED, "DATA after END_STREAM")
+        if flags & END_STREAM:
+            stream.peer_ended = True
+        else:
+            self.take_from_window(stream, stop - start)
+        stream.receive(data, start, stop)
+
     def take_from_window(self, stream: Stream, count: int) -> None:
         """Account for DATA of a stream that goes on, and give its window back."""
         stream.receive_window -= count
@@ -304,7 +320,7 @@ class Http2Connection(Inlet):
                 self.take_from_window(stream, padding)
                 if start == stop:
                     self._glitch("empty DATA frames")
-        self._on_data(stream_id, flags, data, start, stop)
+        self._data(stream_id, flags, data, start, stop)
 
     def _begin_landing(
         self, kind: int, stream_id: int, flags: int, data: bytes, start: int, stop: int
@@ -318,7 +334,7 @@ class Http2Connection(Inlet):
         here = len(data) - start
         if here:
             self._received(here)
-            self._on_data(stream_id, 0, data, start, len(data))
+            self._data(stream_id, 0, data, start, len(data))
         left = stop - start - here
         stream = self.streams.get(stream_id)
         landing = stream.landing(left) if stream is not None else None
@@ -332,12 +348,16 @@ class Http2Connection(Inlet):
         return True
 
     def _land(self, nbytes: int) -> None:
-        stream, flags = cast("Stream", self._direct_stream), self._direct_flags
+        stream, flags = cast("S", self._direct_stream), self._direct_flags
         self._received(nbytes)
         self._direct = None
         self._direct_left = left = self._direct_left - nbytes
         if self.streams.get(stream.id) is stream:
-            self._on_landed(stream, nbytes, flags, left == 0)
+            if flags & END_STREAM and not left:
+                stream.peer_ended = True
+            else:
+                self.take_from_window(stream, nbytes)
+            stream.landed(nbytes)
         if left:
             alive = self.streams.get(stream.id) is stream
             self._direct = stream.landing(left) if alive else None
@@ -472,12 +492,6 @@ class Http2Connection(Inlet):
         """We have reset the stream, or may have."""
         return stream_id in self._cut or stream_id <= self._cut_up_to
 
-    def _sent_end(self, stream: Stream) -> None:
-        """Our half of the stream is complete."""
-        stream.we_ended = True
-        if stream.peer_ended:
-            self.streams.pop(stream.id, None)
-
     def _glitch(self, what: str, count: int = 1) -> None:
         """Take from the peer's budget, which time fills again. Raises Http2Error where it is spent."""
         self._glitches -= count
@@ -503,7 +517,7 @@ class Http2Connection(Inlet):
         """Send GOAWAY with the error and end the connection."""
 
 
-_UNCOMMON: dict[int, Callable[[Http2Connection, int, int, bytes], None]] = {
+_UNCOMMON: dict[int, Callable[[Http2Connection[Any], int, int, bytes], None]] = {
     HEADERS: Http2Connection._begin_block,
     CONTINUATION: Http2Connection._continue_block,
     frames.PRIORITY: Http2Connection._priority,

@@ -39,7 +39,6 @@ class Sender:
     __slots__ = (
         "_emptied",
         "_later",
-        "_on_sent",
         "_put_off",
         "_ready",
         "_sent_bytes",
@@ -58,9 +57,7 @@ class Sender:
         "window",
     )
 
-    def __init__(
-        self, on_sent: Callable[[Stream], None], later: Callable[[Callable[[], None]], None]
-    ) -> None:
+    def __init__(self, later: Callable[[Callable[[], None]], None]) -> None:
         self._later = later
         self.account = uncounted()
         """Of the memory that outboxes take."""
@@ -79,7 +76,6 @@ class Sender:
         self.on_room: Callable[[Stream | None], None] | None = None
         """Called in the middle of sending: it may only note that there is room."""
         self._emptied = False
-        self._on_sent = on_sent
         # streams with something to send: those whose own window is open, in turn, and those whose is shut
         self._ready: OrderedDict[int, Stream] = OrderedDict()
         self._starved: dict[int, Stream] = {}
@@ -124,7 +120,7 @@ class Sender:
             # an end alone needs no window
             if ending:
                 self.transport.write(frame_header(DATA, END_STREAM, stream.id, 0))
-                self._on_sent(stream)
+                stream.sent()
             return
         if stream.id not in self._starved:
             (self._ready if stream.send_window > 0 else self._starved)[stream.id] = stream
@@ -265,7 +261,7 @@ class Sender:
         if out:
             self.transport.writelines(out)
         for stream in ended:
-            self._on_sent(stream)
+            stream.sent()
 
     def stalled(self, tick: int, limit_s: int) -> list[Stream]:
         """Streams that wait for a window which the peer has kept shut for more than `limit_s`.

@@ -44,6 +44,20 @@ class Stream:
         self.trailers: bytes | None = None
         """Complete frames that follow the outbox and end the stream."""
 
+    # what a role makes of it; called by the connection
+
+    def receive(self, data: bytes, start: int, stop: int) -> None:
+        """Take the payload of a DATA frame; `peer_ended` tells that nothing follows. May raise Http2Error."""
+
     def landing(self, remaining: int) -> memoryview | None:  # noqa: ARG002
-        """Where the next `remaining` bytes of DATA may be read directly, or None to have them handed over."""
+        """Return where the next `remaining` bytes of DATA may be read directly; None: hand them over."""
         return None
+
+    def landed(self, count: int) -> None:
+        """Take `count` bytes of DATA that were read into the landing."""
+
+    def sent(self) -> None:
+        """Note that our half is complete."""
+
+    def eased(self) -> None:
+        """Note that the peer has taken most of what this stream had sent."""

@@ -41,7 +41,8 @@ class GrpcFrontend:
         if self._restrictions is not None:
             for rpc in self._rpcs:
                 key = self._restrictions.key(rpc.category)
-                rpc.method.guard = None if key is None else partial(_admit, key)
+                if key is not None:
+                    rpc.method.restrict(partial(_admit, key))
         return [rpc.method for rpc in self._rpcs]
 
 

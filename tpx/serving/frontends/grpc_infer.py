@@ -81,12 +81,12 @@ class GrpcInference:
             infer = self.request(message, call, self._reply, call, decoded)
             if infer.head.model.decoupled:
                 raise Unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
-            call.on_gone = infer.cancel
+            call.when_gone(infer.cancel)
             if self._plane.tracer.on:
                 trace_grpc(self._plane.tracer, infer, call)
             self._plane.infer(infer)
         except Postponed as exc:
-            call.on_gone = exc.then(partial(self.serve, call, message, waits=waits), partial(fail, call))
+            call.when_gone(exc.then(partial(self.serve, call, message, waits=waits), partial(fail, call)))
         except NotLoaded as exc:
             if waits:
                 when_loaded(call, exc, partial(self.serve, call, message, decoded, waits=False))
@@ -169,7 +169,7 @@ class GrpcInference:
         if size not in self._sizes:
             self._sizes = [size, *self._sizes][:_REMEMBERED_SIZES]
         if known.frames:
-            method.tensor_offset = size + len(known.frames[0])
+            method.align(size + len(known.frames[0]))
 
     def _reply(self, infer: InferRequest, response: InferResponse) -> None:
         call: ServerCall = infer.context

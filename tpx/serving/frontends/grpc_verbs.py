@@ -30,7 +30,7 @@ def answer(call: ServerCall, message: Any) -> None:
 def when_loaded(call: ServerCall, absent: NotLoaded, work: Callable[[], None]) -> None:
     """Do `work` once a model is loaded; it answers in any case, and fails if the model is gone again."""
     try:
-        call.on_gone = absent.then(work, partial(fail, call))
+        call.when_gone(absent.then(work, partial(fail, call)))
     except TpxError as exc:
         fail(call, exc)
 
