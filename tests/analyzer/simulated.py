@@ -210,7 +210,7 @@ class OfflineRunner:
     async def prepare(self, configuration: Configuration | None, directory: Path) -> None:
         self._prepared = configuration.variant if configuration else None
 
-    async def measure(self, load: Load) -> Measurement:
+    async def measure(self, load: Load, *, one_window: bool = False) -> Measurement:
         if self._prepared is None:
             raise MeasurementError("no configuration is prepared")
         return self._measure(self._prepared, load)

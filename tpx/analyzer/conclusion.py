@@ -62,7 +62,7 @@ def conclude(ranking: Sequence[RankedVariant], goals: Goals, model: str) -> Conc
         return None
     scores = {r.name: _scores(r, goals) for r in finalists}
     best = finalists[0]
-    against = [_paired(scores[r.name], scores[best.name]) for r in finalists[1:]]
+    against = [compare_scores(scores[r.name], scores[best.name]) for r in finalists[1:]]
     corrected = holm([gain.p_value for gain in against])
     tied = [best] + [
         r
@@ -77,7 +77,7 @@ def conclude(ranking: Sequence[RankedVariant], goals: Goals, model: str) -> Conc
     recommended = min(_worth_taking(tied, default, gains, noise), key=_cost, default=best)
 
     def as_good(ranked: RankedVariant) -> bool:
-        return _paired(scores[ranked.name], scores[recommended.name]).high >= -TIE_MARGIN
+        return compare_scores(scores[ranked.name], scores[recommended.name]).high >= -TIE_MARGIN
 
     others = [r for r in tied if r is not recommended and as_good(r)]
     return Conclusion(
@@ -106,7 +106,7 @@ def _gain(
     goals: Goals,
 ) -> Gain:
     """Return the gain of the figures that are shown, with the interval of their rounds side by side."""
-    paired = _paired(scores[ranked.name], scores[default.name])
+    paired = compare_scores(scores[ranked.name], scores[default.name])
     percent = gain_percent(ranked.figures, default.figures, goals)
     return paired if percent is None or paired is UNKNOWN else replace(paired, value=percent / 100)
 
@@ -132,12 +132,6 @@ def _scores(ranked: RankedVariant, goals: Goals) -> dict[int, float]:
     return {m.round: score(m, goals) for m in ranked.settled.samples} if ranked.settled else {}
 
 
-def _paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Gain:
-    """The gain over the rounds that both were in."""
-    rounds = sorted(ours.keys() & theirs.keys())
-    return compare_scores([ours[r] for r in rounds], [theirs[r] for r in rounds])
-
-
 def _cost(ranked: RankedVariant) -> tuple[float, ...]:
     """What a configuration takes: instances, memory, p99; then the order of the search."""
     figures = ranked.figures
@@ -154,9 +148,9 @@ def _doubt(gain: Gain | None, noise: Sequence[str]) -> str:
     """Why a gain over the default cannot be believed; empty where it can, or where nothing says so."""
     if gain is None or gain is UNKNOWN or gain.rounds < 2:
         return ""
-    if gain.low <= 0 and not gain.equal:
+    if gain.low <= 0 and not gain.tied:
         return f"the gain is {gain}, which may as well be none"
-    if noise and gain.low < NOISY_GAIN and not gain.equal:
+    if noise and gain.low < NOISY_GAIN and not gain.tied:
         return f"the gain is {gain}, too little to be believed on a machine that was not quiet"
     return ""
 

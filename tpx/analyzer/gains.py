@@ -2,7 +2,7 @@
 with its confidence interval."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,8 @@ from tpx.perf.statistics.intervals import CONFIDENCE
 
 TIE_MARGIN = 0.02
 """Two configurations that differ by no more are as good as each other."""
+EQUIVALENCE = 0.05
+"""Two configurations whose difference surely is no more than this are tied."""
 LEAST_SPREAD = 1e-9
 
 
@@ -32,13 +34,9 @@ class Gain:
 
     @property
     def tied(self) -> bool:
-        """Whether a difference of no more than the margin is possible."""
-        return self.low <= TIE_MARGIN and self.high >= -TIE_MARGIN
-
-    @property
-    def equal(self) -> bool:
-        """Whether a difference of more than the margin is ruled out."""
-        return self.low >= -TIE_MARGIN and self.high <= TIE_MARGIN
+        """True where a difference within the margin is possible, and one beyond the equivalence is not."""
+        within = self.low >= -EQUIVALENCE and self.high <= EQUIVALENCE
+        return within and self.low <= TIE_MARGIN and self.high >= -TIE_MARGIN
 
     def __str__(self) -> str:
         low, high = (f"{end * 100:+.0f}" for end in (self.low, self.high))
@@ -49,16 +47,17 @@ UNKNOWN = Gain(value=0.0, low=-1.0, high=math.inf, p_value=1.0, rounds=0)
 """Of fewer than two rounds nothing can be said."""
 
 
-def compare_scores(ours: Sequence[float], theirs: Sequence[float]) -> Gain:
-    """The gain of the first over the second; scores are logarithms, one of each round, paired.
+def compare_scores(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Gain:
+    """Return the gain of the first over the second; scores are logarithms, by round.
 
-    Student's t on the differences of each round: what a round's moment did to both goes out.
+    Student's t on the differences of the rounds that both were in: what a round's moment did to both goes
+    out.
     """
-    rounds = min(len(ours), len(theirs))
-    paired = np.asarray((ours[:rounds], theirs[:rounds]), dtype=float)
-    if rounds < 2 or not np.isfinite(paired).all():
+    common = sorted(ours.keys() & theirs.keys())
+    differences = np.asarray([ours[n] - theirs[n] for n in common])
+    rounds = len(common)
+    if rounds < 2 or not np.isfinite(differences).all():
         return UNKNOWN
-    differences = paired[0] - paired[1]
     mean = float(differences.mean())
     error = float(differences.std(ddof=1)) / math.sqrt(rounds)
     if error < LEAST_SPREAD:

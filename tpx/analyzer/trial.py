@@ -63,7 +63,7 @@ class TrialRunner:
             host = HostWatch(server.pid if server else None)
             measured_ns = time.perf_counter_ns()
             async with Watch(self._probes(), self._interval_s) as watch:
-                measurement = await self._runner.measure(load)
+                measurement = await self._runner.measure(load, one_window=trial.round > 0)
             took_ns = time.perf_counter_ns() - measured_ns
         except (UsageError, ServerLost):
             raise

@@ -32,9 +32,10 @@ MOST_TRIALS = 3000
 """A plan goes no further; what would follow is said to follow."""
 GROWTH = 1.1
 P99_NS = 1_000_000
-STABLE_WINDOWS = 3
+STABLE_WINDOWS = 1
+MOST_WINDOWS = 3
 WINDOW_SHARE = 1.2
-"""A window lasts so many times its interval, as perf_analyzer's do."""
+"""A window and its warm-up last so many times its interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +43,9 @@ class Pace:
     """How long one measurement takes, by its windows."""
 
     stable_ns: int
-    """Where the first three windows agree."""
+    """Where the first window tells the throughput."""
     longest_ns: int
-    """Where they never do."""
+    """Where it takes all of them."""
 
 
 def plan(argv: Sequence[str]) -> int:
@@ -101,7 +102,7 @@ def pace_of(*, interval_ms: int, max_windows: int, limit_s: float) -> Pace:
     limit_ns = limit_s * 1e9
     return Pace(
         stable_ns=round(min(limit_ns, min(STABLE_WINDOWS, max_windows) * window_ns)),
-        longest_ns=round(min(limit_ns, max_windows * window_ns)),
+        longest_ns=round(min(limit_ns, min(MOST_WINDOWS, max_windows) * window_ns)),
     )
 
 
@@ -123,7 +124,7 @@ class PlanningRunner:
     async def prepare(self, configuration: Configuration | None, directory: Path) -> None:
         """Load nothing."""
 
-    async def measure(self, load: Load) -> Measurement:
+    async def measure(self, load: Load, *, one_window: bool = False) -> Measurement:  # noqa: ARG002
         """Better than all before it."""
         self._throughput *= GROWTH
         value = self._throughput

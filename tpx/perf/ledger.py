@@ -151,7 +151,7 @@ class LevelLedger:
         settings, windows = self._settings, self.windows
         if settings.request_count or len(windows) >= settings.max_windows or windows[-1].dead:
             return True
-        if len(windows) < STABILITY_WINDOWS:
+        if len(windows) < STABILITY_WINDOWS and settings.rule != "brief":
             return False
         outcomes = self._settled_outcomes()
         if self._standing.limit is not None:

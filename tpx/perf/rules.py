@@ -3,7 +3,7 @@ intervals are narrow enough; and with a latency limit when an interval shows on 
 lies."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -60,7 +60,8 @@ def rule_for(settings: LevelSettings) -> Rule:
     if settings.request_count or settings.one_window:
         rule = OneWindow()
     else:
-        rule = Precision(settings) if settings.rule == "ci" else Spread(settings)
+        rules: dict[str, Callable[[LevelSettings], Rule]] = {"ci": Precision, "pa": Spread, "brief": Brief}
+        rule = rules[settings.rule](settings)
     limit = settings.latency_limit
     return rule if limit is None else LatencyLimit(rule, limit, settings)
 
@@ -70,6 +71,24 @@ class OneWindow:
 
     def standing(self, windows: Sequence[Window], samples: Sequence[Sample]) -> Standing:  # noqa: ARG002
         return Standing(kept=1, stable=windows[-1].latency is not None)
+
+
+class Brief:
+    """Implements Rule for one of many measurements, the best of which are repeated: the 95% interval of
+    throughput reaches at most half of the tolerance to either side, which takes one window mostly."""
+
+    def __init__(self, settings: LevelSettings) -> None:
+        self._tolerance = settings.stability
+
+    def standing(self, windows: Sequence[Window], samples: Sequence[Sample]) -> Standing:
+        if any(w.latency is None for w in windows):
+            return Standing(kept=1, stable=False, moved="a window had no valid request")
+        throughput, limit = Estimator(joined(samples)).throughput(1), self._tolerance / 2
+        return Standing(
+            kept=len(windows),
+            stable=throughput.within(limit),
+            moved=f"throughput is known to {_reach(throughput)}, +-{limit * 100:g}% is wanted",
+        )
 
 
 class Spread:

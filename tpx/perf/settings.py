@@ -112,9 +112,9 @@ class LevelSettings:
     warmup_s: float = 0.0
     timeout_s: float = 0.0
     max_errors: ErrorBudget = field(default_factory=ErrorBudget)
-    rule: Literal["pa", "ci"] = "pa"
-    """What ends a level: perf_analyzer's spread of three windows, or confidence intervals that are narrow
-    enough."""
+    rule: Literal["pa", "ci", "brief"] = "pa"
+    """What ends a level: perf_analyzer's spread of three windows, confidence intervals that are narrow
+    enough, or the first window whose throughput has a narrow one."""
     objectives: tuple[Objective, ...] = ()
     """What is asked of a level; while requests do not settle it, the level goes on."""
     safety: float = SAFE_CONFIDENCE
@@ -146,7 +146,7 @@ class LevelSettings:
         """Requests without which a window is not over; 0 where only time counts."""
         if self.mode == "count_windows":
             return self.window_requests
-        return FEWEST_SAMPLES if self.rule == "ci" else 0
+        return 0 if self.rule == "pa" else FEWEST_SAMPLES
 
 
 def _integer(text: str, flag: str, whole: str) -> int:

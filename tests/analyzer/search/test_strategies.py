@@ -50,6 +50,39 @@ def test_budgeted_search_comes_within_two_percent_with_half_of_brutes_measuremen
     assert sum(shares) / len(shares) < 0.25
 
 
+ALL_LOADS = tuple(2**i for i in range(11))
+PEER_S, OURS_S = 6.0, 1.5
+"""Seconds per measurement with windows of 1 s: Model Analyzer's, of three windows in a process of its own,
+and ours, of one window behind its warm-up; both with the loading of the model."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("loads", "instances", "measurements", "share"),
+    [((4, 8), 2, (6, 6), 1.0), ((1, 2, 4, 8, 16), 5, (24, 40), 0.5), (ALL_LOADS, 8, (41, 90), 1 / 3)],
+)
+def test_an_answer_takes_a_share_of_model_analyzers_time_and_is_as_good(
+    loads: tuple[int, ...], instances: int, measurements: tuple[int, int], share: float
+) -> None:
+    """Model Analyzer recommends the best single measurement of the same search."""
+    shares, ours, theirs = [], [], []
+    within = space(loads=loads, instances=(1, instances))
+    for seed in range(60):
+        asked = search_spec(FIXED, within=within, limits=Limits(seed=seed))
+        found = explore("brute", asked, server_for(asked, seed=seed, noise=NOISY))
+        searched = [m for m in found.measurements if not m.round]
+        assert measurements[0] <= len(searched) <= measurements[1]
+        shares.append(len(found.trials) * OURS_S / (len(searched) * PEER_S))
+        best = max(searched, key=lambda m: m.throughput)
+        variant = next(t.variant for t in found.trials if t.variant.name == best.variant)
+        ours.append(found.quality)
+        ratio = found.server.truth(variant, best.load) / found.server.truth(*found.found)
+        theirs.append(found.quality * ratio)
+    assert sum(shares) / len(shares) <= share
+    assert sum(ours) >= sum(theirs) - 0.001 * len(ours)
+    assert min(ours) >= 0.95
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "share", "within"), [("quick", 0.25, 0.95), ("optuna", 0.3, 0.95), ("pareto", 0.5, 0.95)]
@@ -83,7 +116,7 @@ def test_the_default_comes_first_and_is_in_the_final_rounds(mode: Mode) -> None:
     asked = search_spec()
     trials = explore(mode, asked, server_for(asked, seed=2)).trials
     assert trials[0].variant.is_default
-    assert {t.round for t in trials if t.variant.is_default} >= {0, 1, 2, 3}
+    assert {t.round for t in trials if t.variant.is_default} >= {0, 1, 2}
 
 
 @pytest.mark.parametrize("mode", SEARCHES)

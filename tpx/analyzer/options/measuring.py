@@ -111,9 +111,11 @@ class MeasurementSpec:
         metavar="generic|LLM",
     )
     measurement_interval: int = option(
-        1000, "milliseconds of a measurement window, of which the last three must agree"
+        1000, "milliseconds of a measurement window, of which a trial has one to three"
     )
-    stability_percentage: float = option(10.0, "spread of three windows that counts as stable, in percent")
+    stability_percentage: float = option(
+        10.0, "width of the interval of throughput that ends a trial, in percent"
+    )
     max_trials: int = option(10, "windows that one measurement has at most")
     shape: tuple[Shape, ...] = option(
         (),

@@ -105,8 +105,8 @@ class Runner(Protocol):
         server is gone for good, another TpxError when it does not take this configuration.
         """
 
-    async def measure(self, load: Load) -> Measurement:
-        """Put the prepared configuration under load until the figures are stable or time is up."""
+    async def measure(self, load: Load, *, one_window: bool = False) -> Measurement:
+        """Put the prepared configuration under load until its throughput is known, or for a single window."""
         ...
 
     async def close(self) -> None: ...

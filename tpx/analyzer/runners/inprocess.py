@@ -9,6 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +54,13 @@ class InProcessRunner:
         self._configuration = configuration
         return Preparation(how="loaded")
 
-    async def measure(self, load: Load) -> Measurement:
+    async def measure(self, load: Load, *, one_window: bool = False) -> Measurement:
         if self._configuration is None:
             raise MeasurementError("no configuration is prepared")
         try:
             async with asyncio.timeout(self._limit_s):
-                return await measure_load(self._load, "", self._configuration, load)
+                settings = replace(self._load, one_window=one_window)
+                return await measure_load(settings, "", self._configuration, load)
         except TimeoutError as exc:
             raise too_long(self._limit_s) from exc
 

@@ -23,8 +23,13 @@ from tpx.perf.levels import Level
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.level_text import Shown, level_block
 from tpx.perf.results import ClientTimes, Estimates, LevelResult, ServerBreakdown, Streaming, Verdict
+from tpx.perf.rules import STABILITY_WINDOWS
 from tpx.perf.session import Session
+from tpx.perf.settings import LevelSettings
 from tpx.perf.statistics.intervals import Interval
+
+WARMUP_SHARE = 0.2
+"""Of a window, before the first: a model that was just loaded is slow at first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +44,8 @@ class LoadSettings:
     """Models that may send several responses, for which requests go over streams."""
     tell: Callable[[str], None] | None = None
     """Is told every level as tpx perf prints it."""
+    one_window: bool = False
+    """A level is a single window, as in a final round."""
 
     @property
     def plain(self) -> SessionSpec:
@@ -99,7 +106,7 @@ async def measure_level(
     """
     config = settings.session(model, address, load)
     async with Session(config, in_process=settings.in_process) as session:
-        level = await session.measure(level_of(config, load))
+        level = await session.measure(level_of(config, load), _rules(session.settings, settings))
     if settings.tell is not None:
         shown = Shown(
             protocol=config.target.protocol,
@@ -111,6 +118,22 @@ async def measure_level(
     if level.verdict is Verdict.ERRORS:
         raise MeasurementError(level.reason)
     return to_measurement(level, variant, load)
+
+
+def _rules(rules: LevelSettings, settings: LoadSettings) -> LevelSettings:
+    """Return the rules of a trial: as short as its throughput allows, unless the user has asked for others.
+
+    The best trials are repeated, which says more of them than three windows in a row would.
+    """
+    if rules.rule != "pa" or rules.request_count:
+        return rules
+    return replace(
+        rules,
+        rule="brief",
+        warmup_s=rules.warmup_s or rules.interval_ms * WARMUP_SHARE / 1e3,
+        one_window=settings.one_window,
+        max_windows=1 if settings.one_window else min(rules.max_windows, STABILITY_WINDOWS),
+    )
 
 
 def level_of(config: SessionSpec, load: Load) -> Level:

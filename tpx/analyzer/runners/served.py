@@ -3,6 +3,7 @@ the request, and put under load."""
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +65,13 @@ class ServedRunner:
         self._configuration = configuration
         return done if self._reloads else Preparation(how="found")
 
-    async def measure(self, load: Load) -> Measurement:
+    async def measure(self, load: Load, *, one_window: bool = False) -> Measurement:
         running, configuration = self._loader.running, self._configuration
         if running is None or configuration is None:
             raise MeasurementError("no configuration is prepared")
         address = running.addresses.of(self._load.plain.target.protocol)
-        level = asyncio.create_task(measure_load(self._load, address, configuration, load))
+        settings = replace(self._load, one_window=one_window)
+        level = asyncio.create_task(measure_load(settings, address, configuration, load))
         try:
             await self._loader.guard(level, self._limit_s)
             return level.result()

@@ -1,8 +1,9 @@
 """The final repetitions: finalists and the default once more, side by side, so that what is said of them does
 not come from a lucky moment.
 
-Each round measures all of them in an order of its own, drawn by the seed: what drifts on the machine meets
-all alike. The figures of the search only choose the finalists.
+Each round measures all of them for a single window, in an order of its own, drawn by the seed: what drifts on
+the machine meets all alike. What the search measured counts too, unless the rounds contradict it. The rounds
+end as soon as each finalist is certainly behind the leader, or certainly tied with it.
 """
 
 import math
@@ -10,7 +11,7 @@ import random
 from collections.abc import Sequence
 from statistics import fmean
 
-from tpx.analyzer.gains import TIE_MARGIN, compare_scores
+from tpx.analyzer.gains import EQUIVALENCE, TIE_MARGIN, Gain, compare_scores
 from tpx.analyzer.objectives import score
 from tpx.analyzer.results.measurement import (
     Failure,
@@ -20,22 +21,25 @@ from tpx.analyzer.results.measurement import (
     Trial,
     Variant,
 )
+from tpx.analyzer.results.pooled import Mean, point_of
 from tpx.analyzer.search.history import Asking, History
 from tpx.analyzer.search.spec import Limits
 
 NEAR = math.log(1.05)
 """A configuration this near to the best may tie with it; the cheapest of these is a finalist too."""
+CONTENDING = math.log(1.2)
+"""A third configuration that is further behind than this is not measured again."""
 SURE = 0.02
-FEWEST_ROUNDS = 3
-COMPARABLE = 2
-"""Rounds without which nothing can be said; once begun they are made, and later ones only whole."""
-CERTAIN = 0.01
+FEWEST_ROUNDS = 2
+"""Rounds without which nothing can be said, beside what the search measured; once begun they are made, and
+later ones only whole."""
+CERTAIN = 0.03
 """A difference less probable by chance than this takes a configuration out of the race."""
-FINALISTS_AT_MOST = 6
+FINALISTS_AT_MOST = 4
 
 
 def final_rounds(history: History) -> Asking[None]:
-    """Measure all finalists again in each round, until the figures are sure or the rounds end."""
+    """Measure all finalists again in each round, until it is decided which is best or the rounds end."""
     limits = history.limits
     enough = min(FEWEST_ROUNDS, limits.final_rounds)
     finalists = affordable(choose(history, limits.finalists), history.left, enough)
@@ -47,16 +51,18 @@ def final_rounds(history: History) -> Asking[None]:
     race = _Race(history, finalists)
     for number in range(1, limits.final_rounds + 1):
         running = race.running
-        if number > COMPARABLE and history.left < len(running):
+        if number > FEWEST_ROUNDS and history.left < len(running):
             history.decide("the budget ended before the final repetitions did")
             return
         # a generator of its own for each round: an order must not depend on how many there were before
         for variant in random.Random(f"{limits.seed}:{number}").sample(running, len(running)):
             outcome = yield Trial(variant=variant, load=race.load_of(variant), round=number)
             race.take(variant, outcome)
+        if number < FEWEST_ROUNDS or not race.running:
+            continue
         race.drop()
-        if number >= FEWEST_ROUNDS and race.sure:
-            history.decide(f"final repetitions ended after {number} rounds: the figures are within 2%")
+        if why := race.decided:
+            history.decide(f"final repetitions ended after {number} rounds: {why}")
             return
 
 
@@ -70,8 +76,9 @@ def choose(history: History, count: int) -> list[Variant]:
     ranked = history.ranked()
     if not ranked:
         return []
-    top = ranked[:count]
-    best = history.best(top[0].name)
+    best = history.best(ranked[0].name)
+    contend = [v for v in ranked[2:count] if _near(history, history.best(v.name), best, CONTENDING)]
+    top = ranked[: min(2, count)] + contend
     near = [v for v in ranked[count:] if _near(history, history.best(v.name), best)]
     top += sorted(near, key=instances_of)[: FINALISTS_AT_MOST - len(top)]
     return top + [v for v in ranked if v.is_default and v not in top]
@@ -81,7 +88,7 @@ def affordable(finalists: Sequence[Variant], left: float, enough: int = FEWEST_R
     """As many of the finalists, the best of them and the default, as enough rounds can be paid for."""
     if math.isinf(left):
         return list(finalists)
-    places = left // enough if left >= 2 * enough else left // COMPARABLE
+    places = left // enough if left >= 2 * enough else left // FEWEST_ROUNDS
     if places >= len(finalists):
         return list(finalists)
     default = [variant for variant in finalists if variant.is_default]
@@ -97,50 +104,62 @@ def instances_of(variant: Variant) -> int:
 
 
 class _Race:
-    """The finalists' scores by round; whoever is behind by more than chance explains leaves the race."""
+    """The finalists' measurements; whoever is behind by more than chance explains leaves the race."""
 
     def __init__(self, history: History, finalists: Sequence[Variant]) -> None:
         self._history = history
-        self._loads = {v.name: best.load for v in finalists if (best := history.best(v.name)) is not None}
-        self._scores: dict[str, list[float]] = {variant.name: [] for variant in finalists}
+        self._searched = {v.name: best for v in finalists if (best := history.best(v.name)) is not None}
+        self._rounds: dict[str, list[Measurement]] = {variant.name: [] for variant in finalists}
         self.running = list(finalists)
 
     @property
-    def sure(self) -> bool:
-        """Whether the distance of each to the leader is known within 2%."""
+    def decided(self) -> str:
+        """Why no further round is needed; empty while one is."""
         leader = self._leader()
-        others = [self._scores[v.name] for v in self.running if v is not leader]
-        return all(compare_scores(o, self._scores[leader.name]).half_width <= SURE for o in others)
+        gains = [self._gain(v, leader) for v in self.running if v is not leader]
+        behind = [g for g in gains if g.high < 0 and g.p_value < CERTAIN]
+        if not all(g.tied or g in behind or g.half_width <= SURE for g in gains):
+            return ""
+        if len(behind) == len(gains):
+            return f"{leader.name} is certainly the best"
+        return f"{leader.name} and others are certainly tied within {EQUIVALENCE:.0%}"
 
     def load_of(self, variant: Variant) -> Load:
-        """The load that the search found best."""
-        return self._loads[variant.name]
+        """Return the load under which a finalist is measured again."""
+        return self._searched[variant.name].load
 
     def take(self, variant: Variant, outcome: Outcome) -> None:
-        """What a repetition shows; who fails one leaves."""
+        """Take the outcome of a round; a finalist that fails leaves."""
         if isinstance(outcome, Failure):
             self.running.remove(variant)
             self._history.decide(f"out of the final repetitions: {outcome.reason}", variant.name)
         else:
-            self._scores[variant.name].append(score(outcome, self._history.goals))
+            self._rounds[variant.name].append(outcome)
 
     def drop(self) -> None:
         """Those that are certainly worse than the leader leave; the default stays, gains are over it."""
-        if not self.running:
-            return
         leader = self._leader()
         for variant in tuple(self.running):
-            gain = compare_scores(self._scores[variant.name], self._scores[leader.name])
-            if variant is leader or variant.is_default or gain.rounds < FEWEST_ROUNDS:
+            gain = self._gain(variant, leader)
+            if variant is leader or variant.is_default:
                 continue
             if gain.high < -TIE_MARGIN and gain.p_value < CERTAIN:
                 self.running.remove(variant)
                 self._history.decide(f"out of the race: {gain} against {leader.name}", variant.name)
 
+    def _gain(self, variant: Variant, other: Variant) -> Gain:
+        return compare_scores(self._scores(variant), self._scores(other))
+
+    def _scores(self, variant: Variant) -> dict[int, float]:
+        """Return the scores by round; 0 is what the search measured, unless the rounds contradict it."""
+        point = point_of([self._searched[variant.name]], self._rounds[variant.name])
+        samples = point.samples if isinstance(point, Mean) else (point,)
+        return {m.round: score(m, self._history.goals) for m in samples}
+
     def _leader(self) -> Variant:
-        return max(self.running, key=lambda v: fmean(self._scores[v.name] or [-math.inf]))
+        return max(self.running, key=lambda v: fmean(self._scores(v).values()))
 
 
-def _near(history: History, one: Measurement | None, best: Measurement | None) -> bool:
+def _near(history: History, one: Measurement | None, best: Measurement | None, share: float = NEAR) -> bool:
     (kept, merit), (best_kept, best_merit) = history.merit(one), history.merit(best)
-    return kept and best_kept and best_merit - merit <= NEAR
+    return kept and best_kept and best_merit - merit <= share
