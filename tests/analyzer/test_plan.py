@@ -118,7 +118,7 @@ def test_a_dry_run_tells_configurations_loads_and_time_and_writes_nothing(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "add_sub: at most 6 measurements of 3 configurations, and 0 final repetitions"
     assert lines[1] == "  each under concurrency 1, 2"
-    assert [line.split()[0] for line in lines[2:5]] == [
+    assert [line.split()[0] for line in lines[3:6]] == [
         "add_sub_config_default",
         "add_sub_config_0",
         "add_sub_config_1",

@@ -1,7 +1,6 @@
 """`tpx analyze`: options in, tables and the verdict on stdout, progress on stderr, exit status out."""
 
 import asyncio
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -23,6 +22,7 @@ from tpx.analyzer.results.run import Run
 from tpx.cli.analyze_runs import read_with_warnings, show_written
 from tpx.cli.exits import Exit
 from tpx.cli.launching import measure
+from tpx.cli.perf_terminal import terminal_width
 from tpx.errors import MeasurementError, TpxError, UsageError
 from tpx.options import nearest
 from tpx.perf.run import event_loop
@@ -216,7 +216,7 @@ def _times(event: TrialStarted) -> str:
 
 
 def _print_results(run: Run, verdicts: Sequence[Verdict], files: CsvFiles) -> None:
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    width = terminal_width()
     for table in tables_of(run, files):
         if table.rows:
             print(table.to_console(width), end="\n\n")

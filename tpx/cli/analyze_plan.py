@@ -25,7 +25,9 @@ from tpx.analyzer.variants import OutputRepository
 from tpx.cli.analyze_runs import read_with_warnings
 from tpx.cli.exits import Exit
 from tpx.cli.launching import open_runner
+from tpx.cli.perf_terminal import terminal_width
 from tpx.perf.run import event_loop
+from tpx.report.text import Table, wrapped
 
 CONFIGURATIONS_SHOWN = 60
 MOST_TRIALS = 3000
@@ -62,9 +64,10 @@ def show_plan(config: ProfileSpec) -> int:
     )
     with Console(stderr=True).status("Reading the models' own configurations"):
         found = _planned(config, pace)
+    width = terminal_width()
     for model in found.models:
-        print(_model_text(model))
-    print(_summary(config, found, pace))
+        print(_model_text(model, width))
+    print("\n".join(wrapped(line, width) for line in _summary(config, found, pace)))
     return Exit.OK if all(model.measured for model in found.models) else Exit.FAILED
 
 
@@ -147,26 +150,26 @@ def repetitions(model: ModelRun) -> int:
     return sum(len(variant.repetitions) for variant in model.variants)
 
 
-def _model_text(model: ModelRun) -> str:
+def _model_text(model: ModelRun, width: int | None) -> str:
     if not model.measured:
         return f"{model.model} cannot be profiled: {model.why_nothing}\n"
     count = len(model.variants)
-    lines = [
+    title = (
         f"{model.model}: at most {model.measurement_count} measurements of {count} "
         f"configuration{'s' if count != 1 else ''}, and {repetitions(model)} final repetitions"
+    )
+    rows: list[tuple[str, ...]] = [
+        (each.variant.name, _configuration_text(each.configuration), _loads_text(each))
+        for each in model.variants[:CONFIGURATIONS_SHOWN]
     ]
-    loads = {_loads_text(each) for each in model.variants}
-    alike = loads.pop() if len(loads) == 1 else ""
-    if alike:
-        lines.append(f"  each under {alike}")
-    width = max((len(each.variant.name) for each in model.variants), default=0)
-    for each in model.variants[:CONFIGURATIONS_SHOWN]:
-        name = each.variant.name.ljust(width)
-        own = "" if alike else _loads_text(each)
-        lines.append(f"  {name}  {_configuration_text(each.configuration):<48}  {own}".rstrip())
-    if count > CONFIGURATIONS_SHOWN:
-        lines.append(f"  ... and {count - CONFIGURATIONS_SHOWN} more")
-    return "\n".join(lines) + "\n"
+    lines = [title]
+    headers: tuple[str, ...] = ("Configuration", "Settings", "Loads")
+    if len({loads for *_, loads in rows}) == 1:
+        lines.append(f"  each under {rows[0][2]}")
+        headers, rows = headers[:2], [row[:2] for row in rows]
+    table = Table(title="", headers=headers, rows=tuple(rows), padding=1)
+    left = f"... and {count - CONFIGURATIONS_SHOWN} more\n" if count > CONFIGURATIONS_SHOWN else ""
+    return "\n".join([*(wrapped(line, width) for line in lines), table.to_console(width), left])
 
 
 def _configuration_text(configuration: Configuration) -> str:
@@ -191,7 +194,7 @@ def _loads_text(variant: VariantRun) -> str:
     )
 
 
-def _summary(config: ProfileSpec, found: Run, pace: Pace) -> str:
+def _summary(config: ProfileSpec, found: Run, pace: Pace) -> list[str]:
     count = sum(model.measurement_count + repetitions(model) for model in found.models)
     stable, longest = (duration(count * each) for each in (pace.stable_ns, pace.longest_ns))
     lines = [
@@ -205,7 +208,7 @@ def _summary(config: ProfileSpec, found: Run, pace: Pace) -> str:
         )
     if found.outcome != "complete":
         lines.append(f"The plan was followed for {MOST_TRIALS} measurements only: more would come.")
-    return "\n".join(lines)
+    return lines
 
 
 def _server_text(config: ProfileSpec) -> str:

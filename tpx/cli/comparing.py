@@ -1,14 +1,12 @@
 """What the comparing commands have in common: what counts as a difference, and how differences are told."""
 
-import shutil
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpx.cli.exits import Exit
-from tpx.cli.perf_terminal import tell
+from tpx.cli.perf_terminal import tell, terminal_width
 from tpx.errors import UsageError
 from tpx.options import option
 from tpx.perf.options.measuring import parse_share
@@ -56,7 +54,7 @@ def report_comparison(
     from tpx.perf.report.comparison import comparison_document, write_comparison  # late, as above
     from tpx.report import text
 
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    width = terminal_width()
     tell(text.render(comparison_document(compared, everything=everything), width))
     write_comparison(files, compared, document)
     return Exit.REGRESSION if any(d.finding == "worse" for d in compared.differences) else Exit.OK

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from tpx import __version__
 from tpx.cli.exits import Exit
 from tpx.cli.interrupts import Interrupts
-from tpx.cli.perf_terminal import Terminal, tell
-from tpx.cli.perf_trace import every_step
+from tpx.cli.perf_terminal import Terminal, every_step, tell
 from tpx.errors import TpxError, UsageError
 from tpx.options import nearest
 from tpx.perf.options import SessionSpec

@@ -1,7 +1,11 @@
 """What a user of `tpx perf` sees while it runs: results on stdout as they come, how it goes on stderr."""
 
+import logging
 import os
+import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tpx.errors import MeasurementError
@@ -30,6 +34,39 @@ def tell(text: str) -> None:
         # what is left in the buffer would fail again when the interpreter ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise MeasurementError(f"cannot write to stdout: {exc.strerror}") from exc
+
+
+def terminal_width() -> int | None:
+    """Return the columns of the terminal that stdout is; None where it is a file or a pipe."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+EVERY_STEP = 2
+"""So many -v."""
+
+
+class _Lines(logging.Handler):
+    """Writes to whatever stderr is at that time: a dashboard on a terminal takes its place."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(f"* {self.format(record)}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def every_step(verbose: int) -> Iterator[None]:
+    """While this lasts, steps are told where the user asked for them."""
+    if verbose < EVERY_STEP:
+        yield
+        return
+    log, lines = logging.getLogger("tpx.perf"), _Lines()
+    level = log.level
+    log.setLevel(logging.DEBUG)
+    log.addHandler(lines)
+    try:
+        yield
+    finally:
+        log.removeHandler(lines)
+        log.setLevel(level)
 
 
 class Terminal:

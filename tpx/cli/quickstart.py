@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.table import Table
-
-from tpx.cli.tables import print_plainly
+from tpx.cli.perf_terminal import terminal_width
 from tpx.errors import TpxError
 from tpx.options import from_argv, option
+from tpx.report.text import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +37,9 @@ def main(argv: Sequence[str]) -> int:
     except TpxError as exc:
         print(f"Error: {exc}", file=sys.stderr)
         return 1
-    table = Table("Model", "What it is", "", box=None, pad_edge=False)
-    for model in written:
-        table.add_row(model.name, model.description, "kept" if model.kept else "written")
-    print_plainly(table)
+    rows = tuple((m.name, m.description, "kept" if m.kept else "written") for m in written)
+    table = Table(title="", headers=("Model", "What it is", ""), rows=rows, padding=0)
+    print(table.to_console(terminal_width()))
     print(f"\nServe them:    tpx serve --model-repository {shlex.quote(str(config.directory))}")
     there = [model.name for model in written]
     one = "mnist" if "mnist" in there else there[-1]

@@ -11,11 +11,12 @@ LARGEST_SEED = 2**53 - 1
 """Greatest integer that every reader of JSON takes as it is."""
 
 
-def rounded(value: float) -> str:
-    """Return `26,400`, `22.3` or `0.414`."""
-    if not value or not math.isfinite(value):
+def rounded(value: float, like: float | None = None) -> str:
+    """Return `26,400`, `22.3` or `0.414`; with `like` to the last digit of that figure."""
+    measure = like or value
+    if not measure or not math.isfinite(value):
         return "0" if not value else str(value)
-    places = DIGITS - 1 - math.floor(math.log10(abs(float(f"{value:.{DIGITS - 1}e}"))))
+    places = DIGITS - 1 - math.floor(math.log10(abs(float(f"{measure:.{DIGITS - 1}e}"))))
     return f"{round(value, places):,.{max(0, places)}f}"
 
 

@@ -30,6 +30,12 @@ class Cell:
     href: str = ""
     """Where the text leads to."""
 
+    @property
+    def with_note(self) -> str:
+        """Text and note on one line; parentheses keep a note that begins with a figure apart."""
+        note = f"({self.note})" if self.note[:1].isdigit() else self.note
+        return f"{self.text} {note}".rstrip()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:

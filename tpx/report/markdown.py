@@ -92,8 +92,7 @@ def _first_rows(grid: Grid) -> list[Row]:
 
 
 def _cell(cell: Cell, column: Column) -> str:
-    text = f"`{cell.text}`" if column.marked else escaped(cell.text)
-    return f"{_FLAGS[cell.flag]}{text} {escaped(cell.note)}".rstrip()
+    return _FLAGS[cell.flag] + (f"`{cell.text}`" if column.marked else escaped(cell.with_note))
 
 
 def _prose(text: str) -> str:

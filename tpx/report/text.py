@@ -131,7 +131,7 @@ def table_of(grid: Grid) -> Table:
     return Table(
         title=grid.caption,
         headers=tuple(column.header for column in grid.columns),
-        rows=tuple(tuple(f"{c.text} {c.note}".rstrip() for c in row.cells) for row in grid.rows),
+        rows=tuple(tuple(c.with_note for c in row.cells) for row in grid.rows),
         numeric=frozenset(i for i in columns if grid.columns[i].numeric),
         minor=frozenset(i for i in columns if grid.columns[i].minor),
         padding=1,
@@ -144,6 +144,7 @@ def render(document: Document, width: int | None = None) -> str:
     for section in document.sections:
         lines += [f"{section.title}:"] if section.title else []
         lines += [text for block in section.blocks if (text := _block(block, width))]
+    lines += [wrapped(document.subtitle, width)] if document.subtitle else []
     return "\n".join(lines) + "\n"
 
 

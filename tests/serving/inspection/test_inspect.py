@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.serving.inspection.conftest import Site
+from tpx.serving.backends.table import KNOWN
+from tpx.serving.extensions import Known
 from tpx.serving.inspection.inspect import Finding, State, inspect
 
 MINE = """
@@ -174,3 +176,10 @@ def test_a_file_of_the_working_directory_is_not_taken_for_a_package(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path and path != os.curdir])
     assert found("uvloop").state is State.USABLE
+
+
+@pytest.mark.usefixtures("few")
+def test_a_package_within_one_that_is_not_installed_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Known("nowhere.at:All", "nowhere.at.all", "pip install nowhere")
+    monkeypatch.setitem(KNOWN, "onnxruntime", known)
+    assert found("onnxruntime").state is State.MISSING

@@ -1,14 +1,14 @@
 """The columns of the analyzer's tables: what each shows of a configuration under a load."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tpx.analyzer.gains import Gain
 from tpx.analyzer.objectives import METRICS, RankedVariant
 from tpx.analyzer.results.costs import Prices, joules_per_inference
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Load, Measurement, Range
-from tpx.report.digits import in_unit, percent
+from tpx.report.digits import in_unit, percent, rounded
 from tpx.report.document import Cell, Column
 from tpx.report.table import Field, count, number, quantity, text, words
 
@@ -59,19 +59,19 @@ def figure(value: float | None, unit: str = "", interval: Range | None = None) -
 
     Milliseconds carry their unit, since those below 1 are given in us.
     """
-    unit = unit if unit == "ms" else ""
+    made = number(value, lambda known: in_unit(known, unit if unit == "ms" else ""))
     if value is None or interval is None or interval.high is None:
-        return number(value, lambda known: in_unit(known, unit))
-    low, high, half = interval.low, interval.high, (interval.high - interval.low) / 2
-    ends = f"{in_unit(low, unit)} to {in_unit(high, unit)}"
-    note = ends if abs((low + high) / 2 - value) > half * LOPSIDED else f"\u00b1 {in_unit(half, unit)}"
-    return Cell(
-        text=in_unit(value, unit),
-        sort=repr(round(float(value), 6)),
-        numeric=True,
-        note=note if in_unit(low, unit) != in_unit(high, unit) else "",
-        title=f"95% confidence: {ends}",
+        return made
+    scale = 1000 if made.text.endswith(" us") else 1
+    half = (interval.high - interval.low) / 2
+    low, high, reach = (
+        rounded(bound * scale, like=value * scale) for bound in (interval.low, interval.high, half)
     )
+    lopsided = abs((interval.high + interval.low) / 2 - value) > half * LOPSIDED
+    note = f"{low} to {high}" if lopsided else f"\u00b1 {reach}"
+    shown_unit = made.text.partition(" ")[2]
+    title = f"95% confidence: {low} to {high} {shown_unit}".rstrip()
+    return replace(made, note=note if low != high else "", title=title)
 
 
 NAME: Shown = Field(
@@ -103,14 +103,9 @@ def _gain_cell(line: TableLine) -> Cell:
     if line.gain is None or line.gain.rounds < 2:
         return made
     low, high = f"{line.gain.low * 100:.0f}", f"{line.gain.high * 100:.0f}"
-    note = "" if low == high else f"[{low}, {high}]"
-    return Cell(
-        text=made.text,
-        sort=made.sort,
-        numeric=True,
-        note=note,
-        title="95% confidence, by the final rounds" if note else "",
-    )
+    if low == high:
+        return made
+    return replace(made, note=f"[{low}, {high}]", title="95% confidence, by the final rounds")
 
 
 GAIN: Shown = Field(

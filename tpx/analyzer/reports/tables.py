@@ -81,6 +81,7 @@ def _table(title: str, rows: Sequence[_Row], tags: Sequence[str]) -> Table:
         title=title,
         headers=tuple(column.header for column in columns),
         rows=tuple(tuple(column.cell(row) for column in columns) for row in rows),
+        minor=frozenset({tags.index("model_name")} if {"model_name", "model_config_path"} <= {*tags} else ()),
     )
 
 

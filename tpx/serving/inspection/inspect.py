@@ -141,7 +141,11 @@ def _feature(name: str) -> _Subject:
 
 
 def _state(package: str) -> State:
-    return State.MISSING if package and find_spec(package) is None else State.USABLE
+    try:
+        missing = bool(package) and find_spec(package) is None
+    except ModuleNotFoundError:  # of a package within one that is not there
+        missing = True
+    return State.MISSING if missing else State.USABLE
 
 
 def _look(subjects: Sequence[_Subject], timeout_s: float) -> list[Finding]:
