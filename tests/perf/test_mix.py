@@ -11,8 +11,7 @@ from tests.serving.frontends.streams import write_streaming_models
 from tests.serving.live import Live, serving
 from tpx.errors import UsageError
 from tpx.options import from_argv
-from tpx.perf.inputs.feed import RoundRobin
-from tpx.perf.inputs.mix import MixedFeed
+from tpx.perf.inputs.feed import MixedFeed, RoundRobin
 from tpx.perf.levels import Level
 from tpx.perf.options import SessionSpec
 from tpx.perf.plan import ModelShare

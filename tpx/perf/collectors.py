@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from tpx.perf.connecting import ConnectedModel, Member
-from tpx.perf.inputs.conversations import Conversation
+from tpx.perf.inputs.feed import Conversation
 from tpx.perf.latency import summarize
 from tpx.perf.ledger import Measured
 from tpx.perf.loads.base import Load

@@ -10,10 +10,8 @@ from tpx.options import nearest
 from tpx.perf.clients.base import Client, Control
 from tpx.perf.clients.endpoint import Connections, connect
 from tpx.perf.clients.model import ModelDescription, ModelKey, ServerDescription, TensorSpec
-from tpx.perf.inputs.conversations import Conversation
 from tpx.perf.inputs.dataset import open_data
-from tpx.perf.inputs.feed import Feed
-from tpx.perf.inputs.mix import MixedFeed
+from tpx.perf.inputs.feed import Conversation, Feed, MixedFeed
 from tpx.perf.inputs.requests import FeedSettings, Requests, make_requests
 from tpx.perf.inputs.shared_memory import SharedTensors, shared_tensors
 from tpx.perf.options import SessionSpec

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 from tpx.errors import UsageError
 from tpx.perf.collectors import Collector, MetricsCollector, RecordingCollector, collectors_of
 from tpx.perf.connecting import ConnectedModel, open_model
-from tpx.perf.inputs.conversations import check_conversations
+from tpx.perf.inputs.requests import check_conversations
 from tpx.perf.levels import Level
 from tpx.perf.loads.base import Load, LoadRequest, open_load
 from tpx.perf.loads.limits import check_openable, workers_for

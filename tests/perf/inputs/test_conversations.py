@@ -14,8 +14,9 @@ from tpx.perf.clients.endpoint import Endpoint, ServiceSpec
 from tpx.perf.clients.model import ModelDescription, ModelKey
 from tpx.perf.clients.openai import DELAY, INPUT, SESSION, connect
 from tpx.perf.inputs.base import InputSpec
-from tpx.perf.inputs.conversations import Conversation, check_conversations, conversations
 from tpx.perf.inputs.dataset import open_data
+from tpx.perf.inputs.feed import Conversation
+from tpx.perf.inputs.requests import check_conversations, conversations
 
 MODEL = ModelDescription(name="llm", inputs=(INPUT, SESSION, DELAY))
 BODY = {"messages": [{"role": "user", "content": "Why?"}]}

@@ -6,7 +6,7 @@ from tests.perf.inputs.models import made, model, model_of
 from tpx.errors import MeasurementError, UsageError
 from tpx.perf.inputs.base import InputSpec
 from tpx.perf.inputs.dataset import open_data
-from tpx.perf.inputs.shapes import resolve_shapes
+from tpx.perf.inputs.makers import resolve_shapes
 from tpx.perf.settings import Shape
 
 

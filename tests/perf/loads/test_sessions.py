@@ -8,7 +8,7 @@ import pytest
 from tests.perf.conftest import FakeClient
 from tests.perf.test_concurrency_load import until
 from tpx.perf.clients.base import LOST, TIMED_OUT
-from tpx.perf.inputs.conversations import Conversation, Turn
+from tpx.perf.inputs.feed import Conversation, Turn
 from tpx.perf.loads.sessions import SessionLoad, session_figures
 from tpx.perf.results import Sessions
 

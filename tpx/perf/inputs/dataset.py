@@ -1,19 +1,40 @@
-"""The data of a run: the user's files, or what is made where there are none."""
+"""The data of a run: the user's files and directories, or what is made where there are none."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 
 from tpx.errors import UsageError
 from tpx.options import nearest
-from tpx.perf.clients.model import ModelDescription
+from tpx.perf.clients.model import ModelDescription, TensorSpec
 from tpx.perf.inputs.base import InputSource, InputSpec
-from tpx.perf.inputs.directories import DirectoryStream
 from tpx.perf.inputs.json_files import read_json
-from tpx.perf.inputs.makers import Maker, maker_for
-from tpx.perf.inputs.reading import StepReader
-from tpx.perf.inputs.shapes import assumption, resolve_shapes
-from tpx.perf.inputs.steps import Step, Stream
+from tpx.perf.inputs.makers import Maker, assumption, maker_for, maker_of_file, resolve_shapes
+from tpx.perf.inputs.steps import Step, StepReader, Stream
+
+ARRAY = ".npy"
+
+
+def _check_names(directory: Path, known: Sequence[str]) -> None:
+    for path in sorted(directory.rglob("*")):
+        name = path.relative_to(directory).as_posix()
+        if path.is_file() and name not in known and name.removesuffix(ARRAY) not in known:
+            raise UsageError(
+                f"Provided data file '{name}' does not correspond to a valid model input or output"
+                f"{nearest(name, known)} ({directory}; the model has: {', '.join(known)})."
+            )
+
+
+def _makers(
+    directory: Path, specs: Sequence[TensorSpec], dims: Mapping[str, tuple[int, ...]]
+) -> dict[str, Maker]:
+    out: dict[str, Maker] = {}
+    for spec in specs:
+        for path in (directory / spec.name, directory / (spec.name + ARRAY)):
+            if path.is_file():
+                out[spec.name] = maker_of_file(spec, dims[spec.name], path)
+    return out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,16 +64,27 @@ class _Chained:
         return stream[i]
 
 
-class MadeStream:
-    """Implements Stream: steps that are made, as many as files of the inputs have; a batch has none
-    twice."""
+class MakerStream:
+    """Implements Stream: steps of what makers give, as many as files have rows. A batch of made inputs has
+    none twice."""
 
-    def __init__(self, makers: Sequence[Maker], batch_size: int) -> None:
+    def __init__(
+        self,
+        inputs: Sequence[Maker],
+        expected: Sequence[Maker] = (),
+        *,
+        directory: Path | None = None,
+        batch_size: int = 1,
+    ) -> None:
         """Raises UsageError where files have different numbers of rows."""
+        makers = (*inputs, *expected)
         rows = {maker.steps for maker in makers} - {0, 1}
         if len(rows) > 1:
-            raise UsageError(f"--input: files have different numbers of rows: {sorted(rows)}")
-        self._makers = makers
+            what = "--input: files" if directory is None else f"{directory}: arrays"
+            raise UsageError(f"{what} have different numbers of rows: {sorted(rows)}")
+        self._inputs = inputs
+        self._expected = expected
+        self._where = "" if directory is None else f"{directory}: "
         endless = any(not maker.steps for maker in makers)
         self._length = rows.pop() if rows else batch_size if endless else 1
 
@@ -62,7 +94,35 @@ class MadeStream:
     def __getitem__(self, index: int) -> Step:
         if not 0 <= index < self._length:
             raise IndexError(index)
-        return Step(where=f"step {index}", inputs=tuple(maker.make(index) for maker in self._makers))
+        return Step(
+            where=f"{self._where}step {index}",
+            inputs=tuple(maker.make(index) for maker in self._inputs),
+            expected=tuple(maker.make(index) for maker in self._expected),
+        )
+
+
+def read_directory(directory: Path, reader: StepReader) -> MakerStream:
+    """Return the steps of a directory with a file for each input, and for each output that is compared: one
+    step, or as many as its arrays have rows.
+
+    Raises UsageError naming the file that is missing, or that belongs to no tensor.
+    """
+    model = reader.model
+    _check_names(directory, [spec.name for spec in (*model.inputs, *model.outputs)])
+    inputs = _makers(directory, model.inputs, reader.dims)
+    for name in inputs:
+        if name in reader.makers:
+            raise UsageError(f"{directory}: tensor '{name}' is given here and by --input, too")
+    inputs |= reader.makers
+    for spec in model.inputs:
+        if spec.name not in inputs and not spec.optional:
+            raise UsageError(f"{directory}: missing tensor {spec.name}: there is no file of that name")
+    outputs = {spec.name: spec.shape for spec in model.outputs}
+    return MakerStream(
+        [inputs[spec.name] for spec in model.inputs if spec.name in inputs],
+        list(_makers(directory, model.outputs, outputs).values()),
+        directory=directory,
+    )
 
 
 def open_data(model: ModelDescription, settings: InputSpec) -> DataSet:
@@ -93,13 +153,13 @@ def open_data(model: ModelDescription, settings: InputSpec) -> DataSet:
         text for spec, source in made if source.kind != "file" and (text := assumption(spec, dims[spec.name]))
     )
     if not settings.files:
-        stream = MadeStream(list(makers.values()), settings.batch_size)
+        stream = MakerStream(list(makers.values()), batch_size=settings.batch_size)
         return DataSet(streams=(stream,), made=True, notices=notices)
     return _of_files(settings, StepReader(model, dims, makers), notices)
 
 
 def _of_files(settings: InputSpec, reader: StepReader, notices: tuple[str, ...]) -> DataSet:
-    streams: list[Stream] = [DirectoryStream(path, reader) for path in settings.files if path.is_dir()]
+    streams: list[Stream] = [read_directory(path, reader) for path in settings.files if path.is_dir()]
     files = [path for path in settings.files if not path.is_dir()]
     if files:
         data = read_json(files, reader)

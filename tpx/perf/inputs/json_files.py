@@ -13,8 +13,7 @@ import msgspec
 import orjson
 
 from tpx.errors import UsageError
-from tpx.perf.inputs.reading import StepReader
-from tpx.perf.inputs.steps import Step, Stream
+from tpx.perf.inputs.steps import Step, StepReader, Stream
 
 LINES = (".ndjson", ".jsonl")
 MISALIGNED = "The 'validation_data' field doesn't align with 'data' field in the json file"

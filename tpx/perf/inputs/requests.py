@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from tpx.errors import UsageError
 from tpx.perf.clients.base import PLAIN, Prepared, RequestFields, Template, Writer
 from tpx.perf.clients.model import ModelDescription, TensorSpec
+from tpx.perf.clients.openai import DELAY, SESSION
 from tpx.perf.inputs.base import EXACT, SequenceSpec, Tolerance
-from tpx.perf.inputs.conversations import Conversation, conversations
 from tpx.perf.inputs.dataset import DataSet
-from tpx.perf.inputs.feed import Check, Feed, RoundRobin, batches
+from tpx.perf.inputs.feed import Check, Conversation, Feed, RoundRobin, Turn, batches
 from tpx.perf.inputs.sequences import (
     END,
     START,
@@ -18,10 +18,10 @@ from tpx.perf.inputs.sequences import (
     needed_flags,
 )
 from tpx.perf.inputs.shared_memory import SharedTensors
-from tpx.perf.inputs.steps import Step, Stream, stacked
+from tpx.perf.inputs.steps import Step, Stream, named, stacked
 from tpx.perf.inputs.validation import Expectation, Validator
 from tpx.perf.results import DataSummary
-from tpx.protocol.tensors import Tensor
+from tpx.protocol.tensors import Tensor, decode_bytes
 
 GIB = 1 << 30
 NOTICED_BYTES = GIB
@@ -224,3 +224,35 @@ class _RequestMaker:
                 "the memory that is free; use fewer steps, or split the data among several runs"
             )
         return tensors
+
+
+def conversations(data: DataSet, requests: Sequence[Prepared]) -> tuple[Conversation, ...]:
+    """The conversations in the order in which the data begins them, each one's turns in the data's order;
+    `requests` are those of the steps.
+
+    Raises UsageError where the data is not one stream.
+    """
+    if len(data.streams) != 1:
+        raise UsageError(
+            "Expected input data JSON to have one stream. Session concurrency mode must have an input data "
+            'JSON with a single flat array for the "data" field with one element per request payload.'
+        )
+    (stream,) = data.streams
+    sessions: dict[bytes, list[Turn]] = {}
+    for number, request in enumerate(requests):
+        tensors = named(stream[number].inputs)
+        (session,) = decode_bytes(tensors[SESSION.name].data, 1)
+        delay_ms = int(tensors[DELAY.name].numpy()[0]) if DELAY.name in tensors else 0
+        turn = Turn(request=request, step=number, delay_ns=delay_ms * 1_000_000)
+        sessions.setdefault(session, []).append(turn)
+    return tuple(tuple(turns) for turns in sessions.values())
+
+
+def check_conversations(found: Sequence[Conversation], wanted: int) -> None:
+    """Raise UsageError where there are fewer than are to run at the same time."""
+    if len(found) < wanted:
+        raise UsageError(
+            f"The input data file contains {len(found)} unique session IDs, which is fewer than the required "
+            f"session concurrency level of {wanted}. Please add more unique session IDs to the file or lower "
+            "the session concurrency level."
+        )

@@ -1,11 +1,18 @@
-"""The steps of the data, and how several of them become the tensors of one request."""
+"""The steps of the data: how one is read from what a user wrote, and how several become the tensors of one
+request."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
+
+import orjson
 
 from tpx.errors import UsageError
-from tpx.perf.clients.model import TensorSpec
+from tpx.options import nearest
+from tpx.perf.clients.model import ModelDescription, TensorSpec
+from tpx.perf.clients.openai import DELAY, SESSION
+from tpx.perf.inputs.makers import Dims, Maker
+from tpx.perf.inputs.values import tensor_of_json
 from tpx.protocol.tensors import Buffer, Tensor
 
 
@@ -75,3 +82,97 @@ def _stacked(tensors: Sequence[Tensor], spec: TensorSpec, places: Sequence[str],
 def named(tensors: Sequence[Tensor]) -> Mapping[str, Tensor]:
     """Tensors by their names."""
     return {tensor.name: tensor for tensor in tensors}
+
+
+MODEL, TIMESTAMP, PAYLOAD = "model", "timestamp", "payload"
+"""What a step may hold beside its tensors: a model's name, which says nothing here; when it is due; a whole
+request of a service that takes JSON."""
+
+
+class StepReader:
+    """Reads the steps of one model's data; `makers` have the inputs that the user gave in another way."""
+
+    def __init__(
+        self, model: ModelDescription, dims: Mapping[str, Dims], makers: Mapping[str, Maker]
+    ) -> None:
+        self.model = model
+        self.dims = dims
+        self.makers = makers
+
+    def step(self, value: Any, expected: Any, where: str, number: int) -> Step:
+        """A step and what it should give, None for anything. Raises UsageError beginning with `where`."""
+        known = [spec.name for spec in self.model.inputs]
+        entries = _entries(value, known, where)
+        inputs = []
+        for spec in self.model.inputs:
+            tensor = self._input(spec, entries, where, number)
+            if tensor is not None:
+                inputs.append(tensor)
+        return Step(
+            where=where,
+            inputs=tuple(inputs),
+            expected=() if expected is None else self._expected(expected, where),
+            timestamp_ns=None if TIMESTAMP in known else _timestamp(entries.get(TIMESTAMP), where),
+        )
+
+    def _input(self, spec: TensorSpec, entries: Mapping[str, Any], where: str, number: int) -> Tensor | None:
+        maker = self.makers.get(spec.name)
+        if spec.name not in entries:
+            if maker is not None:
+                return maker.make(number)
+            if spec.optional:
+                return None
+            raise UsageError(f"{where}: missing tensor {spec.name}")
+        if maker is not None:
+            raise UsageError(f"{where}: tensor '{spec.name}' is given here and by --input, too")
+        value = entries[spec.name]
+        if spec.name == PAYLOAD:
+            value = _as_text(value)
+        return tensor_of_json(spec, value, self.dims[spec.name], where)
+
+    def _expected(self, value: Any, where: str) -> tuple[Tensor, ...]:
+        where = f"{where}, validation_data"
+        outputs = self.model.outputs
+        entries = _entries(value, [spec.name for spec in outputs], where)
+        return tuple(
+            tensor_of_json(spec, entries[spec.name], _comparable(spec), where)
+            for spec in outputs
+            if spec.name in entries
+        )
+
+
+def _comparable(spec: TensorSpec) -> Dims:
+    """What is known of an output's shape; where that leaves several questions, only its elements count."""
+    return spec.shape if sum(dim < 0 for dim in spec.shape) < 2 else (-1,)
+
+
+def _entries(value: Any, known: Sequence[str], where: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise UsageError(f"{where}: a step has to be an object of tensors, got {type(value).__name__}")
+    for name in value:
+        if name in known or name in (MODEL, TIMESTAMP):
+            continue
+        if name == PAYLOAD:
+            raise UsageError(f"{where}: 'payload' is for services that take JSON (--service-kind openai)")
+        if name in (SESSION.name, DELAY.name):
+            raise UsageError(f"{where}: '{name}' is of a turn of a conversation (--session-concurrency)")
+        raise UsageError(
+            f"{where}: The input or output '{name}' is not found in the model configuration"
+            f"{nearest(name, known)} (has: {', '.join(known)})"
+        )
+    return value
+
+
+def _timestamp(value: Any, where: str) -> int | None:
+    """Milliseconds, alone or in a list, as ns."""
+    if value is None:
+        return None
+    number = value[0] if isinstance(value, list) and len(value) == 1 else value
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < 1e15:
+        raise UsageError(f"{where}: a timestamp is a number of milliseconds >= 0, in a list: [12.5]")
+    return round(number * 1e6)
+
+
+def _as_text(value: Any) -> Any:
+    items = value if isinstance(value, list) else [value]
+    return [orjson.dumps(item).decode() if isinstance(item, dict) else item for item in items]

@@ -10,9 +10,9 @@ import numpy.typing as npt
 from tpx.errors import InvalidRequest
 from tpx.perf.inputs.base import EXACT, Tolerance
 from tpx.perf.inputs.steps import named
-from tpx.perf.inputs.values import bf16_floats
+from tpx.perf.inputs.values import bf16_floats, decode_strings, shown
 from tpx.protocol.datatypes import BY_NAME
-from tpx.protocol.tensors import Buffer, Tensor, decode_bytes
+from tpx.protocol.tensors import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +77,15 @@ def difference(expected: Tensor, actual: Tensor | None, tolerance: Tolerance = E
         return ""
     first = int(np.argmax(bad))
     return (
-        f"Output doesn't match expected output: element {first} is {_shown(found[first])}, expected "
-        f"{_shown(wanted[first])} ({int(bad.sum())} of {len(bad)} differ)"
+        f"Output doesn't match expected output: element {first} is {shown(found[first])}, expected "
+        f"{shown(wanted[first])} ({int(bad.sum())} of {len(bad)} differ)"
     )
 
 
 def _values(tensor: Tensor) -> npt.NDArray[Any]:
     """Flat; BF16 as floats, and the small floats wide enough to compute with."""
     if tensor.datatype == "BYTES":
-        elements = decode_bytes(tensor.data, _count(tensor.data))
+        elements = decode_strings(tensor.data)
         out = np.empty(len(elements), dtype=np.object_)
         out[:] = elements
         return out
@@ -94,14 +94,6 @@ def _values(tensor: Tensor) -> npt.NDArray[Any]:
     if tensor.datatype == "BF16":
         return bf16_floats(flat)
     return flat.astype(np.float64) if dtype.kind == "f" else flat
-
-
-def _count(data: Buffer) -> int:
-    count, at = 0, 0
-    while at < len(data):
-        at += 4 + int.from_bytes(data[at : at + 4], "little")
-        count += 1
-    return count
 
 
 def _unequal(
@@ -113,8 +105,3 @@ def _unequal(
     bits = np.dtype(f"V{BY_NAME[expected.datatype].size}")
     bad: npt.NDArray[np.bool_] = np.frombuffer(actual.data, bits) != np.frombuffer(expected.data, bits)
     return bad
-
-
-def _shown(value: Any) -> str:
-    text = repr(value.item() if isinstance(value, np.generic) else value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -55,7 +55,12 @@ def tensor_of_raw(spec: TensorSpec, data: Buffer, dims: Sequence[int], where: st
 def element_count(datatype: str, data: Buffer, where: str) -> int:
     """How many elements these raw bytes are. Raises UsageError where they are not whole ones."""
     if datatype == "BYTES":
-        return _count_strings(data, where)
+        try:
+            return len(decode_strings(data))
+        except InvalidRequest as exc:
+            raise UsageError(
+                f"{where}: raw BYTES need the length of each element in four bytes before it: {exc.message}"
+            ) from exc
     size = BY_NAME[datatype].size
     if len(data) % size:
         raise UsageError(f"{where}: {len(data)} bytes are no whole number of {datatype} elements")
@@ -70,7 +75,7 @@ def encode_values(flat: Sequence[Any], datatype: str, where: str) -> Buffer:
     allowed = _TYPES[target.kind]
     if not set(map(type, flat)) <= set(allowed):
         wrong = next(value for value in flat if type(value) not in allowed)
-        raise UsageError(f"{where}: {_shown(wrong)} is no {datatype}")
+        raise UsageError(f"{where}: {shown(wrong)} is no {datatype}")
     if not flat:
         return b""
     if target.kind in "iu":
@@ -152,7 +157,7 @@ def _check_keys(value: Mapping[str, Any], where: str) -> None:
 
 def _shape(spec: TensorSpec, value: Any, where: str) -> tuple[int, ...]:
     if not isinstance(value, list) or any(type(dim) is not int or dim < 0 for dim in value):
-        raise UsageError(f"{where}: shape values must be integers, got {_shown(value)}")
+        raise UsageError(f"{where}: shape values must be integers, got {shown(value)}")
     check_fit(spec, value, where)
     return tuple(value)
 
@@ -167,18 +172,13 @@ def _raw(spec: TensorSpec, text: Any, where: str) -> tuple[bytes, int]:
     return data, element_count(spec.datatype, data, where)
 
 
-def _count_strings(data: Buffer, where: str) -> int:
+def decode_strings(data: Buffer) -> list[bytes]:
+    """Return the elements of a BYTES tensor, however many there are. Raises InvalidRequest."""
     count, at = 0, 0
     while at < len(data):
         at += 4 + int.from_bytes(data[at : at + 4], "little")
         count += 1
-    try:
-        decode_bytes(data, count)
-    except InvalidRequest as exc:
-        raise UsageError(
-            f"{where}: raw BYTES need the length of each element in four bytes before it: {exc.message}"
-        ) from exc
-    return count
+    return decode_bytes(data, count)
 
 
 def _element(value: Any, where: str) -> bytes:
@@ -189,7 +189,7 @@ def _element(value: Any, where: str) -> bytes:
             return base64.b64decode(value["b64"], validate=True)
         except (binascii.Error, ValueError) as exc:
             raise UsageError(f"{where}: b64 is no base64 text: {exc}") from exc
-    raise UsageError(f"{where}: {_shown(value)} is no string")
+    raise UsageError(f"{where}: {shown(value)} is no string")
 
 
 def _flattened(value: Any, where: str) -> tuple[list[Any], tuple[int, ...]]:
@@ -226,6 +226,7 @@ def _completed(dims: Sequence[int], count: int, nested: Sequence[int], where: st
     return tuple(dims)
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
+def shown(value: Any) -> str:
+    """Return a value as a message quotes it."""
+    text = repr(value.item() if isinstance(value, np.generic) else value)
     return text if len(text) <= 60 else text[:57] + "..."

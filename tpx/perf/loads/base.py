@@ -7,8 +7,7 @@ from importlib import import_module
 from typing import Protocol
 
 from tpx.perf.clients.base import Client, Failure
-from tpx.perf.inputs.conversations import Conversation
-from tpx.perf.inputs.feed import Feed
+from tpx.perf.inputs.feed import Conversation, Feed
 from tpx.perf.levels import Level
 from tpx.perf.plan import ALL, Share
 from tpx.perf.records import Records

@@ -13,8 +13,7 @@ import numpy as np
 
 from tpx.errors import WireError
 from tpx.perf.clients.base import Client, Prepared, Slot
-from tpx.perf.inputs.conversations import Conversation
-from tpx.perf.inputs.feed import Check
+from tpx.perf.inputs.feed import Check, Conversation
 from tpx.perf.levels import Level
 from tpx.perf.loads.base import LoadRequest
 from tpx.perf.loads.closed import ClosedLoop
