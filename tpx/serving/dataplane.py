@@ -35,7 +35,7 @@ class TensorMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelMetadata:
-    """What a model takes and gives."""
+    """The tensors of a model."""
 
     name: str
     versions: list[str]
@@ -46,7 +46,7 @@ class ModelMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerMetadata:
-    """Who answers, and with which extensions."""
+    """The server's name and extensions."""
 
     name: str
     version: str
@@ -71,14 +71,14 @@ class IndexEntry:
 
 @dataclass(frozen=True, slots=True)
 class Watching:
-    """What tells of requests while they are served."""
+    """Observers of requests that are being served."""
 
     tracer: Tracer
     logs: LogControl
 
 
 class DataPlane:
-    """What frontends call. `generation` changes whenever a remembered RequestHead may have become stale."""
+    """The verbs that frontends call. `generation` changes when a remembered RequestHead may be stale."""
 
     def __init__(
         self,
@@ -135,8 +135,8 @@ class DataPlane:
         return all(await asyncio.gather(*asked))
 
     def model_ready(self, name: str, version: str) -> bool:
-        """Whether a request would be answered, be it after the model was loaded for it; false while the
-        server ends."""
+        """Tell whether a request would be answered, perhaps after loading the model; false while the server
+        ends."""
         ready = self._repository.is_ready(name, version) or self.control.would_load(name)
         return ready and not self.exiting
 
@@ -228,7 +228,7 @@ class DataPlane:
     # inference
 
     def signature(self, name: str, version: str) -> Signature:
-        """What a model takes and gives. Raises NotFound, NotReady, InvalidRequest."""
+        """Return the tensors of a model. Raises NotFound, NotReady, InvalidRequest."""
         return self._model(name, version).signature
 
     def bind(self, request: DecodedRequest) -> RequestHead:
@@ -270,7 +270,7 @@ class DataPlane:
                 check_string_count(bound.spec.name, math.prod(bound.shape), self.max_string_elements)
 
     def _model(self, name: str, version: str) -> Served:
-        """Who serves. Raises NotFound, NotReady, InvalidRequest, and NotLoaded where a request loads it."""
+        """Return what serves. Raises NotFound, NotReady, InvalidRequest; NotLoaded if a request loads it."""
         try:
             return self._repository.get(name, version)
         except (NotFound, NotReady):

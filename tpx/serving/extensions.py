@@ -1,5 +1,5 @@
-"""What is found by its name and imported late: parts of tpx in a table, and what installed packages add by
-Python entry points."""
+"""Classes found by name and imported late: those of tpx in a table, and those that installed packages add by
+entry points."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,7 +42,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What can be extended."""
+    """A kind of extension: backends or repository agents."""
 
     noun: str
     """For messages."""
@@ -54,13 +54,12 @@ class Kind:
 
 
 def names(kind: Kind) -> list[str]:
-    """Of those that tpx has, and then of those that packages add."""
+    """Return the names that tpx has, then those that packages add."""
     return [*kind.known, *sorted({offer.name for offer in offers(kind.group)} - kind.known.keys())]
 
 
 def make(kind: Kind, name: str) -> object:
-    """A new one of this name, or None. Raises LoadError with what is missing, or what is wrong with a
-    package."""
+    """Make an object of this name; None if there is none. Raises LoadError with what is missing or wrong."""
     if name in kind.known:
         return _made(kind, name, kind.known[name])
     offer = offer_of(kind, name)
@@ -68,19 +67,19 @@ def make(kind: Kind, name: str) -> object:
 
 
 def unknown(kind: Kind, name: str, fault: str, others: Sequence[str] = ()) -> str:
-    """An error about a name that there is not: those that there are, and the one that may be meant."""
+    """Return an error about an unknown name: the known ones, and the one that may be meant."""
     there = [*names(kind), *others]
     return f"{fault} (tpx has: {', '.join(there)}){nearest(name, there)}"
 
 
 def offers(group: str) -> list[Offer]:
-    """What the installed packages add to a group, by name; nothing is imported."""
+    """Return what the installed packages add to a group, by name; nothing is imported."""
     found = {_offer(entry) for entry in entry_points(group=group)}
     return sorted(found, key=lambda offer: (offer.name, offer.package, offer.target))
 
 
 def offer_of(kind: Kind, name: str) -> Offer | None:
-    """What a package adds under a name. Raises LoadError where several do."""
+    """Return what a package adds under a name. Raises LoadError where several do."""
     mine = [offer for offer in offers(kind.group) if offer.name == name]
     if len({offer.target for offer in mine}) > 1:
         origins = " and ".join(offer.origin for offer in mine)
@@ -100,8 +99,7 @@ def imported(target: str) -> object:
 
 @contextmanager
 def foreign(blame: str = "") -> Iterator[None]:
-    """Runs code of somebody else: whatever it raises is a LoadError that begins with `blame`; what is an
-    error of ours already stays as it is."""
+    """Run foreign code: what it raises, but for TpxError, becomes a LoadError that begins with `blame`."""
     try:
         yield
     except TpxError:
@@ -111,7 +109,7 @@ def foreign(blame: str = "") -> Iterator[None]:
 
 
 def made(origin: str, found: object, needs: Sequence[str]) -> object:
-    """What calling a class gives. Raises LoadError that begins with `origin` where it lacks what it needs."""
+    """Make an object of a class. Raises LoadError that begins with `origin` where it lacks `needs`."""
     if not callable(found):
         raise LoadError(f"{origin}, which is no class")
     with foreign(f"{origin}, which cannot be made: "):

@@ -57,7 +57,7 @@ class Trimmer:
         self._pause_s = self._vain_s = 0
 
     def is_due(self) -> bool:
-        """Whether to trim now; called once a second."""
+        """Tell whether to trim now; called once a second."""
         self._lately = [*self._lately[1:], self._held()]
         most = max(self._lately)
         if self._pause_s and most > self._held_then - _WORTH_BYTES:

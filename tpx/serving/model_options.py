@@ -140,7 +140,7 @@ def _config_name(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions(CompatibilityOptions):
-    """What a server is told about its models."""
+    """Options about the models of a server."""
 
     models: tuple[Path | StorePlace, ...] = option(
         (), "model files or model repositories to serve", positional=True, metavar="MODEL", parse=place_of

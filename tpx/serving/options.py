@@ -274,7 +274,7 @@ class ServeConfig(ModelOptions):
 
     @property
     def log_settings(self) -> LogSettings:
-        """What is logged at first."""
+        """Log settings at the start."""
         return LogSettings(
             log_file=self.log_file,
             log_info=self.log_info,
@@ -286,7 +286,7 @@ class ServeConfig(ModelOptions):
 
     @property
     def trace_setting(self) -> TraceSetting:
-        """What is traced at first. Raises UsageError."""
+        """Trace settings at the start. Raises UsageError."""
         older = TraceSetting(
             trace_level=self.trace_level,
             trace_rate=self.trace_rate,
@@ -298,7 +298,7 @@ class ServeConfig(ModelOptions):
 
     @property
     def auto_complete(self) -> bool:
-        """Whether what config.pbtxt leaves open is completed from the model file."""
+        """True if configurations are completed from the model files."""
         return not (self.disable_auto_complete_config or self.strict_model_config)
 
     @property

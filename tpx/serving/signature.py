@@ -1,4 +1,4 @@
-"""What a model takes and gives, and whether a request fits (Triton: core/src/infer_request.cc)."""
+"""The tensors of a model, and the validation of requests (Triton: core/src/infer_request.cc)."""
 
 from collections.abc import Sequence
 from typing import Any

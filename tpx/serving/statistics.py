@@ -1,4 +1,4 @@
-"""What a model has done: the counts and durations of the statistics extension, kept as plain integers.
+"""The counts and durations of the statistics extension, kept as plain integers.
 
 Durations are taken where they happen, in nanoseconds, and added once per batch.
 """

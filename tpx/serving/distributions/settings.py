@@ -42,7 +42,7 @@ _NAMES = (*_SWITCHES, "summary_quantiles")
 
 
 def parse_latency_settings(flags: Sequence[str]) -> LatencySettings:
-    """Of the values of --metrics-config, each `<setting>=<value>`; a later one wins. Raises UsageError."""
+    """Read values of --metrics-config, each `<setting>=<value>`; a later one wins. Raises UsageError."""
     settings = LatencySettings()
     for flag in flags:
         name, equals, value = (part.strip() for part in flag.partition("="))

@@ -1,4 +1,4 @@
-"""Who may call what: parts of the API that only requests with a key may use."""
+"""Access control: parts of the API that only requests with a key may use."""
 
 import hmac
 import re
@@ -20,7 +20,7 @@ Category = Literal[
     "trace",
     "logging",
 ]
-"""What of the API can be restricted as a whole, in Triton's words."""
+"""Parts of the API that can be restricted, in Triton's words."""
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
@@ -33,7 +33,7 @@ class Key:
     value: str
 
     def fits(self, shown: bytes | None) -> bool:
-        """Whether a request shows the value; how long that takes does not tell how much of it is right."""
+        """Tell whether a request shows the value, in constant time."""
         return shown is not None and hmac.compare_digest(shown, self.value.encode())
 
 
@@ -44,7 +44,7 @@ class Restrictions:
         self._keys = dict(keys)
 
     def key(self, category: Category) -> Key | None:
-        """What a request of this category must show; None: nothing."""
+        """Return what a request of this category must show, None for nothing."""
         return self._keys.get(category)
 
 

@@ -14,7 +14,7 @@ _TEMPLATES = resources.files("tpx").joinpath("templates")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterView:
-    """What a request says besides its body."""
+    """A parameter of a request, beside its body."""
 
     name: str
     place: str
@@ -124,7 +124,7 @@ def render(document: Mapping[str, Any]) -> ApiPage:
 
 
 def page_view(document: Mapping[str, Any]) -> PageView:
-    """What the page says, in order."""
+    """Return the contents of the page, in order."""
     components = document["components"]
     always = _always(document)
     groups = [
@@ -231,7 +231,7 @@ def _response(status: str, response: Mapping[str, Any]) -> ResponseView:
 
 
 def _resolve(document: Mapping[str, Any], value: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a reference within the document stands for."""
+    """Return what a reference within the document stands for."""
     while "$ref" in value:
         found: Any = document
         for step in value["$ref"].removeprefix("#/").split("/"):

@@ -56,7 +56,7 @@ class HeaderForwarding:
 
 
 def parse_forwarding(flag: str, pattern: str) -> HeaderForwarding | None:
-    """What a flag's regular expression forwards; None where it is empty. Raises UsageError."""
+    """Read a flag's regular expression; None if it is empty. Raises UsageError."""
     if not pattern:
         return None
     case_matters = pattern.startswith(_CASE_MATTERS)

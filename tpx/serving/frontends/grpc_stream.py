@@ -58,7 +58,7 @@ class _Turn:
 
     @property
     def ordered(self) -> bool:
-        """It waits for the requests before it."""
+        """True if the answer waits for the requests before it."""
         return self.request is None or not self.request.head.model.decoupled
 
     def add(self, parts: list[Buffer]) -> None:
@@ -208,7 +208,7 @@ class _InferStream:
         self._finish_if_done()
 
     def gone(self) -> None:
-        """Nobody reads any more: what is in flight is cancelled."""
+        """Cancel what is in flight, as the client has left."""
         self._ended = True
         self._call_off()
         turns, self._turns = self._turns, set()

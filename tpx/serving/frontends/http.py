@@ -61,7 +61,7 @@ class HttpFrontend:
             answer_failure(request, exc)
 
     def judge(self, head: Head) -> HttpError | None:
-        """Why the body of this head is not even read: its sender lacks a key."""
+        """Return why the body of this head is not read: its sender lacks a key."""
         if head.memo is None and self._restrictions is not None:
             try:
                 head.memo = self._meaning(head)
@@ -73,7 +73,7 @@ class HttpFrontend:
         return None
 
     def _meaning(self, head: Head) -> Meaning:
-        """What a method and path ask for. Raises Refusal, TpxError."""
+        """Return what a method and path ask for. Raises Refusal, TpxError."""
         path = _decode_path(head.path)
         for route in self.routes:
             match = route.pattern.fullmatch(path)

@@ -53,7 +53,7 @@ _REMEMBERED_HEAD_BYTES = 16 << 10
 
 
 class InferRoute:
-    """What an HTTP head says about inference requests, and the JSON heads that came behind it."""
+    """The meaning of an HTTP head of inference requests, and the JSON heads that came behind it."""
 
     __slots__ = (
         "_inference",

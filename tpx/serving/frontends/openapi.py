@@ -104,7 +104,7 @@ _TOKEN = re.compile(
 
 
 def _alternatives(pattern: str) -> tuple[list[str], str]:
-    """What a pattern up to its end, or the parenthesis that closes it, stands for, and the rest."""
+    """Return what a pattern up to its end or closing parenthesis stands for, and the rest."""
     done: list[str] = []
     texts = [""]
     while pattern and pattern[0] != ")":
@@ -123,7 +123,7 @@ def _alternatives(pattern: str) -> tuple[list[str], str]:
 
 
 def _item(token: re.Match[str], pattern: str) -> tuple[list[str], str]:
-    """What one token stands for, with what a group encloses, and the rest."""
+    """Return what one token stands for, with what a group encloses, and the rest."""
     if token["any"]:
         return [_ANYTHING], pattern
     if token["one"] or token["escaped"]:

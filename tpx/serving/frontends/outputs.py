@@ -19,7 +19,7 @@ _MAX_ELEMENTS = 1_000_000
 
 
 def classify(tensor: Tensor, bound: BoundOutput, head: RequestHead) -> Tensor:
-    """BYTES "value:index[:label]", best first, per batch row; shape [batch?, k]."""
+    """Return BYTES "value:index[:label]", best first, per batch row; shape [batch?, k]."""
     array = tensor.numpy()
     if array.size > _MAX_ELEMENTS:
         raise InvalidRequest("classification output tensor too large")
@@ -46,7 +46,7 @@ def _descending(row: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
 
 
 def with_classes(outputs: list[Tensor], head: RequestHead) -> list[Tensor]:
-    """The outputs as the client wants them: classes where it asked for classes."""
+    """Return the outputs as the client wants them: classes where it asked for classes."""
     if not any(bound.classification for bound in head.outputs):
         return outputs
     wanted = {bound.spec.name: bound for bound in head.outputs}
@@ -76,7 +76,7 @@ def put_into_place(outputs: Sequence[Tensor], infer: InferRequest) -> list[Tenso
 
 
 def takes_long(head: RequestHead, outputs: Sequence[Tensor]) -> bool:
-    """Whether to convert or to place outputs takes longer than the event loop should."""
+    """Tell whether converting or placing outputs takes longer than the event loop should."""
     size = 0
     for tensor, bound in zip(outputs, head.outputs, strict=False):  # the empty final response has none
         if not bound.binary or bound.classification or bound.placement is not None:

@@ -1,1 +1,1 @@
-"""What of tpx can be used on this machine, and what would enable the rest: `tpx doctor`."""
+"""Which parts of tpx work on this machine, and how to enable the rest: `tpx doctor`."""

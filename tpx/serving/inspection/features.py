@@ -1,4 +1,4 @@
-"""What tpx can do beside serving models with its backends, where a package is there for it."""
+"""Features of tpx beside its backends that need a package."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Finds out what of tpx can be used here. Nothing heavy is imported in this process."""
+"""Inspect which parts of tpx can be used here. Nothing heavy is imported in this process."""
 
 import os
 import platform
@@ -21,7 +21,7 @@ from tpx.serving.inspection.looking import Failure, Looks, Part
 
 
 class State(Enum):
-    """Whether something can be used here."""
+    """Usability of a part of tpx on this machine."""
 
     USABLE = "usable"
     MISSING = "missing"
@@ -53,7 +53,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What tpx runs on."""
+    """The machine that tpx runs on."""
 
     tpx: str
     python: str
@@ -84,7 +84,7 @@ class Inspection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Subject:
-    """What is to be found out, and what is known before."""
+    """A part to inspect, and what is known of it before."""
 
     part: Part
     finding: Finding

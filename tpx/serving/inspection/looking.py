@@ -26,7 +26,7 @@ _TAIL_BYTES = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What is looked at: `backend` or `feature`, and its name."""
+    """A part to inspect: `backend` or `feature`, and its name."""
 
     kind: str
     name: str

@@ -1,4 +1,4 @@
-"""What a configuration may say of batching: dynamic, ragged and of sequences (Triton:
+"""The scheduling part of a configuration: dynamic batching, sequences and ragged batches (Triton:
 core/src/model_config_utils.cc)."""
 
 from collections.abc import Collection, Iterable
@@ -16,7 +16,7 @@ _RAGGED_TYPES = ("INT32", "FP32")
 
 
 def fill_batching(config: Any) -> None:
-    """What depends on the completed max_batch_size, and the defaults of sequences."""
+    """Fill what depends on the completed max_batch_size, and the defaults of sequences."""
     choice = config.WhichOneof("scheduling_choice")
     if choice == "dynamic_batching":
         if not config.dynamic_batching.preferred_batch_size and config.max_batch_size > 0:
@@ -112,7 +112,7 @@ def _validate_states(config: Any) -> None:
 
 
 def _only_control(config: Any, control_input: Any, names: set[str]) -> Any:
-    """What a control tensor says; `names` are those before it."""
+    """Return what a control tensor says; `names` are those before it."""
     name = control_input.name
     if not name:
         raise ConfigError(f"sequence batching control tensor must have a name for {config.name}")

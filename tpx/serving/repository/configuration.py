@@ -93,7 +93,7 @@ def _unrecognised(model: str, version_directory: Path | None) -> str:
 
 
 def fill_defaults(config: Any, backend: Backend) -> None:
-    """What does not depend on the model file: its name, version policy, instance groups, pinned memory."""
+    """Fill what needs no model file: its name, version policy, instance groups, pinned memory."""
     config.default_model_filename = config.default_model_filename or backend.default_filename
     if config.version_policy.WhichOneof("policy_choice") is None:
         config.version_policy.latest.num_versions = 1
@@ -124,12 +124,12 @@ def _place(group: Any, model: str, backend: Backend) -> None:
 
 
 def is_ensemble(config: Any) -> bool:
-    """Whether a model is made of others."""
+    """Tell whether a model is made of others."""
     return config.platform == "ensemble" or bool(config.HasField("ensemble_scheduling"))
 
 
 def complete_ensemble(config: Any, *, auto_complete: bool) -> None:
-    """What an ensemble need not say: it has no instances, no model file and no memory of its own."""
+    """Fill what an ensemble may leave out: it has no instances, no model file and no memory of its own."""
     if auto_complete and not config.platform and not config.backend:
         config.platform = "ensemble"
     if config.version_policy.WhichOneof("policy_choice") is None:
@@ -315,7 +315,7 @@ def _backend_of(config: Any) -> str:
 
 
 def refuse_unsupported(config: Any) -> None:
-    """What this version of tpx does not do is refused: a model that loads does what its configuration
-    says."""
+    """Raise ConfigError for what this version of tpx does not support: a model that loads does what its
+    configuration says."""
     if config.runtime and config.runtime not in RUNTIMES.get(_backend_of(config), ()):
         raise ConfigError(f"model '{config.name}': this version of tpx does not support runtime")

@@ -42,10 +42,10 @@ class Origin(Protocol):
         """Where the directory that it is fetched into is made; None for where temporary files go."""
 
     def has(self, path: str) -> bool:
-        """Whether it has this file."""
+        """Tell whether it has this file."""
 
     def size_bytes(self, version: int) -> int:
-        """Of the files of a version."""
+        """Return the bytes of the files of a version."""
 
     def stamp(self, part: str) -> str:
         """Changes with a file, with those of a version or, for `""`, with those beside the versions."""
@@ -158,7 +158,7 @@ def _sources(path: Place, config_name: str) -> list[ModelSource]:
 
 
 def find(paths: Sequence[Place], model: ModelId, *, config_name: str = "") -> ModelSource | None:
-    """What `scan` would find of this model, with a look at nothing else."""
+    """Return what `scan` would find of this model, reading nothing else."""
     name = model.name
     if not name or "/" in name or "\0" in name or name.startswith("."):
         return None

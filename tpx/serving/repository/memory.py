@@ -112,7 +112,7 @@ class ModelMemory:
 
     @property
     def used_bytes(self) -> int:
-        """What the models hold that serve, or still answer."""
+        """Bytes held by the models that serve, or still answer."""
         here = {*self._repository.served(), *self._retirement.draining}
         self._sizes = {served: size for served, size in self._sizes.items() if served in here}
         self._since = {served: since for served, since in self._since.items() if served in here}

@@ -1,4 +1,4 @@
-"""What a load request brings itself: a configuration, and the files of a model."""
+"""Overrides in load requests: a configuration, and the files of a model."""
 
 import logging
 import os

@@ -19,7 +19,7 @@ UNLOADED = "unloaded"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What a version is made from: equal recipes make equal versions."""
+    """The inputs that a version is made from: equal recipes make equal versions."""
 
     config: bytes
     """Serialized, without the version policy, which chooses versions and does not change them."""

@@ -111,4 +111,4 @@ def _random(name: str, dtype: "np.dtype[Any]", count: int) -> bytes:
 
 
 def _ignore(request: InferRequest, response: InferResponse) -> None:
-    """Nobody waits for it."""
+    """Drop the response of a warm-up request."""

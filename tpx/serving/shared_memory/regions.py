@@ -55,7 +55,7 @@ _KINDS: dict[type[object], str] = {SystemRegion: "system", CudaRegion: "CUDA"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedMemoryLimits:
-    """What clients may do with shared memory."""
+    """Limits on what clients do with shared memory."""
 
     allowed: bool = True
     max_regions: int = 4096
@@ -184,8 +184,7 @@ class SharedMemory:
         self._regions: dict[str, Registration] = {}
 
     def check_registrable(self, name: str, kind: type[Region]) -> None:
-        """Whether a region may have this name. Raises Unsupported, InvalidRequest, AlreadyExists,
-        Overloaded."""
+        """Raise Unsupported, InvalidRequest, AlreadyExists, Overloaded unless a region may have a name."""
         self._check_allowed()
         if not name:
             raise InvalidRequest(

@@ -28,8 +28,8 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Of a trace: the ids of its model's span, and of the one above that, which is the request's or, of a
-    request that another one gave rise to, that of the other's model."""
+    """The place of a trace among spans: the id of its model's span, and of the span above that, which is the
+    request's or, for a request of another model, that model's."""
 
     trace_id: int
     span_id: int
@@ -46,7 +46,7 @@ class Place:
 
     @property
     def context(self) -> str:
-        """What a Python model gets to put spans of its own below this one, as JSON."""
+        """Trace context for Python models that make spans below this one, as JSON."""
         words = {"traceparent": f"00-{self.trace_id:032x}-{self.span_id:016x}-{_SAMPLED:02x}"}
         if self.state:
             words["tracestate"] = self.state
@@ -60,7 +60,7 @@ def place_below(caller: Caller | None) -> Place:
 
 
 def read_caller(traceparent: str, tracestate: str = "") -> Caller | None:
-    """What the headers of a request say; None where they say nothing that can be."""
+    """Read the headers of a request; None if they are missing or invalid."""
     match = _TRACEPARENT.fullmatch(traceparent.strip())
     if match is None:
         return None

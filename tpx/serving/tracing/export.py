@@ -25,7 +25,7 @@ _TELL_EVERY = 1000
 
 
 class Collector(Protocol):
-    """What spans are sent to."""
+    """A collector of spans."""
 
     def send(self, traces: Sequence[Trace]) -> str:
         """Send the spans of traces; blocks. Returns why that has failed, "" if it has not."""

@@ -87,8 +87,8 @@ def level_words(text: str) -> Levels:
 def start_setting(
     flags: Sequence[TraceFlag], older: TraceSetting, environment: Mapping[str, str]
 ) -> TraceSetting:
-    """What the server starts with; --trace-config says more than the older flags, and those of the mode
-    opentelemetry more than the environment. Raises UsageError."""
+    """Return the setting at the start: --trace-config overrides the older flags and, in the mode
+    opentelemetry, the environment. Raises UsageError."""
     setting = older
     levels = [flag.value for flag in flags if flag.setting == "level"]
     if levels:

@@ -1,4 +1,4 @@
-"""What is traced, how often and whereto: settings, their changes, and the words both come in."""
+"""Trace settings and their changes, and the words that both come in."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ NAMES: Final[tuple[SettingName, ...]] = get_args(SettingName)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanSettings:
-    """Of the mode opentelemetry: who collects the spans, and how they wait for it. Cannot be changed."""
+    """The collector of the mode opentelemetry, and its queue. Cannot be changed."""
 
     url: str = "http://localhost:4318/v1/traces"
     resource: tuple[tuple[str, str], ...] = ()
@@ -78,7 +78,7 @@ class TraceSetting:
 
     @property
     def fixed(self) -> dict[str, list[str]]:
-        """What the protocol tells, and cannot change."""
+        """Settings that clients see and cannot change."""
         return {"trace_mode": [self.trace_mode], **(self.spans.as_texts() if self.exports else {})}
 
     def as_texts(self) -> dict[str, list[str]]:
@@ -104,7 +104,7 @@ class TraceValues:
 
     @property
     def said(self) -> dict[SettingName, object]:
-        """Those that are there."""
+        """The values that are set."""
         return {name: value for name in NAMES if (value := getattr(self, name)) is not None}
 
     def over(self, setting: TraceSetting) -> TraceSetting:

@@ -22,7 +22,7 @@ _NO_ATTRIBUTES: Mapping[str, str | int] = {}
 
 
 def resource_of(attributes: Sequence[tuple[str, str]]) -> Resource:
-    """What spans say of the server: this, or else OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME."""
+    """Return the resource of all spans: this, or else OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME."""
     made = Resource.create(dict(attributes))
     if str(made.attributes.get("service.name", _UNNAMED)).startswith(_UNNAMED):
         made = made.merge(Resource({"service.name": SERVICE}))

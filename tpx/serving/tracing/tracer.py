@@ -144,7 +144,7 @@ class Tracer:
         return trace
 
     def setting(self, model: str = "") -> TraceSetting:
-        """What is in force for a model, or with an empty name for all that have nothing of their own."""
+        """Return the setting of a model, or with an empty name of all that have none of their own."""
         return self._models.get(model, self._server).setting
 
     def update(self, update: TraceUpdate, model: str = "") -> None:

@@ -1,4 +1,4 @@
-"""What the models have done, as families of series by model and version."""
+"""Counters of the models, as families of series by model and version."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -54,7 +54,7 @@ def _cache_microseconds(phase: str) -> Callable[[_Row], int | None]:
 
 
 def _cached(model: Served) -> bool:
-    """Whether its responses are kept: only then it has series of the cache."""
+    """True if its responses are cached: only then it has series of the cache."""
     enabled: bool = model.config.response_cache.enable
     return enabled
 

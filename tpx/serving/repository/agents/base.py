@@ -1,4 +1,4 @@
-"""What a repository agent is, and what it sees of a model (Triton: core/include/.../tritonrepoagent.h)."""
+"""The contract of repository agents (Triton: core/include/.../tritonrepoagent.h)."""
 
 import shutil
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from tpx.serving.repository.overrides import private_directory
 
 
 class Action(Enum):
-    """What happens to a model: LOAD, LOAD_COMPLETE, UNLOAD, UNLOAD_COMPLETE; or LOAD, LOAD_FAIL."""
+    """Events in the life of a model: LOAD, LOAD_COMPLETE, UNLOAD, UNLOAD_COMPLETE; or LOAD, LOAD_FAIL."""
 
     LOAD = "LOAD"
     """It is about to be loaded: the agent may refuse it, and give it other files."""

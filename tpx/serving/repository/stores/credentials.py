@@ -1,4 +1,4 @@
-"""Who we are to an object store: from the environment, or from the file that it names
+"""Credentials for object stores: from the environment, or from the file that it names
 (Triton: docs/user_guide/model_repository.md).
 
 AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_DEFAULT_REGION, AWS_PROFILE
@@ -114,7 +114,7 @@ def _said(settings: Settings) -> Settings:
 
 
 def _entry(path: Path, place: StorePlace) -> Any:
-    """What the file of credentials has for a place; None if it has nothing. Raises UsageError."""
+    """Return what the file of credentials has for a place, None if nothing. Raises UsageError."""
     try:
         by_scheme = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as exc:
@@ -130,7 +130,7 @@ def _entry(path: Path, place: StorePlace) -> Any:
 
 
 def _begins(url: str, beginning: str) -> bool:
-    """Whether a URL is a place or below it: `s3://models` is no beginning of `s3://models-of-others`."""
+    """Tell whether a URL is a place or below it: `s3://models` is no beginning of `s3://models-of-others`."""
     place = beginning.rstrip("/")
     return not place or url == place or url.startswith(place + "/")
 

@@ -87,7 +87,7 @@ class StoreRepository:
         return [self._source(name, files) for name, files in sorted(by_model.items())]
 
     def find(self, name: str) -> ModelSource | None:
-        """What `scan` would find of this name. Raises UsageError."""
+        """Return what `scan` would find of this name. Raises UsageError."""
         from obstore.exceptions import InvalidPathError
 
         fault = ""
@@ -219,7 +219,7 @@ class StoredModel:
         return out
 
     def stamp(self, part: str) -> str:
-        """Of a version's number, of a file, or of `""`: what is beside versions and configurations."""
+        """Return the stamp of a version's number, of a file, or of `""`: the files beside the versions."""
         if part:
             chosen: Iterable[StoredObject] = [
                 found for found in self._files if found.path == part or found.path.startswith(f"{part}/")
@@ -232,7 +232,7 @@ class StoredModel:
         return digest.hexdigest()
 
     def has(self, path: str) -> bool:
-        """Whether there is such a file."""
+        """Tell whether there is such a file."""
         return any(found.path == path for found in self._files)
 
     def fetch(self, directory: Path) -> None:
@@ -262,7 +262,7 @@ class StoredModel:
             raise LoadError(f"cannot write a file of '{self.url}': {exc}") from exc
 
     def size_bytes(self, version: int) -> int:
-        """Of the files of a version."""
+        """Return the bytes of the files of a version."""
         return sum(found.size_bytes for found in self._files if found.path.startswith(f"{version}/"))
 
     def _is_shared(self, path: str) -> bool:
@@ -309,6 +309,6 @@ def _fault_of(name: str, files: Iterable[StoredObject]) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    """What went wrong, without the inner state that follows, and without its XML."""
+    """Return what went wrong, without the inner state and the XML that follow."""
     line = str(error).partition("\n")[0]
     return re.sub(r"<\?xml.*", "", line).strip().rstrip(":")
