@@ -144,9 +144,6 @@ def test_a_long_silence_ends_every_slot_at_once() -> None:
     assert 10_000 * S < window.ends_ns <= 10_012 * S
 
 
-S = 1_000_000_000
-
-
 def test_quantiles_are_of_everything_observed_so_far() -> None:
     summary = Summary(0.001, 0)
     for ns in range(1, 5001):

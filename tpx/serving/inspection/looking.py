@@ -7,18 +7,24 @@ import signal
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
 from typing import IO, Any
 
-from tpx.serving.backends.contract import Description
+from tpx.errors import TpxError
+from tpx.serving.backends.contract import Describes, Description
+from tpx.serving.backends.table import KNOWN, backend
+from tpx.serving.extensions import foreign
+from tpx.serving.inspection.features import FEATURES
 
 _AT_A_TIME = 2
 """Importing takes a core and hundreds of megabytes each."""
 _RUN = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from tpx.serving.inspection.child import main; main(sys.argv[2:])"
+    "from tpx.serving.inspection.looking import main; main(sys.argv[2:])"
 )
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"}
 _TAIL_BYTES = 4096
@@ -112,3 +118,30 @@ def _end_of(status: int, errors: IO[bytes]) -> str:
     if status < 0:
         return f"it crashed, {signal.Signals(-status).name}{last}"
     return f"it ended the process with status {status}{last}"
+
+
+def main(words: Sequence[str]) -> None:
+    """Describe the part `words`, its kind and name, as JSON into the file descriptor that is the third."""
+    kind, name, answer = words
+    warnings.simplefilter("ignore")
+    try:
+        with foreign():
+            told = _backend(name) if kind == "backend" else FEATURES[name].describe()
+        found: dict[str, object] = asdict(told)
+    except TpxError as exc:
+        found = {"failed": exc.message}
+    with os.fdopen(int(answer), "w", encoding="utf-8") as file:
+        json.dump(found, file)
+    os._exit(0)  # threads and destructors of what was loaded have nothing to add
+
+
+def _backend(name: str) -> Description:
+    found = backend(name)
+    if isinstance(found, Describes):
+        return found.describe()
+    package = KNOWN[name].package if name in KNOWN else ""
+    try:
+        told = version(package) if package else ""
+    except PackageNotFoundError:
+        told = str(getattr(sys.modules.get(package), "__version__", ""))
+    return Description(version=told)

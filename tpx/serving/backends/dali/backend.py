@@ -3,26 +3,115 @@
 A batch is a list of samples, whose shapes may differ from request to request.
 """
 
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
+import numpy as np
 import nvidia.dali as dali
 from nvidia.dali import plugin_manager
 
 from tpx.cuda_driver import CudaDriver
-from tpx.errors import ConfigError, LoadError
+from tpx.errors import ConfigError, ExecutionError, LoadError
 from tpx.protocol.datatypes import BY_NAME, BY_NUMBER
 from tpx.protocol.messages import DataType, ModelConfig, ModelInput, ModelOutput
-from tpx.serving.backends.contract import Description, Executor, InstanceSpec, ModelFiles, inside, no_file
+from tpx.serving.backends.contract import (
+    Arrays,
+    Description,
+    Executor,
+    InstanceSpec,
+    ModelFiles,
+    inside,
+    no_file,
+)
 from tpx.serving.backends.dali.definition import (
     PipelineDefinition,
     PipelineTensor,
     read_definition,
     serialize,
 )
-from tpx.serving.backends.dali.execution import ERRORS, PipelineExecutor, reason
+
+# DALI raises plain RuntimeErrors, its binding what Python's conversions raise
+ERRORS = (RuntimeError, TypeError, ValueError, KeyError, OverflowError)
+_SAID = re.compile(r"^(Error in .*|.*[Aa]ssert.*|encountered:)$")
+
+
+class PipelineExecutor:
+    """A pipeline, built for up to `batch_size` samples on one device.
+
+    A pipeline is of no more use after an error, so that a new one is built then.
+    """
+
+    def __init__(
+        self,
+        serialized: bytes,
+        outputs: Sequence[str],
+        *,
+        batch_size: int,
+        device_id: int | None,
+        threads: int,
+    ) -> None:
+        """`outputs` name the outputs in the pipeline's order; `threads` 0 are as many as it was serialized
+        with. Raises LoadError."""
+        self._outputs = outputs
+        self._serialized = serialized
+        # one batch is fed, computed and read before the next: nothing is computed ahead
+        self._settings: dict[str, Any] = {
+            "batch_size": batch_size,
+            "device_id": device_id,
+            "prefetch_queue_depth": 1,
+            "exec_pipelined": False,
+            "exec_async": False,
+        }
+        if threads:
+            self._settings["num_threads"] = threads
+        self._pipeline = self._build()
+
+    def execute(self, inputs: Arrays) -> Arrays:
+        """Run one batch: arrays [n, *dims], or object arrays with one array per sample."""
+        pipeline = self._pipeline
+        try:
+            for name, array in inputs.items():
+                pipeline.feed_input(name, array if array.dtype != np.object_ else list(array))
+            results = pipeline.run()
+            return {name: _to_host(result) for name, result in zip(self._outputs, results, strict=True)}
+        except ERRORS as exc:
+            self._pipeline = self._build()
+            raise ExecutionError(f"dali error: {reason(exc)}") from exc
+
+    def close(self) -> None:
+        del self._pipeline
+
+    def _build(self) -> Any:
+        try:
+            pipeline = dali.Pipeline.deserialize(self._serialized, **self._settings)
+            pipeline.build()
+        except ERRORS as exc:
+            raise LoadError(f"dali cannot build the pipeline: {reason(exc)}") from exc
+        return pipeline
+
+
+def _to_host(result: Any) -> Any:
+    """A copy of an output, since the pipeline writes the next batch to the same memory."""
+    samples = result.as_cpu()
+    if samples.is_dense_tensor():
+        return np.array(samples.as_array())
+    found = np.empty(len(samples), np.object_)
+    for index in range(len(samples)):
+        found[index] = np.array(samples.at(index))
+    return found
+
+
+def reason(exc: Exception) -> str:
+    """What DALI says: the operator and its error, without tracebacks and addresses."""
+    lines = [line.strip() for line in str(exc).splitlines()]
+    operator = next((line.rstrip(",") for line in lines if line.startswith("Error in ")), "")
+    after = lines[lines.index("encountered:") + 1 :] if "encountered:" in lines else lines
+    said = next((line for line in after if line and line != "Critical error in pipeline:"), "")
+    return ": ".join(filter(None, (operator, said))) or type(exc).__name__
+
 
 FALLBACK_FILENAME = "dali.py"
 _THREADS = "num_threads"

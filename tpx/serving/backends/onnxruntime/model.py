@@ -5,6 +5,11 @@ once. Those with threads of their own, and those on other providers, have a sess
 spin: on a small model spinning doubles the CPU per inference and takes a third of the throughput.
 """
 
+import contextlib
+import io
+import threading
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +27,18 @@ from tpx.serving.backends.contract import (
     no_file,
 )
 from tpx.serving.backends.onnxruntime.binding import BoundExecutor, can_bind
-from tpx.serving.backends.onnxruntime.description import describe
 from tpx.serving.backends.onnxruntime.execution import ArrayExecutor, ValueExecutor
+from tpx.serving.backends.onnxruntime.failures import ORT_ERRORS
 from tpx.serving.backends.onnxruntime.options import run_options, session_options, warn_of_unknown
-from tpx.serving.backends.onnxruntime.providers import CPU, CUDA, check_accelerators, providers_of
-from tpx.serving.backends.onnxruntime.sessions import open_session
+from tpx.serving.backends.onnxruntime.providers import (
+    CPU,
+    CUDA,
+    OPENVINO,
+    Provider,
+    check_accelerators,
+    check_started,
+    providers_of,
+)
 from tpx.serving.backends.onnxruntime.signature import (
     OnnxTensor,
     check_signature,
@@ -35,6 +47,72 @@ from tpx.serving.backends.onnxruntime.signature import (
 )
 from tpx.serving.backends.onnxruntime.threads import Threads
 from tpx.serving.stacking.added import taken_outputs
+
+_opening_with_openvino = threading.Lock()
+_loading_libraries = threading.Lock()
+
+
+def open_session(
+    path: Path, options: ort.SessionOptions, providers: Sequence[Provider], model: str
+) -> ort.InferenceSession:
+    """A session on a model file. Raises LoadError, also where ONNX Runtime would do without a provider."""
+    names = {provider.name for provider in providers}
+    cause = ""
+    if CUDA.name in names:
+        with _loading_libraries:
+            cause = _load_libraries()
+    # OpenVINO's sessions cannot be made by several threads at a time
+    alone = _opening_with_openvino if OPENVINO.name in names else contextlib.nullcontext()
+    try:
+        with alone:
+            session = ort.InferenceSession(
+                str(path),
+                options,
+                providers=[(provider.name, dict(provider.options)) for provider in providers],
+                enable_fallback=0,  # else it tries again on the CPU, and prints so
+            )
+    except ORT_ERRORS as exc:
+        raise LoadError(f"onnx runtime cannot load '{path}' of model '{model}': {exc}") from exc
+    check_started(session, providers, model, cause)
+    return session
+
+
+@cache
+def _load_libraries() -> str:
+    """Load CUDA and cuDNN from the packages that bring them, once; returns what could not be loaded."""
+    if not hasattr(ort, "preload_dlls"):
+        return ""
+    words = io.StringIO()
+    with contextlib.redirect_stdout(words):  # it prints what it misses
+        ort.preload_dlls()
+    return "; ".join(line for line in words.getvalue().splitlines() if line.strip())
+
+
+_IDENTITY = (
+    b'\x08\x08:7\n\x10\n\x01x\x12\x01y"\x08Identity\x12\x01gZ\x0f\n\x01x\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x01'
+    b"b\x0f\n\x01y\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x01B\x04\n\x00\x10\r"
+)
+"""The smallest model: y = x, one FP32."""
+_NOT_FOR_MODELS = "AzureExecutionProvider"  # sends requests elsewhere
+
+
+def describe() -> Description:
+    """Every provider that it was built with is tried with a model: one may lack its libraries."""
+    there = [provider for provider in ort.get_available_providers() if provider != _NOT_FOR_MODELS]
+    return Description(
+        version=ort.__version__,
+        providers=tuple(name if _works(name) else f"{name} (does not work here)" for name in there),
+    )
+
+
+def _works(provider: str) -> bool:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = ort.InferenceSession(_IDENTITY, options, providers=[provider])
+    except ORT_ERRORS:
+        return False
+    return provider in session.get_providers()
 
 
 class OnnxRuntimeBackend:
