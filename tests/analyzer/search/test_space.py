@@ -9,7 +9,6 @@ from tests.analyzer.search.exploring import BATCHING, FIXED, explore, search_spe
 from tpx.analyzer.results.measurement import Failure, Trial, Variant
 from tpx.analyzer.search.axes import open_grid
 from tpx.analyzer.search.driver import SearchDriver
-from tpx.analyzer.search.loads import LoadSpace
 from tpx.analyzer.search.space import Dimension, Grid, Names, combine
 from tpx.analyzer.search.spec import Extras, Limits, Member
 from tpx.analyzer.variants import ModelFacts, configure, merge
@@ -239,4 +238,4 @@ def test_members_that_are_as_they_were_make_the_default_of_what_they_belong_to()
 
 def test_an_empty_dimension_is_refused() -> None:
     with pytest.raises(UsageError, match="nothing to choose for threads"):
-        Grid("m", (Dimension(name="threads", choices=()),), loads=(LoadSpace(values=(1,)),))
+        Grid(search_spec(), (Dimension(name="threads", choices=()),))

@@ -7,7 +7,7 @@ from typing import Any
 
 from tpx.analyzer.config_sweep import ConfigAxis, ConfigSweep, delta_of
 from tpx.analyzer.search.loads import LoadSpace
-from tpx.analyzer.search.space import CLIENT_BATCH, Choice, Dimension, Grid
+from tpx.analyzer.search.space import CLIENT_BATCH, Choice, Dimension, Grid, loads_of
 from tpx.analyzer.search.spec import SearchSpace, SearchSpec
 from tpx.analyzer.variants import ModelFacts, automatic_delta
 from tpx.errors import UsageError
@@ -25,36 +25,18 @@ _ON_GPU = ("cuda", "tensorrt")
 
 
 def open_grid(spec: SearchSpec) -> Grid:
-    """The grid of a search: of the model itself, or of its members together.
+    """Return the grid of a search: of the model itself, or of its members together.
 
     Raises UsageError for an axis that the model's backend does not have.
     """
-    loads = loads_of(spec)
-    client = [dimension for model, each in loads.items() for dimension in _client_batches(each, model)]
     if spec.deltas is not None:
-        listed = [_listed(spec.deltas), *client]
-        return Grid(spec.facts.model, listed, named=spec.named, loads=tuple(loads.values()))
-    dimensions = _own_dimensions(spec) if not spec.members else _of_members(spec)
-    return Grid(
-        spec.facts.model,
-        [*dimensions, *client],
-        cores=spec.space.extras.processors if spec.space.extras.search_threads else None,
-        members=tuple(member.facts.model for member in spec.members),
-        loads=tuple(loads.values()),
-        named=spec.named,
-        defaults={
-            spec.facts.model: spec.default,
-            **{member.facts.model: member.default for member in spec.members},
-        },
-    )
-
-
-def loads_of(spec: SearchSpec) -> dict[str, LoadSpace]:
-    """The loads of each of the models that are measured together, or under no name those of the one model."""
-    members = spec.members
-    if not members or spec.facts.model != ",".join(member.facts.model for member in members):
-        return {"": spec.space.loads}
-    return {member.facts.model: member.loads or spec.space.loads for member in members}
+        dimensions = [_listed(spec.deltas)]
+    else:
+        dimensions = _of_members(spec) if spec.members else _own_dimensions(spec)
+    client = [
+        dimension for model, each in loads_of(spec).items() for dimension in _client_batches(each, model)
+    ]
+    return Grid(spec, [*dimensions, *client])
 
 
 def _own_dimensions(spec: SearchSpec) -> list[Dimension]:

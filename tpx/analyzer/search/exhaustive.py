@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tpx.analyzer.results.measurement import Variant
-from tpx.analyzer.search.axes import loads_of, open_grid
+from tpx.analyzer.search.axes import open_grid
 from tpx.analyzer.search.history import Asking, History, Steps
-from tpx.analyzer.search.space import Names
+from tpx.analyzer.search.space import Names, loads_of
 from tpx.analyzer.search.spec import SearchSpec
 from tpx.analyzer.search.sweep import Swept, refine_best, sweep
 from tpx.analyzer.variants import automatic_delta, merge

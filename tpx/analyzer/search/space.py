@@ -7,6 +7,7 @@ from typing import Any
 
 from tpx.analyzer.results.measurement import Variant
 from tpx.analyzer.search.loads import Ladder, LoadSpace, Part
+from tpx.analyzer.search.spec import SearchSpec
 from tpx.analyzer.variants import merge
 from tpx.errors import UsageError
 
@@ -40,6 +41,15 @@ class Dimension:
     ordered: bool = True
 
 
+def loads_of(spec: SearchSpec) -> dict[str, LoadSpace]:
+    """Return the loads of each of the models that are measured together, or under no name those of the one
+    model."""
+    members = spec.members
+    if not members or spec.facts.model != ",".join(member.facts.model for member in members):
+        return {"": spec.space.loads}
+    return {member.facts.model: member.loads or spec.space.loads for member in members}
+
+
 class Grid:
     """All points of some dimensions that may be tried, and the variants that stand for them.
 
@@ -47,34 +57,21 @@ class Grid:
     change has the same name, and no change is the default.
     """
 
-    def __init__(
-        self,
-        model: str,
-        dimensions: Sequence[Dimension],
-        *,
-        cores: int | None = None,
-        members: Sequence[str] = (),
-        loads: Sequence[LoadSpace],
-        named: Sequence[Variant] = (),
-        defaults: Mapping[str, Mapping[str, Any] | None] | None = None,
-    ) -> None:
-        """`cores` bounds instances times threads; `members` are models that are varied in place of `model`,
-        `loads` are the model's, or their own where they are measured together; `named` are variants that keep
-        their names; what leaves a model's own configuration, of `defaults`, as it is is no change.
-
-        Raises UsageError where a dimension has nothing to choose.
-        """
+    def __init__(self, spec: SearchSpec, dimensions: Sequence[Dimension]) -> None:
+        """Raises UsageError where a dimension has nothing to choose."""
+        self.model = spec.facts.model
         for dimension in dimensions:
             if not dimension.choices:
-                raise UsageError(f"nothing to choose for {dimension.name} of model '{model}'")
-        self.model = model
+                raise UsageError(f"nothing to choose for {dimension.name} of model '{self.model}'")
+        extras = spec.space.extras
         self.dimensions = tuple(dimensions)
-        self.members = tuple(members)
-        self._cores = cores
-        self._loads = tuple(loads)
-        self._defaults = defaults or {}
-        self._names = Names(model, named, self._defaults.get(model))
-        self._of_members = {member: Names(member, named, self._defaults.get(member)) for member in members}
+        self.members = tuple(member.facts.model for member in spec.members)
+        """Models that are varied in place of the model."""
+        self._cores = extras.processors if extras.search_threads else None
+        self._loads = tuple(loads_of(spec).values())
+        self._defaults = {self.model: spec.default}
+        self._defaults |= {member.facts.model: member.default or {} for member in spec.members}
+        self._names = {model: Names(model, spec.named, default) for model, default in self._defaults.items()}
 
     @property
     def size(self) -> int:
@@ -198,9 +195,9 @@ class Grid:
     def default(self) -> Variant:
         """The variant that changes nothing."""
         if not self.members:
-            return self._names.variant({})
-        others = [self._of_members[m].variant({}) for m in self.members if m != self.model]
-        return self._names.composed(others)
+            return self._names[self.model].variant({})
+        others = [self._names[m].variant({}) for m in self.members if m != self.model]
+        return self._names[self.model].composed(others)
 
     def neighbours(self, point: Point) -> list[Point]:
         """One step away in one dimension: up and down, or any other choice where there is no order."""
@@ -218,18 +215,20 @@ class Grid:
     def variant(self, point: Point) -> Variant:
         """The variant of a point."""
         if not self.members:
-            return self._names.variant(self._delta(point, ""))
+            return self._names[self.model].variant(self._delta(point, ""))
         members = tuple(
-            self._of_members[m].variant(self._delta(point, m)) for m in self.members if m != self.model
+            self._names[m].variant(self._delta(point, m)) for m in self.members if m != self.model
         )
-        return self._names.composed(members, self._ensemble_delta(members) | self._delta(point, self.model))
+        return self._names[self.model].composed(
+            members, self._ensemble_delta(members) | self._delta(point, self.model)
+        )
 
     def _ensemble_delta(self, members: Sequence[Variant]) -> dict[str, Any]:
         """Batches that every member takes: an ensemble may allow no larger ones than its steps."""
-        own = self._defaults.get(self.model) or {}
+        own = self._defaults[self.model]
         if not own.get("ensemble_scheduling") or not own.get("max_batch_size"):
             return {}
-        merged = (merge(self._defaults.get(member.model) or {}, member.delta) for member in members)
+        merged = (merge(self._defaults[member.model], member.delta) for member in members)
         return {"max_batch_size": min(int(config.get("max_batch_size", 0)) for config in merged)}
 
     def gated(self, point: Point) -> bool:
