@@ -23,7 +23,6 @@ from tpx.perf.clients.model import (
 from tpx.perf.connecting import ConnectedModel
 from tpx.perf.inputs.feed import RoundRobin
 from tpx.perf.inputs.requests import Requests
-from tpx.perf.latency import LatencySummary, summarize
 from tpx.perf.levels import Level
 from tpx.perf.observer import SILENT, Observer
 from tpx.perf.options import SessionSpec
@@ -39,6 +38,7 @@ from tpx.perf.results import (
 from tpx.perf.server_statistics import ModelTree, ServerStatistics
 from tpx.perf.session import Session
 from tpx.perf.settings import LevelSettings
+from tpx.perf.statistics.latency import LatencySummary, summarize
 from tpx.protocol.tensors import Tensor
 
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tpx.perf.ledger import Ending, LevelLedger, Mark
 from tpx.perf.levels import Level
+from tpx.perf.measure.ledger import Ending, LevelLedger, Mark
+from tpx.perf.measure.verdict import level_result
 from tpx.perf.records import ROW, SUCCESS, Records, Rows
 from tpx.perf.results import LevelResult
 from tpx.perf.settings import LevelSettings
-from tpx.perf.verdict import level_result
 
 Seconds = npt.NDArray[np.float64]
 Service = Callable[[np.random.Generator, int], Seconds]

@@ -4,8 +4,8 @@ import pytest
 
 from tests.perf.conftest import make_window
 from tpx.options import from_argv
+from tpx.perf.measure.rules import LATENCY_MOVES, rule_for
 from tpx.perf.options import SessionSpec
-from tpx.perf.rules import LATENCY_MOVES, rule_for
 from tpx.perf.settings import LevelSettings
 
 EVEN = [make_window(100, 200), make_window(101, 210), make_window(99, 205)]

@@ -1,8 +1,11 @@
 """Kinds of load, their levels, and how the command line names them: ranges, lists, files of intervals."""
 
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import numpy as np
 
 from tpx.errors import UsageError
 from tpx.options import refuse
@@ -256,6 +259,16 @@ class LevelRange:
         following = level * self.factor if self.factor else level + self.step
         following = max(level + 1, int(following)) if self.kind.whole else round(following, 9)
         return following if self.unbounded or following <= (self.end or 0) else None
+
+
+def level_seed(seed: int, level: Level) -> np.random.SeedSequence:
+    """The seed of a level in a run whose seed is `seed`."""
+    return np.random.SeedSequence([seed, zlib.crc32(repr((level.mode, float(level.value))).encode())])
+
+
+def level_number(seed: int, level: Level) -> int:
+    """The seed of a level as a number that can be printed."""
+    return int(level_seed(seed, level).generate_state(1, np.uint64)[0])
 
 
 def parse_concurrency(text: str) -> LevelRange:

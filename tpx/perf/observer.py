@@ -9,12 +9,12 @@ from typing import Protocol
 import numpy as np
 
 from tpx.perf.clients.model import ModelDescription
-from tpx.perf.latency import rank
 from tpx.perf.levels import Level
 from tpx.perf.loads.base import Load
 from tpx.perf.records import Rows, succeeded
 from tpx.perf.results import DataSummary, LevelResult, ServerBreakdown
 from tpx.perf.settings import LevelSettings
+from tpx.perf.statistics.latency import rank
 
 WATCHED = (50.0, 90.0, 99.0)
 """Percentiles that are reported while a level is measured."""

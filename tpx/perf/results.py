@@ -5,16 +5,17 @@ from enum import Enum
 from typing import TypedDict
 
 from tpx.perf.clients.model import TensorSpec
-from tpx.perf.latency import LatencySummary
 from tpx.perf.levels import REQUEST_RATE, Level
 from tpx.perf.metrics.figures import MetricsFigures
 from tpx.perf.objectives import Assessment
 from tpx.perf.statistics.batches import Batches
 from tpx.perf.statistics.intervals import Interval
-from tpx.perf.wakeups import WakeUps
+from tpx.perf.statistics.latency import LatencySummary
 
 DELIVERED = 0.95
 """A rate whose answers come at less than this share of it is not carried."""
+DOMINANT_SHARE = 0.3
+"""Share of the median latency from which wake-ups dominate."""
 
 
 class Verdict(Enum):
@@ -257,6 +258,32 @@ class Validity:
     @property
     def valid(self) -> bool:
         return all(condition.kept for condition in self.conditions)
+
+
+@dataclass(frozen=True, slots=True)
+class WakeUps:
+    """The cost of a wake-up, and the share of the median latency that a request's wake-ups take."""
+
+    cost_ns: int
+    share: float
+
+    @property
+    def dominate(self) -> bool:
+        return self.share >= DOMINANT_SHARE
+
+    @property
+    def warning(self) -> str:
+        """What is said of a level whose latency they dominate."""
+        return (
+            f"Wake-ups dominate: {self}. The figures of this level are as much the machine's as the "
+            "server's, and differ from run to run; --poll busy measures without those of the client."
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"a wake-up costs {self.cost_ns / 1000:.1f} usec on this machine, and those of a request are "
+            f"{min(self.share, 1) * 100:.0f}% of the p50"
+        )
 
 
 class Sections(TypedDict, total=False):

@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from tpx.errors import UsageError
-from tpx.perf.collectors import Collector, MetricsCollector, RecordingCollector, collectors_of
 from tpx.perf.connecting import ConnectedModel, open_model
 from tpx.perf.inputs.requests import check_conversations
 from tpx.perf.levels import Level
@@ -18,14 +17,15 @@ from tpx.perf.loads.base import Load, LoadRequest, open_load
 from tpx.perf.loads.limits import check_openable, workers_for
 from tpx.perf.loads.rate import check_timestamps
 from tpx.perf.loops import waiting
-from tpx.perf.measure import LevelMeasurement, quiet_memory, warm_up
+from tpx.perf.measure.collectors import Collector, MetricsCollector, RecordingCollector, collectors_of
+from tpx.perf.measure.level import LevelMeasurement, quiet_memory, warm_up
+from tpx.perf.measure.verdict import level_result
+from tpx.perf.measure.wakeups import FEW_IN_FLIGHT
 from tpx.perf.observer import SILENT, Looks, Observer
 from tpx.perf.options import SessionSpec
 from tpx.perf.recording import wall_offset_ns
 from tpx.perf.results import LevelResult, Sections
 from tpx.perf.settings import LevelSettings
-from tpx.perf.verdict import level_result
-from tpx.perf.wakeups import FEW_IN_FLIGHT
 
 if TYPE_CHECKING:
     from tpx.perf.capture import Capture

@@ -8,10 +8,10 @@ import pytest
 from tpx.analyzer.results.measurement import Breakdown, Latency, Load
 from tpx.analyzer.runners.load import level_of, to_measurement
 from tpx.options import from_argv
-from tpx.perf.latency import LatencySummary
 from tpx.perf.levels import Level
 from tpx.perf.options import SessionSpec
 from tpx.perf.results import ClientTimes, LevelResult, ServerBreakdown, Verdict
+from tpx.perf.statistics.latency import LatencySummary
 
 LOAD = Load(value=8, batch_size=2)
 LEVEL = LevelResult(

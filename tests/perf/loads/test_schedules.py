@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tpx.perf.levels import Level
+from tpx.perf.levels import Level, level_seed
 from tpx.perf.loads.schedules import (
     BLOCK,
     Offsets,
@@ -21,7 +21,6 @@ from tpx.perf.loads.schedules import (
     repeated,
 )
 from tpx.perf.plan import Distribution, Intervals, LoadPlan, PaceSpec, Share
-from tpx.perf.seeds import level_seed
 
 RATE = Level("request_rate", 1000.0)
 

@@ -12,9 +12,8 @@ from tests.perf.conftest import make_level, make_window
 from tests.perf.report.test_summaries import DEAD, OVER, UNSTABLE, objective, report
 from tests.report.reading import read
 from tpx.options import from_argv
-from tpx.perf.estimates import Sample, estimate
-from tpx.perf.latency import summarize
 from tpx.perf.levels import Level
+from tpx.perf.measure.estimates import Sample, estimate
 from tpx.perf.metrics.figures import GpuFigures, MetricsFigures
 from tpx.perf.objectives import Outcome
 from tpx.perf.options import SessionSpec
@@ -22,6 +21,7 @@ from tpx.perf.report.model import Report
 from tpx.perf.report.page import build
 from tpx.perf.report.plots import curve, histogram, spectrum, timeline
 from tpx.perf.results import ErrorCount, LevelResult, OpenLoop
+from tpx.perf.statistics.latency import summarize
 from tpx.report.document import Bullets, Facts, Group, Statement
 from tpx.report.html import render
 from tpx.report.layout import lay_out

@@ -18,15 +18,15 @@ from tpx.analyzer.results.measurement import (
     Variant,
 )
 from tpx.errors import MeasurementError
-from tpx.perf.latency import LatencySummary
 from tpx.perf.levels import Level
+from tpx.perf.measure.rules import STABILITY_WINDOWS
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.level_text import Shown, level_block
 from tpx.perf.results import ClientTimes, Estimates, LevelResult, ServerBreakdown, Streaming, Verdict
-from tpx.perf.rules import STABILITY_WINDOWS
 from tpx.perf.session import Session
 from tpx.perf.settings import LevelSettings
 from tpx.perf.statistics.intervals import Interval
+from tpx.perf.statistics.latency import LatencySummary
 
 WARMUP_SHARE = 0.2
 """Of a window, before the first: a model that was just loaded is slow at first."""

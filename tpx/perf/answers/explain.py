@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from tpx.perf.latency import LatencySummary, rank, reported_percentiles
 from tpx.perf.levels import CONCURRENCY
+from tpx.perf.measure.verdict import BUSY_SHARE
 from tpx.perf.results import Estimates, LevelResult, ServerBreakdown, Window
 from tpx.perf.settings import LevelSettings
 from tpx.perf.statistics.intervals import Interval
-from tpx.perf.verdict import BUSY_SHARE
+from tpx.perf.statistics.latency import LatencySummary, rank, reported_percentiles
 
 
 def explain(result: LevelResult, settings: LevelSettings) -> str:

@@ -10,10 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from tpx.perf.clients.base import Prepared
-from tpx.perf.levels import Level
+from tpx.perf.levels import Level, level_seed
 from tpx.perf.plan import ALL, Share
 from tpx.perf.records import MODEL_SHIFT
-from tpx.perf.seeds import level_seed
 
 BLOCK = 1 << 12
 Check = Callable[[int, Any], str]

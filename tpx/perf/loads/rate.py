@@ -17,7 +17,6 @@ import numpy as np
 from tpx.errors import UsageError, WireError
 from tpx.perf.clients.base import Client, Slot
 from tpx.perf.inputs.feed import Feed, Source
-from tpx.perf.latency import summarize
 from tpx.perf.levels import Level
 from tpx.perf.loads.base import Load, LoadRequest
 from tpx.perf.loads.pacing import Alarm, alarm
@@ -26,6 +25,7 @@ from tpx.perf.loads.senders import Sender, SlotLoad
 from tpx.perf.plan import LATE_NS, LatePolicy, PaceSpec
 from tpx.perf.records import Rows, succeeded
 from tpx.perf.results import OpenLoop
+from tpx.perf.statistics.latency import summarize
 
 SENDS_A_TURN = 64
 """So many requests that are due at once are sent before answers are read again."""

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tpx.perf.levels import Level
+from tpx.perf.levels import Level, level_seed
 from tpx.perf.plan import ALL, LoadPlan, Share
-from tpx.perf.seeds import level_seed
 
 Offsets = npt.NDArray[np.int64]
 

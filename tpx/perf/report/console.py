@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 from tpx.perf.answers.knee import Knee, Scalability, find_knee
 from tpx.perf.clients.model import ModelDescription
 from tpx.perf.connecting import ConnectedModel
-from tpx.perf.levels import CONCURRENCY, REQUEST_RATE, Level, LevelRange
+from tpx.perf.levels import CONCURRENCY, REQUEST_RATE, Level, LevelRange, level_number
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.figures import level_name, load_name, percentile_name, rate, usec
 from tpx.perf.report.model import Report
 from tpx.perf.results import DataSummary, LevelResult, Validity, Verdict
-from tpx.perf.seeds import level_number
 from tpx.perf.settings import LevelSettings
 
 if TYPE_CHECKING:

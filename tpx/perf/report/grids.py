@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator
 
-from tpx.perf.latency import LatencySummary
 from tpx.perf.objectives import Assessment
 from tpx.perf.report.model import Report
 from tpx.perf.results import ErrorCount, LevelResult, MemberFigures, ServerBreakdown, Verdict
+from tpx.perf.statistics.latency import LatencySummary
 from tpx.report.document import Grid
 from tpx.report.table import Field, R, count, duration, quantity, table, text
 

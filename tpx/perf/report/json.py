@@ -11,7 +11,6 @@ import numpy as np
 
 from tpx import __version__
 from tpx.perf.answers.knee import Knee, find_knee
-from tpx.perf.latency import LatencySummary
 from tpx.perf.levels import Level
 from tpx.perf.metrics.figures import MetricsFigures
 from tpx.perf.objectives import Assessment
@@ -29,6 +28,7 @@ from tpx.perf.results import (
     Window,
 )
 from tpx.perf.statistics.batches import BINS_PER_OCTAVE, Batches, Integers
+from tpx.perf.statistics.latency import LatencySummary
 from tpx.report import files
 
 SCHEMA = 1

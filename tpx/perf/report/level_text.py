@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tpx.perf.latency import LatencySummary, reported_percentiles
+from tpx.perf.measure.verdict import BUSY_SHARE
 from tpx.perf.metrics.figures import GpuFigures, MetricsFigures
 from tpx.perf.report.figures import average_us, level_title, percentile_name, rate, usec
 from tpx.perf.results import (
@@ -19,7 +19,7 @@ from tpx.perf.results import (
     Window,
 )
 from tpx.perf.statistics.intervals import CONFIDENCE
-from tpx.perf.verdict import BUSY_SHARE
+from tpx.perf.statistics.latency import LatencySummary, reported_percentiles
 
 DELAYED_LIMIT = 0.01
 """Share of requests that may be late before perf_analyzer says so."""

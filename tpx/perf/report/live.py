@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from tpx.perf.levels import Level, LevelRange
+from tpx.perf.measure.rules import STABILITY_WINDOWS
 from tpx.perf.observer import Progress
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.figures import average_us, load_name, rate, usec
 from tpx.perf.results import LevelResult, ServerBreakdown, Verdict
-from tpx.perf.rules import STABILITY_WINDOWS
 from tpx.perf.statistics.distributions import t_quantile
 from tpx.report.text import sparkline
 

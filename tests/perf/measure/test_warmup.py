@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tpx.perf.statistics.warmup import steady_from, warm_windows
+from tpx.perf.measure.rules import steady_from, warm_windows
 
 
 def test_a_high_beginning_is_cut_where_it_ends() -> None:

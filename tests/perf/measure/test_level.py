@@ -10,7 +10,7 @@ from tests.perf.conftest import FakeClient, FakeControl, make_session, measure
 from tpx.errors import WireError
 from tpx.perf.clients.model import ModelKey
 from tpx.perf.levels import Level
-from tpx.perf.measure import HOPELESS_FAILURES
+from tpx.perf.measure.level import HOPELESS_FAILURES
 from tpx.perf.observer import Progress, Silent
 from tpx.perf.results import LevelResult, Verdict
 from tpx.perf.settings import ErrorBudget, LevelSettings

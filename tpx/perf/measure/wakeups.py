@@ -5,45 +5,17 @@ import os
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from threading import Thread
 from time import perf_counter_ns
 
 from tpx.perf.levels import CONCURRENCY, Level
+from tpx.perf.results import WakeUps
 
 ROUNDS = 200
 FEW_IN_FLIGHT = 4
 """With more requests in flight neither side sleeps long."""
 SLOW_NS = 1_000_000
 """A median latency above this has hardly anything to do with wake-ups."""
-DOMINANT_SHARE = 0.3
-"""Share of the median latency from which wake-ups dominate."""
-
-
-@dataclass(frozen=True, slots=True)
-class WakeUps:
-    """The cost of a wake-up, and the share of the median latency that a request's wake-ups take."""
-
-    cost_ns: int
-    share: float
-
-    @property
-    def dominate(self) -> bool:
-        return self.share >= DOMINANT_SHARE
-
-    @property
-    def warning(self) -> str:
-        """What is said of a level whose latency they dominate."""
-        return (
-            f"Wake-ups dominate: {self}. The figures of this level are as much the machine's as the "
-            "server's, and differ from run to run; --poll busy measures without those of the client."
-        )
-
-    def __str__(self) -> str:
-        return (
-            f"a wake-up costs {self.cost_ns / 1000:.1f} usec on this machine, and those of a request are "
-            f"{min(self.share, 1) * 100:.0f}% of the p50"
-        )
 
 
 def may_dominate(level: Level, p50_ns: int) -> bool:

@@ -11,15 +11,16 @@ from tests.perf.conftest import FakeClient, make_level, make_session, measure
 from tests.perf.servers import Behaviour, grpc_server, http_server
 from tpx.errors import UsageError
 from tpx.options import from_argv
-from tpx.perf import wakeups
 from tpx.perf.levels import Level
 from tpx.perf.loops import event_loop, waiting
+from tpx.perf.measure import wakeups
+from tpx.perf.measure.wakeups import is_local, may_dominate, wakeup_ns
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.level_text import Shown, level_block
 from tpx.perf.report.model import Report
+from tpx.perf.results import WakeUps
 from tpx.perf.run import run
 from tpx.perf.settings import LevelSettings
-from tpx.perf.wakeups import WakeUps, is_local, may_dominate, wakeup_ns
 
 QUICK = LevelSettings(request_count=20)
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from tpx.perf.collectors import streaming_figures
-from tpx.perf.ledger import index_after
+from tpx.perf.measure.collectors import streaming_figures
+from tpx.perf.measure.ledger import index_after
 from tpx.perf.recording import response_times
 from tpx.perf.records import Arrivals, Records
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.perf.conftest import make_level
-from tpx.perf.estimates import Estimator, Sample, estimate
+from tpx.perf.measure.estimates import Estimator, Sample, estimate
 from tpx.perf.report.level_text import beyond_lines
 
 RUNS = 400

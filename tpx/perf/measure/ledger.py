@@ -17,15 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from tpx.perf.clients.base import Failure
-from tpx.perf.estimates import Sample, assess, joined, sample_of
-from tpx.perf.latency import rank, summarize
 from tpx.perf.levels import Level
+from tpx.perf.measure.estimates import Sample, assess, joined, sample_of
+from tpx.perf.measure.rules import LOOK_GROWTH, STABILITY_WINDOWS, Standing, rule_for
 from tpx.perf.objectives import Assessment, Outcome
 from tpx.perf.records import SUCCESS, Records, Rows, succeeded
 from tpx.perf.results import ClientCheck, ClientTimes, ErrorCount, ServerBreakdown, Window
-from tpx.perf.rules import LOOK_GROWTH, STABILITY_WINDOWS, Standing, rule_for
 from tpx.perf.server_statistics import Snapshot
 from tpx.perf.settings import LevelSettings
+from tpx.perf.statistics.latency import rank, summarize
 
 log = logging.getLogger(__name__)
 Between = Callable[[Snapshot | None, Snapshot | None], ServerBreakdown | None]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tpx.perf.measure import HOPELESS_FAILURES, LOST_FAILURES, Pulse
+from tpx.perf.measure.level import HOPELESS_FAILURES, LOST_FAILURES, Pulse
 from tpx.perf.records import Records
 
 SECOND = 1_000_000_000

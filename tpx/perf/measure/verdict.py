@@ -4,12 +4,11 @@ warnings where figures contradict each other, the server's, or the plan."""
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tpx.perf.estimates import estimate
-from tpx.perf.ledger import Measured, client_times
-from tpx.perf.levels import CONCURRENCY
+from tpx.perf.levels import CONCURRENCY, level_number
+from tpx.perf.measure.estimates import estimate
+from tpx.perf.measure.ledger import Measured, client_times
 from tpx.perf.objectives import Outcome
 from tpx.perf.results import ClientCheck, ErrorCount, LevelResult, Sections, Verdict, Window
-from tpx.perf.seeds import level_number
 from tpx.perf.settings import LevelSettings
 
 BUSY_SHARE = 0.9

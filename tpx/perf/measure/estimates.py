@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tpx.perf.latency import EXTRA_PERCENTILES, rank, reported_percentiles
 from tpx.perf.objectives import (
     Assessment,
     Counted,
@@ -28,6 +27,7 @@ from tpx.perf.statistics.intervals import (
     ratio_interval,
     too_few,
 )
+from tpx.perf.statistics.latency import EXTRA_PERCENTILES, rank, reported_percentiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

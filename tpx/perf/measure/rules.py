@@ -10,21 +10,24 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tpx.perf.estimates import Estimator, Sample, assess, joined
+from tpx.perf.measure.estimates import Estimator, Sample, assess, joined
 from tpx.perf.objectives import Assessment, Objective, Outcome
 from tpx.perf.results import Window
 from tpx.perf.settings import LevelSettings
+from tpx.perf.statistics.distributions import t_quantile
 from tpx.perf.statistics.intervals import Interval
-from tpx.perf.statistics.warmup import steady_from, warm_windows
 
 STABILITY_WINDOWS = 3
+GROUP = 5
+FEWEST_STEADY = 2
 SLICES = 20
 SLICE_REQUESTS = 5
 """Warm-up is looked for in slices of a window, each of so many requests on average at least."""
 LATENCY_MOVES = "Request latency is not stabilizing. Please try lowering the request rate."
 """perf_analyzer's words for a level of which only the throughput is stable."""
 SURE = 0.9999
-"""A latency limit is settled by one look at this confidence, else by two looks in a row."""
+"""A latency limit is settled by one look at this confidence, else by two looks in a row; a window that
+differs by chance with this confidence only is no warm-up."""
 LOOK_GROWTH = 1.25
 """By intervals a level is looked at again when it has so many times as many windows as at the last look."""
 
@@ -273,3 +276,44 @@ def _sliced(sample: Sample, slices: int) -> tuple[npt.NDArray[Any], npt.NDArray[
     sums = np.bincount(place.astype(np.int64), weights=good, minlength=slices)
     means = np.where(counts > 0, sums / np.maximum(counts, 1), good.mean())
     return counts.astype(np.float64), means
+
+
+def steady_from(values: npt.NDArray[Any]) -> int:
+    """Return the index of the first value of the steady part, at most the middle; a multiple of five.
+
+    MSER-5 cuts off a beginning that only widens the error of the mean: K. P. White, "An effective truncation
+    heuristic for bias reduction in simulation output", Simulation 69, 1997.
+    """
+    groups = len(values) // GROUP
+    if groups < 2:
+        return 0
+    means = values[: groups * GROUP].reshape(groups, GROUP).mean(axis=1)
+    left = np.arange(groups, 0, -1)
+    sums = np.cumsum(means[::-1])[::-1]
+    squares = np.cumsum(np.square(means)[::-1])[::-1]
+    spread = np.maximum(squares - sums**2 / left, 0.0) / left**2
+    return int(np.argmin(spread[: groups // 2 + 1])) * GROUP
+
+
+def warm_windows(figures: Sequence[Sequence[float]], starts: Sequence[float], tolerance: float) -> int:
+    """Return how many leading windows are warm-up.
+
+    `figures` are those of every window, one sequence for each quantity; `starts` says for each quantity where
+    it becomes steady, in windows. A window goes when most of it lies before that, and its figure is further
+    than `tolerance` (as 0.05) from the mean of those that stay, and further than their own spread explains:
+    what only looks unlike the rest by chance must stay, or the mean would be that of a selection.
+    """
+    return max(
+        (_leading(values, start, tolerance) for values, start in zip(figures, starts, strict=True)), default=0
+    )
+
+
+def _leading(values: Sequence[float], start: float, tolerance: float) -> int:
+    proposed = min(round(start), len(values) - FEWEST_STEADY)
+    for count in range(proposed, 0, -1):
+        steady = np.asarray(values[count:])
+        mean, spread = float(steady.mean()), float(steady.std(ddof=1))
+        chance = t_quantile(0.5 + SURE / 2, len(steady) - 1) * spread * math.sqrt(1 + 1 / len(steady))
+        if abs(values[count - 1] - mean) > max(tolerance * abs(mean), chance):
+            return count
+    return 0

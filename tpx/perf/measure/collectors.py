@@ -9,15 +9,15 @@ import numpy as np
 
 from tpx.perf.connecting import ConnectedModel, Member
 from tpx.perf.inputs.feed import Conversation
-from tpx.perf.latency import summarize
-from tpx.perf.ledger import Measured
 from tpx.perf.loads.base import Load
 from tpx.perf.loads.rate import open_loop_figures
+from tpx.perf.measure.ledger import Measured
+from tpx.perf.measure.verdict import judge
+from tpx.perf.measure.wakeups import is_local, may_dominate, wake_ups
 from tpx.perf.recording import LevelRecords, Recorder, response_times
 from tpx.perf.records import SUCCESS, Records, models_of, succeeded
 from tpx.perf.results import MemberFigures, Sections, Streaming, Verdict
-from tpx.perf.verdict import judge
-from tpx.perf.wakeups import is_local, may_dominate, wake_ups
+from tpx.perf.statistics.latency import summarize
 
 if TYPE_CHECKING:
     from tpx.perf.metrics.scraper import Scraper
@@ -176,7 +176,7 @@ def _members(members: Sequence[Member], measured: Measured) -> Sections:
 
 
 def _validity(_: Load, measured: Measured) -> Sections:
-    from tpx.perf.scenarios import validity
+    from tpx.perf.measure.scenarios import validity
 
     return {"validity": validity(measured.settings, measured.rows, measured.merged.duration_ns)}
 

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.perf.conftest import make_window
+from tpx.perf.measure.rules import describe_spread, is_stable
 from tpx.perf.results import Window
-from tpx.perf.rules import describe_spread, is_stable
 
 
 def seen(*windows: tuple[float, int]) -> list[Window]:

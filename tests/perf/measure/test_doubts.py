@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 
 from tests.perf.conftest import make_window
-from tpx.perf.estimates import sample_of
-from tpx.perf.ledger import Ending, Measured
 from tpx.perf.levels import Level
+from tpx.perf.measure.estimates import sample_of
+from tpx.perf.measure.ledger import Ending, Measured
+from tpx.perf.measure.rules import Standing
+from tpx.perf.measure.verdict import doubts
 from tpx.perf.plan import LoadPlan, PaceSpec
 from tpx.perf.records import Records
 from tpx.perf.results import ClientCheck, ServerBreakdown
-from tpx.perf.rules import Standing
 from tpx.perf.settings import LevelSettings
-from tpx.perf.verdict import doubts
 
 CALM = ClientCheck(cpu_share=0.2, loop_lag_p99_ns=100_000, slip_p99_ns=0)
 SETTINGS = LevelSettings()

@@ -10,9 +10,9 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from tpx.perf.ledger import Ending, LevelLedger, Mark, Measured, full_at, p99
 from tpx.perf.levels import Level
 from tpx.perf.loads.base import Load
+from tpx.perf.measure.ledger import Ending, LevelLedger, Mark, Measured, full_at, p99
 from tpx.perf.observer import Looks
 from tpx.perf.records import SUCCESS
 from tpx.perf.server_statistics import Snapshot, Statistics

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tests.perf.conftest import make_records
-from tpx.perf.collectors import ended_sequences
-from tpx.perf.ledger import Ending, LevelLedger, Mark, client_times, full_at, index_after, p99
 from tpx.perf.levels import Level
+from tpx.perf.measure.collectors import ended_sequences
+from tpx.perf.measure.ledger import Ending, LevelLedger, Mark, client_times, full_at, index_after, p99
 from tpx.perf.records import Records
 from tpx.perf.results import Window
 from tpx.perf.settings import LevelSettings

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from tpx.perf.measure import LoopProbe
+from tpx.perf.measure.level import LoopProbe
+from tpx.perf.measure.verdict import client_bound
 from tpx.perf.results import ClientCheck
-from tpx.perf.verdict import client_bound
 
 MS = 1_000_000
 

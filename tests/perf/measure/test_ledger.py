@@ -17,8 +17,8 @@ from tests.perf.simulated import (
     rows_of,
 )
 from tpx.perf.clients.base import Failure
-from tpx.perf.ledger import Ending, LevelLedger, Mark
 from tpx.perf.levels import Level
+from tpx.perf.measure.ledger import Ending, LevelLedger, Mark
 from tpx.perf.objectives import Outcome, parse_objectives
 from tpx.perf.records import Rows
 from tpx.perf.results import LevelResult, Verdict
