@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"Error: {exc}", file=sys.stderr)
         return 1
     rows = tuple((m.name, m.description, "kept" if m.kept else "written") for m in written)
-    table = Table(title="", headers=("Model", "What it is", ""), rows=rows, padding=0)
+    table = Table(title="", headers=("Model", "What it is", "State"), rows=rows, padding=0)
     print(table.to_console(terminal_width()))
     print(f"\nServe them:    tpx serve --model-repository {shlex.quote(str(config.directory))}")
     there = [model.name for model in written]

@@ -92,7 +92,9 @@ def test_the_verdict_the_change_and_the_search_trace_are_told(replay: Replay) ->
     assert "output/alexnet_config_4/config.pbtxt" in text
     assert "- count: 1" in text
     assert "+ count: 5" in text
-    assert "plateau after concurrency 128: +1.7% over the last 4 loads" in text
+    assert "1,680 infer/s plateau after concurrency 128: +1.7% over the last 4 loads" in text, (
+        "the reason first"
+    )
     assert "At the same load, once concurrency 8 concurrency 8" in text
     assert "tpx analyze profile" in text
 

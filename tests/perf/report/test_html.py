@@ -168,6 +168,13 @@ def test_the_curve_has_a_line_per_percentile_and_bars_where_it_is_not_sure() -> 
     assert curve(LEVELS[:1], 5) is None
 
 
+def test_objectives_on_latencies_are_lines_of_the_curve() -> None:
+    config = from_argv(SessionSpec, ["-m", "net", "--slo", "p99<2ms,throughput>5"])
+    chart = curve(LEVELS, 0, config.answers.slo)
+    assert chart is not None
+    assert [(mark.value, mark.text) for mark in chart.marks] == [(2.0, "p99<2ms")]
+
+
 def test_hollow_markers_of_the_curve_are_levels_that_did_not_become_stable() -> None:
     chart = curve([LEVELS[0], UNSTABLE, OVER], 5)
     assert chart is not None

@@ -1,6 +1,7 @@
 """JUnit and Markdown: verdicts that CI can show, and words that are not ours in them."""
 
 from dataclasses import replace
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -10,7 +11,7 @@ from tpx.options import from_argv
 from tpx.perf.clients.model import ModelDescription, ServerDescription
 from tpx.perf.objectives import Assessment, Outcome
 from tpx.perf.options import SessionSpec
-from tpx.perf.report.files import junit_text, markdown_text
+from tpx.perf.report.files import junit_text, markdown_text, write_files
 from tpx.perf.report.model import Report
 from tpx.perf.report.page import conclude
 from tpx.perf.results import Condition, ErrorCount, LevelResult, Validity, Verdict
@@ -90,6 +91,13 @@ def test_markdown_has_the_result_a_row_a_level_and_both_curves() -> None:
     assert "| Concurrency | infer/s | mean | p50 | p90 | p99 | Failed | Verdict |" in lines
     assert "| 1 | 4,480 | 221 us | 212 us | 275 us | 340 us | 0 | \u2705 ok |" in lines
     assert "Throughput `\u2581\u2583\u2588` \u00b7 p99" in text
+
+
+def test_levels_of_a_search_are_written_in_the_order_of_their_loads(tmp_path: Path) -> None:
+    config = from_argv(SessionSpec, ["-m", "net", "--markdown", str(tmp_path / "a.md")])
+    write_files(report(make_level(8), make_level(1), make_level(4), config=config), [])
+    rows = [line.split()[1] for line in (tmp_path / "a.md").read_text("utf-8").splitlines() if "us |" in line]
+    assert rows == ["1", "4", "8"]
 
 
 def test_a_servers_words_are_no_markup() -> None:

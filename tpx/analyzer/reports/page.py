@@ -31,6 +31,7 @@ from tpx.analyzer.results.costs import Prices
 from tpx.analyzer.results.journal import Prepared
 from tpx.analyzer.results.run import ModelRun, Run, VariantRun
 from tpx.report.chart import Chart
+from tpx.report.digits import rounded
 from tpx.report.document import (
     Block,
     Cell,
@@ -326,12 +327,12 @@ def _trace_row(variant: VariantRun, model: ModelRun) -> Row:
     best = max((m.throughput for m in variant.measurements), default=None)
     name = variant.variant.name
     prepared = [_preparation(p) for p in model.preparations if p.variant == name and p.how != "found"]
-    notes = (*prepared[:1], *(d.text for d in model.decisions if d.variant == name))
+    notes = (*(d.text for d in model.decisions if d.variant == name), *prepared[:1])
     return Row(
         cells=(
             Cell(text=name),
             Cell(text=f"{_span([load.value for load in loads])} ({len(loads)} measured{failed})"),
-            Cell(text=_NO_VALUE if best is None else f"{best:,.1f} infer/s", numeric=True),
+            Cell(text=_NO_VALUE if best is None else f"{rounded(best)} infer/s", numeric=True),
             Cell(text="\n".join(notes)),
         )
     )

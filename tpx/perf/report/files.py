@@ -19,12 +19,12 @@ def write_files(report: Report, argv: Sequence[str]) -> None:
 
     Raises MeasurementError naming each file that could not be written; the others are there.
     """
-    config = report.config
+    config, shown = report.config, by_load(report)
     outputs = [
         Output(label="CSV", path=config.output.csv, write=lambda path: _write_csv(report, path)),
         text_output("JSON", config.output.json, lambda: json_text(report, argv)),
-        text_output("JUnit", config.output.junit, lambda: junit_text(report)),
-        text_output("Markdown", config.output.markdown, lambda: markdown_text(report)),
+        text_output("JUnit", config.output.junit, lambda: junit_text(shown)),
+        text_output("Markdown", config.output.markdown, lambda: markdown_text(shown)),
         step_summary(
             step_summary_path() if config.output.step_summary else None, lambda: markdown_text(report)
         ),
@@ -34,10 +34,15 @@ def write_files(report: Report, argv: Sequence[str]) -> None:
         from tpx.report import html
         from tpx.report.pdf import write_pdf
 
-        page = build(report, argv)
+        page = build(shown, argv)
         outputs.append(text_output("HTML", config.output.html, lambda: html.render(page)))
         outputs.append(Output(label="PDF", path=config.output.pdf, write=lambda path: write_pdf(page, path)))
     write_each(outputs)
+
+
+def by_load(report: Report) -> Report:
+    """Return the report with its levels in the order of their loads; a search measures them in another."""
+    return replace(report, levels=tuple(sorted(report.levels, key=lambda r: r.level.value)))
 
 
 def markdown_text(report: Report) -> str:

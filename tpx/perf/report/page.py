@@ -187,7 +187,7 @@ def _answers(report: Report) -> list[Section]:
 
 def _charts(report: Report, best: LevelResult | None) -> list[Section]:
     levels = report.levels
-    points = curve(levels, report.config.windows.latency_threshold)
+    points = curve(levels, report.config.windows.latency_threshold, report.config.answers.slo)
     load = points.label_name if points else ""
     sections = section(
         "Latency and throughput",

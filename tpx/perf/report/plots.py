@@ -6,10 +6,12 @@ from itertools import pairwise
 
 import numpy as np
 
+from tpx.perf.objectives import Objective
 from tpx.perf.report.figures import level_name
 from tpx.perf.results import Estimates, LevelResult, Verdict, Window
 from tpx.perf.statistics.batches import BINS_PER_OCTAVE, quantiles
 from tpx.report.chart import Axis, Bar, Chart, Dot, Line, Mark
+from tpx.report.digits import in_unit, latency, rounded
 from tpx.report.scales import Scale, exact_log_scale, linear_scale
 from tpx.report.styles import STYLES
 
@@ -22,12 +24,17 @@ FEWEST_BEYOND = 5
 BARS = 56
 
 
-def curve(levels: Sequence[LevelResult], limit_ms: float) -> Chart | None:
-    """Return latency over throughput, level by level; None for fewer than two levels with a latency."""
+def curve(levels: Sequence[LevelResult], limit_ms: float, slo: Sequence[Objective] = ()) -> Chart | None:
+    """Return latency over throughput, level by level; None for fewer than two levels with a latency.
+
+    The latency limit and the objectives on latencies are lines across.
+    """
     known = [r for r in levels if r.latency is not None]
     if len(known) < 2:
         return None
     lines = tuple(_curve_line(known, percentile) for percentile in CURVE)
+    marks = [Mark(value=limit_ms, text=f"limit {limit_ms:g} ms")] if limit_ms else []
+    marks += [Mark(value=o.bound / 1e6, text=o.text) for o in slo if o.is_latency]
     return Chart(
         key="curve",
         title="Latency and throughput under growing load",
@@ -35,7 +42,7 @@ def curve(levels: Sequence[LevelResult], limit_ms: float) -> Chart | None:
         x=Axis(title="Throughput (infer/s)"),
         y=Axis(title="Latency (ms)", auto=True),
         lines=lines,
-        marks=(Mark(value=limit_ms, text=f"limit {limit_ms:g} ms"),) if limit_ms else (),
+        marks=tuple(marks),
         label_name=known[0].level.kind.text,
     )
 
@@ -50,8 +57,8 @@ def _curve_line(levels: Sequence[LevelResult], percentile: float) -> Line:
             Dot(
                 x=result.throughput_infer_per_s,
                 y=value,
-                title=f"{level_name(result.level)}: {result.throughput_infer_per_s:,.1f} infer/s, "
-                f"p{percentile:g} {value:.3f} ms",
+                title=f"{level_name(result.level)}: {rounded(result.throughput_infer_per_s)} infer/s, "
+                f"p{percentile:g} {latency(value * 1e6)}",
                 label=f"{result.level.value:g}" if percentile == CURVE[-1] else "",
                 stable=result.verdict is not Verdict.UNSTABLE,
             )
@@ -141,7 +148,7 @@ def _timeline_line(result: LevelResult, begun: int, what: str) -> Line:
         value = _of_window(window, what)
         if value is not None:
             unit = "infer/s" if what == "throughput" else "ms"
-            title = f"{level_name(result.level)}, window {i + 1}: {value:,.3f} {unit}"
+            title = f"{level_name(result.level)}, window {i + 1}: {in_unit(value, unit)}"
             x = ((window.start_ns + window.end_ns) / 2 - begun) / 1e9
             dots.append(Dot(x=x, y=value, title=title, stable=i >= first_kept))
     return Line(name=level_name(result.level), dots=tuple(dots))
